@@ -1,0 +1,61 @@
+//! Compiles `proto/` without `protoc`.
+//!
+//! Event bodies are kept as the bytes that were received, because decoding and
+//! encoding again would drop the fields that a newer client sent. So in the
+//! generated Rust the arms of `Event.body` and `NewEvent.body` are bytes; on the
+//! wire, and in the descriptors that reflection serves, they are messages.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
+
+const PROTOS: [&str; 6] = [
+    "proto/treering/v1/event.proto",
+    "proto/treering/v1/events.proto",
+    "proto/treering/v1/conversation.proto",
+    "proto/treering/v1/tool.proto",
+    "proto/treering/v1/search.proto",
+    "proto/treering/v1/admin.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).include_source_info(true);
+    compiler.open_files(PROTOS)?;
+    fs::write(
+        out.join("treering_descriptor.bin"),
+        compiler.encode_file_descriptor_set(),
+    )?;
+
+    let mut files = compiler.file_descriptor_set();
+    bodies_as_bytes(&mut files);
+    let mut config = prost_build::Config::new();
+    config.bytes(["."]);
+
+    let services = env::var_os("CARGO_FEATURE_SERVER").is_some();
+    if services {
+        tonic_prost_build::configure().compile_fds_with_config(files, config)?;
+    } else {
+        config.compile_fds(files)?;
+    }
+    Ok(())
+}
+
+/// Turns the arms of the two event envelopes into bytes.
+fn bodies_as_bytes(files: &mut FileDescriptorSet) {
+    let messages = files
+        .file
+        .iter_mut()
+        .flat_map(|file| &mut file.message_type);
+    for message in messages.filter(|m| matches!(m.name(), "Event" | "NewEvent")) {
+        for field in &mut message.field {
+            if field.oneof_index.is_some() {
+                field.set_type(Type::Bytes);
+                field.type_name = None;
+            }
+        }
+    }
+}

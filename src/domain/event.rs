@@ -1,0 +1,433 @@
+//! Events: what is kept, and in what envelope.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::{
+    id::{
+        BranchId, BranchName, ContentHash, ConversationId, EventId, Namespace, Position, Revision,
+        TimestampMicros,
+    },
+    kind::EventKind,
+    message::{JsonText, MessageAppended, RawMessage},
+    tool::{
+        ApprovalDecided, Custom, SubContextReturned, SubContextSpawned, ToolCallCancelled,
+        ToolCallRequested, ToolCallStarted, ToolDefinition, ToolResultRecorded,
+        ToolSnapshotRecorded,
+    },
+};
+
+/// Everything about a stored event but its body.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventHeader {
+    /// Its id.
+    pub id: EventId,
+    /// The tenant it belongs to.
+    pub namespace: Namespace,
+    /// The conversation it belongs to.
+    pub conversation: ConversationId,
+    /// The branch it was appended to.
+    pub branch: BranchId,
+    /// Its place in the conversation.
+    pub revision: Revision,
+    /// What it is about, as a number: a newer version may have written it.
+    pub kind: u16,
+    /// When the engine recorded it.
+    pub recorded_at: TimestampMicros,
+    /// When it happened, if its author said.
+    pub occurred_at: Option<TimestampMicros>,
+    /// Who appended it, or empty.
+    pub actor: String,
+    /// The event that led to it.
+    pub causation_id: Option<EventId>,
+    /// What belongs together across conversations, or empty.
+    pub correlation_id: String,
+}
+
+impl EventHeader {
+    /// The kind, unless a newer version wrote it.
+    #[must_use]
+    pub fn kind(&self) -> Option<EventKind> {
+        EventKind::from_number(self.kind)
+    }
+}
+
+/// A stored event. The body is as it was received; `codec::body::decode` reads it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredEvent {
+    /// Everything but the body.
+    pub header: EventHeader,
+    /// Its place in the log.
+    pub position: Position,
+    /// BLAKE3 over the conversation's previous hash, the header and the body's
+    /// hash.
+    pub chain_hash: ContentHash,
+    /// The protobuf body.
+    pub body: Bytes,
+}
+
+/// A fact on its way in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewEvent {
+    /// The conversation it is for.
+    pub conversation: ConversationId,
+    /// The branch it is for, by name; none: the active one.
+    pub branch: Option<BranchName>,
+    /// When it happened, if known.
+    pub occurred_at: Option<TimestampMicros>,
+    /// Who appends it, or empty.
+    pub actor: String,
+    /// The event that led to it.
+    pub causation_id: Option<EventId>,
+    /// What belongs together across conversations, or empty.
+    pub correlation_id: String,
+    /// What happened.
+    pub body: EventBody,
+    /// The body as it was received, if it came encoded: these bytes are what is
+    /// stored. None: the engine encodes `body`.
+    pub encoded: Option<Bytes>,
+}
+
+impl NewEvent {
+    /// An event for a conversation's active branch, with nothing but its body.
+    #[must_use]
+    pub fn new(conversation: ConversationId, body: EventBody) -> Self {
+        Self {
+            conversation,
+            branch: None,
+            occurred_at: None,
+            actor: String::new(),
+            causation_id: None,
+            correlation_id: String::new(),
+            body,
+            encoded: None,
+        }
+    }
+
+    /// The same on another branch.
+    #[must_use]
+    pub fn on_branch(mut self, branch: BranchName) -> Self {
+        self.branch = Some(branch);
+        self
+    }
+}
+
+/// What a branch's head must be for a batch to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ExpectedRevision {
+    /// No check.
+    #[default]
+    Any,
+    /// The conversation must not exist.
+    NoStream,
+    /// The head must be exactly this.
+    Exact(Revision),
+}
+
+/// A check on a branch before a batch is taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expectation {
+    /// The conversation.
+    pub conversation: ConversationId,
+    /// The branch; none: the active one.
+    pub branch: Option<BranchName>,
+    /// What its head must be.
+    pub expected: ExpectedRevision,
+}
+
+/// A batch: all of its events or none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AppendCommand {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// Checked before anything else.
+    pub expectations: Vec<Expectation>,
+    /// Appending again with the same key and content answers with the first
+    /// result.
+    pub idempotency_key: Option<String>,
+    /// In order.
+    pub events: Vec<NewEvent>,
+}
+
+impl AppendCommand {
+    /// A batch without conditions.
+    #[must_use]
+    pub fn new(namespace: Namespace, events: Vec<NewEvent>) -> Self {
+        Self {
+            namespace,
+            expectations: Vec::new(),
+            idempotency_key: None,
+            events,
+        }
+    }
+}
+
+/// Where an appended event is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Its id.
+    pub event: EventId,
+    /// Its conversation.
+    pub conversation: ConversationId,
+    /// Its branch.
+    pub branch: BranchId,
+    /// Its place in the conversation.
+    pub revision: Revision,
+    /// Its place in the log.
+    pub position: Position,
+}
+
+/// The answer to a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppendOutcome {
+    /// One for each event, in order.
+    pub events: Vec<Appended>,
+    /// The idempotency key was known: nothing was appended now.
+    pub repeated_key: bool,
+}
+
+/// Model settings. Parameter values are JSON text.
+#[derive(Clone, Debug, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Config {
+    /// Which model.
+    pub model_id: String,
+    /// For example `planning` or `coding`.
+    pub mode: String,
+    /// Name to JSON text.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// Where a sub-context or a fork into a new conversation came from.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ParentRef {
+    /// The parent.
+    pub conversation: ConversationId,
+    /// Its branch.
+    pub branch: BranchId,
+    /// The place on it.
+    pub revision: Revision,
+    /// The call that asked for it, or empty.
+    pub call_id: String,
+}
+
+/// The first event of every conversation.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct ConversationCreated {
+    /// For people.
+    pub title: String,
+    /// Model settings.
+    pub config: Config,
+    /// Free labels.
+    pub labels: BTreeMap<String, String>,
+    /// What it was forked or spawned from.
+    pub parent: Option<ParentRef>,
+    /// The parent's history up to its revision is this conversation's too.
+    pub shares_history: bool,
+    /// Policy name to JSON text.
+    pub policies: BTreeMap<String, String>,
+    /// Where it was imported from, or empty.
+    pub source: String,
+    /// Its id there, or empty.
+    pub source_id: String,
+    /// The source's own description, or absent.
+    pub source_meta: JsonText,
+}
+
+/// The first event of every branch but the first one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BranchForked {
+    /// Name of the new branch.
+    pub name: BranchName,
+    /// The branch it leaves.
+    pub parent: BranchId,
+    /// The last revision that both share.
+    pub fork_revision: Revision,
+    /// Its own system prompt, or empty.
+    pub system_prompt: String,
+}
+
+/// A prompt of a branch.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct PromptSet {
+    /// The author's id for it.
+    pub id: String,
+    /// The text.
+    pub content: String,
+}
+
+/// A value of the active context.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContextSet {
+    /// Key.
+    pub key: String,
+    /// Value.
+    pub value: JsonText,
+    /// Who provides it.
+    pub provider: String,
+}
+
+/// How to use a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guidance {
+    /// The tool.
+    pub tool: String,
+    /// What to know about it.
+    pub text: String,
+}
+
+/// A thing that the conversation is about.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Entity {
+    /// Its id in the world.
+    pub id: String,
+    /// What it is.
+    pub kind: String,
+    /// For people.
+    pub name: String,
+}
+
+/// A summary of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SummaryRecorded {
+    /// The text.
+    pub content: String,
+    /// First revision that it covers.
+    pub from_revision: Revision,
+    /// Last revision that it covers.
+    pub to_revision: Revision,
+}
+
+/// Why a compaction was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum CompactionTrigger {
+    Threshold,
+    Manual,
+    Imported,
+}
+
+/// A summary stands for everything up to a turn boundary.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compacted {
+    /// The text.
+    pub summary: String,
+    /// Last revision that it stands for: the end of a turn.
+    pub cut_revision: Revision,
+    /// Turns that stay in the window.
+    pub kept_turns: u32,
+    /// Tokens of the window before.
+    pub tokens_before: u64,
+    /// Tokens of the window after.
+    pub tokens_after: u64,
+    /// Why.
+    pub trigger: CompactionTrigger,
+    /// What the source sent, when it says more.
+    pub raw: Option<RawMessage>,
+}
+
+/// A judgement on an event, a turn or a branch.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct AnnotationAdded {
+    /// What is judged; none: the whole branch.
+    pub target: Option<Revision>,
+    /// The turn that `target` is in, not the one event.
+    pub whole_turn: bool,
+    /// A number.
+    pub score: Option<f64>,
+    /// A word.
+    pub label: String,
+    /// A sentence.
+    pub comment: String,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum EventBody {
+    ConversationCreated(ConversationCreated),
+    ConfigChanged(Config),
+    BranchForked(BranchForked),
+    BranchActivated,
+    BranchRenamed(BranchName),
+    BranchArchived {
+        reason: String,
+    },
+    SystemPromptSet(PromptSet),
+    UserPromptSet(PromptSet),
+    MessageAppended(MessageAppended),
+    ToolCallRequested(ToolCallRequested),
+    ApprovalDecided(ApprovalDecided),
+    ToolCallStarted(ToolCallStarted),
+    ToolResultRecorded(ToolResultRecorded),
+    ToolCallCancelled(ToolCallCancelled),
+    ToolSnapshotRecorded(ToolSnapshotRecorded),
+    ContextSet(ContextSet),
+    ContextRemoved {
+        key: String,
+    },
+    ToolsDiscovered {
+        names: Vec<String>,
+    },
+    GuidanceGiven {
+        guidance: Vec<Guidance>,
+    },
+    EntitiesNoted {
+        entities: Vec<Entity>,
+    },
+    SummaryRecorded(SummaryRecorded),
+    Compacted(Compacted),
+    SubContextSpawned(SubContextSpawned),
+    SubContextReturned(SubContextReturned),
+    ConversationSealed {
+        reason: String,
+        summary: String,
+    },
+    ToolsDefined {
+        tools: Vec<ToolDefinition>,
+    },
+    AnnotationAdded(AnnotationAdded),
+    Custom(Custom),
+    ContentErased {
+        revisions: Vec<Revision>,
+        reason: String,
+    },
+}
+
+impl EventBody {
+    /// What it is about.
+    #[must_use]
+    pub fn kind(&self) -> EventKind {
+        match self {
+            Self::ConversationCreated(_) => EventKind::ConversationCreated,
+            Self::ConfigChanged(_) => EventKind::ConfigChanged,
+            Self::BranchForked(_) => EventKind::BranchForked,
+            Self::BranchActivated => EventKind::BranchActivated,
+            Self::BranchRenamed(_) => EventKind::BranchRenamed,
+            Self::BranchArchived { .. } => EventKind::BranchArchived,
+            Self::SystemPromptSet(_) => EventKind::SystemPromptSet,
+            Self::UserPromptSet(_) => EventKind::UserPromptSet,
+            Self::MessageAppended(_) => EventKind::MessageAppended,
+            Self::ToolCallRequested(_) => EventKind::ToolCallRequested,
+            Self::ApprovalDecided(_) => EventKind::ApprovalDecided,
+            Self::ToolCallStarted(_) => EventKind::ToolCallStarted,
+            Self::ToolResultRecorded(_) => EventKind::ToolResultRecorded,
+            Self::ToolCallCancelled(_) => EventKind::ToolCallCancelled,
+            Self::ToolSnapshotRecorded(_) => EventKind::ToolSnapshotRecorded,
+            Self::ContextSet(_) => EventKind::ContextSet,
+            Self::ContextRemoved { .. } => EventKind::ContextRemoved,
+            Self::ToolsDiscovered { .. } => EventKind::ToolsDiscovered,
+            Self::GuidanceGiven { .. } => EventKind::GuidanceGiven,
+            Self::EntitiesNoted { .. } => EventKind::EntitiesNoted,
+            Self::SummaryRecorded(_) => EventKind::SummaryRecorded,
+            Self::Compacted(_) => EventKind::Compacted,
+            Self::SubContextSpawned(_) => EventKind::SubContextSpawned,
+            Self::SubContextReturned(_) => EventKind::SubContextReturned,
+            Self::ConversationSealed { .. } => EventKind::ConversationSealed,
+            Self::ToolsDefined { .. } => EventKind::ToolsDefined,
+            Self::AnnotationAdded(_) => EventKind::AnnotationAdded,
+            Self::Custom(_) => EventKind::Custom,
+            Self::ContentErased { .. } => EventKind::ContentErased,
+        }
+    }
+}

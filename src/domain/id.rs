@@ -1,0 +1,301 @@
+//! Names and places: who, where, and in what order.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::limits::{BRANCH_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX};
+
+/// A tenant. Nothing of one namespace can be seen or counted from another.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Namespace(Arc<str>);
+
+impl Namespace {
+    /// Checks and takes a name: 1 to 64 of `a-z A-Z 0-9 . _ -`.
+    ///
+    /// # Errors
+    /// [`NameError`] when it is empty, too long or has another character.
+    pub fn new(name: &str) -> Result<Self, NameError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        check_name("namespace", name, NAMESPACE_BYTES_MAX, legal)?;
+        Ok(Self(name.into()))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self("default".into())
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Namespace({})", self.0)
+    }
+}
+
+/// One stream of events.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct ConversationId(pub Uuid);
+
+/// One event. UUIDv7, so ids sort by time.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct EventId(pub Uuid);
+
+impl ConversationId {
+    /// A new random id (UUIDv7).
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl EventId {
+    /// A new id (UUIDv7).
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+macro_rules! uuid_text {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = uuid::Error;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Uuid::try_parse(text).map(Self)
+            }
+        }
+    };
+}
+uuid_text!(ConversationId);
+uuid_text!(EventId);
+
+/// Place of an event in its conversation: 1, 2, 3 … without gaps; 0 is before
+/// the first.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct Revision(pub u64);
+
+impl Revision {
+    /// Before the first event.
+    pub const NONE: Self = Self(0);
+
+    /// The revision after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A branch of a conversation: the revision of the event that forked it, 0 for
+/// the first branch. Names can change; this cannot.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct BranchId(pub u64);
+
+impl BranchId {
+    /// The branch that a conversation starts with.
+    pub const MAIN: Self = Self(0);
+}
+
+impl fmt::Display for BranchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Name of the branch that a conversation starts with.
+pub const MAIN_BRANCH_NAME: &str = "main";
+
+/// A branch name: 1 to 200 bytes, no control characters, not blank at either end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BranchName(Arc<str>);
+
+impl BranchName {
+    /// Checks and takes a name.
+    ///
+    /// # Errors
+    /// [`NameError`] when it is empty, too long, or has a control character or
+    /// blanks at an end.
+    pub fn new(name: &str) -> Result<Self, NameError> {
+        check_name("branch name", name, BRANCH_NAME_BYTES_MAX, |c| {
+            !c.is_control()
+        })?;
+        if name.trim() != name {
+            return Err(NameError::Character {
+                what: "branch name",
+                character: ' ',
+            });
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for BranchName {
+    fn default() -> Self {
+        Self(MAIN_BRANCH_NAME.into())
+    }
+}
+
+impl fmt::Display for BranchName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A totally ordered part of the log. The embedded log is shard 0.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct ShardId(pub u32);
+
+/// Place of an event in the log. Comparable within a shard. Offsets start at 1.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct Position {
+    /// The part of the log.
+    pub shard: ShardId,
+    /// Strictly increasing within the shard.
+    pub offset: u64,
+}
+
+impl Position {
+    /// A place in the embedded log.
+    #[must_use]
+    pub fn local(offset: u64) -> Self {
+        Self {
+            shard: ShardId::default(),
+            offset,
+        }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.shard.0, self.offset)
+    }
+}
+
+/// Microseconds since 1970-01-01 UTC.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct TimestampMicros(pub i64);
+
+impl TimestampMicros {
+    /// The system clock.
+    #[must_use]
+    pub fn now() -> Self {
+        let since = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        Self(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+}
+
+/// A BLAKE3 hash.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct ContentHash(pub [u8; 32]);
+
+impl fmt::Display for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a name was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing there.
+    #[error("the {what} is empty")]
+    Empty {
+        /// Which name.
+        what: &'static str,
+    },
+    /// Over its bound.
+    #[error("the {what} has {bytes} bytes; at most {max} are allowed")]
+    TooLong {
+        /// Which name.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// A character that names of this sort cannot have.
+    #[error("the {what} has the character {character:?}, which is not allowed there")]
+    Character {
+        /// Which name.
+        what: &'static str,
+        /// The character.
+        character: char,
+    },
+}
+
+fn check_name(
+    what: &'static str,
+    name: &str,
+    max: usize,
+    legal: impl Fn(char) -> bool,
+) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty { what });
+    }
+    if name.len() > max {
+        return Err(NameError::TooLong {
+            what,
+            bytes: name.len(),
+            max,
+        });
+    }
+    match name.chars().find(|&c| !legal(c)) {
+        Some(character) => Err(NameError::Character { what, character }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,67 @@
+//! Every bound, with its unit and its reason. Those of [`Limits`] can be set in
+//! the configuration; the constants cannot, because formats depend on them.
+
+use serde::{Deserialize, Serialize};
+
+/// Longest namespace name, in bytes.
+pub const NAMESPACE_BYTES_MAX: usize = 64;
+/// Longest branch name, in bytes.
+pub const BRANCH_NAME_BYTES_MAX: usize = 200;
+/// Longest call id, tool name, key, actor or other short text, in bytes.
+/// Providers' call ids have up to 64; synthetic ones in real data are longer.
+pub const SHORT_TEXT_BYTES_MAX: usize = 512;
+/// Longest idempotency key, in bytes. It is in the index, once for each batch.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// A body above this goes to the blob table, once for each content. In bytes.
+pub const INLINE_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Deepest nesting of a JSON value. serde_json refuses more than 128.
+pub const JSON_DEPTH_MAX: usize = 127;
+
+/// Bounds that the configuration can change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Largest encoded event body, in bytes.
+    pub body_bytes_max: usize,
+    /// Most events in one batch.
+    pub batch_events_max: usize,
+    /// Largest batch, all bodies together, in bytes.
+    pub batch_bytes_max: usize,
+    /// Most branches of one conversation.
+    pub branches_max: usize,
+    /// Deepest chain of forks of forks, of conversations or of sub-contexts.
+    pub lineage_depth_max: usize,
+    /// Most calls open at once on a branch.
+    pub open_calls_max: usize,
+    /// Most active-context keys, discovered tools or entities of a branch.
+    pub branch_items_max: usize,
+    /// Most appends that wait for the writer; one more is refused.
+    pub queue_appends_max: usize,
+    /// Most bytes that wait for the writer; more is refused.
+    pub queue_bytes_max: usize,
+    /// Most events in one answer of a unary read.
+    pub page_events_max: usize,
+    /// Memory for hot conversation states, in bytes.
+    pub state_cache_bytes: usize,
+    /// Memory for decoded frames, in bytes.
+    pub frame_cache_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 64 << 20,
+            batch_events_max: 10_000,
+            batch_bytes_max: 128 << 20,
+            branches_max: 100_000,
+            lineage_depth_max: 10_000,
+            open_calls_max: 1_024,
+            branch_items_max: 10_000,
+            queue_appends_max: 8_192,
+            queue_bytes_max: 256 << 20,
+            page_events_max: 1_000,
+            state_cache_bytes: 64 << 20,
+            frame_cache_bytes: 32 << 20,
+        }
+    }
+}
