@@ -1,2 +1,3 @@
 pub mod codec;
 pub mod domain;
+pub mod log;
