@@ -202,3 +202,15 @@ pub(super) fn check_owner(shard: ShardId, epoch: Epoch, current: Epoch) -> Resul
         current,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::conformance;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_log_in_memory_conforms() {
+        // The suite is what the port means; both backends must agree on it.
+        conformance::run_all(MemoryLog::new).await;
+    }
+}

@@ -8,12 +8,14 @@
 //! hash of its body, never the body. `docs/FORMAT.md` states the bytes.
 
 mod codec;
-#[cfg(any())]
+#[cfg(test)]
 pub mod conformance;
 pub mod frame;
 pub mod memory;
 pub mod port;
 pub mod reader;
+#[cfg(test)]
+mod samples;
 pub mod record;
 #[cfg(feature = "redb")]
 pub mod redb;
@@ -27,7 +29,7 @@ pub use port::{
 pub use reader::LogReader;
 pub use record::{AppendKey, BlobRef, Record, RecordBody};
 #[cfg(feature = "redb")]
-//pub use self::redb::{RedbLog, RedbLogOptions};
+pub use self::redb::{RedbLog, RedbLogOptions};
 pub use writer::{
     CommittedGroup, GroupWriter, PublishError, Publisher, QueueFull, Sequencer, ShardOwner, Staged,
     WriterGone, WriterLimits,

@@ -238,6 +238,12 @@ pub enum LogError {
         /// What was asked for.
         offset: u64,
     },
+    /// The backend does not hold this shard.
+    #[error("shard {shard} is not in this log", shard = shard.0)]
+    UnknownShard {
+        /// What was asked for.
+        shard: ShardId,
+    },
     /// The log has been closed.
     #[error("the log is closed")]
     Closed,

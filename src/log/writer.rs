@@ -330,5 +330,5 @@ fn publish_all<S: Sequencer>(
     }
 }
 
-#[cfg(any())]
+#[cfg(test)]
 mod tests;
