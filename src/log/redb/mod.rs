@@ -10,6 +10,8 @@ mod blob;
 mod files;
 mod lock;
 mod segment;
+#[cfg(test)]
+mod simulated;
 
 use std::{
     path::Path,
