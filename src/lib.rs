@@ -1,3 +1,4 @@
 pub mod codec;
 pub mod domain;
 pub mod engine;
+pub mod views;
