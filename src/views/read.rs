@@ -2,6 +2,8 @@
 
 use std::{ops::Bound, sync::Arc};
 
+use serde::de::DeserializeOwned;
+
 use crate::domain::{
     BranchId, BranchState, ConversationId, ConversationRow, ConversationState, Revision,
 };
