@@ -2,7 +2,7 @@
 
 pub mod codec;
 pub mod domain;
-#[cfg(feature = "redb")]
+#[cfg(all(feature = "redb", feature = "search"))]
 pub mod engine;
 pub mod log;
 #[cfg(feature = "search")]

@@ -396,8 +396,11 @@ impl<F: SegmentFiles> Active<F> {
         }
         let storage = files
             .open(self.first_offset, Access::Write)
-            .map_err(|error| segment::missing_or_io(self.first_offset, "opening a segment", error))?;
-        let database = segment::open_for_write::<F>(storage.clone(), self.first_offset, cache_bytes)?;
+            .map_err(|error| {
+                segment::missing_or_io(self.first_offset, "opening a segment", error)
+            })?;
+        let database =
+            segment::open_for_write::<F>(storage.clone(), self.first_offset, cache_bytes)?;
         let used_bytes = storage
             .len()
             .map_err(|error| LogError::from_io("measuring a segment", error))?;

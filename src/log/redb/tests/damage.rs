@@ -62,7 +62,9 @@ async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
                 assert!(
                     matches!(
                         error,
-                        LogError::Damaged { .. } | LogError::NewerFormat { .. } | LogError::Io { .. }
+                        LogError::Damaged { .. }
+                            | LogError::NewerFormat { .. }
+                            | LogError::Io { .. }
                     ),
                     "byte {at}: {error:?}"
                 );
