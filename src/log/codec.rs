@@ -173,8 +173,8 @@ pub(crate) fn decode_record(bytes: &Bytes, at: &mut usize) -> Result<Record, Rec
     let [place] = cursor.array("body place")?;
     let body = match place {
         PLACE_INLINE => {
-            let len = usize::try_from(header.body_bytes)
-                .map_err(|_| RecordError::Truncated("body"))?;
+            let len =
+                usize::try_from(header.body_bytes).map_err(|_| RecordError::Truncated("body"))?;
             let start = cursor.at;
             cursor.take(len, "body")?;
             RecordBody::Inline(bytes.slice(start..start + len))
