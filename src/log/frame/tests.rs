@@ -278,12 +278,12 @@ fn a_newer_version_is_told_apart_from_damage() {
 
 /// The record of `docs/FORMAT.md`.
 fn documented() -> Record {
-    let body = Bytes::from_static(b"\x0a\x05hello");
+    let body = Bytes::from_static(b"\x12\x09Be brief.");
     let mut header = samples::header(1);
     header.id = EventId(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001));
     header.conversation =
         ConversationId(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_00c1));
-    header.kind = 9;
+    header.kind = 26;
     header.recorded_at = TimestampMicros(1_750_000_000_000_000);
     header.actor = "ann".to_owned();
     let hash = Record::hash_body(&body);

@@ -36,6 +36,7 @@ enum Variant {
 }
 
 /// Something that a group can be appended to.
+#[allow(clippy::large_enum_variant)]
 enum Store {
     Raw(File),
     Segments(RedbLog, Epoch),
@@ -154,7 +155,9 @@ fn open_after_kill() {
     // A process is gone without closing anything; how long until the next one
     // can append. The child below is this program again.
     let mib = std::env::var("TREERING_MEASURE_MIB").map_or(1024, |n| n.parse().unwrap());
-    for variant in VARIANTS.into_iter().filter(|v| *v != Variant::Raw) {
+    let only = std::env::var("TREERING_MEASURE_ONLY").unwrap_or_default();
+    let chosen = |v: &Variant| *v != Variant::Raw && format!("{v:?}").starts_with(&only);
+    for variant in VARIANTS.into_iter().filter(chosen) {
         let folder = tempfile::tempdir().unwrap();
         let start = Instant::now();
         let status = Command::new(std::env::current_exe().unwrap())
