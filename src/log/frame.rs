@@ -368,3 +368,6 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
     }
     Ok(records)
 }
+
+#[cfg(test)]
+mod tests;
