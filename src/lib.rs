@@ -1,2 +1,4 @@
 pub mod codec;
 pub mod domain;
+#[cfg(feature = "import")]
+pub mod importer;
