@@ -15,6 +15,7 @@ mod content;
 mod number;
 mod raw;
 mod timeline;
+mod tree;
 
 pub mod claude_code;
 pub mod exporter;
@@ -93,8 +94,9 @@ pub enum Oddity {
     CompactionNotAtTurn,
     /// A number that 64 bits cannot hold: the message is kept as text too.
     NumberTooPrecise,
-    /// A line of a kind that has no word here: kept as a custom event.
-    UnknownLine,
+    /// Work of a sub-agent that no call of its session is known to have asked
+    /// for: kept as a conversation of its own.
+    SubContextNotLinked,
     /// A line that is not JSON, or no object: kept as a custom event.
     UnreadableLine,
 }
@@ -114,7 +116,7 @@ impl Oddity {
             Self::ParentNotFound => "parent not found",
             Self::CompactionNotAtTurn => "compaction not at a turn's end",
             Self::NumberTooPrecise => "number too precise",
-            Self::UnknownLine => "unknown line",
+            Self::SubContextNotLinked => "sub-context not linked",
             Self::UnreadableLine => "unreadable line",
         }
     }
@@ -170,7 +172,9 @@ impl fmt::Display for Oddity {
             Self::NumberTooPrecise => {
                 f.write_str("a number that 64 bits cannot hold; the message is kept as text too")
             }
-            Self::UnknownLine => f.write_str("a line of an unknown kind; kept as a custom event"),
+            Self::SubContextNotLinked => {
+                f.write_str("work of a sub-agent whose call is not known; kept as a conversation")
+            }
             Self::UnreadableLine => {
                 f.write_str("a line that is no JSON object; kept as a custom event")
             }

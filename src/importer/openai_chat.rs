@@ -22,13 +22,12 @@ use super::{
 use crate::{
     codec::json,
     domain::{
-        BranchName, Config, ContentHash, ContentPart, ConversationCreated, ConversationId, Custom,
-        EventBody, JsonText, MessageAppended, NameError, RawMessage, Reasoning, Revision, Role,
+        Config, ContentHash, ContentPart, ConversationCreated, ConversationId, Custom, EventBody,
+        JsonText, MessageAppended, NameError, RawMessage, Reasoning, Revision, Role,
         ToolCallRequested, ToolResultRecorded,
     },
 };
 use line::Line;
-use tree::Place;
 
 /// Custom events of this type hold a message that has no other form.
 pub(super) const MESSAGE_TYPE: &str = "openai-chat/message";
@@ -172,27 +171,11 @@ struct Import {
 impl Import {
     fn run(&mut self, messages: &[Message<'_>]) -> Result<(), ImportFault> {
         let tree = tree::places(messages.iter().map(|message| &message.value));
-        let mut fork_points = std::collections::HashMap::new();
         for (index, message) in messages.iter().enumerate() {
-            let node = &tree.nodes[index];
-            self.timeline.message_index = index;
             self.timeline.occurred_at = time_of(&message.value);
-            if node.parent_unknown {
-                self.timeline.note(Oddity::ParentNotFound);
-            }
-            let from = match node.place {
-                Place::Continues => None,
-                Place::ForksRoot => Some(self.timeline.root()),
-                Place::Forks { parent } => fork_points.get(&parent).cloned(),
-            };
-            if let Some(from) = from {
-                let name = BranchName::new(&format!("fork-{index}"))?;
-                self.timeline.fork(from, name);
-            }
-            self.message(node.branch, message);
-            if tree.forked.contains(&index) {
-                fork_points.insert(index, self.timeline.fork_point(node.branch));
-            }
+            let branch = self.timeline.arrive(&tree, index)?;
+            self.message(branch, message);
+            self.timeline.leave(&tree, index);
         }
         Ok(())
     }
@@ -291,7 +274,14 @@ impl Import {
         if !numbers_survive(message.text) {
             self.timeline.note(Oddity::NumberTooPrecise);
         }
-        raw::keep(ORIGIN, rendered, &message.value, message.text)
+        let source = raw::Source {
+            origin: ORIGIN,
+            provider: "",
+            model: "",
+            value: &message.value,
+            text: message.text,
+        };
+        raw::keep(&source, rendered, &[String::new()])
     }
 }
 

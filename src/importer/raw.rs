@@ -17,35 +17,50 @@ pub enum RawFault {
     DoesNotApply,
 }
 
-/// What has to be kept beside `rendered` to get `text` (whose value is
-/// `original`) back; none when nothing has to.
-pub(super) fn keep(
-    origin: &str,
-    rendered: Value,
-    original: &Value,
-    text: &str,
-) -> Option<RawMessage> {
-    let raw = |encoding, data| {
-        Some(RawMessage {
-            origin: origin.to_owned(),
-            provider: String::new(),
-            model: String::new(),
+/// A message as its source sent it.
+pub(super) struct Source<'a> {
+    pub(super) origin: &'a str,
+    pub(super) provider: &'a str,
+    pub(super) model: &'a str,
+    pub(super) value: &'a Value,
+    pub(super) text: &'a str,
+}
+
+impl Source<'_> {
+    fn raw(&self, encoding: RawEncoding, data: Bytes) -> RawMessage {
+        RawMessage {
+            origin: self.origin.to_owned(),
+            provider: self.provider.to_owned(),
+            model: self.model.to_owned(),
             encoding,
             data,
-        })
-    };
-    let whole = || raw(RawEncoding::Whole, Bytes::copy_from_slice(text.as_bytes()));
-    if !numbers_survive(text) {
-        return whole();
+        }
     }
-    if rendered == *original {
+}
+
+/// What has to be kept beside `rendered` to get the source's message back; none
+/// when nothing has to. `contents` points to objects whose `content` may be in
+/// another shape than the rendered one.
+pub(super) fn keep(
+    source: &Source<'_>,
+    rendered: Value,
+    contents: &[String],
+) -> Option<RawMessage> {
+    let text = || Bytes::copy_from_slice(source.text.as_bytes());
+    if !numbers_survive(source.text) {
+        return Some(source.raw(RawEncoding::Whole, text()));
+    }
+    if rendered == *source.value {
         return None;
     }
     // A patch is checked before it is relied on.
-    patch_between(rendered.clone(), original)
+    let patch = patch_between(rendered.clone(), source.value, contents)
         .and_then(|patch| serde_json::to_vec(&patch).ok())
-        .filter(|data| apply(rendered, data).as_ref() == Ok(original))
-        .map_or_else(whole, |data| raw(RawEncoding::JsonPatch, data.into()))
+        .filter(|data| apply(rendered, data).as_ref() == Ok(source.value));
+    Some(match patch {
+        Some(data) => source.raw(RawEncoding::JsonPatch, data.into()),
+        None => source.raw(RawEncoding::Whole, text()),
+    })
 }
 
 /// The message that was kept: `rendered` with its raw form applied.
@@ -71,30 +86,39 @@ fn apply(mut value: Value, patch: &[u8]) -> Result<Value, RawFault> {
 
 /// Moves first, so that content in another shape is not stored twice; then a
 /// plain difference.
-fn patch_between(mut rendered: Value, original: &Value) -> Option<json_patch::Patch> {
-    let mut patch = reshape(&rendered, original);
-    json_patch::patch_unsafe(&mut rendered, &patch).ok()?;
+fn patch_between(
+    mut rendered: Value,
+    original: &Value,
+    contents: &[String],
+) -> Option<json_patch::Patch> {
+    let mut patch = json_patch::Patch::default();
+    for place in contents {
+        let reshape = reshape(&rendered, original, place);
+        json_patch::patch_unsafe(&mut rendered, &reshape).ok()?;
+        patch.0.extend(reshape.0);
+    }
     patch.0.extend(json_patch::diff(&rendered, original).0);
     Some(patch)
 }
 
-fn reshape(rendered: &Value, original: &Value) -> json_patch::Patch {
-    let operations = match (&rendered["content"], &original["content"]) {
+fn reshape(rendered: &Value, original: &Value, place: &str) -> json_patch::Patch {
+    let content = format!("{place}/content");
+    let operations = match (rendered.pointer(&content), original.pointer(&content)) {
         // One text, which the source sent as a list of one part.
-        (Value::String(text), Value::Array(parts))
+        (Some(Value::String(text)), Some(Value::Array(parts)))
             if parts.len() == 1 && parts[0]["text"] == *text =>
         {
             json!([
                 {"op": "add", "path": "/_", "value": [{"type": "text"}]},
-                {"op": "move", "from": "/content", "path": "/_/0/text"},
-                {"op": "move", "from": "/_", "path": "/content"},
+                {"op": "move", "from": content, "path": "/_/0/text"},
+                {"op": "move", "from": "/_", "path": content},
             ])
         }
         // One value that is no list of parts.
-        (Value::Array(parts), other)
+        (Some(Value::Array(parts)), Some(other))
             if parts.len() == 1 && !other.is_array() && parts[0] == *other =>
         {
-            json!([{"op": "move", "from": "/content/0", "path": "/content"}])
+            json!([{"op": "move", "from": format!("{content}/0"), "path": content}])
         }
         _ => return json_patch::Patch::default(),
     };

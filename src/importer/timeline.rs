@@ -2,13 +2,19 @@
 //! branch which calls are open and where the last turn ended, so that what is
 //! built keeps the rules of every append.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+};
 
-use super::{ImportNote, Oddity};
+use super::{
+    ImportNote, Oddity,
+    tree::{Place, Tree},
+};
 use crate::domain::{
     BranchForked, BranchId, BranchName, CancelReason, Compacted, CompactionTrigger,
-    ConversationCreated, ConversationId, EventBody, NewEvent, Revision, Role, TimestampMicros,
-    ToolCallCancelled, ToolCallRequested,
+    ConversationCreated, ConversationId, EventBody, NameError, NewEvent, Revision, Role,
+    TimestampMicros, ToolCallCancelled, ToolCallRequested,
 };
 
 /// Most calls that stay open on a branch: a little below the engine's default
@@ -17,7 +23,7 @@ const OPEN_CALLS_MAX: usize = 1_000;
 
 /// What the rules need to know of a branch after one of its events.
 #[derive(Clone, Default)]
-pub(super) struct BranchNow {
+struct BranchNow {
     head: Revision,
     /// Call id to the request and the message it came with.
     open: BTreeMap<Rc<str>, OpenCall>,
@@ -52,7 +58,7 @@ struct Branch {
 
 /// Where a branch can be forked later.
 #[derive(Clone)]
-pub(super) struct ForkPoint {
+struct ForkPoint {
     branch: BranchIndex,
     state: BranchNow,
 }
@@ -63,10 +69,12 @@ pub(super) struct Timeline {
     branches: Vec<Branch>,
     notes: Vec<ImportNote>,
     /// Index of the message that is being imported, for notes.
-    pub(super) message_index: usize,
+    message_index: usize,
     /// When that message was written, if known.
     pub(super) occurred_at: Option<TimestampMicros>,
     root: ForkPoint,
+    /// By message: where a later one leaves it.
+    fork_points: HashMap<usize, ForkPoint>,
 }
 
 impl Timeline {
@@ -92,27 +100,49 @@ impl Timeline {
             message_index: 0,
             occurred_at,
             root,
+            fork_points: HashMap::new(),
         };
         timeline.push(BranchIndex::MAIN, EventBody::ConversationCreated(created));
         timeline.root = timeline.fork_point(BranchIndex::MAIN);
         timeline
     }
 
-    /// Just after the conversation's first event.
-    pub(super) fn root(&self) -> ForkPoint {
-        self.root.clone()
+    /// Comes to a message of the tree: opens the branch that it begins, if it
+    /// begins one.
+    ///
+    /// # Errors
+    /// [`NameError`] when that branch could not be named.
+    pub(super) fn arrive(&mut self, tree: &Tree, index: usize) -> Result<BranchIndex, NameError> {
+        let node = tree.nodes[index];
+        self.message_index = index;
+        if node.parent_unknown {
+            self.note(Oddity::ParentNotFound);
+        }
+        let from = match node.place {
+            Place::Continues => None,
+            Place::ForksRoot => Some(self.root.clone()),
+            Place::Forks { parent } => self.fork_points.get(&parent).cloned(),
+        };
+        if let Some(from) = from {
+            self.fork(from, BranchName::new(&format!("fork-{index}"))?);
+        }
+        Ok(node.branch)
+    }
+
+    /// Has imported a message of the tree.
+    pub(super) fn leave(&mut self, tree: &Tree, index: usize) {
+        if tree.forked.contains(&index) {
+            let point = self.fork_point(tree.nodes[index].branch);
+            self.fork_points.insert(index, point);
+        }
     }
 
     /// The branch as it is now.
-    pub(super) fn fork_point(&self, branch: BranchIndex) -> ForkPoint {
+    fn fork_point(&self, branch: BranchIndex) -> ForkPoint {
         ForkPoint {
             branch,
             state: self.branches[branch.0].now.clone(),
         }
-    }
-
-    pub(super) fn head(&self, branch: BranchIndex) -> Revision {
-        self.branches[branch.0].now.head
     }
 
     pub(super) fn branch_id(&self, branch: BranchIndex) -> BranchId {
@@ -150,7 +180,7 @@ impl Timeline {
     }
 
     /// Opens a branch that leaves another one.
-    pub(super) fn fork(&mut self, from: ForkPoint, name: BranchName) -> BranchIndex {
+    fn fork(&mut self, from: ForkPoint, name: BranchName) -> BranchIndex {
         let forked = BranchForked {
             name: name.clone(),
             parent: self.branches[from.branch.0].id,

@@ -1,80 +1,39 @@
-//! Which branch each message of a list belongs to.
-
-use std::collections::HashSet;
+//! Branches from `x.parent`.
 
 use serde_json::Value;
 
-use super::{super::timeline::BranchIndex, is_compaction};
-
-/// How a message comes to its branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// It follows the branch's last message.
-    Continues,
-    /// It opens a branch that leaves another one after this message.
-    Forks { parent: usize },
-    /// It opens a branch that has nothing but the conversation's first event.
-    ForksRoot,
-}
-
-#[derive(Debug)]
-pub(super) struct Node {
-    pub(super) branch: BranchIndex,
-    pub(super) place: Place,
-    /// Its parent is no earlier message.
-    pub(super) parent_unknown: bool,
-}
-
-pub(super) struct Tree {
-    pub(super) nodes: Vec<Node>,
-    /// Messages that a branch leaves.
-    pub(super) forked: HashSet<usize>,
-}
+use super::is_compaction;
+use crate::importer::tree::Tree;
 
 /// A message without `x.parent` follows the one before it. One whose parent is
 /// null is a root: it opens a branch, unless it is where a compaction happened,
 /// which goes on where the list was.
 pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
-    let mut nodes: Vec<Node> = Vec::new();
-    let mut forked = HashSet::new();
-    // The last message of each branch.
-    let mut tips: Vec<usize> = Vec::new();
-    for (index, message) in messages.enumerate() {
+    let mut tree = Tree::default();
+    for message in messages {
+        let index = tree.next_index();
         let parent = message.get("x").and_then(|x| x.get("parent"));
         let earlier = parent
             .and_then(Value::as_u64)
             .and_then(|parent| usize::try_from(parent).ok())
             .filter(|parent| *parent < index);
-        let unknown = parent.is_some_and(|parent| !parent.is_null()) && earlier.is_none();
-        let previous = nodes.last().map_or(BranchIndex::MAIN, |node| node.branch);
         let is_root = parent.is_some_and(Value::is_null) && !is_compaction(message);
-        let new_branch = BranchIndex(tips.len());
-        let (branch, place) = match earlier {
-            _ if index == 0 => (BranchIndex::MAIN, Place::Continues),
+        let unknown = parent.is_some_and(|parent| !parent.is_null()) && earlier.is_none();
+        match earlier {
+            _ if index == 0 => tree.continues(tree.current(), unknown),
             Some(parent) => {
-                let branch = nodes[parent].branch;
-                if tips[branch.0] == parent {
-                    (branch, Place::Continues)
+                let branch = tree.nodes[parent].branch;
+                if tree.tip(branch) == Some(parent) {
+                    tree.continues(branch, false);
                 } else {
-                    forked.insert(parent);
-                    (new_branch, Place::Forks { parent })
+                    tree.forks(Some(parent));
                 }
             }
-            None if is_root => (new_branch, Place::ForksRoot),
-            None => (previous, Place::Continues),
-        };
-        if branch.0 == tips.len() {
-            tips.push(index);
-        } else {
-            tips[branch.0] = index;
+            None if is_root => tree.forks(None),
+            None => tree.continues(tree.current(), unknown),
         }
-        nodes.push(Node {
-            branch,
-            place,
-            parent_unknown: unknown,
-        });
     }
-    Tree { nodes, forked }
+    tree
 }
 
 #[cfg(test)]
@@ -82,6 +41,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::importer::{timeline::BranchIndex, tree::Place};
 
     fn drawn(parents: &[Value]) -> Vec<(usize, Place)> {
         let messages: Vec<_> = parents
