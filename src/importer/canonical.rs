@@ -101,7 +101,7 @@ fn reasoning(parts: &[ContentPart]) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
-fn render_usage(usage: &Usage) -> Value {
+pub(super) fn render_usage(usage: &Usage) -> Value {
     let mut out = json!({
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,

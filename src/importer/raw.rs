@@ -114,6 +114,12 @@ fn reshape(rendered: &Value, original: &Value, place: &str) -> json_patch::Patch
                 {"op": "move", "from": "/_", "path": content},
             ])
         }
+        // The other way round.
+        (Some(Value::Array(parts)), Some(Value::String(text)))
+            if parts.len() == 1 && parts[0]["text"] == *text =>
+        {
+            json!([{"op": "move", "from": format!("{content}/0/text"), "path": content}])
+        }
         // One value that is no list of parts.
         (Some(Value::Array(parts)), Some(other))
             if parts.len() == 1 && !other.is_array() && parts[0] == *other =>

@@ -22,6 +22,8 @@ pub(super) struct Node {
     pub(super) place: Place,
     /// Its parent is no earlier message.
     pub(super) parent_unknown: bool,
+    /// It is kept beside the messages, and is none.
+    pub(super) is_beside: bool,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +64,7 @@ impl Tree {
             branch,
             place: Place::Continues,
             parent_unknown,
+            is_beside: false,
         });
     }
 
@@ -71,6 +74,7 @@ impl Tree {
             branch,
             place: Place::Continues,
             parent_unknown: false,
+            is_beside: true,
         });
     }
 
@@ -87,6 +91,7 @@ impl Tree {
             branch,
             place: parent.map_or(Place::ForksRoot, |parent| Place::Forks { parent }),
             parent_unknown: false,
+            is_beside: false,
         });
     }
 }
