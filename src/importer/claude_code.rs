@@ -38,6 +38,10 @@ pub use render::session_lines;
 /// The source of imported sessions.
 pub const SOURCE: &str = "claude-code";
 
+/// How deep below a session's folder its sub-agents are looked for: the tool
+/// keeps those of a workflow two levels down.
+const AGENT_FOLDERS_MAX: usize = 4;
+
 /// Why a session was not imported.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionFault {
@@ -112,6 +116,20 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
+/// All files of a folder and, so many levels down, of its folders.
+fn files_below(folder: &Path, levels: usize) -> Vec<PathBuf> {
+    let (folders, mut files): (Vec<_>, Vec<_>) =
+        entries(folder).into_iter().partition(|path| path.is_dir());
+    if levels > 0 {
+        files.extend(
+            folders
+                .iter()
+                .flat_map(|folder| files_below(folder, levels - 1)),
+        );
+    }
+    files
+}
+
 fn is_lines(file: &Path) -> bool {
     file.extension()
         .is_some_and(|extension| extension == "jsonl")
@@ -140,7 +158,7 @@ pub fn read_session(path: &Path) -> Result<Session, SessionFault> {
         agents: Vec::new(),
     };
     let own_folder = path.with_extension("").join("subagents");
-    let mut files = entries(&own_folder);
+    let mut files = files_below(&own_folder, AGENT_FOLDERS_MAX);
     // Older versions kept them beside the sessions.
     let beside = path.parent().map(entries).unwrap_or_default();
     files.extend(beside.into_iter().filter(|file| is_agent(file)));
@@ -150,7 +168,7 @@ pub fn read_session(path: &Path) -> Result<Session, SessionFault> {
         let lines = read_lines(&file)?;
         let inside = file.starts_with(&own_folder);
         let ours = || {
-            let first = lines.first().map(|line| SessionLine::read(line));
+            let first = lines.first().map(SessionLine::read);
             first.is_some_and(|line| line.text_of("sessionId") == session.id)
         };
         if inside || ours() {
@@ -184,7 +202,7 @@ fn read_lines(path: &Path) -> Result<Vec<Bytes>, SessionFault> {
 /// # Errors
 /// [`SessionFault::Branch`] when a branch could not be named.
 pub fn import_session(session: &Session) -> Result<Vec<ImportedConversation>, SessionFault> {
-    let read = |lines: &[Bytes]| lines.iter().map(|line| SessionLine::read(line)).collect();
+    let read = |lines: &[Bytes]| lines.iter().map(SessionLine::read).collect();
     let lines: Vec<SessionLine> = read(&session.lines);
     let (own, mut chains) = line::split_chains(lines);
     for (agent, lines) in &session.agents {

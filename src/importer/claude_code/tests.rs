@@ -343,6 +343,44 @@ fn sessions_are_found_by_folder() {
     ));
 }
 
+// Sessions that the tool really wrote, where a folder of them is named: each line
+// comes back, within the rules.
+#[test]
+fn real_sessions_come_back() {
+    let Some(folder) = std::env::var_os("TREERING_TEST_SESSIONS") else {
+        println!("skipped: TREERING_TEST_SESSIONS does not name a folder of sessions");
+        return;
+    };
+    let mut files = files_below(Path::new(&folder), 8);
+    files.retain(|file| is_lines(file) && !is_agent(file));
+    let mut counts = std::collections::BTreeMap::<&str, usize>::new();
+    for file in files {
+        let Ok(session) = read_session(&file) else {
+            continue;
+        };
+        for (conversation, events) in there_and_back(&session) {
+            *counts.entry("(conversations)").or_default() += 1;
+            *counts.entry("(events)").or_default() += events.len();
+            let forks = events
+                .iter()
+                .filter(|e| e.header.kind() == Some(EventKind::BranchForked));
+            *counts.entry("(branches)").or_default() += forks.count();
+            let cuts = events
+                .iter()
+                .filter(|e| e.header.kind() == Some(EventKind::Compacted));
+            *counts.entry("(compacted)").or_default() += cuts.count();
+            let line_bytes: usize = session.lines.iter().map(Bytes::len).sum();
+            *counts.entry("(bytes in)").or_default() += line_bytes;
+            *counts.entry("(bytes of bodies)").or_default() +=
+                events.iter().map(|e| e.body.len()).sum::<usize>();
+            for note in &conversation.notes {
+                *counts.entry(note.what.name()).or_default() += 1;
+            }
+        }
+    }
+    println!("{counts:?}");
+}
+
 fn odd_line() -> impl Strategy<Value = Value> {
     let id = || prop::sample::select(vec!["a", "b", "c", "d", "e", "f"]);
     let block = (prop::sample::select(vec!["text", "tool_use", "tool_result", "thinking", "image", "odd"]), id(), any::<bool>())
