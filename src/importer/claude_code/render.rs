@@ -60,6 +60,14 @@ pub(super) fn line(bodies: &[&EventBody], occurred_at: Option<TimestampMicros>) 
     // A prompt is a text by itself; assistant messages are lists of blocks.
     let alone = plain.filter(|_| bodies.len() == 1 && role == "user");
     message.insert("content".into(), alone.unwrap_or(Value::Array(content)));
+    // What nearly every line says: rendered, so that few patches have to.
+    if role == "assistant" {
+        message.insert("type".into(), "message".into());
+        message.insert("stop_sequence".into(), Value::Null);
+        message.entry("stop_reason").or_insert(Value::Null);
+    }
+    line.insert("isSidechain".into(), false.into());
+    line.insert("userType".into(), "external".into());
     line.insert("type".into(), role.into());
     line.insert("message".into(), Value::Object(message));
     if let Some(time) = occurred_at.and_then(canonical::render_time) {

@@ -373,6 +373,15 @@ fn real_sessions_come_back() {
             *counts.entry("(bytes in)").or_default() += line_bytes;
             *counts.entry("(bytes of bodies)").or_default() +=
                 events.iter().map(|e| e.body.len()).sum::<usize>();
+            for event in &conversation.events {
+                let raw = match &event.body {
+                    EventBody::MessageAppended(message) => message.raw.as_ref(),
+                    EventBody::ToolResultRecorded(result) => result.raw.as_ref(),
+                    _ => None,
+                };
+                *counts.entry("(bytes of raw forms)").or_default() +=
+                    raw.map_or(0, |raw| raw.data.len());
+            }
             for note in &conversation.notes {
                 *counts.entry(note.what.name()).or_default() += 1;
             }
