@@ -113,11 +113,7 @@ fn event_rows(table: &RawTable<'_>, delta: &ViewDelta, rows: &mut Rows) -> Resul
     for run in events.chunk_by(same_chunk) {
         let (id, number) = (run[0].conversation, chunk_of(run[0].revision));
         let key = keys::events(id, number);
-        let mut chunk = if run[0].revision == first_revision(number) {
-            Chunk::new()
-        } else {
-            stored_chunk(table, key.as_bytes())?
-        };
+        let mut chunk = stored_chunk(table, key.as_bytes())?;
         for event in run {
             let mut expected = first_revision(number);
             expected.0 += chunk.len();
