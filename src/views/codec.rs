@@ -57,6 +57,10 @@ impl HeadRow {
         }
     }
 
+    pub(super) fn head(&self) -> Revision {
+        self.head
+    }
+
     pub(super) fn joined(
         self,
         id: crate::domain::ConversationId,
@@ -122,7 +126,11 @@ pub(super) fn checked<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], ViewsEr
 
 /// A row's value. All of its bytes must be used.
 pub(super) fn decode<T: DeserializeOwned>(key: &[u8], row: &[u8]) -> Result<T, ViewsError> {
-    let value = checked(key, row)?;
+    decode_value(checked(key, row)?)
+}
+
+/// A value without a checksum of its own. All of its bytes must be used.
+pub(super) fn decode_value<T: DeserializeOwned>(value: &[u8]) -> Result<T, ViewsError> {
     match bincode::serde::decode_from_slice(value, CONFIG) {
         Ok((decoded, used)) if used == value.len() => Ok(decoded),
         _ => Err(ViewsError::damaged("a row cannot be decoded")),

@@ -4,10 +4,10 @@
 //!
 //! | table | key | row |
 //! |---|---|---|
-//! | `conversations` | id, 0 | what changes with every event |
+//! | `conversations` | id, 0 | what changes with every event, see `tip` |
 //! | | id, 1 | what it was created with |
-//! | | id, 2, branch | a branch as it is |
-//! | | id, 3, chunk | the event index, see `chunk` |
+//! | | id, 2, branch | a branch as it is, but for the first one |
+//! | | id, 3, chunk | a full chunk of the event index, see `chunk` |
 //! | | id, 4, branch, revision | a branch as it was |
 //! | | id, 5, call id, request | a call |
 //! | | id, 6, child | a conversation that was forked or spawned from it |
@@ -27,7 +27,7 @@ use crate::domain::{BranchId, ContentHash, ConversationId, Namespace, Revision};
 
 use super::chunk::write_varint;
 
-const HEAD: u8 = 0;
+const TIP: u8 = 0;
 const CREATED: u8 = 1;
 const BRANCH: u8 = 2;
 const EVENTS: u8 = 3;
@@ -97,8 +97,8 @@ impl Key {
     }
 }
 
-pub(super) fn head(id: ConversationId) -> Key {
-    Key::of(id, HEAD)
+pub(super) fn tip(id: ConversationId) -> Key {
+    Key::of(id, TIP)
 }
 
 pub(super) fn created(id: ConversationId) -> Key {
@@ -185,7 +185,7 @@ pub(super) fn blob(namespace: &Namespace, hash: &ContentHash) -> Key {
 /// What a row of one conversation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StateRow {
-    Head,
+    Tip,
     Created,
     Branch,
 }
@@ -193,7 +193,7 @@ pub(super) enum StateRow {
 /// Which of the three rows of a state this key is of.
 pub(super) fn state_row(key: &[u8]) -> Option<StateRow> {
     match key.get(CONVERSATION_PREFIX_BYTES - 1)? {
-        &HEAD => Some(StateRow::Head),
+        &TIP => Some(StateRow::Tip),
         &CREATED => Some(StateRow::Created),
         &BRANCH => Some(StateRow::Branch),
         _ => None,

@@ -79,7 +79,7 @@ fn a_changed_row_is_noticed_when_it_is_read() {
     let txn = db.begin_write().unwrap();
     {
         let mut table = txn.open_table(table).unwrap();
-        let key = super::super::keys::head(super::model::id(0));
+        let key = super::super::keys::tip(super::model::id(0));
         let mut row = table.get(key.as_bytes()).unwrap().unwrap().value().to_vec();
         row[3] ^= 1;
         table.insert(key.as_bytes(), row.as_slice()).unwrap();
