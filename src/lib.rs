@@ -1,3 +1,5 @@
 pub mod codec;
 pub mod domain;
 pub mod engine;
+#[cfg(feature = "server")]
+pub mod server;
