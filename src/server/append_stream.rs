@@ -51,10 +51,10 @@ pub(super) fn answers(
                     let mut request = Some(request);
                     while let Some(again) = request.take() {
                         request = pipeline.submit(again).await;
-                        if request.is_some() {
-                            if let Some(answer) = pipeline.pop().await {
-                                yield Ok(response(answer));
-                            }
+                        if request.is_some()
+                            && let Some(answer) = pipeline.pop().await
+                        {
+                            yield Ok(response(answer));
                         }
                     }
                 }

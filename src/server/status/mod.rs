@@ -107,7 +107,9 @@ impl Refusal {
 /// Cuts a text at its bound: errors travel in headers.
 fn shortened(mut text: String) -> String {
     if text.len() > ERROR_TEXT_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(ERROR_TEXT_BYTES_MAX));
+        let boundary = |end: &usize| text.is_char_boundary(*end);
+        let end = (0..=ERROR_TEXT_BYTES_MAX).rev().find(boundary);
+        text.truncate(end.unwrap_or_default());
         text.push('…');
     }
     text

@@ -26,6 +26,7 @@ fn code(rule: &Rule) -> Code {
         | Rule::ForkPointMissing { .. }
         | Rule::RevisionMissing { .. } => Code::NotFound,
         Rule::ConversationExists { .. }
+        | Rule::ConversationIdTaken { .. }
         | Rule::BranchNameTaken { .. }
         | Rule::IdempotencyConflict => Code::AlreadyExists,
         // Another writer was first: gRPC keeps ABORTED for that.
@@ -57,6 +58,7 @@ fn facts(rule: &Rule) -> Facts {
         Rule::IdempotencyConflict => vec![("idempotency_key", "used before".into())],
         Rule::ConversationNotFound { conversation: id }
         | Rule::Sealed { conversation: id }
+        | Rule::ConversationIdTaken { conversation: id }
         | Rule::OwnParent { conversation: id } => vec![conversation(id)],
         Rule::ConversationExists {
             conversation: id,
