@@ -1,0 +1,366 @@
+//! Every error has the code that its reader can act on, and its facts.
+
+use super::*;
+use crate::domain::{
+    ApprovalStatus, BranchId, BranchName, ConversationId, EventKind, Position, Revision, Rule,
+};
+
+const FACTS_MAX: usize = 4;
+
+fn rules() -> Vec<(Rule, Code)> {
+    let conversation = ConversationId::generate();
+    let branch = BranchName::default();
+    let call_id = || "call_1".to_owned();
+    let revision = Revision(7);
+    let head = Revision(9);
+    let status = ApprovalStatus::Denied;
+    let limit = "branches_max";
+    vec![
+        (Rule::EmptyBatch, Code::InvalidArgument),
+        (Rule::ConversationNotFound { conversation }, Code::NotFound),
+        (
+            Rule::ConversationExists { conversation, head },
+            Code::AlreadyExists,
+        ),
+        (
+            Rule::ConversationIdTaken { conversation },
+            Code::AlreadyExists,
+        ),
+        (
+            Rule::BranchNotFound {
+                conversation,
+                branch: "b".into(),
+            },
+            Code::NotFound,
+        ),
+        (
+            Rule::RevisionMismatch {
+                branch: branch.clone(),
+                expected: revision,
+                actual: head,
+            },
+            Code::Aborted,
+        ),
+        (Rule::Sealed { conversation }, Code::FailedPrecondition),
+        (
+            Rule::BranchArchived {
+                branch: branch.clone(),
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::ArchivesActiveBranch {
+                branch: branch.clone(),
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::BranchNameTaken {
+                name: branch.clone(),
+            },
+            Code::AlreadyExists,
+        ),
+        (
+            Rule::ForkPointMissing {
+                conversation,
+                branch: BranchId::MAIN,
+                revision,
+            },
+            Code::NotFound,
+        ),
+        (
+            Rule::CallNotOpen {
+                branch: branch.clone(),
+                call_id: call_id(),
+                state: "it has ended",
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::CallAlreadyOpen {
+                call_id: call_id(),
+                since: revision,
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::CallAlreadyDecided {
+                call_id: call_id(),
+                status,
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::ApprovalNotRequired { call_id: call_id() },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::CallAlreadyStarted { call_id: call_id() },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::CallNotApproved {
+                call_id: call_id(),
+                status,
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::ArgumentsChanged {
+                call_id: call_id(),
+                approved: "aa".into(),
+                actual: "bb".into(),
+            },
+            Code::FailedPrecondition,
+        ),
+        (Rule::MessageMissing { revision }, Code::FailedPrecondition),
+        (
+            Rule::NotATurnBoundary {
+                branch: branch.clone(),
+                revision,
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::CutBeforeLastCut {
+                cut: revision,
+                last_cut: head,
+            },
+            Code::FailedPrecondition,
+        ),
+        (Rule::RevisionMissing { revision, head }, Code::NotFound),
+        (Rule::IdempotencyConflict, Code::AlreadyExists),
+        (
+            Rule::DifferentTrees {
+                first: conversation,
+                second: conversation,
+            },
+            Code::InvalidArgument,
+        ),
+        (
+            Rule::EngineOnly {
+                kind: EventKind::ContentErased,
+            },
+            Code::InvalidArgument,
+        ),
+        (
+            Rule::LimitReached {
+                what: "branches",
+                actual: 3,
+                max: 2,
+                limit,
+            },
+            Code::ResourceExhausted,
+        ),
+        (Rule::OwnParent { conversation }, Code::InvalidArgument),
+        (
+            Rule::ParentIncomplete { what: "revision" },
+            Code::InvalidArgument,
+        ),
+    ]
+}
+
+fn status_of(error: AppendError) -> Status {
+    Refusal::from(error).into()
+}
+
+// Programs act on the code and the reason: each rule must have its own, with the
+// details that the code promises, and say where in the batch it happened.
+#[test]
+fn every_rule_has_code_reason_and_details() {
+    let mut reasons = std::collections::BTreeSet::new();
+    for (rule, code) in rules() {
+        assert!(reasons.insert(rule.name()), "{rule:?} is here twice");
+        let status = status_of(Rejection::event(3, rule.clone()).into());
+        assert_eq!(status.code(), code, "{rule:?}");
+        let details = status.get_error_details();
+        let info = details.error_info().unwrap();
+        assert_eq!(
+            (info.reason.as_str(), &*info.domain),
+            (rule.name(), "treering")
+        );
+        assert_eq!(info.metadata["event_index"], "3");
+        assert!(info.metadata.len() <= FACTS_MAX, "{info:?}");
+        let expected = match code {
+            Code::InvalidArgument => details.bad_request().is_some(),
+            Code::NotFound | Code::AlreadyExists => details.resource_info().is_some(),
+            Code::Aborted | Code::FailedPrecondition => details.precondition_failure().is_some(),
+            _ => details.retry_info().is_none(),
+        };
+        assert!(expected, "{rule:?}: {details:?}");
+        assert!(status.message().contains("event 3"), "{status:?}");
+    }
+    // The table above must grow with the rules.
+    assert_eq!(reasons.len(), RULES);
+}
+
+/// How many rules there are.
+const RULES: usize = 28;
+
+// A client that lost a race needs both revisions to go on.
+#[test]
+fn a_lost_race_names_both_revisions() {
+    let rule = Rule::RevisionMismatch {
+        branch: BranchName::default(),
+        expected: Revision(4),
+        actual: Revision(6),
+    };
+    let status = status_of(Rejection::batch(rule).into());
+    let details = status.get_error_details();
+    let info = details.error_info().unwrap();
+    assert_eq!(info.metadata["expected"], "4");
+    assert_eq!(info.metadata["actual"], "6");
+    let violation = &details.precondition_failure().unwrap().violations[0];
+    assert_eq!(violation.subject, "branch/main");
+    assert_eq!(violation.r#type, "REVISION_MISMATCH");
+}
+
+// The same error in a stream must say the same as the unary one.
+#[test]
+fn stream_errors_say_what_statuses_say() {
+    for (rule, code) in rules() {
+        let rejection = Rejection::event(0, rule.clone());
+        let error = pb::AppendError::from(Refusal::from(rejection));
+        assert_eq!(error.code, i32::from(code));
+        assert_eq!(error.reason, rule.name());
+        assert_eq!(error.metadata["event_index"], "0");
+    }
+    let busy = AppendError::Busy { retry_after_ms: 40 };
+    let error = pb::AppendError::from(Refusal::from(busy));
+    assert_eq!(error.metadata["retry_after_ms"], "40");
+}
+
+fn message() -> String {
+    "it broke".to_owned()
+}
+
+// What failed without a rule: whether to wait, to read again or to call for help
+// is told by the code.
+#[test]
+fn other_failures_of_an_append() {
+    let damaged = ReadError::Damaged {
+        position: Position::local(5),
+        message: message(),
+    };
+    let too_large = AppendError::TooLarge {
+        what: "the batch",
+        actual: 9,
+        max: 8,
+        limit: "batch_events_max",
+    };
+    for (error, code, reason) in [
+        (
+            AppendError::Invalid {
+                event_index: 2,
+                message: message(),
+            },
+            Code::InvalidArgument,
+            "INVALID_EVENT",
+        ),
+        (too_large, Code::InvalidArgument, "TOO_LARGE"),
+        (AppendError::NoSpace, Code::ResourceExhausted, "NO_SPACE"),
+        (AppendError::ReadOnly, Code::FailedPrecondition, "READ_ONLY"),
+        (
+            AppendError::UnknownOutcome { message: message() },
+            Code::Unknown,
+            "UNKNOWN_OUTCOME",
+        ),
+        (
+            AppendError::Storage { message: message() },
+            Code::Internal,
+            "STORAGE",
+        ),
+        (AppendError::Read(damaged), Code::DataLoss, "DAMAGED"),
+        (AppendError::Closing, Code::Unavailable, "CLOSING"),
+    ] {
+        let status = status_of(error);
+        assert_eq!(status.code(), code, "{reason}");
+        let details = status.get_error_details();
+        assert_eq!(details.error_info().unwrap().reason, reason);
+    }
+    let busy = status_of(AppendError::Busy { retry_after_ms: 25 });
+    assert_eq!(busy.code(), Code::ResourceExhausted);
+    let details = busy.get_error_details();
+    let retry = details.retry_info().unwrap().retry_delay.unwrap();
+    assert_eq!(retry.as_millis(), 25);
+}
+
+// A read that finds nothing and a read that finds damage must never look alike.
+#[test]
+fn failures_of_reads_and_searches() {
+    let conversation = ConversationId::generate();
+    let branch = || "b".to_owned();
+    for (error, code) in [
+        (
+            ReadError::ConversationNotFound { id: branch() },
+            Code::NotFound,
+        ),
+        (
+            ReadError::AmbiguousSourceId {
+                id: branch(),
+                count: 2,
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            ReadError::BranchNotFound {
+                conversation,
+                branch: branch(),
+            },
+            Code::NotFound,
+        ),
+        (
+            ReadError::RevisionNotFound {
+                branch: branch(),
+                revision: Revision(3),
+                head: Revision(2),
+            },
+            Code::NotFound,
+        ),
+        (
+            ReadError::CallNotFound {
+                branch: branch(),
+                call_id: "c".into(),
+                state: "with a result",
+            },
+            Code::NotFound,
+        ),
+        (
+            ReadError::Invalid { message: message() },
+            Code::InvalidArgument,
+        ),
+        (
+            ReadError::Damaged {
+                position: Position::local(1),
+                message: message(),
+            },
+            Code::DataLoss,
+        ),
+        (ReadError::Storage { message: message() }, Code::Internal),
+    ] {
+        assert_eq!(Status::from(error.clone()).code(), code, "{error:?}");
+        let search = SearchError::Read(error);
+        assert_eq!(Status::from(search).code(), code);
+    }
+    for (error, code) in [
+        (
+            SearchError::Query { message: message() },
+            Code::InvalidArgument,
+        ),
+        (SearchError::Index { message: message() }, Code::Internal),
+        (SearchError::Off, Code::Unimplemented),
+    ] {
+        assert_eq!(Status::from(error).code(), code);
+    }
+}
+
+// Errors travel in headers, which clients bound at some KiB: a long name that
+// was asked for must not make the error itself unreadable.
+#[test]
+fn long_texts_are_cut_at_a_character() {
+    let id = "ü".repeat(100_000);
+    let status = Status::from(ReadError::ConversationNotFound { id });
+    assert!(status.message().len() <= ERROR_TEXT_BYTES_MAX + 3);
+    assert!(status.message().ends_with('…'));
+    assert!(status.details().len() < 6 * ERROR_TEXT_BYTES_MAX);
+}

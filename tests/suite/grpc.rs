@@ -1,0 +1,13 @@
+//! The services as a client in any language meets them: a real server on a
+//! loopback port, a real engine in a folder of its own, generated clients.
+
+mod appends;
+mod conversations;
+mod harness;
+mod hostile;
+mod namespaces;
+mod reads;
+mod search_admin;
+mod shutdown;
+mod tools;
+mod transport;

@@ -1,0 +1,271 @@
+//! Append and AppendStream.
+
+use futures::StreamExt;
+use prost::{
+    Message,
+    encoding::{WireType, encode_key, encode_varint},
+};
+use tonic::Code;
+use tonic_types::StatusExt;
+use treering::{
+    codec::{envelope, pb},
+    domain::*,
+};
+
+use super::harness::*;
+
+// A client that names no conversation gets one, and everything that it sent is
+// there when the answer comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_answered_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let response = server.append(batch("", opening())).await;
+    assert!(!response.repeated_key);
+    let id = &response.events[0].conversation_id;
+    let stored = server.read_all(id).await;
+    assert_eq!(stored.len(), 5);
+    for (index, (event, appended)) in stored.iter().zip(&response.events).enumerate() {
+        assert_eq!(event.id, appended.event_id);
+        assert_eq!(event.revision, index as u64 + 1);
+        assert_eq!(event.position, appended.position);
+        assert_eq!(event.branch, "main");
+        let sent = new_event(&opening()[index]).body.map(envelope::arm_of_new);
+        assert_eq!(event.body.clone().map(envelope::arm_of_event), sent);
+    }
+    server.stop().done().await;
+}
+
+// A newer client's fields, and the exact bytes of arguments, must come back as
+// they were sent: other versions of the program read them too.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_come_back_byte_for_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let mut bytes = pb::MessageAppended {
+        role: pb::Role::User.into(),
+        ..Default::default()
+    }
+    .encode_to_vec();
+    encode_key(9_999, WireType::LengthDelimited, &mut bytes);
+    encode_varint(6, &mut bytes);
+    bytes.extend_from_slice(b"future");
+    let mut request = batch(&id, []);
+    request.events.push(pb::NewEvent {
+        body: Some(pb::new_event::Body::MessageAppended(bytes.clone().into())),
+        actor: "me".into(),
+        correlation_id: "trace-1".into(),
+        ..Default::default()
+    });
+    server.append(request).await;
+    let last = server.read_all(&id).await.pop().unwrap();
+    assert_eq!((&*last.actor, &*last.correlation_id), ("me", "trace-1"));
+    let (_, body) = envelope::arm_of_event(last.body.unwrap());
+    assert_eq!(body, bytes);
+    server.stop().done().await;
+}
+
+// Two writers on one branch: the second must learn that it lost, what the head
+// is now, and nothing of its batch may stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_race_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let mut request = batch(&id, [message(Role::User, "a"), message(Role::User, "b")]);
+    request.expected = exactly(5);
+    server.append(request.clone()).await;
+    let status = server.events().append(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::Aborted);
+    let details = status.get_error_details();
+    let info = details.error_info().unwrap();
+    assert_eq!(info.reason, "REVISION_MISMATCH");
+    assert_eq!(
+        (&*info.metadata["expected"], &*info.metadata["actual"]),
+        ("5", "7")
+    );
+    assert_eq!(server.read_all(&id).await.len(), 7);
+    server.stop().done().await;
+}
+
+// A key that was used answers with the first result, even when the request left
+// the conversation's id to the engine; for other content it is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_repeat_the_first_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let mut request = batch("", opening());
+    request.idempotency_key = "import-1".into();
+    let first = server.append(request.clone()).await;
+    let second = server.append(request.clone()).await;
+    assert!(second.repeated_key);
+    assert_eq!(first.events, second.events);
+    request.events.pop();
+    let status = server.events().append(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::AlreadyExists);
+    assert_eq!(reason(&status), "IDEMPOTENCY_CONFLICT");
+    let head = server.engine.head();
+    assert_eq!(head.offset, 5);
+    server.stop().done().await;
+}
+
+// Imported conversations are named as their source names them; a name that no
+// conversation has must not become a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_found_by_source_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let imported = EventBody::ConversationCreated(ConversationCreated {
+        source: "swe-agent".into(),
+        source_id: "task/17".into(),
+        ..Default::default()
+    });
+    let id = server.append(batch("", [imported])).await.events[0]
+        .conversation_id
+        .clone();
+    let response = server
+        .append(batch("task/17", [message(Role::User, "go on")]))
+        .await;
+    assert_eq!(response.events[0].conversation_id, id);
+    let mut events = server.events();
+    let status = events
+        .append(batch("task/18", [message(Role::User, "x")]))
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+    let status = events
+        .append(batch("task/18", [created("x")]))
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(bad_field(&status), "conversation_id");
+    server.stop().done().await;
+}
+
+fn outcome(response: &pb::AppendStreamResponse) -> &pb::append_stream_response::Outcome {
+    response.outcome.as_ref().unwrap()
+}
+
+// Pipelined requests are answered in their order, and one that is refused must
+// neither end the stream nor shift the answers of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_answers_in_order() {
+    use pb::append_stream_response::Outcome;
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let bad = |index: usize| index % 7 == 3;
+    let requests: Vec<_> = (0..700)
+        .map(|index| {
+            let text = format!("message {index}");
+            let mut request = batch(&id, [message(Role::User, &text)]);
+            if bad(index) {
+                request.expected = exactly(1);
+            }
+            if index % 70 == 5 {
+                request.events[0].body = None;
+            }
+            request
+        })
+        .collect();
+    let sent = futures::stream::iter(requests);
+    let answers = server.events().append_stream(sent).await.unwrap();
+    let answers: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
+    assert_eq!(answers.len(), 700);
+    let mut revision = 5;
+    for (index, answer) in answers.iter().enumerate() {
+        match outcome(answer) {
+            Outcome::Appended(appended) => {
+                revision += 1;
+                assert_eq!(appended.events[0].revision, revision, "{index}");
+            }
+            Outcome::Error(error) if bad(index) => {
+                assert_eq!(error.code, i32::from(Code::Aborted));
+                assert_eq!(error.reason, "REVISION_MISMATCH");
+                assert_eq!(error.metadata["actual"], revision.to_string());
+            }
+            Outcome::Error(error) => {
+                assert_eq!(index % 70, 5, "{error:?}");
+                assert_eq!(error.code, i32::from(Code::InvalidArgument));
+                assert_eq!(error.metadata["field"], "events[0].body");
+            }
+        }
+    }
+    assert_eq!(server.read_all(&id).await.len() as u64, revision);
+    server.stop().done().await;
+}
+
+// A writer with a short queue must slow a stream down, not refuse what it sends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_writer_slows_a_stream_down() {
+    use pb::append_stream_response::Outcome;
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        queue_appends_max: 2,
+        ..Limits::default()
+    };
+    let server = TestServer::with(dir.path(), limits, GRACE).await;
+    let id = server.conversation().await;
+    let requests = (0..400).map(move |_| batch(&id, [message(Role::User, "again")]));
+    let sent = futures::stream::iter(requests);
+    let answers = server.events().append_stream(sent).await.unwrap();
+    let answers: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
+    assert_eq!(answers.len(), 400);
+    for (index, answer) in answers.iter().enumerate() {
+        let Outcome::Appended(appended) = outcome(answer) else {
+            panic!("request {index}: {answer:?}");
+        };
+        assert_eq!(appended.events[0].revision, index as u64 + 6);
+    }
+    server.stop().done().await;
+}
+
+// A batch may create a sub-context and note it in the parent: both or neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_touches_conversations_of_one_tree() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let parent: ConversationId = id.parse().unwrap();
+    let child = ConversationId::generate();
+    let spawned = EventBody::SubContextSpawned(SubContextSpawned {
+        conversation: child,
+        call_id: String::new(),
+        purpose: "look around".into(),
+    });
+    let created = EventBody::ConversationCreated(ConversationCreated {
+        parent: Some(ParentRef {
+            conversation: parent,
+            branch: BranchId::MAIN,
+            revision: Revision(5),
+            call_id: String::new(),
+        }),
+        ..Default::default()
+    });
+    let mut request = batch(&id, [spawned, created]);
+    request.expected = exactly(5);
+    request.events[1].conversation_id = child.to_string();
+    request.expectations.push(pb::BranchExpectation {
+        conversation_id: child.to_string(),
+        branch: String::new(),
+        expected: Some(pb::ExpectedRevision {
+            expected: Some(pb::expected_revision::Expected::NoStream(
+                pb::expected_revision::NoStream {},
+            )),
+        }),
+    });
+    let response = server.append(request.clone()).await;
+    let places: Vec<_> = response
+        .events
+        .iter()
+        .map(|event| (&*event.conversation_id, event.revision))
+        .collect();
+    let child = child.to_string();
+    assert_eq!(places, vec![(&*id, 6), (&*child, 1)]);
+    request.expected = None;
+    let status = server.events().append(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::AlreadyExists);
+    assert_eq!(server.read_all(&id).await.len(), 6);
+    server.stop().done().await;
+}

@@ -1,0 +1,242 @@
+//! State, lists, forks, lineage, diff, seal.
+
+use tonic::Code;
+use treering::{codec::pb, domain::*};
+
+use super::harness::*;
+
+fn fork(id: &str, name: &str, at: u64) -> pb::ForkRequest {
+    pb::ForkRequest {
+        conversation_id: id.into(),
+        name: name.into(),
+        at_revision: at,
+        ..Default::default()
+    }
+}
+
+// The state must be what the events say, now and as of any revision.
+#[tokio::test(flavor = "multi_thread")]
+async fn state_is_told_as_of_any_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let get = async |as_of_revision| {
+        let request = pb::GetConversationRequest {
+            conversation_id: id.clone(),
+            as_of_revision,
+            ..Default::default()
+        };
+        let state = server.conversations().get(request).await;
+        state.map(|state| state.into_inner())
+    };
+    let now = get(0).await.unwrap();
+    let summary = now.summary.unwrap();
+    assert_eq!((&*summary.title, summary.head), ("trip", 5));
+    assert_eq!((now.branches.len(), now.branches[0].active), (1, true));
+    let branch = now.branch.unwrap();
+    let open: Vec<_> = branch.open_calls.iter().map(|c| &*c.call_id).collect();
+    assert_eq!(open, ["call_1", "call_2"]);
+    assert_eq!(branch.tool_uses["weather"], 1);
+    let pending = i32::from(pb::ApprovalStatus::Pending);
+    assert_eq!(branch.open_calls[0].approval, pending);
+
+    let before = get(3).await.unwrap().branch.unwrap();
+    assert_eq!((before.head, before.open_calls.len()), (3, 0));
+    let status = get(99).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+    assert_eq!(reason(&status), "REVISION_NOT_FOUND");
+    server.stop().done().await;
+}
+
+// Pages must join to the whole list, both ways, without a gap or a repetition.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_join_to_the_whole_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let mut ids = Vec::new();
+    for _ in 0..11 {
+        ids.push(server.conversation().await);
+    }
+    for ascending in [true, false] {
+        let mut listed = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = pb::ListConversationsRequest {
+                page_size: 4,
+                page_token,
+                ascending,
+                ..Default::default()
+            };
+            let page = server.conversations().list(request).await.unwrap();
+            let page = page.into_inner();
+            assert!(page.conversations.len() <= 4);
+            listed.extend(page.conversations.into_iter().map(|c| c.conversation_id));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        if !ascending {
+            listed.reverse();
+        }
+        assert_eq!(listed, ids);
+    }
+    server.stop().done().await;
+}
+
+// A fork shares what was before it and nothing after; both sides go on by
+// themselves, and lineage and diff say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_share_the_past_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let mut client = server.conversations();
+    let forked = client.fork(fork(&id, "other", 3)).await.unwrap().into_inner();
+    let branch = forked.branch.unwrap();
+    assert_eq!((&*branch.name, branch.fork_revision), ("other", 3));
+    assert!(!branch.active);
+    assert_eq!(forked.events[0].revision, 6);
+    let mut request = batch(&id, [message(Role::User, "another way")]);
+    request.branch = "other".into();
+    request.expected = exactly(branch.head);
+    server.append(request).await;
+
+    let revisions = async |name: &str| {
+        let request = pb::ReadRequest {
+            source: Some(branch_source(&id, name)),
+            ..Default::default()
+        };
+        let events = read(server.events(), request).await.unwrap();
+        events.iter().map(|e| e.revision).collect::<Vec<_>>()
+    };
+    assert_eq!(revisions("main").await, [1, 2, 3, 4, 5]);
+    assert_eq!(revisions("other").await, [1, 2, 3, 6, 7]);
+
+    let request = pb::LineageRequest {
+        conversation_id: id.clone(),
+        branch: "other".into(),
+    };
+    let lineage = client.lineage(request).await.unwrap().into_inner();
+    let steps: Vec<_> = lineage
+        .steps
+        .iter()
+        .map(|step| (&*step.name, step.from_revision, step.to_revision))
+        .collect();
+    assert_eq!(steps, [("other", 3, 7), ("main", 0, 3)]);
+
+    let request = pb::DiffRequest {
+        conversation_id: id.clone(),
+        left_branch: "main".into(),
+        right_branch: "other".into(),
+        ..Default::default()
+    };
+    let diff = client.diff(request.clone()).await.unwrap().into_inner();
+    assert_eq!(diff.ancestor_revision, 3);
+    let side = |events: &[pb::Event]| events.iter().map(|e| e.revision).collect::<Vec<_>>();
+    assert_eq!((side(&diff.left), side(&diff.right)), (vec![4, 5], vec![6, 7]));
+    assert!(!diff.truncated);
+    let request = pb::DiffRequest {
+        limit: 1,
+        headers_only: true,
+        ..request
+    };
+    let diff = client.diff(request).await.unwrap().into_inner();
+    assert!(diff.truncated && diff.left.len() == 1 && diff.right.len() == 1);
+    server.stop().done().await;
+}
+
+// A fork into a new conversation reads like its parent up to the fork, and the
+// two know of each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_can_be_a_conversation() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let mut client = server.conversations();
+    let request = pb::ForkRequest {
+        into_conversation: "new".into(),
+        idempotency_key: "fork-1".into(),
+        ..fork(&id, "a second trip", 3)
+    };
+    let forked = client.fork(request.clone()).await.unwrap().into_inner();
+    assert_ne!(forked.conversation_id, id);
+    assert!(forked.branch.unwrap().active);
+    let again = client.fork(request).await.unwrap().into_inner();
+    assert_eq!(again.conversation_id, forked.conversation_id);
+
+    let request = pb::ReadRequest {
+        source: Some(branch_source(&forked.conversation_id, "")),
+        ..Default::default()
+    };
+    let events = read(server.events(), request).await.unwrap();
+    let places: Vec<_> = events
+        .iter()
+        .map(|e| (e.conversation_id == id, e.revision))
+        .collect();
+    assert_eq!(places, [(true, 1), (true, 2), (true, 3), (false, 1)]);
+
+    let request = pb::LineageRequest {
+        conversation_id: forked.conversation_id.clone(),
+        branch: String::new(),
+    };
+    let lineage = client.lineage(request).await.unwrap().into_inner();
+    assert_eq!(lineage.steps.len(), 2);
+    assert_eq!((lineage.steps[0].from_revision, lineage.steps[1].to_revision), (0, 3));
+    let request = pb::LineageRequest {
+        conversation_id: id,
+        branch: String::new(),
+    };
+    let children = client.lineage(request).await.unwrap().into_inner().children;
+    assert_eq!(children, [forked.conversation_id]);
+    server.stop().done().await;
+}
+
+// A fork that cannot be is refused, and nothing is appended.
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_forks_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let head = server.engine.head();
+    let into = |into: &str| pb::ForkRequest {
+        into_conversation: into.into(),
+        ..fork(&id, "x", 3)
+    };
+    for (request, code) in [
+        (fork(&id, "main", 3), Code::AlreadyExists),
+        (fork(&id, "", 3), Code::InvalidArgument),
+        (fork(&id, " x ", 3), Code::InvalidArgument),
+        (fork(&id, "x", 99), Code::NotFound),
+        (into("not a uuid"), Code::InvalidArgument),
+        (into(&id), Code::AlreadyExists),
+    ] {
+        let status = server.conversations().fork(request.clone()).await.unwrap_err();
+        assert_eq!(status.code(), code, "{request:?} {status:?}");
+    }
+    assert_eq!(server.engine.head(), head);
+    server.stop().done().await;
+}
+
+// A sealed conversation takes nothing more, and says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sealed_conversation_takes_nothing_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let seal = pb::SealRequest {
+        conversation_id: id.clone(),
+        reason: "done".into(),
+        idempotency_key: "seal".into(),
+        ..Default::default()
+    };
+    let mut client = server.conversations();
+    let sealed = client.seal(seal.clone()).await.unwrap().into_inner();
+    assert_eq!(sealed.events[0].revision, 6);
+    assert!(client.seal(seal).await.unwrap().into_inner().repeated_key);
+    let request = batch(&id, [message(Role::User, "more")]);
+    let status = server.events().append(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert_eq!(reason(&status), "SEALED");
+    server.stop().done().await;
+}

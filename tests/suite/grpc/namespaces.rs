@@ -1,0 +1,161 @@
+//! Tenants do not see each other, on any call.
+
+use tonic::{Code, Status};
+use treering::{codec::pb, domain::*};
+
+use super::harness::*;
+
+fn not_found<T: std::fmt::Debug>(answer: Result<T, Status>, what: &str) {
+    let status = answer.expect_err(what);
+    assert_eq!(status.code(), Code::NotFound, "{what}: {status:?}");
+}
+
+// A tenant who knows another one's conversation, branch, call and key must get
+// the answers of a tenant to whom nothing of that exists.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tenants_things_do_not_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let conversation_id = server.conversation().await;
+    let id = || conversation_id.clone();
+    let before = server.read_all(&conversation_id).await;
+    let mut events = server.events();
+    let mut conversations = server.conversations();
+    let mut tools = server.tools();
+
+    let request = batch(&id(), [message(Role::User, "hello")]);
+    not_found(events.append(within("b", request)).await, "append");
+    for source in [conversation_source(&id()), branch_source(&id(), "main")] {
+        let request = pb::ReadRequest {
+            source: Some(source),
+            ..Default::default()
+        };
+        not_found(events.read(within("b", request)).await, "read");
+    }
+    let request = pb::SubscribeRequest {
+        source: Some(pb::subscribe_request::Source::Conversation(
+            pb::ConversationSource { conversation_id: id() },
+        )),
+        ..Default::default()
+    };
+    not_found(events.subscribe(within("b", request)).await, "subscribe");
+
+    let request = pb::GetConversationRequest { conversation_id: id(), ..Default::default() };
+    not_found(conversations.get(within("b", request)).await, "get");
+    let request = pb::ForkRequest {
+        conversation_id: id(),
+        name: "x".into(),
+        ..Default::default()
+    };
+    not_found(conversations.fork(within("b", request)).await, "fork");
+    let request = pb::LineageRequest { conversation_id: id(), ..Default::default() };
+    not_found(conversations.lineage(within("b", request)).await, "lineage");
+    let request = pb::DiffRequest { conversation_id: id(), ..Default::default() };
+    not_found(conversations.diff(within("b", request)).await, "diff");
+    let request = pb::SealRequest { conversation_id: id(), ..Default::default() };
+    not_found(conversations.seal(within("b", request)).await, "seal");
+
+    let request = pb::ToolHistoryRequest { conversation_id: id(), ..Default::default() };
+    not_found(tools.history(within("b", request)).await, "history");
+    let request = pb::PendingRequest { conversation_id: id(), ..Default::default() };
+    not_found(tools.pending(within("b", request)).await, "pending");
+    let request = pb::WaitForDecisionRequest {
+        conversation_id: id(),
+        call_id: "call_1".into(),
+        timeout_ms: 10,
+        ..Default::default()
+    };
+    not_found(tools.wait_for_decision(within("b", request)).await, "wait");
+    let request = pb::GetResultRequest {
+        conversation_id: id(),
+        which: Some(pb::get_result_request::Which::Revision(1)),
+        ..Default::default()
+    };
+    not_found(tools.get_result(within("b", request)).await, "result");
+    let request = pb::RecordedRequest {
+        conversation_id: id(),
+        tool: "clock".into(),
+        arguments: "{}".into(),
+        ..Default::default()
+    };
+    not_found(tools.recorded(within("b", request)).await, "recorded");
+    let start = pb::RecordResultStart {
+        conversation_id: id(),
+        result: Some(pb::ToolResultRecorded {
+            call_id: "call_2".into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let item = pb::record_result_request::Item::Start(start);
+    let items = futures::stream::iter([pb::RecordResultRequest { item: Some(item) }]);
+    not_found(tools.record_result(within("b", items)).await, "record");
+    let request = pb::SearchRequest {
+        query: "weather".into(),
+        conversation_id: id(),
+        ..Default::default()
+    };
+    not_found(server.search().search(within("b", request)).await, "search");
+    assert_eq!(server.read_all(&conversation_id).await, before);
+    server.stop().done().await;
+}
+
+// What is counted, listed, searched or followed in one namespace must have
+// nothing of another one in it; and keys are each tenant's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_counted_across_tenants() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let mut request = batch("", opening());
+    request.idempotency_key = "same".into();
+    let first = server.append(request.clone()).await;
+    let answer = server.events().append(within("b", request)).await.unwrap();
+    let second = answer.into_inner();
+    assert!(!second.repeated_key);
+    let ours = &first.events[0].conversation_id;
+    let theirs = second.events[0].conversation_id.clone();
+    assert_ne!(*ours, theirs);
+
+    let log = pb::read_request::Source::Log(pb::LogSource {});
+    let read = pb::ReadRequest { source: Some(log), ..Default::default() };
+    let mut stream = server.events().read(within("b", read)).await.unwrap().into_inner();
+    let mut count = 0;
+    while let Some(response) = stream.message().await.unwrap() {
+        assert!(response.events.iter().all(|e| e.conversation_id == theirs));
+        count += response.events.len();
+    }
+    assert_eq!(count, 5);
+    let request = within("b", pb::ListConversationsRequest::default());
+    let listed = server.conversations().list(request).await.unwrap().into_inner();
+    let listed: Vec<_> = listed.conversations.iter().map(|c| &c.conversation_id).collect();
+    assert_eq!(listed, [&theirs]);
+    let request = within("b", pb::PendingRequest::default());
+    let pending = server.tools().pending(request).await.unwrap().into_inner().calls;
+    assert!(pending.len() == 1 && pending[0].conversation_id == theirs);
+    let stats = server.admin().stats(within("b", pb::StatsRequest {})).await.unwrap();
+    let stats = stats.into_inner();
+    assert_eq!((stats.conversations, stats.events), (1, 5));
+    let search = pb::SearchRequest {
+        query: "weather".into(),
+        at_least: second.events[4].position,
+        ..Default::default()
+    };
+    let found = server.search().search(within("b", search)).await.unwrap().into_inner();
+    assert!(!found.hits.is_empty());
+    assert!(found.hits.iter().all(|hit| hit.conversation_id == theirs));
+    server.stop().done().await;
+}
+
+// A UUID that another tenant uses cannot be taken, nor appended to.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_of_another_tenant_cannot_be_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let head = server.engine.head();
+    let request = within("b", batch(&id, opening()));
+    let status = server.events().append(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::AlreadyExists, "{status:?}");
+    assert_eq!(server.engine.head(), head);
+    server.stop().done().await;
+}

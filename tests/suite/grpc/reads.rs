@@ -1,0 +1,240 @@
+//! Read and Subscribe.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use tonic::Code;
+use treering::{
+    codec::pb::{self, subscribe_response::Item},
+    domain::*,
+    server::bounds::{MESSAGE_BYTES_MAX, READ_MESSAGE_BYTES},
+};
+
+use super::harness::*;
+
+// Large events are what this store is for: no message may run into a bound, and
+// no answer may hold the whole history at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_histories_come_in_bounded_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let large = "x".repeat(9 << 20);
+    let mut client = server.events().max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let request = batch(&id, [message(Role::User, &large)]);
+    client.append(request).await.unwrap();
+    for _ in 0..20 {
+        let text = "y".repeat(100_000);
+        server.append(batch(&id, [message(Role::User, &text)])).await;
+    }
+    let request = pb::ReadRequest {
+        source: Some(branch_source(&id, "")),
+        ..Default::default()
+    };
+    let mut messages = client.read(request).await.unwrap().into_inner();
+    let mut revisions = Vec::new();
+    while let Some(message) = messages.message().await.unwrap() {
+        let bytes = prost::Message::encoded_len(&message);
+        let alone = message.events.len() == 1;
+        assert!(alone || bytes <= READ_MESSAGE_BYTES + 16_384, "{bytes}");
+        revisions.extend(message.events.iter().map(|event| event.revision));
+    }
+    assert_eq!(revisions, (1..=26).collect::<Vec<u64>>());
+    server.stop().done().await;
+}
+
+// Every way to cut a read must give exactly what it says.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_are_cut_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let base = || pb::ReadRequest {
+        source: Some(conversation_source(&id)),
+        ..Default::default()
+    };
+    let request = |change: &dyn Fn(&mut pb::ReadRequest)| {
+        let mut request = base();
+        change(&mut request);
+        request
+    };
+    let log = pb::read_request::Source::Log(pb::LogSource {});
+    let calls = i32::from(EventKind::ToolCallRequested.number());
+    let cases: Vec<(pb::ReadRequest, Vec<u64>)> = vec![
+        (base(), vec![1, 2, 3, 4, 5]),
+        (request(&|r| r.from_revision = 4), vec![4, 5]),
+        (request(&|r| (r.from_revision, r.to_revision) = (2, 3)), vec![2, 3]),
+        (request(&|r| r.limit = 2), vec![1, 2]),
+        (request(&|r| r.backward = true), vec![5, 4, 3, 2, 1]),
+        (
+            request(&|r| (r.backward, r.from_revision, r.to_revision) = (true, 4, 2)),
+            vec![4, 3, 2],
+        ),
+        (request(&|r| (r.backward, r.limit) = (true, 1)), vec![5]),
+        (request(&|r| r.kinds = vec![calls]), vec![4, 5]),
+        (request(&|r| r.from_revision = 99), vec![]),
+        (request(&|r| r.source = Some(log.clone())), vec![1, 2, 3, 4, 5]),
+        (
+            request(&|r| (r.source, r.from_offset) = (Some(log.clone()), 4)),
+            vec![4, 5],
+        ),
+        (
+            request(&|r| (r.source, r.backward, r.limit) = (Some(log.clone()), true, 2)),
+            vec![5, 4],
+        ),
+    ];
+    for (request, expected) in cases {
+        let events = read(server.events(), request.clone()).await.unwrap();
+        let revisions: Vec<_> = events.iter().map(|event| event.revision).collect();
+        assert_eq!(revisions, expected, "{request:?}");
+        assert!(events.iter().all(|event| event.body.is_some()));
+    }
+    let headers = request(&|r| r.headers_only = true);
+    let events = read(server.events(), headers).await.unwrap();
+    assert_eq!(events.len(), 5);
+    assert!(events.iter().all(|e| e.kind != 0));
+    server.stop().done().await;
+}
+
+fn follow(id: &str) -> pb::SubscribeRequest {
+    use pb::subscribe_request::Source;
+    pb::SubscribeRequest {
+        source: Some(Source::Conversation(pb::ConversationSource {
+            conversation_id: id.into(),
+        })),
+        ..Default::default()
+    }
+}
+
+// A subscription says what was there, that this was all, and then what comes;
+// and it speaks when nothing comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_catches_up_and_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let request = pb::SubscribeRequest {
+        after_revision: 3,
+        heartbeat_seconds: 1,
+        ..follow(&id)
+    };
+    let mut items = server.events().subscribe(request).await.unwrap().into_inner();
+    let mut next = async || items.message().await.unwrap().unwrap().item.unwrap();
+    for revision in [4, 5] {
+        let Item::Event(event) = next().await else {
+            panic!("an event");
+        };
+        assert_eq!(event.revision, revision);
+    }
+    let Item::CaughtUp(at) = next().await else {
+        panic!("caught up");
+    };
+    let caught_up = at.position;
+    let Item::Heartbeat(beat) = next().await else {
+        panic!("a heartbeat");
+    };
+    assert_eq!(beat.position, caught_up);
+    server.append(batch(&id, [message(Role::User, "live")])).await;
+    let event = loop {
+        match next().await {
+            Item::Event(event) => break event,
+            Item::Heartbeat(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(event.revision, 6);
+    server.stop().done().await;
+}
+
+// From now on means nothing of before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_from_now_skips_the_past() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let request = pb::SubscribeRequest {
+        source: Some(pb::subscribe_request::Source::Log(pb::LogSource {})),
+        from_now: true,
+        ..Default::default()
+    };
+    let mut items = server.events().subscribe(request).await.unwrap().into_inner();
+    let first = items.message().await.unwrap().unwrap().item.unwrap();
+    assert!(matches!(first, Item::CaughtUp(_)), "{first:?}");
+    server.append(batch(&id, [message(Role::User, "live")])).await;
+    let next = items.message().await.unwrap().unwrap().item.unwrap();
+    let Item::Event(event) = next else {
+        panic!("{next:?}");
+    };
+    assert_eq!(event.revision, 6);
+    server.stop().done().await;
+}
+
+// A reader that stalls while others write must later get every event once and in
+// order; the server must not keep them in memory for it, nor drop it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_loses_nothing() {
+    const EVENTS: u64 = 6_000;
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    // A connection of its own: its full window must not stop the writer.
+    let channel = connect(server.address).await;
+    let mut client = pb::events_client::EventsClient::new(channel);
+    let mut items = client.subscribe(follow(&id)).await.unwrap().into_inner();
+    let text = "z".repeat(2_000);
+    for _ in 0..EVENTS / 100 {
+        let bodies = (0..100).map(|_| message(Role::User, &text));
+        server.append(batch(&id, bodies)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut last = 0;
+    while last < EVENTS + 5 {
+        match items.message().await.unwrap().unwrap().item.unwrap() {
+            Item::Event(event) => {
+                assert_eq!(event.revision, last + 1);
+                last = event.revision;
+            }
+            Item::CaughtUp(_) | Item::Heartbeat(_) | Item::FellBehind(_) => {}
+        }
+    }
+    server.stop().done().await;
+}
+
+// A client that goes away must not leave its stream running: the server would
+// never stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_client_ends_its_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    for _ in 0..50 {
+        let mut items = server.events().subscribe(follow(&id)).await.unwrap().into_inner();
+        items.next().await.unwrap().unwrap();
+    }
+    let stopping = server.stop();
+    let done = tokio::time::timeout(Duration::from_secs(5), stopping.done());
+    done.await.unwrap();
+}
+
+// A read of what is not there must say so, not be an empty history.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_things_are_not_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let unknown = ConversationId::generate().to_string();
+    for (source, why) in [
+        (conversation_source(&unknown), "CONVERSATION_NOT_FOUND"),
+        (branch_source(&unknown, ""), "CONVERSATION_NOT_FOUND"),
+        (branch_source(&id, "nope"), "BRANCH_NOT_FOUND"),
+    ] {
+        let request = pb::ReadRequest {
+            source: Some(source),
+            ..Default::default()
+        };
+        let status = read(server.events(), request).await.unwrap_err();
+        assert_eq!(status.code(), Code::NotFound);
+        assert_eq!(reason(&status), why);
+    }
+    server.stop().done().await;
+}

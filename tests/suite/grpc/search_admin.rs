@@ -1,0 +1,95 @@
+//! Search, and the store itself.
+
+use tonic::Code;
+use treering::{codec::pb, domain::*};
+
+use super::harness::*;
+
+// What was just written must be found when the reader says how far it wrote, and
+// the hit must point at the right bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let text = format!("{}\nthe zebra crosses here\n", "filler line\n".repeat(3));
+    let response = server.append(batch(&id, [result("call_2", &text)])).await;
+    let request = pb::SearchRequest {
+        query: "zebra".into(),
+        at_least: response.events[0].position,
+        ..Default::default()
+    };
+    let answer = server.search().search(request.clone()).await.unwrap().into_inner();
+    assert_eq!(answer.hits.len(), 1);
+    let hit = &answer.hits[0];
+    assert_eq!((&*hit.conversation_id, hit.revision), (&*id, 6));
+    assert_eq!((&*hit.tool, &*hit.call_id, hit.success), ("clock", "call_2", Some(true)));
+    let (start, end) = (hit.byte_start as usize, hit.byte_end as usize);
+    assert!(text[start..end].contains("zebra"));
+    let marked = &hit.highlights[0];
+    let marked = &hit.snippet[marked.start as usize..marked.end as usize];
+    assert_eq!(marked, "zebra");
+
+    for (change, hits) in [
+        (pb::SearchRequest { tools: vec!["weather".into()], ..request.clone() }, 0),
+        (pb::SearchRequest { success: Some(true), ..request.clone() }, 1),
+        (pb::SearchRequest { conversation_id: id.clone(), ..request.clone() }, 1),
+        (pb::SearchRequest { kinds: vec![28], ..request.clone() }, 0),
+    ] {
+        let answer = server.search().search(change.clone()).await.unwrap();
+        assert_eq!(answer.into_inner().hits.len(), hits, "{change:?}");
+    }
+    let broken = pb::SearchRequest {
+        query: "\"unclosed (".into(),
+        ..Default::default()
+    };
+    // Either read as words or refused by field: never an internal error.
+    if let Err(status) = server.search().search(broken).await {
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(bad_field(&status), "query");
+    }
+    server.stop().done().await;
+}
+
+// Numbers must count what is there; a sound store must be told sound; and a
+// rebuild must leave everything where it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_is_counted_verified_and_rebuilt() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    server.append(batch(&id, [result("call_2", "noon")])).await;
+    let before = server.read_all(&id).await;
+    let mut admin = server.admin();
+    let stats = admin.stats(pb::StatsRequest {}).await.unwrap().into_inner();
+    assert_eq!((stats.conversations, stats.events, stats.branches), (1, 6, 1));
+    assert_eq!(stats.pending_approvals, 1);
+    assert_eq!(stats.events_by_kind["tool_call_requested"], 2);
+    assert!(!stats.version.is_empty());
+
+    let request = pb::RebuildRequest { views: true, index: true };
+    let mut items = admin.rebuild(request).await.unwrap().into_inner();
+    let mut rebuilt = None;
+    while let Some(response) = items.message().await.unwrap() {
+        assert!(rebuilt.is_none(), "nothing comes after the outcome");
+        if let Some(pb::rebuild_response::Item::Outcome(outcome)) = response.item {
+            rebuilt = Some(outcome);
+        }
+    }
+    assert_eq!(rebuilt.unwrap().events, 6);
+
+    let request = pb::VerifyRequest { deep: true };
+    let mut items = admin.verify(request).await.unwrap().into_inner();
+    let mut verified = None;
+    while let Some(response) = items.message().await.unwrap() {
+        match response.item.unwrap() {
+            pb::verify_response::Item::Outcome(outcome) => verified = Some(outcome),
+            pb::verify_response::Item::Fault(fault) => panic!("{fault:?}"),
+            pb::verify_response::Item::Progress(_) => {}
+        }
+    }
+    let verified = verified.unwrap();
+    assert!(verified.sound && verified.faults == 0 && verified.events == 6);
+    assert_eq!(server.read_all(&id).await, before);
+    server.stop().done().await;
+}
