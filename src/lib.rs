@@ -1,2 +1,4 @@
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod codec;
 pub mod domain;
