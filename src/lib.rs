@@ -2,3 +2,4 @@
 pub mod cli;
 pub mod codec;
 pub mod domain;
+pub mod engine;

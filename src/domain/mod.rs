@@ -4,16 +4,25 @@
 //! Nothing here does I/O, reads a clock for a decision, or knows how events are
 //! encoded, stored or sent. It uses only std, serde, uuid, bytes and thiserror.
 
+mod decide;
+mod draft;
 mod event;
 mod id;
 mod kind;
 pub mod limits;
 mod message;
+mod rejection;
+mod rules;
+mod state;
 mod tool;
 
+pub use decide::{Decided, Lookup, Need, PastBranch, Placed, Undecided, decide};
+pub use draft::Draft;
 pub use event::*;
 pub use id::*;
 pub use kind::EventKind;
 pub use limits::Limits;
 pub use message::*;
+pub use rejection::{Rejection, Rule};
+pub use state::*;
 pub use tool::*;

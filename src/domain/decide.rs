@@ -1,0 +1,418 @@
+//! May this batch be appended, and what does it become? A pure function over
+//! state and command: no clock, no randomness, no I/O.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    draft::Draft,
+    event::{
+        AppendCommand, BranchForked, ConversationCreated, EventBody, ExpectedRevision, NewEvent,
+    },
+    id::{BranchId, BranchName, ConversationId, Revision},
+    limits::Limits,
+    rejection::{Rejection, Rule},
+    rules,
+    state::{BranchState, ConversationInfo, ConversationState, EventRef, ForkPoint},
+};
+
+/// A branch at one of its past revisions. The past does not change, so it can
+/// be read before the decision is made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PastBranch {
+    /// Its state just after the revision.
+    pub state: Arc<BranchState>,
+    /// The next event of that branch is a tool call, so that the message at the
+    /// revision did not end its turn.
+    pub followed_by_call: bool,
+}
+
+/// Something that the decision needs and that may have to be read first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Need {
+    /// A conversation's state.
+    Conversation(ConversationId),
+    /// A branch as of a revision of its history.
+    BranchAt(ConversationId, BranchId, Revision),
+}
+
+/// What is known when the decision is made.
+pub trait Lookup {
+    /// A conversation of the command's namespace: `Err` when it must be read
+    /// first, `Ok(None)` when it does not exist.
+    ///
+    /// # Errors
+    /// The [`Need`] to satisfy before the decision is tried again.
+    fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, Need>;
+
+    /// A branch as of a revision: `Ok(None)` when the revision is not in its
+    /// history.
+    ///
+    /// # Errors
+    /// The [`Need`] to satisfy before the decision is tried again.
+    fn branch_at(
+        &self,
+        conversation: ConversationId,
+        branch: BranchId,
+        revision: Revision,
+    ) -> Result<Option<&PastBranch>, Need>;
+}
+
+/// Where an accepted event goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its branch.
+    pub branch: BranchId,
+    /// Its place.
+    pub at: EventRef,
+}
+
+/// A batch that may be appended.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// One for each event, in order.
+    pub events: Vec<Placed>,
+    /// The conversations that it touches, as they will be.
+    pub drafts: BTreeMap<ConversationId, Draft>,
+}
+
+/// Why there is no [`Decided`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undecided {
+    /// A rule forbids it.
+    Rejected(Rejection),
+    /// Something must be read first.
+    Needs(Need),
+}
+
+impl From<Need> for Undecided {
+    fn from(need: Need) -> Self {
+        Self::Needs(need)
+    }
+}
+
+/// Decides a batch: all of its events or none.
+///
+/// # Errors
+/// [`Undecided::Rejected`] with the first event that breaks a rule, or
+/// [`Undecided::Needs`] when the answer depends on something not loaded.
+pub fn decide(
+    lookup: &impl Lookup,
+    command: &AppendCommand,
+    limits: &Limits,
+) -> Result<Decided, Undecided> {
+    let mut batch = Batch {
+        lookup,
+        command,
+        limits,
+        drafts: BTreeMap::new(),
+    };
+    if command.events.is_empty() {
+        return Err(Undecided::Rejected(Rejection::batch(Rule::EmptyBatch)));
+    }
+    batch.check_expectations()?;
+    let mut events = Vec::with_capacity(command.events.len());
+    for (index, event) in command.events.iter().enumerate() {
+        let placed = batch.place(event).map_err(|refusal| refusal.at(index))?;
+        events.push(placed);
+    }
+    batch.check_one_tree()?;
+    Ok(Decided {
+        events,
+        drafts: batch.drafts,
+    })
+}
+
+/// A refusal before it is known which event it is about.
+pub(super) enum Refusal {
+    Rule(Rule),
+    Needs(Need),
+}
+
+impl Refusal {
+    fn at(self, index: usize) -> Undecided {
+        match self {
+            Self::Rule(rule) => Undecided::Rejected(Rejection::event(index, rule)),
+            Self::Needs(need) => Undecided::Needs(need),
+        }
+    }
+}
+
+impl From<Rule> for Refusal {
+    fn from(rule: Rule) -> Self {
+        Self::Rule(rule)
+    }
+}
+
+impl From<Need> for Refusal {
+    fn from(need: Need) -> Self {
+        Self::Needs(need)
+    }
+}
+
+struct Batch<'a, L> {
+    lookup: &'a L,
+    command: &'a AppendCommand,
+    limits: &'a Limits,
+    drafts: BTreeMap<ConversationId, Draft>,
+}
+
+impl<L: Lookup> Batch<'_, L> {
+    fn check_expectations(&self) -> Result<(), Undecided> {
+        for expectation in &self.command.expectations {
+            let id = expectation.conversation;
+            let state = self.lookup.conversation(id)?;
+            let rule = match (state, expectation.expected) {
+                (None, ExpectedRevision::Exact(_)) => {
+                    Some(Rule::ConversationNotFound { conversation: id })
+                }
+                (None, _) => None,
+                (Some(state), expected) => match state.branch(expectation.branch.as_ref()) {
+                    Some(branch) => {
+                        Rule::head_mismatch(id, branch.name.clone(), expected, branch.head)
+                    }
+                    None => Some(branch_not_found(id, expectation.branch.as_ref())),
+                },
+            };
+            if let Some(rule) = rule {
+                return Err(Undecided::Rejected(Rejection::batch(rule)));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_one_tree(&self) -> Result<(), Undecided> {
+        let mut roots = self.drafts.values().map(|draft| draft.row.info.root);
+        let Some(first) = roots.next() else {
+            return Ok(());
+        };
+        match roots.find(|root| *root != first) {
+            Some(second) => Err(Undecided::Rejected(Rejection::batch(
+                Rule::DifferentTrees { first, second },
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn place(&mut self, event: &NewEvent) -> Result<Placed, Refusal> {
+        let id = event.conversation;
+        if let EventBody::ConversationCreated(created) = &event.body {
+            self.create(id, created)?;
+        } else if !self.drafts.contains_key(&id) {
+            let state = self
+                .lookup
+                .conversation(id)?
+                .ok_or(Rule::ConversationNotFound { conversation: id })?;
+            self.drafts.insert(id, Draft::of(state));
+        }
+        let base = self.lookup.conversation(id)?;
+        if self.drafts.get(&id).is_some_and(|draft| draft.row.sealed) {
+            return Err(Rule::Sealed { conversation: id }.into());
+        }
+        let branch = match &event.body {
+            EventBody::BranchForked(forked) => self.fork(id, base, forked)?,
+            body => self.check_on_branch(id, base, event.branch.as_ref(), body)?,
+        };
+        let Some(draft) = self.drafts.get_mut(&id) else {
+            return Err(Rule::ConversationNotFound { conversation: id }.into());
+        };
+        let at = draft.apply(base, branch, &event.body);
+        Ok(Placed { branch, at })
+    }
+
+    fn check_on_branch(
+        &self,
+        id: ConversationId,
+        base: Option<&ConversationState>,
+        name: Option<&BranchName>,
+        body: &EventBody,
+    ) -> Result<BranchId, Refusal> {
+        let draft = &self.drafts[&id];
+        let branch = draft
+            .branch_named(base, name)
+            .ok_or_else(|| branch_not_found(id, name))?;
+        if branch.archived {
+            return Err(Rule::BranchArchived {
+                branch: branch.name.clone(),
+            }
+            .into());
+        }
+        rules::check(branch, draft.row.head, body, self.limits)?;
+        match body {
+            EventBody::BranchRenamed(new) if draft.branch_named(base, Some(new)).is_some() => {
+                return Err(Rule::BranchNameTaken { name: new.clone() }.into());
+            }
+            EventBody::BranchArchived { .. } if draft.row.active == branch.id => {
+                return Err(Rule::ArchivesActiveBranch {
+                    branch: branch.name.clone(),
+                }
+                .into());
+            }
+            EventBody::Compacted(compacted) => {
+                self.check_cut(id, branch, compacted.cut_revision)?;
+            }
+            _ => {}
+        }
+        Ok(branch.id)
+    }
+
+    fn check_cut(
+        &self,
+        id: ConversationId,
+        branch: &BranchState,
+        cut: Revision,
+    ) -> Result<(), Refusal> {
+        if cut <= branch.cut {
+            return Err(Rule::CutBeforeLastCut {
+                cut,
+                last_cut: branch.cut,
+            }
+            .into());
+        }
+        let boundary = if cut == branch.head {
+            branch.at_turn_boundary()
+        } else {
+            self.lookup
+                .branch_at(id, branch.id, cut)?
+                .is_some_and(|past| past.state.at_turn_boundary() && !past.followed_by_call)
+        };
+        if boundary {
+            return Ok(());
+        }
+        Err(Rule::NotATurnBoundary {
+            branch: branch.name.clone(),
+            revision: cut,
+        }
+        .into())
+    }
+
+    fn create(&mut self, id: ConversationId, created: &ConversationCreated) -> Result<(), Refusal> {
+        let there = match self.drafts.get(&id) {
+            Some(draft) => Some(draft.row.head),
+            None => self.lookup.conversation(id)?.map(|state| state.row.head),
+        };
+        if let Some(head) = there {
+            return Err(Rule::ConversationExists {
+                conversation: id,
+                head,
+            }
+            .into());
+        }
+        let namespace = self.command.namespace.clone();
+        let Some(parent) = &created.parent else {
+            if created.shares_history {
+                let what = "shares_history is set, but there is no parent";
+                return Err(Rule::ParentIncomplete { what }.into());
+            }
+            let info = ConversationInfo::new(created, id);
+            self.drafts
+                .insert(id, Draft::new(namespace, id, info, None));
+            return Ok(());
+        };
+        if parent.conversation == id {
+            return Err(Rule::OwnParent { conversation: id }.into());
+        }
+        let root = self.root_of(parent.conversation)?;
+        let fork = ForkPoint {
+            conversation: parent.conversation,
+            branch: parent.branch,
+            revision: parent.revision,
+        };
+        let base = self.fork_base(fork)?;
+        self.check_depth(&base)?;
+        let inherited = created.shares_history.then_some((&*base, fork));
+        let info = ConversationInfo::new(created, root);
+        self.drafts
+            .insert(id, Draft::new(namespace, id, info, inherited));
+        Ok(())
+    }
+
+    fn root_of(&self, id: ConversationId) -> Result<ConversationId, Refusal> {
+        if let Some(draft) = self.drafts.get(&id) {
+            return Ok(draft.row.info.root);
+        }
+        match self.lookup.conversation(id)? {
+            Some(state) => Ok(state.row.info.root),
+            None => Err(Rule::ConversationNotFound { conversation: id }.into()),
+        }
+    }
+
+    fn fork(
+        &mut self,
+        id: ConversationId,
+        base: Option<&ConversationState>,
+        forked: &BranchForked,
+    ) -> Result<BranchId, Refusal> {
+        let draft = &self.drafts[&id];
+        if draft.branch_named(base, Some(&forked.name)).is_some() {
+            return Err(Rule::BranchNameTaken {
+                name: forked.name.clone(),
+            }
+            .into());
+        }
+        let count = usize::try_from(draft.row.branch_count).unwrap_or(usize::MAX);
+        rules::within(
+            "branches",
+            count + 1,
+            self.limits.branches_max,
+            "branches_max",
+        )?;
+        let point = ForkPoint {
+            conversation: id,
+            branch: forked.parent,
+            revision: forked.fork_revision,
+        };
+        let parent = self.fork_base(point)?;
+        self.check_depth(&parent)?;
+        let branch = BranchId(draft.row.head.next().0);
+        let state = parent.forked(branch, forked.name.clone(), point);
+        if let Some(draft) = self.drafts.get_mut(&id) {
+            draft.open_branch(state);
+        }
+        Ok(branch)
+    }
+
+    fn check_depth(&self, parent: &BranchState) -> Result<(), Rule> {
+        let depth = usize::try_from(parent.depth).unwrap_or(usize::MAX) + 1;
+        rules::within(
+            "the lineage",
+            depth,
+            self.limits.lineage_depth_max,
+            "lineage_depth_max",
+        )
+    }
+
+    /// The state that a branch inherits: from the batch itself, from the head, or
+    /// from the past.
+    fn fork_base(&self, point: ForkPoint) -> Result<Arc<BranchState>, Refusal> {
+        let ForkPoint {
+            conversation,
+            branch,
+            revision,
+        } = point;
+        let missing = || Rule::ForkPointMissing {
+            conversation,
+            branch,
+            revision,
+        };
+        let base = self.lookup.conversation(conversation)?;
+        let current = match self.drafts.get(&conversation) {
+            Some(draft) => draft.branch(base, branch),
+            None => base.and_then(|state| state.branches.get(&branch)),
+        };
+        let current = current.ok_or_else(missing)?;
+        if current.head == revision {
+            return Ok(Arc::clone(current));
+        }
+        let past = self.lookup.branch_at(conversation, branch, revision)?;
+        past.map(|past| Arc::clone(&past.state))
+            .ok_or_else(|| missing().into())
+    }
+}
+
+fn branch_not_found(conversation: ConversationId, name: Option<&BranchName>) -> Rule {
+    let branch = name.map(BranchName::to_string).unwrap_or_default();
+    Rule::BranchNotFound {
+        conversation,
+        branch,
+    }
+}

@@ -1,0 +1,211 @@
+//! Why a batch may not be appended: one variant a rule.
+
+use super::{
+    event::ExpectedRevision,
+    id::{BranchId, BranchName, ConversationId, Revision},
+    kind::EventKind,
+    state::ApprovalStatus,
+};
+
+/// The first event of a batch that breaks a rule. Nothing of the batch was
+/// appended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{rule}", self.place())]
+pub struct Rejection {
+    /// Place in the batch, from 0; none: the batch as a whole.
+    pub event_index: Option<usize>,
+    /// The rule, what was expected and what is there.
+    pub rule: Rule,
+}
+
+impl Rejection {
+    /// The batch as a whole breaks a rule.
+    #[must_use]
+    pub fn batch(rule: Rule) -> Self {
+        Self {
+            event_index: None,
+            rule,
+        }
+    }
+
+    /// One of its events does.
+    #[must_use]
+    pub fn event(event_index: usize, rule: Rule) -> Self {
+        Self {
+            event_index: Some(event_index),
+            rule,
+        }
+    }
+
+    fn place(&self) -> String {
+        self.event_index
+            .map(|index| format!("event {index} of the batch: "))
+            .unwrap_or_default()
+    }
+}
+
+/// A rule that every append keeps, with what was expected and what is there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Rule {
+    #[error("the batch has no events")]
+    EmptyBatch,
+    #[error("there is no conversation {conversation}; its first event is conversation_created")]
+    ConversationNotFound { conversation: ConversationId },
+    #[error("conversation {conversation} exists already; its head is revision {head}")]
+    ConversationExists {
+        conversation: ConversationId,
+        head: Revision,
+    },
+    #[error("conversation {conversation} has no branch named {branch:?}")]
+    BranchNotFound {
+        conversation: ConversationId,
+        branch: String,
+    },
+    #[error(
+        "the head of branch {branch:?} is revision {actual}, not {expected}: read from there and try again"
+    )]
+    RevisionMismatch {
+        branch: BranchName,
+        expected: Revision,
+        actual: Revision,
+    },
+    #[error("conversation {conversation} is sealed and takes nothing more; fork it to go on")]
+    Sealed { conversation: ConversationId },
+    #[error("branch {branch:?} is archived and takes nothing more; fork it to go on")]
+    BranchArchived { branch: BranchName },
+    #[error("branch {branch:?} is the active one: activate another before it is archived")]
+    ArchivesActiveBranch { branch: BranchName },
+    #[error("the conversation has a branch named {name:?} already")]
+    BranchNameTaken { name: BranchName },
+    #[error(
+        "revision {revision} is not in the history of branch {branch} of conversation {conversation}, so nothing can fork there"
+    )]
+    ForkPointMissing {
+        conversation: ConversationId,
+        branch: BranchId,
+        revision: Revision,
+    },
+    #[error("no call {call_id:?} is open on branch {branch:?}: {state}")]
+    CallNotOpen {
+        branch: BranchName,
+        call_id: String,
+        state: &'static str,
+    },
+    #[error("a call {call_id:?} is open on this branch since revision {since}: end it first")]
+    CallAlreadyOpen { call_id: String, since: Revision },
+    #[error("call {call_id:?} was decided before: it is {status:?}")]
+    CallAlreadyDecided {
+        call_id: String,
+        status: ApprovalStatus,
+    },
+    #[error("call {call_id:?} needs no approval, so there is nothing to decide")]
+    ApprovalNotRequired { call_id: String },
+    #[error("call {call_id:?} was started before")]
+    CallAlreadyStarted { call_id: String },
+    #[error("call {call_id:?} is {status:?}: it can neither start nor succeed")]
+    CallNotApproved {
+        call_id: String,
+        status: ApprovalStatus,
+    },
+    #[error(
+        "the approval of call {call_id:?} is for other arguments (hash {approved}) than the call has (hash {actual})"
+    )]
+    ArgumentsChanged {
+        call_id: String,
+        approved: String,
+        actual: String,
+    },
+    #[error("revision {revision} is not the last assistant message of the branch")]
+    MessageMissing { revision: Revision },
+    #[error(
+        "revision {revision} is not the end of a turn of branch {branch:?}, so a compaction cannot cut there"
+    )]
+    NotATurnBoundary {
+        branch: BranchName,
+        revision: Revision,
+    },
+    #[error("revision {cut} was compacted before: the last cut is at revision {last_cut}")]
+    CutBeforeLastCut { cut: Revision, last_cut: Revision },
+    #[error("revision {revision} is not in the conversation; its head is revision {head}")]
+    RevisionMissing { revision: Revision, head: Revision },
+    #[error("the idempotency key was used before for other content")]
+    IdempotencyConflict,
+    #[error("the batch touches conversations of different trees ({first} and {second})")]
+    DifferentTrees {
+        first: ConversationId,
+        second: ConversationId,
+    },
+    #[error("{kind} is recorded by the engine itself and cannot be appended")]
+    EngineOnly { kind: EventKind },
+    #[error("{what} would be {actual}; at most {max} are allowed (limits.{limit})")]
+    LimitReached {
+        what: &'static str,
+        actual: usize,
+        max: usize,
+        limit: &'static str,
+    },
+    #[error("conversation {conversation} is this conversation itself")]
+    OwnParent { conversation: ConversationId },
+    #[error("the parent names a place but not as one to share: {what}")]
+    ParentIncomplete { what: &'static str },
+}
+
+impl Rule {
+    /// A stable name for programs, in `SCREAMING_SNAKE_CASE`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::EmptyBatch => "EMPTY_BATCH",
+            Self::ConversationNotFound { .. } => "CONVERSATION_NOT_FOUND",
+            Self::ConversationExists { .. } => "CONVERSATION_EXISTS",
+            Self::BranchNotFound { .. } => "BRANCH_NOT_FOUND",
+            Self::RevisionMismatch { .. } => "REVISION_MISMATCH",
+            Self::Sealed { .. } => "SEALED",
+            Self::BranchArchived { .. } => "BRANCH_ARCHIVED",
+            Self::ArchivesActiveBranch { .. } => "ARCHIVES_ACTIVE_BRANCH",
+            Self::BranchNameTaken { .. } => "BRANCH_NAME_TAKEN",
+            Self::ForkPointMissing { .. } => "FORK_POINT_MISSING",
+            Self::CallNotOpen { .. } => "CALL_NOT_OPEN",
+            Self::CallAlreadyOpen { .. } => "CALL_ALREADY_OPEN",
+            Self::CallAlreadyDecided { .. } => "CALL_ALREADY_DECIDED",
+            Self::ApprovalNotRequired { .. } => "APPROVAL_NOT_REQUIRED",
+            Self::CallAlreadyStarted { .. } => "CALL_ALREADY_STARTED",
+            Self::CallNotApproved { .. } => "CALL_NOT_APPROVED",
+            Self::ArgumentsChanged { .. } => "ARGUMENTS_CHANGED",
+            Self::MessageMissing { .. } => "MESSAGE_MISSING",
+            Self::NotATurnBoundary { .. } => "NOT_A_TURN_BOUNDARY",
+            Self::CutBeforeLastCut { .. } => "CUT_BEFORE_LAST_CUT",
+            Self::RevisionMissing { .. } => "REVISION_MISSING",
+            Self::IdempotencyConflict => "IDEMPOTENCY_CONFLICT",
+            Self::DifferentTrees { .. } => "DIFFERENT_TREES",
+            Self::EngineOnly { .. } => "ENGINE_ONLY",
+            Self::LimitReached { .. } => "LIMIT_REACHED",
+            Self::OwnParent { .. } => "OWN_PARENT",
+            Self::ParentIncomplete { .. } => "PARENT_INCOMPLETE",
+        }
+    }
+
+    /// The rule for a head that is not what was expected.
+    #[must_use]
+    pub fn head_mismatch(
+        conversation: ConversationId,
+        branch: BranchName,
+        expected: ExpectedRevision,
+        actual: Revision,
+    ) -> Option<Self> {
+        match expected {
+            ExpectedRevision::Any => None,
+            ExpectedRevision::NoStream => Some(Self::ConversationExists {
+                conversation,
+                head: actual,
+            }),
+            ExpectedRevision::Exact(expected) if expected == actual => None,
+            ExpectedRevision::Exact(expected) => Some(Self::RevisionMismatch {
+                branch,
+                expected,
+                actual,
+            }),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Errors, one enum per operation.
+
+use std::path::PathBuf;
+
+use crate::domain::{ConversationId, Position, Rejection, Revision};
+
+/// Why an append was not taken.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum AppendError {
+    /// A rule forbids it. Nothing was appended.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// Event `event_index` of the batch is malformed. Nothing was appended.
+    #[error("event {event_index} of the batch: {message}")]
+    Invalid {
+        /// Place in the batch, from 0.
+        event_index: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A bound was passed. Nothing was appended.
+    #[error("{what} is {actual}; at most {max} are allowed (limits.{limit})")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Its size.
+        actual: usize,
+        /// The bound.
+        max: usize,
+        /// The bound's name in the configuration.
+        limit: &'static str,
+    },
+    /// The writer has as much waiting as it may. Nothing was appended.
+    #[error("the writer is busy: try again in {retry_after_ms} ms")]
+    Busy {
+        /// When it makes sense to try again, in milliseconds.
+        retry_after_ms: u64,
+    },
+    /// There is no room on the disk. Nothing was appended.
+    #[error(
+        "the disk is full: nothing was appended; reads go on, and appends work again once there is room"
+    )]
+    NoSpace,
+    /// The folder cannot be written. Nothing was appended.
+    #[error("the data folder is read-only: nothing was appended")]
+    ReadOnly,
+    /// The log did not say whether it took the batch.
+    #[error(
+        "the log failed while it wrote ({message}): read the branch again, or repeat the append with its idempotency key"
+    )]
+    UnknownOutcome {
+        /// What the log said.
+        message: String,
+    },
+    /// The log failed. Nothing was appended.
+    #[error("the log failed: {message}")]
+    Storage {
+        /// What the log said.
+        message: String,
+    },
+    /// What is needed to decide could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The engine is closing. Nothing was appended.
+    #[error("the engine is shutting down: nothing was appended")]
+    Closing,
+}
+
+/// Why a read failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ReadError {
+    /// No such conversation in this namespace.
+    #[error("there is no conversation {id}")]
+    ConversationNotFound {
+        /// What was asked for.
+        id: String,
+    },
+    /// A source id that several conversations have.
+    #[error("{count} conversations have the source id {id}: use the UUID of one of them")]
+    AmbiguousSourceId {
+        /// What was asked for.
+        id: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// No such branch.
+    #[error("conversation {conversation} has no branch named {branch:?}")]
+    BranchNotFound {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What was asked for.
+        branch: String,
+    },
+    /// The branch's history has no such revision.
+    #[error("revision {revision} is not in the history of branch {branch:?}; its head is {head}")]
+    RevisionNotFound {
+        /// The branch.
+        branch: String,
+        /// What was asked for.
+        revision: Revision,
+        /// What there is.
+        head: Revision,
+    },
+    /// No such call on the branch.
+    #[error("branch {branch:?} has no tool call {call_id:?} {state}")]
+    CallNotFound {
+        /// The branch.
+        branch: String,
+        /// What was asked for.
+        call_id: String,
+        /// In what state it was looked for.
+        state: &'static str,
+    },
+    /// The request makes no sense.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong.
+        message: String,
+    },
+    /// Stored data is damaged.
+    #[error("the store is damaged at position {position}: {message}; run `treering verify`")]
+    Damaged {
+        /// Where.
+        position: Position,
+        /// What is wrong.
+        message: String,
+    },
+    /// The store failed.
+    #[error("the store failed: {message}")]
+    Storage {
+        /// What it said.
+        message: String,
+    },
+}
+
+/// Why a search failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SearchError {
+    /// The query cannot be read.
+    #[error("the query cannot be read: {message}")]
+    Query {
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// Something it needs could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The index failed.
+    #[error("the search index failed: {message}; `treering rebuild` makes it anew")]
+    Index {
+        /// What it said.
+        message: String,
+    },
+    /// The engine was opened without an index.
+    #[error("this store was opened without a search index")]
+    Off,
+}
+
+/// Why a store did not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error("the data folder {path} is in use by {holder}")]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+        /// Process, and the address it serves at, if it does.
+        holder: String,
+        /// The address that its holder serves at.
+        address: Option<String>,
+    },
+    /// It cannot be written.
+    #[error("the data folder {path} cannot be written: check its owner and mode")]
+    ReadOnly {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A newer version wrote it.
+    #[error("the data folder {path} was written by a newer version of Treering: {message}")]
+    NewerFormat {
+        /// The folder.
+        path: PathBuf,
+        /// Details.
+        message: String,
+    },
+    /// It is damaged.
+    #[error("the log in {path} is damaged: {message}")]
+    Damaged {
+        /// The folder.
+        path: PathBuf,
+        /// Details.
+        message: String,
+    },
+    /// It failed.
+    #[error("cannot open the data folder {path}: {message}")]
+    Failed {
+        /// The folder.
+        path: PathBuf,
+        /// Details.
+        message: String,
+    },
+}

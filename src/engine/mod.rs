@@ -1,0 +1,3 @@
+//! engine
+pub mod error;
+pub mod query;

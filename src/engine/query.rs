@@ -1,0 +1,528 @@
+//! What can be asked of the engine, and what it answers. Plain values.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::domain::{
+    Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
+    EventKind, JsonText, Namespace, Position, Revision, StoredEvent, TimestampMicros,
+    ToolResultRecorded,
+};
+
+/// Which events a read or a subscription is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The history of a branch: its ancestors' events up to each fork, then its
+    /// own. None: the active branch.
+    Branch {
+        /// Conversation.
+        conversation: ConversationId,
+        /// Branch name.
+        branch: Option<BranchName>,
+    },
+    /// All events of a conversation, on any branch, by revision.
+    Conversation(ConversationId),
+    /// All events of the namespace, by position.
+    Log,
+}
+
+/// A read of stored events.
+#[derive(Clone, Debug)]
+pub struct ReadQuery {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Which events.
+    pub source: Source,
+    /// First revision (branch, conversation) or log offset (log), inclusive.
+    pub from: u64,
+    /// Last one, inclusive.
+    pub to: u64,
+    /// From the end to the start.
+    pub backward: bool,
+    /// Only these kinds; empty: all.
+    pub kinds: Vec<EventKind>,
+    /// At most so many events.
+    pub limit: u64,
+    /// Leave the bodies empty.
+    pub headers_only: bool,
+}
+
+impl ReadQuery {
+    /// All events of a source, forward.
+    #[must_use]
+    pub fn all(namespace: Namespace, source: Source) -> Self {
+        Self {
+            namespace,
+            source,
+            from: 0,
+            to: u64::MAX,
+            backward: false,
+            kinds: Vec::new(),
+            limit: u64::MAX,
+            headers_only: false,
+        }
+    }
+}
+
+/// An event, with the name that its branch has today.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedEvent {
+    /// The event.
+    pub event: StoredEvent,
+    /// Name of its branch; none when read from the whole log.
+    pub branch: Option<BranchName>,
+}
+
+/// Where a subscription starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartAfter {
+    /// After this revision (branch, conversation) or log offset (log); 0: from
+    /// the start.
+    Place(u64),
+    /// With the next event.
+    Now,
+}
+
+/// A subscription.
+#[derive(Clone, Debug)]
+pub struct SubscribeQuery {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Which events.
+    pub source: Source,
+    /// Where to start.
+    pub start: StartAfter,
+    /// Only these kinds; empty: all.
+    pub kinds: Vec<EventKind>,
+}
+
+/// What a subscription brings.
+#[derive(Clone, Debug)]
+pub enum Subscribed {
+    /// An event.
+    Event(Box<NamedEvent>),
+    /// Everything that was there has been brought; live from here.
+    CaughtUp(Position),
+    /// The reader was slower than the writers: reads from the log again,
+    /// nothing is lost.
+    FellBehind(Position),
+}
+
+/// A page of conversations.
+#[derive(Clone, Debug)]
+pub struct ListQuery {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// At most so many.
+    pub limit: usize,
+    /// The last page's [`ConversationPage::next`].
+    pub after: Option<u64>,
+    /// Only those imported from this source.
+    pub source: Option<String>,
+    /// Oldest first; else newest first.
+    pub ascending: bool,
+}
+
+/// Conversations, and where the next page starts.
+#[derive(Clone, Debug)]
+pub struct ConversationPage {
+    /// In the order asked for.
+    pub conversations: Vec<ConversationSummary>,
+    /// None: this was the last page.
+    pub next: Option<u64>,
+}
+
+/// A conversation in short.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConversationSummary {
+    /// Its id.
+    pub id: ConversationId,
+    /// Title, source, labels, parent.
+    pub info: Arc<ConversationInfo>,
+    /// Last revision on any branch.
+    pub head: Revision,
+    /// How many branches it has.
+    pub branch_count: u64,
+    /// The active branch.
+    pub active: BranchId,
+    /// Its name.
+    pub active_name: BranchName,
+    /// It takes nothing more.
+    pub sealed: bool,
+    /// First event.
+    pub created_at: TimestampMicros,
+    /// Last event.
+    pub updated_at: TimestampMicros,
+}
+
+/// State of a conversation and of one branch.
+#[derive(Clone, Debug)]
+pub struct ConversationView {
+    /// In short.
+    pub summary: ConversationSummary,
+    /// Every branch, by id.
+    pub branches: Vec<Arc<BranchState>>,
+    /// The branch that was asked for, as of the revision asked for.
+    pub branch: Arc<BranchState>,
+}
+
+/// A fork to make.
+#[derive(Clone, Debug)]
+pub struct ForkCommand {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Conversation to fork.
+    pub conversation: ConversationId,
+    /// Branch to leave; none: the active one.
+    pub branch: Option<BranchName>,
+    /// Last revision to share; none: the branch's head.
+    pub at: Option<Revision>,
+    /// Name of the new branch, or title of the new conversation.
+    pub name: String,
+    /// The new branch's own system prompt, or empty.
+    pub system_prompt: String,
+    /// Fork into a new conversation with this id.
+    pub into: Option<ConversationId>,
+    /// Make the new branch the active one.
+    pub activate: bool,
+    /// See [`crate::domain::AppendCommand::idempotency_key`].
+    pub idempotency_key: Option<String>,
+    /// Who forks, or empty.
+    pub actor: String,
+}
+
+/// A fork that was made.
+#[derive(Clone, Debug)]
+pub struct Forked {
+    /// Where the new branch is.
+    pub conversation: ConversationId,
+    /// The new branch.
+    pub branch: Arc<BranchState>,
+    /// What was appended.
+    pub events: Vec<Appended>,
+}
+
+/// One step of a lineage: a branch and the part of it that is in the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineageStep {
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Branch.
+    pub branch: BranchId,
+    /// Its name today.
+    pub name: BranchName,
+    /// Own events of the branch up to this revision, inclusive, are in the
+    /// history.
+    pub up_to: Revision,
+    /// Where the branch left the next step's branch; zero for a root.
+    pub forked_at: Revision,
+}
+
+/// Lineage of a branch, from itself up to the root.
+#[derive(Clone, Debug)]
+pub struct Lineage {
+    /// From the branch itself up to the root.
+    pub steps: Vec<LineageStep>,
+    /// Conversations forked or spawned from this one.
+    pub children: Vec<ConversationId>,
+}
+
+/// Two branches compared.
+#[derive(Clone, Debug)]
+pub struct BranchDiff {
+    /// The last event that both have.
+    pub ancestor: Option<(ConversationId, Revision)>,
+    /// Events that only the left one has.
+    pub left: Vec<NamedEvent>,
+    /// Events that only the right one has.
+    pub right: Vec<NamedEvent>,
+    /// A side has more than was returned.
+    pub truncated: bool,
+}
+
+/// Where a tool call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum CallStatus {
+    Requested,
+    PendingApproval,
+    Approved,
+    Denied,
+    Expired,
+    Started,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+/// A tool call with all that became of it on a branch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolCall {
+    /// Conversation of the request.
+    pub conversation: ConversationId,
+    /// Branch that was asked for.
+    pub branch: BranchId,
+    /// Its name.
+    pub branch_name: BranchName,
+    /// The provider's id.
+    pub call_id: String,
+    /// Name of the tool.
+    pub tool: String,
+    /// As the model wrote them.
+    pub arguments: JsonText,
+    /// BLAKE3 of the arguments.
+    pub arguments_hash: ContentHash,
+    /// Where it was requested.
+    pub request_revision: Revision,
+    /// Where it stands.
+    pub status: CallStatus,
+    /// Its approval.
+    pub approval: crate::domain::ApprovalStatus,
+    /// Who decided, or empty.
+    pub decided_by: String,
+    /// Why, or empty.
+    pub decision_reason: String,
+    /// Where it was decided.
+    pub decision_revision: Option<Revision>,
+    /// Where it was started.
+    pub started_revision: Option<Revision>,
+    /// Where it ended, by a result or a cancellation.
+    pub end_revision: Option<Revision>,
+    /// Why it ended without a result.
+    pub cancel_reason: Option<crate::domain::CancelReason>,
+    /// What went wrong, or empty.
+    pub error_message: String,
+    /// How long it ran.
+    pub execution_time_ms: Option<u64>,
+    /// Length of the result's text, in bytes.
+    pub result_bytes: u64,
+    /// The first characters of the result's text.
+    pub result_head: String,
+    /// When it was requested.
+    pub requested_at: TimestampMicros,
+    /// When it ended.
+    pub ended_at: Option<TimestampMicros>,
+}
+
+/// Which tool calls.
+#[derive(Clone, Debug)]
+pub struct ToolHistoryQuery {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Branch; none: the active one.
+    pub branch: Option<BranchName>,
+    /// As of this revision; none: now.
+    pub as_of: Option<Revision>,
+    /// Only this tool.
+    pub tool: Option<String>,
+    /// Newest first, at most so many.
+    pub limit: usize,
+}
+
+/// Which recorded result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhichResult {
+    /// The result event's revision.
+    Revision(Revision),
+    /// The last result of a call with this id on the branch.
+    CallId(String),
+}
+
+/// A recorded result and its text.
+#[derive(Clone, Debug)]
+pub struct RecordedResult {
+    /// The result's event.
+    pub event: StoredEvent,
+    /// Name of the tool.
+    pub tool: String,
+    /// The result.
+    pub result: ToolResultRecorded,
+    /// Its text, as search counts bytes and lines in it.
+    pub text: String,
+}
+
+/// A search.
+#[derive(Clone, Debug)]
+pub struct SearchRequest {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Words, "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups).
+    pub text: String,
+    /// At most so many hits.
+    pub limit: usize,
+    /// Skip so many.
+    pub offset: usize,
+    /// Only this conversation.
+    pub conversation: Option<ConversationId>,
+    /// With a conversation: only this branch's history.
+    pub branch: Option<BranchName>,
+    /// With a conversation: its sub-contexts too.
+    pub include_sub_contexts: bool,
+    /// Only these tools; empty: all.
+    pub tools: Vec<String>,
+    /// Only results that worked, or that did not.
+    pub success: Option<bool>,
+    /// Not before.
+    pub recorded_from: Option<TimestampMicros>,
+    /// Not after.
+    pub recorded_to: Option<TimestampMicros>,
+    /// Only these kinds; empty: all.
+    pub kinds: Vec<EventKind>,
+    /// Wait until the index has reached this position.
+    pub at_least: Option<Position>,
+}
+
+impl SearchRequest {
+    /// A search of everything in a namespace.
+    #[must_use]
+    pub fn new(namespace: Namespace, text: impl Into<String>, limit: usize) -> Self {
+        Self {
+            namespace,
+            text: text.into(),
+            limit,
+            offset: 0,
+            conversation: None,
+            branch: None,
+            include_sub_contexts: false,
+            tools: Vec::new(),
+            success: None,
+            recorded_from: None,
+            recorded_to: None,
+            kinds: Vec::new(),
+            at_least: None,
+        }
+    }
+}
+
+/// A passage that was found.
+#[derive(Clone, Debug)]
+pub struct SearchHit {
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Its id at its source, or empty.
+    pub source_id: String,
+    /// Branch of the event.
+    pub branch: BranchId,
+    /// Its name.
+    pub branch_name: BranchName,
+    /// The event.
+    pub revision: Revision,
+    /// The event's place in the log.
+    pub position: Position,
+    /// What it is.
+    pub kind: EventKind,
+    /// The call, for a tool result.
+    pub call_id: String,
+    /// The tool, for a tool result.
+    pub tool: String,
+    /// Whether it worked, for a tool result.
+    pub success: Option<bool>,
+    /// BM25.
+    pub score: f32,
+    /// First line of the passage in the event's text, from 1.
+    pub line: u64,
+    /// The passage's bytes in the event's text.
+    pub byte_start: u64,
+    /// End, exclusive.
+    pub byte_end: u64,
+    /// Text around the best match.
+    pub snippet: String,
+    /// Byte ranges of the matches in `snippet`.
+    pub highlights: Vec<std::ops::Range<usize>>,
+    /// When the event was recorded.
+    pub recorded_at: TimestampMicros,
+}
+
+/// What a search found.
+#[derive(Clone, Debug)]
+pub struct SearchAnswer {
+    /// Best first.
+    pub hits: Vec<SearchHit>,
+    /// Passages that match.
+    pub total: u64,
+    /// What the index had reached.
+    pub reached: Position,
+}
+
+/// The store in numbers. Counts are of one namespace; sizes of the whole store.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Stats {
+    pub conversations: u64,
+    pub branches: u64,
+    pub events: u64,
+    pub pending_approvals: u64,
+    pub events_by_kind: BTreeMap<String, u64>,
+    pub head: Position,
+    pub views_reached: Position,
+    pub index_reached: Position,
+    pub log_bytes: u64,
+    pub views_bytes: u64,
+    pub index_bytes: u64,
+    pub log_segments: u64,
+    pub indexed_documents: u64,
+    pub data_dir: String,
+    pub started_at: TimestampMicros,
+}
+
+/// How far a long task is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done.
+    pub what: &'static str,
+    /// Done so far.
+    pub done: u64,
+    /// Of so many.
+    pub total: u64,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// `log`, `blob`, `chain`, `views` or `index`.
+    pub part: &'static str,
+    /// Where, if known.
+    pub position: Option<Position>,
+    /// In which conversation, if known.
+    pub conversation: Option<ConversationId>,
+    /// At which revision, if known.
+    pub revision: Option<Revision>,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// What a verification brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VerifyItem {
+    /// How far it is.
+    Progress(Progress),
+    /// A fault.
+    Fault(Fault),
+    /// The end.
+    Outcome(VerifyOutcome),
+}
+
+/// The end of a verification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyOutcome {
+    /// No fault.
+    pub sound: bool,
+    /// Events read.
+    pub events: u64,
+    /// Conversations seen.
+    pub conversations: u64,
+    /// Blobs read.
+    pub blobs: u64,
+    /// Faults found.
+    pub faults: u64,
+}
+
+/// What a rebuild did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RebuildOutcome {
+    /// Events read.
+    pub events: u64,
+    /// Documents indexed.
+    pub documents: u64,
+}

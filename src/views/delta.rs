@@ -1,0 +1,91 @@
+//! What a stretch of the log changes in the views. Plain values: the engine
+//! makes them, live or in a rebuild, by the same fold.
+
+use std::sync::Arc;
+
+use crate::domain::{
+    BranchId, BranchState, ContentHash, ConversationId, ConversationRow, Namespace, Revision,
+};
+
+/// Where an event is, and what it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventEntry {
+    /// Its conversation.
+    pub conversation: ConversationId,
+    /// Its place there.
+    pub revision: Revision,
+    /// Its branch.
+    pub branch: BranchId,
+    /// Its kind's number.
+    pub kind: u16,
+    /// Its log offset.
+    pub offset: u64,
+}
+
+/// A tool call by its provider's id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallEntry {
+    /// Conversation of the request.
+    pub conversation: ConversationId,
+    /// The provider's id.
+    pub call_id: String,
+    /// Where it was requested.
+    pub request: Revision,
+    /// On which branch.
+    pub branch: BranchId,
+    /// Name of the tool.
+    pub tool: String,
+}
+
+/// An idempotency key that was used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyEntry {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// The key.
+    pub key: String,
+    /// What was appended with it.
+    pub content_hash: ContentHash,
+    /// Log offset of the batch's first event.
+    pub first_offset: u64,
+    /// Events in the batch; they have consecutive offsets.
+    pub events: u32,
+}
+
+/// A branch that has, or no longer has, calls waiting for a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingEntry {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Branch.
+    pub branch: BranchId,
+    /// True: at least one call waits.
+    pub waiting: bool,
+}
+
+/// What a stretch of the log changes.
+#[derive(Clone, Debug, Default)]
+pub struct ViewDelta {
+    /// Log offset up to which the views are right, once this is applied.
+    pub reached: u64,
+    /// New events, by offset.
+    pub events: Vec<(Namespace, EventEntry)>,
+    /// Conversations as they are now.
+    pub conversations: Vec<ConversationRow>,
+    /// Branches as they are now.
+    pub branches: Vec<(ConversationId, Arc<BranchState>)>,
+    /// Branches as they were at their head, to be kept for *as of* reads.
+    pub snapshots: Vec<(ConversationId, Arc<BranchState>)>,
+    /// New calls.
+    pub calls: Vec<CallEntry>,
+    /// New keys.
+    pub keys: Vec<KeyEntry>,
+    /// Branches that gained or lost waiting calls.
+    pub pending: Vec<PendingEntry>,
+    /// (parent, child): forked or spawned conversations.
+    pub children: Vec<(ConversationId, ConversationId)>,
+    /// (namespace, content hash, home offset) of bodies kept as blobs.
+    pub blobs: Vec<(Namespace, ContentHash, u64)>,
+}
