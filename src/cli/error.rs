@@ -318,6 +318,10 @@ mod tests {
             Some("query: close the quotation mark")
         );
         let bare = Status::not_found("no conversation abc");
-        assert!(CliError::from(bare).hint().is_some_and(|h| h.contains("ls")));
+        assert!(
+            CliError::from(bare)
+                .hint()
+                .is_some_and(|h| h.contains("ls"))
+        );
     }
 }

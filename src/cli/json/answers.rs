@@ -56,14 +56,6 @@ fn write_summary(summary: &pb::ConversationSummary, object: &mut Object) {
     object.bytes_if("source_meta", &summary.source_meta);
 }
 
-/// A branch.
-#[must_use]
-pub fn branch(branch: &pb::Branch) -> String {
-    let mut object = Object::new();
-    write_branch(branch, &mut object);
-    object.finish()
-}
-
 fn write_branch(branch: &pb::Branch, object: &mut Object) {
     object
         .string("name", &branch.name)
@@ -105,7 +97,7 @@ fn branch_state(state: &pb::BranchState) -> String {
         object
             .string("call_id", &call.call_id)
             .string("tool", &call.tool)
-            .number("request_revision", call.request_revision)
+            .raw("request", &reference(call.request.as_ref()))
             .string("approval", approval_name(call.approval()))
             .hex_if("arguments_hash", &call.arguments_hash)
             .boolean("started", call.started);
@@ -116,21 +108,47 @@ fn branch_state(state: &pb::BranchState) -> String {
         .string("name", &state.name)
         .number("branch_id", state.branch_id)
         .number("head", state.head)
-        .raw("open_calls", &calls)
-        .number_if("system_prompt_revision", state.system_prompt_revision)
-        .number_if("user_prompt_revision", state.user_prompt_revision)
-        .entries_if("active_context", &state.active_context, number_entry)
+        .raw("open_calls", &calls);
+    for (key, event) in [
+        ("system_prompt", &state.system_prompt),
+        ("user_prompt", &state.user_prompt),
+        ("tools_defined", &state.tools_defined),
+        ("summary", &state.summary),
+        ("compaction", &state.compaction),
+    ] {
+        object.raw(key, &reference(event.as_ref()));
+    }
+    object
+        .entries_if(
+            "active_context",
+            &state.active_context,
+            |object, key, event| {
+                object.raw(key, &reference(Some(event)));
+            },
+        )
         .raw(
             "discovered_tools",
             &Array::of_strings(&state.discovered_tools),
         )
         .entries_if("tool_uses", &state.tool_uses, number_entry)
-        .number_if("tools_defined_revision", state.tools_defined_revision)
-        .number_if("summary_revision", state.summary_revision)
-        .number_if("compaction_revision", state.compaction_revision)
         .number_if("cut_revision", state.cut_revision)
         .number("finished_turns", state.finished_turns)
         .boolean("turn_open", state.turn_open);
+    if let Some(config) = &state.config {
+        object.raw("config", &config_json(config));
+    }
+    object.finish()
+}
+
+/// An event by its place; null when there is none.
+fn reference(event: Option<&pb::EventRef>) -> String {
+    let Some(event) = event else {
+        return "null".into();
+    };
+    let mut object = Object::new();
+    object
+        .string("conversation", &event.conversation_id)
+        .number("revision", event.revision);
     object.finish()
 }
 
@@ -195,7 +213,9 @@ pub fn fork(answer: &pb::ForkResponse) -> String {
     let mut object = Object::new();
     object.string("conversation", &answer.conversation_id);
     if let Some(new) = &answer.branch {
-        object.raw("branch", &branch(new));
+        let mut branch = Object::new();
+        write_branch(new, &mut branch);
+        object.raw("branch", &branch.finish());
     }
     object.finish()
 }

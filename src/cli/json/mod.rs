@@ -7,10 +7,11 @@ mod body;
 mod object;
 
 pub use answers::{
-    approval_name, branch, conversation, fork, hit, pending_call, stats, summary, verify_fault, verify_outcome,
+    approval_name, conversation, fork, hit, pending_call, stats, summary, verify_fault,
+    verify_outcome,
 };
 pub use body::{cancel_name, event, kind_name, role_name};
-pub use object::{Array, Object, hex};
+pub use object::{Array, Object};
 
 use prost_types::Timestamp;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};

@@ -91,11 +91,7 @@ impl Object {
 
     /// True, or nothing.
     pub fn boolean_if(&mut self, key: &str, value: bool) -> &mut Self {
-        if value {
-            self.boolean(key, true)
-        } else {
-            self
-        }
+        if value { self.boolean(key, true) } else { self }
     }
 
     /// JSON that is already text.
@@ -280,10 +276,7 @@ mod tests {
     fn embedded_json_stays_as_it_is_on_one_line() {
         let mut object = Object::new();
         object.bytes("a", b"{\n  \"n\": 1.10e400,\n \"n\": 2\r\n}\n");
-        assert_eq!(
-            object.finish(),
-            r#"{"a":{   "n": 1.10e400,  "n": 2  }}"#
-        );
+        assert_eq!(object.finish(), r#"{"a":{   "n": 1.10e400,  "n": 2  }}"#);
     }
 
     /// Bytes that are no JSON must not break the line around them.

@@ -145,7 +145,12 @@ mod tests {
 
     #[test]
     fn numbers_are_easy_to_read() {
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567")] {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1234567, "1,234,567"),
+        ] {
             assert_eq!(count(number), text);
         }
         assert_eq!(bytes_human(1023), "1023 B");

@@ -4,5 +4,5 @@
 mod event;
 mod format;
 
-pub use event::{EventText, event_lines, parts_text};
+pub use event::{EventText, event_lines};
 pub use format::{bytes_human, clock, count, day_clock, first_line, indent, printable, short_id};
