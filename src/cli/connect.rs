@@ -68,7 +68,7 @@ impl Connection {
             Target::Server(url) => Self::to_server(&url, &common.namespace).await,
             Target::Data(dir) => {
                 let (client, server) = pipes();
-                let embedded = Embedded::start(&dir, server).await?;
+                let embedded = Embedded::start(&dir, None, server).await?;
                 Ok(Self {
                     channel: through_pipe(client).await?,
                     tag: tag(&common.namespace)?,
@@ -174,7 +174,7 @@ fn tuned(endpoint: Endpoint) -> Endpoint {
 }
 
 /// The server's ends of the in-memory pipes, as a listener would give them.
-pub type Incoming = UnboundedReceiverStream<std::io::Result<DuplexStream>>;
+type Incoming = UnboundedReceiverStream<std::io::Result<DuplexStream>>;
 type Dial = mpsc::UnboundedSender<std::io::Result<DuplexStream>>;
 
 fn pipes() -> (Dial, Incoming) {

@@ -10,6 +10,7 @@ mod annotate;
 mod approve;
 mod args;
 mod connect;
+pub mod demo;
 mod diff;
 mod embedded;
 mod error;
@@ -21,6 +22,7 @@ mod output;
 mod read;
 mod replay;
 mod search;
+mod serve;
 mod show;
 mod text;
 
@@ -52,6 +54,8 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Serve(serve::ServeArgs),
+    Demo(demo::DemoArgs),
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Log(log::LogArgs),
@@ -105,6 +109,8 @@ pub fn main() -> ExitCode {
 
 async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
     match cli.command {
+        Command::Serve(args) => serve::run(&args, &cli.common, out).await,
+        Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Completions(args) => completions(&args, out),
         command => {
             let store = Connection::open(&cli.common).await?;
@@ -135,7 +141,8 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Verify(args) => admin::verify(&args, store, out).await,
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
-        Command::Completions(args) => completions(&args, out),
+        // These need no store of their own; `run` has dealt with them.
+        Command::Serve(_) | Command::Demo(_) | Command::Completions(_) => Ok(()),
     }
 }
 
@@ -186,6 +193,8 @@ mod tests {
             "treering stats --data D --json",
             "treering verify --data D",
             "treering --server http://h:1 show C",
+            "treering serve --data D --listen 127.0.0.1:0",
+            "treering demo --exit --data D",
             "treering approve C call_1 --by me --reason fine",
             "treering annotate C --score 0.5",
             "treering replay C --speed 2 --until 9 --as-of 12",
