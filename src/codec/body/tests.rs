@@ -1,0 +1,208 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    codec::{
+        arbitrary::{body_of, event_body},
+        json::JsonFault,
+    },
+    domain::{ContentHash, NameError},
+};
+
+fn fault<M: Message>(kind: EventKind, message: &M) -> (String, BodyProblem) {
+    let fault = decode(kind, &message.encode_to_vec().into()).unwrap_err();
+    assert_eq!(fault.kind, kind);
+    (fault.field, fault.problem)
+}
+
+proptest! {
+    // A body that is written must be read back equal: the log is read for years.
+    #[test]
+    fn every_body_comes_back(body in event_body()) {
+        let bytes = encode(&body);
+        prop_assert_eq!(decode(body.kind(), &bytes), Ok(body));
+    }
+
+    // Bytes come from the network: any bytes, as any kind, must give an answer.
+    #[test]
+    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let bytes = Bytes::from(bytes);
+        for &kind in EventKind::ALL {
+            let _ = decode(kind, &bytes);
+        }
+    }
+
+    // Nearly right bytes reach further into the checks than random ones.
+    #[test]
+    fn damaged_bodies_are_answered(body in event_body(), at in any::<prop::sample::Index>(), byte: u8) {
+        let mut bytes = encode(&body).to_vec();
+        if !bytes.is_empty() {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let bytes = Bytes::from(bytes);
+        for &kind in EventKind::ALL {
+            let _ = decode(kind, &bytes);
+        }
+    }
+}
+
+// The random choice of a kind could leave one out: each kind has its turn.
+#[test]
+fn each_kind_comes_back() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    for &kind in EventKind::ALL {
+        for _ in 0..20 {
+            let body = body_of(kind).new_tree(&mut runner).unwrap().current();
+            assert_eq!(body.kind(), kind);
+            assert_eq!(decode(kind, &encode(&body)), Ok(body));
+        }
+    }
+}
+
+// The sender must learn which field is wrong, deep inside a list too.
+#[test]
+fn faults_name_the_field() {
+    let text = pb::ContentPart {
+        part: Some(pb::content_part::Part::Text("x".into())),
+    };
+    let json = pb::ContentPart {
+        part: Some(pb::content_part::Part::Json("{".into())),
+    };
+    let message = pb::MessageAppended {
+        role: pb::Role::User.into(),
+        parts: vec![text, json],
+        ..Default::default()
+    };
+    let (field, problem) = fault(EventKind::MessageAppended, &message);
+    assert_eq!(field, "parts[1].json");
+    assert!(matches!(
+        problem,
+        BodyProblem::NotJson(JsonFault::Syntax { .. })
+    ));
+
+    let created = pb::ConversationCreated {
+        parent: Some(pb::ParentRef {
+            conversation_id: "not a uuid".into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    assert_eq!(
+        fault(EventKind::ConversationCreated, &created),
+        ("parent.conversation_id".into(), BodyProblem::NotUuid)
+    );
+}
+
+// Each rule about shape must have its own answer.
+#[test]
+fn each_shape_rule_is_held() {
+    let message = pb::MessageAppended::default();
+    let (field, problem) = fault(EventKind::MessageAppended, &message);
+    assert_eq!(
+        (field.as_str(), problem),
+        ("role", BodyProblem::Unspecified)
+    );
+
+    let message = pb::MessageAppended {
+        role: 99,
+        ..Default::default()
+    };
+    let (_, problem) = fault(EventKind::MessageAppended, &message);
+    assert_eq!(problem, BodyProblem::UnknownEnumValue { value: 99 });
+
+    let call = pb::ToolCallRequested {
+        call_id: "c".into(),
+        tool: "t".into(),
+        ..Default::default()
+    };
+    let (field, problem) = fault(EventKind::ToolCallRequested, &call);
+    assert_eq!(field, "arguments");
+    assert_eq!(problem, BodyProblem::NotJson(JsonFault::Empty));
+
+    let call = pb::ToolCallRequested {
+        call_id: "c".repeat(513),
+        tool: "t".into(),
+        arguments: "{}".into(),
+        ..Default::default()
+    };
+    let (_, problem) = fault(EventKind::ToolCallRequested, &call);
+    let too_long = BodyProblem::TooLong {
+        bytes: 513,
+        max: 512,
+    };
+    assert_eq!(problem, too_long);
+
+    let decided = pb::ApprovalDecided {
+        call_id: "c".into(),
+        decision: pb::Decision::Approved.into(),
+        arguments_hash: vec![1; 31].into(),
+        ..Default::default()
+    };
+    let (_, problem) = fault(EventKind::ApprovalDecided, &decided);
+    assert_eq!(problem, BodyProblem::HashLength { bytes: 31 });
+
+    let renamed = pb::BranchRenamed::default();
+    let (_, problem) = fault(EventKind::BranchRenamed, &renamed);
+    assert!(matches!(
+        problem,
+        BodyProblem::Name(NameError::Empty { .. })
+    ));
+
+    let discovered = pb::ToolsDiscovered {
+        names: vec!["a".into(), "b".into(), "a".into()],
+    };
+    let expected = ("names[2]".to_owned(), BodyProblem::Duplicate);
+    assert_eq!(fault(EventKind::ToolsDiscovered, &discovered), expected);
+
+    let annotation = pb::AnnotationAdded {
+        score: Some(f64::NAN),
+        ..Default::default()
+    };
+    let (_, problem) = fault(EventKind::AnnotationAdded, &annotation);
+    assert_eq!(problem, BodyProblem::NotFinite);
+
+    let not_protobuf = Bytes::from_static(b"\xff\xff\xff");
+    let fault = decode(EventKind::Custom, &not_protobuf).unwrap_err();
+    assert_eq!(fault.problem, BodyProblem::NotProtobuf);
+    assert!(
+        fault.to_string().starts_with("custom: the bytes"),
+        "{fault}"
+    );
+}
+
+// Approvals are bound to the argument bytes, so the hash is of those bytes and
+// nothing is written anew; an unset approval means that none is needed.
+#[test]
+fn arguments_are_hashed_as_they_came() {
+    let arguments = "{ \"b\":1, \"a\": 2}";
+    let call = pb::ToolCallRequested {
+        call_id: "c".into(),
+        tool: "t".into(),
+        arguments: arguments.into(),
+        ..Default::default()
+    };
+    let body = decode(EventKind::ToolCallRequested, &call.encode_to_vec().into()).unwrap();
+    let EventBody::ToolCallRequested(call) = body else {
+        panic!("another kind");
+    };
+    let hash = blake3::hash(arguments.as_bytes());
+    assert_eq!(call.arguments_hash, ContentHash(hash.into()));
+    assert_eq!(call.arguments.as_str(), arguments);
+    assert!(!call.needs_approval);
+}
+
+// Large byte fields must not be copied on their way through the engine.
+#[test]
+fn byte_fields_share_the_body() {
+    let custom = pb::Custom {
+        type_name: "t".into(),
+        content_type: String::new(),
+        data: vec![7; 100_000].into(),
+    };
+    let bytes = Bytes::from(custom.encode_to_vec());
+    let EventBody::Custom(custom) = decode(EventKind::Custom, &bytes).unwrap() else {
+        panic!("another kind");
+    };
+    assert!(bytes.as_ptr_range().contains(&custom.data.as_ptr()));
+}

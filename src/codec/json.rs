@@ -1,0 +1,172 @@
+//! Checks that bytes are JSON, and keeps them as they are.
+
+use bytes::Bytes;
+use serde::de::IgnoredAny;
+
+use crate::domain::{JsonText, limits::JSON_DEPTH_MAX};
+
+/// Why bytes are not JSON that Treering takes. Never quotes the payload.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonFault {
+    /// No byte at all.
+    #[error("there is no value; send JSON text, for example {{}}")]
+    Empty,
+    /// Text must be UTF-8.
+    #[error("not UTF-8 from byte {offset} on")]
+    NotUtf8 {
+        /// First bad byte.
+        offset: usize,
+    },
+    /// Not what RFC 8259 calls JSON.
+    #[error("not JSON at byte {offset}")]
+    Syntax {
+        /// Where the parser stopped.
+        offset: usize,
+    },
+    /// Nested further than readers can follow.
+    #[error("nested deeper than {max} levels at byte {offset}")]
+    TooDeep {
+        /// Where the bound was passed.
+        offset: usize,
+        /// The bound.
+        max: usize,
+    },
+}
+
+/// Takes bytes as JSON text, byte for byte.
+///
+/// # Errors
+/// [`JsonFault`] when they are not one JSON value in UTF-8, or nested too deep.
+pub fn check(bytes: &[u8]) -> Result<JsonText, JsonFault> {
+    check_text(bytes)?;
+    Ok(JsonText::from_checked(Bytes::copy_from_slice(bytes)))
+}
+
+/// The same without copying.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_bytes(bytes: Bytes) -> Result<JsonText, JsonFault> {
+    check_text(&bytes)?;
+    Ok(JsonText::from_checked(bytes))
+}
+
+/// Checks only.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_text(bytes: &[u8]) -> Result<(), JsonFault> {
+    if bytes.is_empty() {
+        return Err(JsonFault::Empty);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| JsonFault::NotUtf8 {
+        offset: error.valid_up_to(),
+    })?;
+    // serde_json skips values without recursion, so depth is counted apart.
+    check_depth(bytes)?;
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| JsonFault::Syntax {
+        offset: offset_of(text, &error),
+    })?;
+    Ok(())
+}
+
+fn check_depth(bytes: &[u8]) -> Result<(), JsonFault> {
+    let mut depth = 0_usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    for (offset, byte) in bytes.iter().enumerate() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > JSON_DEPTH_MAX {
+            let max = JSON_DEPTH_MAX;
+            return Err(JsonFault::TooDeep { offset, max });
+        }
+    }
+    Ok(())
+}
+
+/// serde_json tells line and column (from 1); people with bytes want an offset.
+fn offset_of(text: &str, error: &serde_json::Error) -> usize {
+    let before: usize = text
+        .split_inclusive('\n')
+        .take(error.line().saturating_sub(1))
+        .map(str::len)
+        .sum();
+    (before + error.column().saturating_sub(1)).min(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // What counts as JSON must not depend on whitespace, key order or number
+    // text, and whatever is taken must come back byte for byte.
+    #[test]
+    fn json_is_kept_as_it_is() {
+        for text in [
+            "null",
+            " {\"b\":1.50,\"a\":1e2,\"b\":3}\n",
+            "\"\\ud83d\\ude00 ü\"",
+            "123456789012345678901234567890",
+            "[[],{}]",
+        ] {
+            let kept = check(text.as_bytes()).unwrap();
+            assert_eq!(kept.as_str(), text);
+        }
+    }
+
+    // An error must say where, and must not repeat what was sent.
+    #[test]
+    fn faults_name_the_place() {
+        assert_eq!(check(b""), Err(JsonFault::Empty));
+        assert_eq!(check(b"\"ab\xff\""), Err(JsonFault::NotUtf8 { offset: 3 }));
+        assert_eq!(
+            check(b"{\n \"a\": secret}"),
+            Err(JsonFault::Syntax { offset: 8 })
+        );
+        let fault = check(b"{\"a\": 1} secret").unwrap_err();
+        assert!(!fault.to_string().contains("secret"), "{fault}");
+    }
+
+    // serde_json reads at most 127 levels: deeper text would be stored and then
+    // be unreadable.
+    #[test]
+    fn depth_is_bounded_where_readers_stop() {
+        let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
+        let deepest = nested(JSON_DEPTH_MAX);
+        assert!(check(&deepest).is_ok());
+        assert!(serde_json::from_slice::<serde_json::Value>(&deepest).is_ok());
+        assert!(matches!(
+            check(&nested(JSON_DEPTH_MAX + 1)),
+            Err(JsonFault::TooDeep { offset: 127, .. })
+        ));
+        assert!(check(&nested(1_000_000)).is_err());
+        assert!(check(b"\"[[[[\\\"[[[\"").is_ok());
+    }
+
+    proptest! {
+        // Arbitrary bytes must give an answer, never a panic, and an offset
+        // inside the text.
+        #[test]
+        fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            if let Err(JsonFault::Syntax { offset } | JsonFault::NotUtf8 { offset }) = check(&bytes) {
+                prop_assert!(offset <= bytes.len());
+            }
+        }
+    }
+}
