@@ -265,16 +265,6 @@ fn hint_in_details(status: &Status) -> Option<String> {
         .filter(|hint| !hint.contains(status.message()) && !status.message().contains(hint))
 }
 
-/// The machine-readable reason of a refusal, as in `ErrorInfo.reason`.
-#[must_use]
-pub fn status_reason(status: &Status) -> Option<String> {
-    let details = status.get_error_details();
-    details
-        .error_info()
-        .map(|info| info.reason.clone())
-        .filter(|reason| !reason.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use tonic_types::ErrorDetails;

@@ -14,7 +14,9 @@ pub mod demo;
 mod diff;
 mod embedded;
 mod error;
+mod export;
 mod fork;
+mod import;
 mod json;
 mod log;
 mod ls;
@@ -56,6 +58,8 @@ struct Cli {
 enum Command {
     Serve(serve::ServeArgs),
     Demo(demo::DemoArgs),
+    Import(import::ImportArgs),
+    Export(export::ExportArgs),
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Log(log::LogArgs),
@@ -127,6 +131,8 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
 
 async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     match command {
+        Command::Import(args) => import::run(args, store, out).await,
+        Command::Export(args) => export::run(args, store, out).await,
         Command::Ls(args) => ls::run(&args, store, out).await,
         Command::Show(args) => show::run(&args, store, out).await,
         Command::Log(args) => log::run(&args, store, out).await,
@@ -195,6 +201,10 @@ mod tests {
             "treering --server http://h:1 show C",
             "treering serve --data D --listen 127.0.0.1:0",
             "treering demo --exit --data D",
+            "treering import --data D --format openai-chat a.jsonl b.jsonl.zst -",
+            "treering import --data D --format openai-chat --strict a.jsonl",
+            "treering export --data D --format openai-chat",
+            "treering export --data D --format openai-chat C1 C2",
             "treering approve C call_1 --by me --reason fine",
             "treering annotate C --score 0.5",
             "treering replay C --speed 2 --until 9 --as-of 12",

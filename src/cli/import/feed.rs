@@ -81,7 +81,6 @@ impl Feed {
             for file in &files {
                 let read = match format {
                     Format::OpenaiChat => openai_chat_file(file, &bar, &to),
-                    Format::ClaudeCode => claude_code_file(file, &bar, &to),
                 };
                 if read.is_err() {
                     return;

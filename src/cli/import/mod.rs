@@ -27,8 +27,6 @@ use upload::Upload;
 pub enum Format {
     /// One conversation a line: {"id", "source", "messages": [...]}.
     OpenaiChat,
-    /// Session files of Claude Code.
-    ClaudeCode,
 }
 
 /// Import conversations from files

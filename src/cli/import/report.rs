@@ -4,7 +4,11 @@ use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use indicatif::ProgressBar;
 
-use super::{super::{json::Object, text::count}, feed::Origin, note};
+use super::{
+    super::{json::Object, text::count},
+    feed::Origin,
+    note,
+};
 use crate::importer::ImportNote;
 
 /// What came of an import.

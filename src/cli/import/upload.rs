@@ -85,25 +85,18 @@ impl<'a> Upload<'a> {
         let (requests, outgoing) = mpsc::channel(IN_FLIGHT);
         let (sent, awaited) = mpsc::channel(IN_FLIGHT);
         let (unsure, to_compare) = mpsc::channel(COMPARED);
-        let answers = async {
+        let also_unsure = unsure.clone();
+        // Both drop their senders of `unsure` when they are done: that ends the
+        // comparing.
+        let answers = async move {
             let outgoing = ReceiverStream::new(outgoing);
             let answers = self.store.events().append_stream(outgoing).await?;
-            self.take_answers(answers.into_inner(), awaited, unsure.clone())
+            self.take_answers(answers.into_inner(), awaited, also_unsure)
                 .await
         };
-        let sending = self.send(feed, requests, sent, unsure.clone());
-        // The last sender of `unsure` ends the comparing.
-        let both = async {
-            let done = futures::future::try_join(sending, answers).await;
-            done.map(|_| ())
-        };
+        let sending = self.send(feed, requests, sent, unsure);
         let comparing = self.compare_all(to_compare);
-        let uploading = async {
-            let done = both.await;
-            drop(unsure);
-            done
-        };
-        futures::future::try_join(uploading, comparing).await?;
+        futures::future::try_join3(sending, answers, comparing).await?;
         Ok(())
     }
 
@@ -182,10 +175,7 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    async fn compare_all(
-        &self,
-        to_compare: mpsc::Receiver<Box<Ready>>,
-    ) -> Result<(), CliError> {
+    async fn compare_all(&self, to_compare: mpsc::Receiver<Box<Ready>>) -> Result<(), CliError> {
         let mut done = ReceiverStream::new(to_compare)
             .map(|ready| async move {
                 let outcome = self.compare(&ready.imported).await;
