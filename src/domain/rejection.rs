@@ -57,6 +57,8 @@ pub enum Rule {
         conversation: ConversationId,
         head: Revision,
     },
+    #[error("the id {conversation} is taken: choose another")]
+    ConversationIdTaken { conversation: ConversationId },
     #[error("conversation {conversation} has no branch named {branch:?}")]
     BranchNotFound {
         conversation: ConversationId,
@@ -159,6 +161,7 @@ impl Rule {
             Self::EmptyBatch => "EMPTY_BATCH",
             Self::ConversationNotFound { .. } => "CONVERSATION_NOT_FOUND",
             Self::ConversationExists { .. } => "CONVERSATION_EXISTS",
+            Self::ConversationIdTaken { .. } => "CONVERSATION_ID_TAKEN",
             Self::BranchNotFound { .. } => "BRANCH_NOT_FOUND",
             Self::RevisionMismatch { .. } => "REVISION_MISMATCH",
             Self::Sealed { .. } => "SEALED",

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::domain::{ConversationId, Position, Rejection, Revision};
+use crate::{
+    domain::{ConversationId, Position, Rejection, Revision},
+    log::LogError,
+    views::ViewsError,
+};
 
 /// Why an append was not taken.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -199,4 +203,33 @@ pub enum OpenError {
         /// Details.
         message: String,
     },
+}
+
+impl From<LogError> for ReadError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Damaged { offset, what } => {
+                Self::Damaged { position: Position::local(offset), message: what }
+            }
+            other => Self::Storage { message: other.to_string() },
+        }
+    }
+}
+
+impl From<ViewsError> for ReadError {
+    fn from(error: ViewsError) -> Self {
+        Self::Storage { message: error.to_string() }
+    }
+}
+
+impl From<LogError> for AppendError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::NoSpace { .. } => Self::NoSpace,
+            LogError::ReadOnly { .. } => Self::ReadOnly,
+            LogError::UnknownOutcome { what, .. } => Self::UnknownOutcome { message: what },
+            LogError::Closed => Self::Closing,
+            other => Self::Storage { message: other.to_string() },
+        }
+    }
 }

@@ -1,3 +1,229 @@
-//! engine
+//! The engine: everything that Treering does, in process.
+//!
+//! [`Engine`] brings log, views and search together: it appends ([`Engine::append`]),
+//! reads and follows ([`Engine::read`], [`Engine::subscribe`]), forks, answers
+//! what tools did, searches, verifies and rebuilds. The gRPC services are thin
+//! over it, and a program that embeds Treering uses it directly.
+//!
+//! It does not know gRPC, the command line or any provider's format.
+
+mod append;
+mod conversations;
+mod delta;
 pub mod error;
+mod fold;
+mod history;
+#[cfg(feature = "search")]
+mod indexer;
+mod open;
+mod prepare;
+mod publisher;
 pub mod query;
+mod read;
+mod rebuild;
+mod search;
+mod sequencer;
+mod states;
+mod subscribe;
+mod tool_calls;
+mod verify;
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::watch;
+
+pub use self::{append::Pending, error::*, query::*};
+use self::{
+    history::History,
+    sequencer::EngineSequencer,
+    states::{HotSet, SharedViews},
+};
+use crate::{
+    domain::{
+        BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits,
+        Namespace, Position, TimestampMicros,
+    },
+    log::{EventLog, GroupWriter, LogReader},
+};
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The folder that holds log, views and index. Made if it is not there.
+    pub data_dir: PathBuf,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl OpenOptions {
+    /// The usual bounds.
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self { data_dir: data_dir.into(), limits: Limits::default() }
+    }
+}
+
+/// An open store. Cheap to clone; every clone is the same store.
+///
+/// ```
+/// # use treering::{domain::*, engine::*};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let engine = Engine::in_memory(Limits::default()).await?;
+/// let namespace = Namespace::default();
+/// let id = ConversationId::generate();
+/// let created = EventBody::ConversationCreated(ConversationCreated::default());
+/// let hello = EventBody::MessageAppended(MessageAppended::text(Role::User, "Hello"));
+/// let outcome = engine
+///     .append(AppendCommand::new(
+///         namespace,
+///         vec![NewEvent::new(id, created), NewEvent::new(id, hello)],
+///     ))
+///     .await?;
+/// assert_eq!(outcome.events[1].revision, Revision(2));
+/// engine.close().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: OpenOptions,
+    log: Arc<dyn EventLog>,
+    /// Tells other processes where this store is served.
+    announce: Box<dyn Fn(&str) + Send + Sync>,
+    views: SharedViews,
+    hot: Arc<HotSet>,
+    views_path: Option<PathBuf>,
+    /// Held while the views change.
+    views_gate: Arc<Mutex<()>>,
+    reader: Arc<LogReader>,
+    writer: GroupWriter<EngineSequencer>,
+    /// Offset up to which the views, and so all reads, have come.
+    published: Arc<AtomicU64>,
+    news: watch::Receiver<u64>,
+    closing: Arc<AtomicBool>,
+    damaged: Mutex<Option<ReadError>>,
+    #[cfg(feature = "search")]
+    indexer: indexer::Indexer,
+    started_at: TimestampMicros,
+}
+
+impl Engine {
+    /// The bounds that this store was opened with.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.inner.options.limits
+    }
+
+    /// Tells other processes that try to open the folder where it is served.
+    pub fn announce(&self, address: &str) {
+        (self.inner.announce)(address);
+    }
+
+    /// The last event that reads see.
+    #[must_use]
+    pub fn head(&self) -> Position {
+        Position::local(self.inner.published.load(Ordering::Acquire))
+    }
+
+    /// Whether the store can be trusted.
+    ///
+    /// # Errors
+    /// The first damage that was met since it was opened.
+    pub fn healthy(&self) -> Result<(), ReadError> {
+        match &*sequencer::lock(&self.inner.damaged) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// The conversation with this UUID, or with this id at its source.
+    ///
+    /// # Errors
+    /// [`ReadError::ConversationNotFound`], or [`ReadError::AmbiguousSourceId`]
+    /// when conversations of several sources have the id.
+    pub async fn resolve(
+        &self,
+        namespace: &Namespace,
+        id: &str,
+    ) -> Result<ConversationId, ReadError> {
+        let views = self.inner.views.load_full();
+        if let Ok(conversation) = id.parse::<ConversationId>()
+            && self.inner.find_row(namespace, conversation)?.is_some()
+        {
+            return Ok(conversation);
+        }
+        match views.by_source_id(namespace, id)?.as_slice() {
+            [] => Err(ReadError::ConversationNotFound { id: id.to_owned() }),
+            [conversation] => Ok(*conversation),
+            several => Err(ReadError::AmbiguousSourceId { id: id.to_owned(), count: several.len() }),
+        }
+    }
+}
+
+impl Inner {
+    fn history(&self) -> History {
+        History { views: self.views.load_full(), reader: Arc::clone(&self.reader) }
+    }
+
+    /// A conversation's row, if it is this namespace's.
+    fn find_row(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+    ) -> Result<Option<ConversationRow>, ReadError> {
+        let row = self.views.load().conversation(id)?;
+        Ok(row.filter(|row| row.namespace == *namespace))
+    }
+
+    fn row(&self, namespace: &Namespace, id: ConversationId) -> Result<ConversationRow, ReadError> {
+        self.find_row(namespace, id)?
+            .ok_or_else(|| ReadError::ConversationNotFound { id: id.to_string() })
+    }
+
+    fn state(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+    ) -> Result<ConversationState, ReadError> {
+        let state = self.views.load().state(id)?;
+        state
+            .filter(|state| state.row.namespace == *namespace)
+            .ok_or_else(|| ReadError::ConversationNotFound { id: id.to_string() })
+    }
+
+    /// A branch by name; none: the active one.
+    fn branch(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        name: Option<&BranchName>,
+    ) -> Result<Arc<BranchState>, ReadError> {
+        let Some(name) = name else {
+            let row = self.row(namespace, id)?;
+            return self.history().branch(id, row.active).map(Arc::new);
+        };
+        let state = self.state(namespace, id)?;
+        state.branch(Some(name)).cloned().ok_or_else(|| ReadError::BranchNotFound {
+            conversation: id,
+            branch: name.to_string(),
+        })
+    }
+
+    /// Remembers damage, so that health can tell.
+    fn noticed(&self, error: &ReadError) {
+        if matches!(error, ReadError::Damaged { .. }) {
+            tracing::error!(%error, "damaged data");
+            sequencer::lock(&self.damaged).get_or_insert_with(|| error.clone());
+        }
+    }
+}

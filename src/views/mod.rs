@@ -2,7 +2,35 @@
 //!
 //! This module stores and finds; it does not fold (the domain does) and does
 //! not read the log (the engine does). Deleting its file loses nothing.
+//!
+//! Read on in `delta` (what comes in), `keys` (what is where), `apply` (how one
+//! becomes the other), then `read` and `namespace` (what comes out).
 
 mod delta;
 
+#[cfg(feature = "redb")]
+mod apply;
+#[cfg(feature = "redb")]
+mod chunk;
+#[cfg(feature = "redb")]
+mod codec;
+#[cfg(feature = "redb")]
+mod digest;
+#[cfg(feature = "redb")]
+mod error;
+#[cfg(feature = "redb")]
+mod keys;
+#[cfg(feature = "redb")]
+mod namespace;
+#[cfg(feature = "redb")]
+mod read;
+#[cfg(feature = "redb")]
+mod rows;
+#[cfg(feature = "redb")]
+mod store;
+#[cfg(all(test, feature = "redb"))]
+mod tests;
+
 pub use delta::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta};
+#[cfg(feature = "redb")]
+pub use {codec::VIEWS_VERSION, error::ViewsError, namespace::Counts, store::Views};

@@ -1,0 +1,183 @@
+//! Appending: prepare, look up, hand to the writer, answer.
+
+use std::collections::{BTreeMap, HashMap};
+
+use futures::future::BoxFuture;
+
+use super::{
+    Engine, Inner,
+    error::{AppendError, ReadError},
+    prepare::Prepared,
+    sequencer::{WriteAnswer, WriteRequest},
+    states::{KeyFacts, LoadedState},
+};
+use crate::{
+    domain::{
+        AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Need,
+        PastBranch, Position, Revision,
+    },
+    views::KeyEntry,
+};
+
+/// How often a decision is tried again because it needs something more.
+const NEEDS_MAX: usize = 16;
+
+/// The outcome of a batch that was handed in.
+pub type Pending = BoxFuture<'static, Result<AppendOutcome, AppendError>>;
+
+impl Engine {
+    /// Appends a batch: all of its events or none. When it returns, they are on
+    /// disk, and every read sees them.
+    ///
+    /// # Errors
+    /// See [`AppendError`]; unless it says otherwise, nothing was appended.
+    pub async fn append(&self, command: AppendCommand) -> Result<AppendOutcome, AppendError> {
+        self.submit(command).await?.await
+    }
+
+    /// Hands a batch to the writer and returns a future of its outcome, so that
+    /// many can be under way. Batches handed in by one task, one after the other,
+    /// are decided in that order; only one that forks or compacts at a revision
+    /// that is itself still under way may be decided later.
+    ///
+    /// # Errors
+    /// [`AppendError`] when the batch was not taken.
+    pub async fn submit(&self, command: AppendCommand) -> Result<Pending, AppendError> {
+        let inner = std::sync::Arc::clone(&self.inner);
+        let prepared = Prepared::new(command, &inner.options.limits)?;
+        let request = inner.look_up(prepared).await?;
+        let answer = inner.enqueue(request)?;
+        Ok(Box::pin(async move { inner.settle(answer.await).await }))
+    }
+}
+
+impl Inner {
+    /// Loads what the decision looks at, so that the writer need not.
+    async fn look_up(&self, prepared: Prepared) -> Result<WriteRequest, AppendError> {
+        let views = self.views.load_full();
+        let storage = |error: crate::views::ViewsError| AppendError::from(ReadError::from(error));
+        let mut loaded = Vec::new();
+        for id in prepared.conversations() {
+            if self.hot.contains(id) {
+                continue;
+            }
+            let (reached, state) = views.state_with_mark(id).map_err(storage)?;
+            loaded.push(LoadedState { id, reached, state });
+        }
+        let command = &prepared.command;
+        let key = match &command.idempotency_key {
+            Some(key) => {
+                let (reached, entry) = views.key(&command.namespace, key).map_err(storage)?;
+                Some(KeyFacts { reached, entry })
+            }
+            None => None,
+        };
+        let mut blob_homes = HashMap::new();
+        for body in prepared.bodies.iter().filter(|body| body.is_blob()) {
+            if let Some(home) = views.blob_home(&command.namespace, &body.hash).map_err(storage)? {
+                blob_homes.insert(body.hash, home);
+            }
+        }
+        let mut past = BTreeMap::new();
+        for place in places_of_the_past(command) {
+            // A place that is not there yet may be under way: the writer says.
+            if let Some(found) = self.past(place, false).await? {
+                past.insert(place, Some(found));
+            }
+        }
+        Ok(WriteRequest { prepared, loaded, past, key, blob_homes })
+    }
+
+    async fn past(&self, place: Place, needed: bool) -> Result<Option<PastBranch>, ReadError> {
+        let (conversation, branch, revision) = place;
+        // The head is known to the writer better than to the views.
+        let at_head = self
+            .views
+            .load()
+            .branch(conversation, branch)
+            .map_err(ReadError::from)?
+            .is_some_and(|state| state.head == revision);
+        if at_head && !needed {
+            return Ok(None);
+        }
+        self.history().branch_at(conversation, branch, revision).await
+    }
+
+    fn enqueue(
+        &self,
+        request: WriteRequest,
+    ) -> Result<impl Future<Output = Result<WriteAnswer, crate::log::WriterGone>> + use<>, AppendError>
+    {
+        if self.closing.load(std::sync::atomic::Ordering::Acquire) {
+            return Err(AppendError::Closing);
+        }
+        let bytes = request.prepared.bytes;
+        self.writer
+            .submit(request, bytes)
+            .map_err(|full| AppendError::Busy { retry_after_ms: full.retry_after_ms })
+    }
+
+    async fn settle(
+        &self,
+        answer: Result<WriteAnswer, crate::log::WriterGone>,
+    ) -> Result<AppendOutcome, AppendError> {
+        let mut answer = answer.map_err(|_| AppendError::Closing)?;
+        for _ in 0..NEEDS_MAX {
+            let (mut request, need) = match answer {
+                WriteAnswer::Done(outcome) => return Ok(outcome),
+                WriteAnswer::Repeated(entry) => return self.repeated(&entry).await,
+                WriteAnswer::Failed(error) => return Err(error),
+                WriteAnswer::Needs(request, need) => (request, need),
+            };
+            if let Need::BranchAt(conversation, branch, revision) = need {
+                let place = (conversation, branch, revision);
+                let found = self.past(place, true).await?;
+                request.past.insert(place, found);
+            }
+            answer = self.enqueue(*request)?.await.map_err(|_| AppendError::Closing)?;
+        }
+        Err(AppendError::Storage {
+            message: "the decision needs more of the past than a batch may touch".to_owned(),
+        })
+    }
+
+    /// The answer that the first append with this key got.
+    async fn repeated(&self, entry: &KeyEntry) -> Result<AppendOutcome, AppendError> {
+        let records = self
+            .reader
+            .records(entry.first_offset, entry.events as usize, usize::MAX)
+            .await
+            .map_err(ReadError::from)?;
+        let events = records
+            .into_iter()
+            .map(|(offset, record)| Appended {
+                event: record.header.id,
+                conversation: record.header.conversation,
+                branch: record.header.branch,
+                revision: record.header.revision,
+                position: Position::local(offset),
+            })
+            .collect();
+        Ok(AppendOutcome { events, repeated_key: true })
+    }
+}
+
+type Place = (ConversationId, BranchId, Revision);
+
+/// Revisions whose branch states a batch may need.
+fn places_of_the_past(command: &AppendCommand) -> Vec<Place> {
+    command
+        .events
+        .iter()
+        .filter_map(|event| match &event.body {
+            EventBody::BranchForked(forked) => {
+                Some((event.conversation, forked.parent, forked.fork_revision))
+            }
+            EventBody::ConversationCreated(created) => created
+                .parent
+                .as_ref()
+                .map(|parent| (parent.conversation, parent.branch, parent.revision)),
+            _ => None,
+        })
+        .collect()
+}

@@ -1,0 +1,296 @@
+//! Conversations and branches: state, lists, forks, lineages, differences.
+
+use std::sync::Arc;
+
+use super::{
+    Engine, Inner,
+    error::{AppendError, ReadError},
+    history::Segment,
+    query::{
+        BranchDiff, ConversationPage, ConversationSummary, ConversationView, ForkCommand, Forked,
+        Lineage, LineageStep, ListQuery, NamedEvent, ReadQuery, Source,
+    },
+};
+use crate::domain::{
+    AppendCommand, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
+    ConversationId, ConversationRow, EventBody, JsonText, Namespace, NewEvent, ParentRef, PromptSet,
+    Revision,
+};
+
+impl Engine {
+    /// A conversation and one of its branches, now or as of a revision of that
+    /// branch's history.
+    ///
+    /// # Errors
+    /// [`ReadError`] when one of them is not there.
+    pub async fn conversation(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+        as_of: Option<Revision>,
+    ) -> Result<ConversationView, ReadError> {
+        let inner = &self.inner;
+        let state = inner.state(namespace, id)?;
+        let now = state.branch(branch).cloned().ok_or_else(|| ReadError::BranchNotFound {
+            conversation: id,
+            branch: branch.map(BranchName::to_string).unwrap_or_default(),
+        })?;
+        let branch = match as_of {
+            None => now,
+            Some(revision) => inner.as_of(id, &now, revision).await?,
+        };
+        let active_name = inner.active_name(&state.row)?;
+        Ok(ConversationView {
+            summary: summary(state.row, active_name),
+            branches: state.branches.into_values().collect(),
+            branch,
+        })
+    }
+
+    /// What the source said of an imported conversation, as JSON text; absent
+    /// for others.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the conversation is not there.
+    pub async fn source_meta(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+    ) -> Result<JsonText, ReadError> {
+        let inner = &self.inner;
+        let offset = inner.row(namespace, id)?.first_position.offset;
+        let record = inner.reader.record(offset).await?;
+        match inner.history().decode(offset, &record).await? {
+            EventBody::ConversationCreated(created) => Ok(created.source_meta),
+            _ => Ok(JsonText::default()),
+        }
+    }
+
+    /// The namespace's conversations, a page at a time.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the store fails.
+    pub async fn list(&self, query: ListQuery) -> Result<ConversationPage, ReadError> {
+        let inner = &self.inner;
+        let limit = query.limit.clamp(1, inner.options.limits.page_events_max);
+        let (rows, next) = inner.views.load().list(
+            &query.namespace,
+            query.after,
+            limit,
+            query.ascending,
+            query.source.as_deref(),
+        )?;
+        let conversations = rows
+            .into_iter()
+            .map(|row| {
+                let active_name = inner.active_name(&row)?;
+                Ok(summary(row, active_name))
+            })
+            .collect::<Result<_, ReadError>>()?;
+        Ok(ConversationPage { conversations, next })
+    }
+
+    /// Forks a branch at any revision of its history: within its conversation,
+    /// or into a new one. History is shared by reference, so this appends one
+    /// event (and one more for each of a system prompt of a new conversation and
+    /// an activation), whatever the length of the history.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing was appended.
+    pub async fn fork(&self, command: ForkCommand) -> Result<Forked, AppendError> {
+        let parent = self.inner.branch(
+            &command.namespace,
+            command.conversation,
+            command.branch.as_ref(),
+        )?;
+        let at = command.at.unwrap_or(parent.head);
+        let (target, events) = match command.into {
+            Some(into) => (into, events_of_new_conversation(&command, into, &parent, at)),
+            None => (command.conversation, events_of_new_branch(&command, &parent, at)?),
+        };
+        let events = events
+            .into_iter()
+            .map(|event| NewEvent { actor: command.actor.clone(), ..event })
+            .collect();
+        let append = AppendCommand {
+            idempotency_key: command.idempotency_key,
+            ..AppendCommand::new(command.namespace, events)
+        };
+        let outcome = self.append(append).await?;
+        let branch = outcome.events.first().map_or(BranchId::MAIN, |event| event.branch);
+        let branch = Arc::new(self.inner.history().branch(target, branch)?);
+        Ok(Forked { conversation: target, branch, events: outcome.events })
+    }
+
+    /// Where a branch came from.
+    ///
+    /// # Errors
+    /// [`ReadError`] when it is not there.
+    pub async fn lineage(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+    ) -> Result<Lineage, ReadError> {
+        let inner = &self.inner;
+        let branch = inner.branch(namespace, id, branch)?;
+        let segments = inner.history().lineage(id, &branch)?;
+        let steps = segments
+            .into_iter()
+            .map(|segment| LineageStep {
+                conversation: segment.conversation,
+                branch: segment.branch,
+                name: segment.name,
+                up_to: segment.last,
+                forked_at: segment.fork.map_or(Revision::NONE, |fork| fork.revision),
+            })
+            .collect();
+        let children = inner.views.load().children(id)?;
+        Ok(Lineage { steps, children })
+    }
+
+    /// What two branches of a conversation have in common, and what only one of
+    /// them has. At most `limit` events a side.
+    ///
+    /// # Errors
+    /// [`ReadError`] when one of them is not there.
+    pub async fn diff(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        left: Option<&BranchName>,
+        right: Option<&BranchName>,
+        limit: usize,
+        headers_only: bool,
+    ) -> Result<BranchDiff, ReadError> {
+        let inner = &self.inner;
+        let history = inner.history();
+        let left_branch = inner.branch(namespace, id, left)?;
+        let right_branch = inner.branch(namespace, id, right)?;
+        let left_lineage = history.lineage(id, &left_branch)?;
+        let right_lineage = history.lineage(id, &right_branch)?;
+        let ancestor = common_ancestor(&left_lineage, &right_lineage);
+        let mut sides = [Vec::new(), Vec::new()];
+        for (side, branch) in sides.iter_mut().zip([&left_branch, &right_branch]) {
+            let query = ReadQuery {
+                limit: limit as u64 + 1,
+                headers_only,
+                from: match ancestor {
+                    Some((conversation, revision)) if conversation == id => revision.0 + 1,
+                    _ => 0,
+                },
+                ..ReadQuery::all(
+                    namespace.clone(),
+                    Source::Branch { conversation: id, branch: Some(branch.name.clone()) },
+                )
+            };
+            *side = self.read_all(query).await?;
+        }
+        let truncated = sides.iter().any(|side: &Vec<NamedEvent>| side.len() > limit);
+        let [mut left, mut right] = sides;
+        left.truncate(limit);
+        right.truncate(limit);
+        Ok(BranchDiff { ancestor, left, right, truncated })
+    }
+}
+
+impl Inner {
+    /// A branch as it was after a revision of its history. Its name and id are
+    /// those of the branch that was asked for.
+    pub(super) async fn as_of(
+        &self,
+        id: ConversationId,
+        branch: &Arc<BranchState>,
+        revision: Revision,
+    ) -> Result<Arc<BranchState>, ReadError> {
+        if revision == branch.head {
+            return Ok(Arc::clone(branch));
+        }
+        let past = self.history().branch_at(id, branch.id, revision).await?;
+        past.map(|past| past.state).ok_or_else(|| ReadError::RevisionNotFound {
+            branch: branch.name.to_string(),
+            revision,
+            head: branch.head,
+        })
+    }
+
+    fn active_name(&self, row: &ConversationRow) -> Result<BranchName, ReadError> {
+        Ok(self.history().branch(row.id, row.active)?.name)
+    }
+}
+
+fn summary(row: ConversationRow, active_name: BranchName) -> ConversationSummary {
+    ConversationSummary {
+        id: row.id,
+        info: row.info,
+        head: row.head,
+        branch_count: row.branch_count,
+        active: row.active,
+        active_name,
+        sealed: row.sealed,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    }
+}
+
+fn events_of_new_branch(
+    command: &ForkCommand,
+    parent: &BranchState,
+    at: Revision,
+) -> Result<Vec<NewEvent>, AppendError> {
+    let name = BranchName::new(&command.name).map_err(|error| AppendError::Invalid {
+        event_index: 0,
+        message: error.to_string(),
+    })?;
+    let forked = EventBody::BranchForked(BranchForked {
+        name: name.clone(),
+        parent: parent.id,
+        fork_revision: at,
+        system_prompt: command.system_prompt.clone(),
+    });
+    let mut events = vec![NewEvent::new(command.conversation, forked)];
+    if command.activate {
+        let activated = NewEvent::new(command.conversation, EventBody::BranchActivated);
+        events.push(activated.on_branch(name));
+    }
+    Ok(events)
+}
+
+fn events_of_new_conversation(
+    command: &ForkCommand,
+    into: ConversationId,
+    parent: &BranchState,
+    at: Revision,
+) -> Vec<NewEvent> {
+    let created = EventBody::ConversationCreated(ConversationCreated {
+        title: command.name.clone(),
+        config: parent.config.clone(),
+        parent: Some(ParentRef {
+            conversation: command.conversation,
+            branch: parent.id,
+            revision: at,
+            call_id: String::new(),
+        }),
+        shares_history: true,
+        ..ConversationCreated::default()
+    });
+    let mut events = vec![NewEvent::new(into, created)];
+    if !command.system_prompt.is_empty() {
+        let prompt = PromptSet { id: String::new(), content: command.system_prompt.clone() };
+        events.push(NewEvent::new(into, EventBody::SystemPromptSet(prompt)));
+    }
+    events
+}
+
+/// The last event that two histories share.
+fn common_ancestor(left: &[Segment], right: &[Segment]) -> Option<(ConversationId, Revision)> {
+    left.iter().find_map(|ours| {
+        right
+            .iter()
+            .find(|theirs| {
+                theirs.conversation == ours.conversation && theirs.branch == ours.branch
+            })
+            .map(|theirs| (ours.conversation, ours.last.min(theirs.last)))
+    })
+}

@@ -1,0 +1,110 @@
+//! What a stretch of the log changes in the views. The live path and the
+//! rebuild both make it here, so that they cannot disagree.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    domain::{
+        ApprovalStatus, BranchId, BranchState, ContentHash, ConversationId, ConversationRow,
+        ConversationState, Draft, EventBody, EventHeader, Namespace, Placed,
+    },
+    views::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta},
+};
+
+/// Collects changes, in order.
+#[derive(Debug, Default)]
+pub(super) struct DeltaBuilder {
+    delta: ViewDelta,
+    rows: BTreeMap<ConversationId, ConversationRow>,
+    branches: BTreeMap<(ConversationId, BranchId), Arc<BranchState>>,
+}
+
+impl DeltaBuilder {
+    /// Events collected so far.
+    pub fn len(&self) -> usize {
+        self.delta.events.len()
+    }
+
+    /// Notes an event.
+    pub fn event(&mut self, header: &EventHeader, offset: u64, body: &EventBody, placed: Placed) {
+        let conversation = placed.at.conversation;
+        let entry = EventEntry {
+            conversation,
+            revision: placed.at.revision,
+            branch: placed.branch,
+            kind: header.kind,
+            offset,
+        };
+        self.delta.events.push((header.namespace.clone(), entry));
+        match body {
+            EventBody::ToolCallRequested(call) => self.delta.calls.push(CallEntry {
+                conversation,
+                call_id: call.call_id.clone(),
+                request: placed.at.revision,
+                branch: placed.branch,
+                tool: call.tool.clone(),
+            }),
+            EventBody::ConversationCreated(created) => {
+                if let Some(parent) = &created.parent {
+                    self.delta.children.push((parent.conversation, conversation));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes an idempotency key.
+    pub fn key(&mut self, entry: KeyEntry) {
+        self.delta.keys.push(entry);
+    }
+
+    /// Notes where a body is kept.
+    pub fn blob(&mut self, namespace: Namespace, hash: ContentHash, home_offset: u64) {
+        self.delta.blobs.push((namespace, hash, home_offset));
+    }
+
+    /// Takes over a draft, and returns the state that it makes.
+    pub fn absorb(&mut self, state: Option<ConversationState>, draft: Draft) -> ConversationState {
+        let id = draft.row.id;
+        for branch in draft.branches.values() {
+            let waited = state
+                .as_ref()
+                .and_then(|state| state.branches.get(&branch.id))
+                .is_some_and(|branch| has_pending(branch));
+            let waiting = has_pending(branch);
+            if waited != waiting {
+                self.delta.pending.push(PendingEntry {
+                    namespace: draft.row.namespace.clone(),
+                    conversation: id,
+                    branch: branch.id,
+                    waiting,
+                });
+            }
+            self.branches.insert((id, branch.id), Arc::clone(branch));
+        }
+        self.delta.snapshots.extend(draft.snapshots.into_iter().map(|snapshot| (id, snapshot)));
+        self.rows.insert(id, draft.row.clone());
+        let branches: Vec<_> = draft.branches.into_values().collect();
+        match state {
+            Some(mut state) => {
+                state.absorb(draft.row, branches);
+                state
+            }
+            None => ConversationState::new(draft.row, branches),
+        }
+    }
+
+    /// All changes up to an offset.
+    pub fn finish(self, reached: u64) -> ViewDelta {
+        ViewDelta {
+            reached,
+            conversations: self.rows.into_values().collect(),
+            branches: self.branches.into_iter().map(|((id, _), branch)| (id, branch)).collect(),
+            ..self.delta
+        }
+    }
+}
+
+fn has_pending(branch: &BranchState) -> bool {
+    branch.open_calls.values().any(|call| call.approval == ApprovalStatus::Pending)
+}

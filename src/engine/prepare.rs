@@ -1,0 +1,145 @@
+//! What is done before the writer sees a batch, on the caller's task: bounds,
+//! encoding, hashing, ids.
+
+use bytes::Bytes;
+
+use super::error::AppendError;
+use crate::{
+    codec,
+    domain::{
+        AppendCommand, ContentHash, ConversationId, EventBody, EventId, Limits, NewEvent,
+        limits::{IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
+    },
+    log::Record,
+};
+
+/// A body as it will be stored.
+#[derive(Clone, Debug)]
+pub(super) struct PreparedBody {
+    pub id: EventId,
+    pub bytes: Bytes,
+    pub hash: ContentHash,
+}
+
+impl PreparedBody {
+    /// Kept apart, once for each content.
+    pub fn is_blob(&self) -> bool {
+        self.bytes.len() > INLINE_BODY_BYTES_MAX
+    }
+}
+
+/// A batch that is ready for the writer but for what must be looked up.
+#[derive(Clone, Debug)]
+pub(super) struct Prepared {
+    pub command: AppendCommand,
+    pub bodies: Vec<PreparedBody>,
+    /// Over everything that the caller chose. Only of keyed batches.
+    pub content_hash: ContentHash,
+    /// All bodies, in bytes.
+    pub bytes: usize,
+}
+
+impl Prepared {
+    /// Checks the bounds and encodes what is not encoded yet.
+    pub fn new(command: AppendCommand, limits: &Limits) -> Result<Self, AppendError> {
+        within("the number of events", command.events.len(), limits.batch_events_max, "batch_events_max")?;
+        let mut bodies = Vec::with_capacity(command.events.len());
+        let mut bytes = 0;
+        for (event_index, event) in command.events.iter().enumerate() {
+            check_short_texts(event_index, event)?;
+            let body = match &event.encoded {
+                Some(encoded) => encoded.clone(),
+                None => codec::body::encode(&event.body),
+            };
+            within("an event's body, in bytes,", body.len(), limits.body_bytes_max, "body_bytes_max")?;
+            bytes += body.len();
+            bodies.push(PreparedBody {
+                id: EventId::generate(),
+                hash: Record::hash_body(&body),
+                bytes: body,
+            });
+        }
+        within("the batch, in bytes,", bytes, limits.batch_bytes_max, "batch_bytes_max")?;
+        let content_hash = match &command.idempotency_key {
+            Some(key) => {
+                check_key(key)?;
+                content_hash(&command, &bodies)
+            }
+            None => ContentHash::default(),
+        };
+        Ok(Self { command, bodies, content_hash, bytes })
+    }
+
+    /// The conversations that the decision looks at.
+    pub fn conversations(&self) -> Vec<ConversationId> {
+        let mut ids = Vec::new();
+        let mut note = |id| {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        };
+        self.command.expectations.iter().for_each(|e| note(e.conversation));
+        for event in &self.command.events {
+            note(event.conversation);
+            if let EventBody::ConversationCreated(created) = &event.body
+                && let Some(parent) = &created.parent
+            {
+                note(parent.conversation);
+            }
+        }
+        ids
+    }
+}
+
+fn within(
+    what: &'static str,
+    actual: usize,
+    max: usize,
+    limit: &'static str,
+) -> Result<(), AppendError> {
+    if actual > max {
+        return Err(AppendError::TooLarge { what, actual, max, limit });
+    }
+    Ok(())
+}
+
+fn check_short_texts(event_index: usize, event: &NewEvent) -> Result<(), AppendError> {
+    for (field, text) in [("actor", &event.actor), ("correlation_id", &event.correlation_id)] {
+        if text.len() > SHORT_TEXT_BYTES_MAX {
+            let message =
+                format!("{field} has {} bytes; at most {SHORT_TEXT_BYTES_MAX} are allowed", text.len());
+            return Err(AppendError::Invalid { event_index, message });
+        }
+    }
+    Ok(())
+}
+
+fn check_key(key: &str) -> Result<(), AppendError> {
+    if key.is_empty() {
+        let message = "the idempotency key is empty: leave it out or give one".to_owned();
+        return Err(AppendError::Invalid { event_index: 0, message });
+    }
+    let what = "the idempotency key, in bytes,";
+    within(what, key.len(), IDEMPOTENCY_KEY_BYTES_MAX, "IDEMPOTENCY_KEY_BYTES_MAX")
+}
+
+/// Hashes what the caller chose, each part with its length, so that no two
+/// batches read the same.
+fn content_hash(command: &AppendCommand, bodies: &[PreparedBody]) -> ContentHash {
+    let mut hasher = blake3::Hasher::new();
+    let mut part = |bytes: &[u8]| {
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    for (event, body) in command.events.iter().zip(bodies) {
+        part(event.conversation.0.as_bytes());
+        part(event.branch.as_ref().map_or(b"" as &[u8], |name| name.as_str().as_bytes()));
+        part(&event.body.kind().number().to_le_bytes());
+        part(&event.occurred_at.map_or(i64::MIN, |time| time.0).to_le_bytes());
+        part(event.actor.as_bytes());
+        part(event.correlation_id.as_bytes());
+        part(event.causation_id.map_or([0; 16], |id| *id.0.as_bytes()).as_slice());
+        part(&body.hash.0);
+    }
+    ContentHash(*hasher.finalize().as_bytes())
+}

@@ -1,0 +1,413 @@
+//! Decides batches in one order, on the writer's thread. It works on cached
+//! states; what it has decided goes to the views as a [`ViewDelta`] once its
+//! group is on disk.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    delta::DeltaBuilder,
+    error::AppendError,
+    prepare::{Prepared, PreparedBody},
+    states::{HotSet, KeyFacts, LoadedState, SharedViews, StateCache},
+};
+use crate::{
+    domain::{
+        AppendOutcome, Appended, BranchId, ContentHash, ConversationId, ConversationState, Decided,
+        EventBody, EventHeader, Limits, Lookup, Namespace, Need, PastBranch, Placed, Position,
+        Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
+    },
+    log::{
+        AppendKey, BlobRef, CommittedGroup, LogError, NewBlob, Record, RecordBody, Sequencer,
+        Staged,
+    },
+    views::{KeyEntry, ViewDelta},
+};
+
+/// A batch with all that was looked up for it.
+#[derive(Debug)]
+pub(super) struct WriteRequest {
+    pub prepared: Prepared,
+    pub loaded: Vec<LoadedState>,
+    pub past: BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
+    pub key: Option<KeyFacts>,
+    /// Home offsets of bodies that are stored already, by content.
+    pub blob_homes: HashMap<ContentHash, u64>,
+}
+
+/// What the writer answers.
+#[derive(Debug)]
+pub(super) enum WriteAnswer {
+    Done(AppendOutcome),
+    /// The key was used before for the same content.
+    Repeated(KeyEntry),
+    /// Something must be read first.
+    Needs(Box<WriteRequest>, Need),
+    Failed(AppendError),
+}
+
+/// Deltas of groups that are on disk and not yet in the views, in order.
+pub(super) type Deltas = Arc<Mutex<VecDeque<ViewDelta>>>;
+
+/// The engine's decisions, for the log's writer.
+pub(super) struct EngineSequencer {
+    limits: Limits,
+    cache: StateCache,
+    staged: DeltaBuilder,
+    staged_conversations: HashSet<ConversationId>,
+    /// Keys used since the views' mark: staged, or committed and not published.
+    recent_keys: HashMap<(Namespace, String), KeyEntry>,
+    /// Keys up to this offset are in the views only.
+    keys_pruned_to: u64,
+    /// Bodies whose home the views may not know yet.
+    recent_blobs: HashMap<(Namespace, ContentHash), u64>,
+    staged_blobs: Vec<(Namespace, ContentHash)>,
+    deltas: Deltas,
+    published: Arc<AtomicU64>,
+    committed: u64,
+    last_time: TimestampMicros,
+}
+
+/// Blob homes remembered by the writer; older ones are in the views.
+const RECENT_BLOBS_MAX: usize = 4_096;
+/// Longest wait for the views to follow after a failed commit.
+const PUBLISH_WAIT_MAX: Duration = Duration::from_secs(30);
+
+impl EngineSequencer {
+    pub fn new(
+        limits: Limits,
+        views: SharedViews,
+        hot: Arc<HotSet>,
+        deltas: Deltas,
+        published: Arc<AtomicU64>,
+    ) -> Self {
+        let committed = published.load(Ordering::Acquire);
+        Self {
+            cache: StateCache::new(views, hot, limits.state_cache_bytes),
+            limits,
+            staged: DeltaBuilder::default(),
+            staged_conversations: HashSet::new(),
+            recent_keys: HashMap::new(),
+            keys_pruned_to: committed,
+            recent_blobs: HashMap::new(),
+            staged_blobs: Vec::new(),
+            deltas,
+            published,
+            committed,
+            last_time: TimestampMicros::default(),
+        }
+    }
+
+    fn known_key(&self, request: &WriteRequest) -> Result<Option<KeyEntry>, AppendError> {
+        let command = &request.prepared.command;
+        let (Some(key), Some(facts)) = (&command.idempotency_key, &request.key) else {
+            return Ok(None);
+        };
+        if let Some(entry) = self.recent_keys.get(&(command.namespace.clone(), key.clone())) {
+            return Ok(Some(entry.clone()));
+        }
+        if facts.entry.is_some() || facts.reached >= self.keys_pruned_to {
+            return Ok(facts.entry.clone());
+        }
+        let (_, entry) = self.cache.views().key(&command.namespace, key).map_err(|error| {
+            AppendError::Storage { message: error.to_string() }
+        })?;
+        Ok(entry)
+    }
+
+    fn decide(&mut self, request: &mut WriteRequest) -> Result<Decided, Stop> {
+        let ids = request.prepared.conversations();
+        for id in &ids {
+            let loaded = request
+                .loaded
+                .iter()
+                .position(|loaded| loaded.id == *id)
+                .map(|at| request.loaded.swap_remove(at));
+            self.cache.ensure(*id, loaded).map_err(Stop::Failed)?;
+        }
+        let command = &request.prepared.command;
+        for event in &command.events {
+            let other = self.cache.get(event.conversation);
+            if other.is_some_and(|state| state.row.namespace != command.namespace)
+                && matches!(event.body, EventBody::ConversationCreated(_))
+            {
+                let rule = Rule::ConversationIdTaken { conversation: event.conversation };
+                return Err(Stop::Failed(Rejection::batch(rule).into()));
+            }
+        }
+        let known = Known { cache: &self.cache, past: &request.past, namespace: &command.namespace };
+        decide(&known, command, &self.limits).map_err(|undecided| match undecided {
+            Undecided::Rejected(rejection) => Stop::Failed(rejection.into()),
+            Undecided::Needs(need) => Stop::Needs(need),
+        })
+    }
+
+    fn write(
+        &mut self,
+        next_offset: u64,
+        request: &WriteRequest,
+        mut decided: Decided,
+    ) -> Result<Staged<WriteAnswer>, AppendError> {
+        let prepared = &request.prepared;
+        let now = TimestampMicros::now().max(self.last_time);
+        let mut batch = StagedBatch::new(next_offset, prepared.bodies.len());
+        for (index, (placed, body)) in decided.events.iter().zip(&prepared.bodies).enumerate() {
+            let stored = self.stored_body(request, body, &mut batch);
+            let header = header(prepared, index, *placed, now);
+            let previous = match decided.drafts.get(&placed.at.conversation) {
+                Some(draft) => draft.row.chain_hash,
+                None => ContentHash::default(),
+            };
+            let key = (index == 0).then(|| append_key(prepared)).flatten();
+            let record = Record::seal(previous, header, stored, body.hash, key)
+                .map_err(|error| AppendError::Storage { message: error.to_string() })?;
+            if let Some(draft) = decided.drafts.get_mut(&placed.at.conversation) {
+                let position = Position::local(batch.offset());
+                draft.row.chain_hash = record.chain_hash;
+                draft.row.last_position = position;
+                draft.row.updated_at = now;
+                if placed.at.revision == Revision(1) {
+                    draft.row.first_position = position;
+                    draft.row.created_at = now;
+                }
+            }
+            batch.push(record, *placed);
+        }
+        self.last_time = now;
+        self.take(prepared, decided, &batch);
+        let outcome = AppendOutcome { events: batch.appended, repeated_key: false };
+        Ok(Staged { records: batch.records, blobs: batch.blobs, answer: WriteAnswer::Done(outcome) })
+    }
+
+    fn stored_body(
+        &mut self,
+        request: &WriteRequest,
+        body: &PreparedBody,
+        batch: &mut StagedBatch,
+    ) -> RecordBody {
+        if !body.is_blob() {
+            return RecordBody::Inline(body.bytes.clone());
+        }
+        let namespace = request.prepared.command.namespace.clone();
+        let known = self
+            .recent_blobs
+            .get(&(namespace.clone(), body.hash))
+            .or_else(|| request.blob_homes.get(&body.hash))
+            .copied();
+        let home_offset = known.unwrap_or_else(|| {
+            let home_offset = batch.offset();
+            batch.blobs.push(NewBlob {
+                namespace: namespace.clone(),
+                hash: body.hash,
+                home_offset,
+                bytes: body.bytes.clone(),
+            });
+            self.recent_blobs.insert((namespace.clone(), body.hash), home_offset);
+            self.staged_blobs.push((namespace, body.hash));
+            home_offset
+        });
+        let bytes_len = body.bytes.len() as u64;
+        RecordBody::Blob(BlobRef { hash: body.hash, bytes_len, home_offset })
+    }
+
+    /// Takes a batch into the staged group.
+    fn take(&mut self, prepared: &Prepared, decided: Decided, batch: &StagedBatch) {
+        let command = &prepared.command;
+        for (index, placed) in decided.events.iter().enumerate() {
+            let offset = batch.first_offset + index as u64;
+            let header = &batch.records[index].header;
+            self.staged.event(header, offset, &command.events[index].body, *placed);
+        }
+        for blob in &batch.blobs {
+            self.staged.blob(blob.namespace.clone(), blob.hash, blob.home_offset);
+        }
+        if let Some(key) = append_key(prepared) {
+            let entry = KeyEntry {
+                namespace: command.namespace.clone(),
+                key: key.key.clone(),
+                content_hash: key.content_hash,
+                first_offset: batch.first_offset,
+                events: key.events,
+            };
+            self.staged.key(entry.clone());
+            self.recent_keys.insert((command.namespace.clone(), key.key), entry);
+        }
+        for (id, draft) in decided.drafts {
+            self.staged_conversations.insert(id);
+            let state = self.cache.take(id);
+            let state = self.staged.absorb(state, draft);
+            self.cache.put(state);
+        }
+    }
+}
+
+impl Sequencer for EngineSequencer {
+    type Request = WriteRequest;
+    type Answer = WriteAnswer;
+
+    fn stage(&mut self, next_offset: u64, mut request: WriteRequest) -> Staged<WriteAnswer> {
+        match self.known_key(&request) {
+            Ok(None) => {}
+            Ok(Some(entry)) if entry.content_hash == request.prepared.content_hash => {
+                return answer(WriteAnswer::Repeated(entry));
+            }
+            Ok(Some(_)) => {
+                let rejection = Rejection::batch(Rule::IdempotencyConflict);
+                return answer(WriteAnswer::Failed(rejection.into()));
+            }
+            Err(error) => return answer(WriteAnswer::Failed(error)),
+        }
+        let decided = match self.decide(&mut request) {
+            Ok(decided) => decided,
+            Err(Stop::Failed(error)) => return answer(WriteAnswer::Failed(error)),
+            Err(Stop::Needs(need)) => return answer(WriteAnswer::Needs(Box::new(request), need)),
+        };
+        match self.write(next_offset, &request, decided) {
+            Ok(staged) => staged,
+            Err(error) => answer(WriteAnswer::Failed(error)),
+        }
+    }
+
+    fn committed(&mut self, group: &Arc<CommittedGroup>) {
+        let reached = group.first_offset + group.records.len() as u64 - 1;
+        let delta = std::mem::take(&mut self.staged).finish(reached);
+        self.committed = reached;
+        self.staged_conversations.clear();
+        self.staged_blobs.clear();
+        lock(&self.deltas).push_back(delta);
+
+        let published = self.published.load(Ordering::Acquire);
+        self.recent_keys.retain(|_, entry| entry.first_offset > published);
+        self.keys_pruned_to = published;
+        if self.recent_blobs.len() > RECENT_BLOBS_MAX {
+            self.recent_blobs.retain(|_, home| *home > published);
+        }
+        self.cache.shrink(published);
+    }
+
+    fn aborted(&mut self, error: &LogError) {
+        tracing::warn!(%error, "a group was not written; its states are read again");
+        self.staged = DeltaBuilder::default();
+        for blob in self.staged_blobs.drain(..) {
+            self.recent_blobs.remove(&blob);
+        }
+        let committed = self.committed;
+        self.recent_keys.retain(|_, entry| entry.first_offset <= committed);
+        // What is forgotten here is read from the views, so they must have
+        // everything that is committed.
+        let patience = std::time::Instant::now() + PUBLISH_WAIT_MAX;
+        while self.published.load(Ordering::Acquire) < committed
+            && std::time::Instant::now() < patience
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.cache.forget(self.staged_conversations.drain(), committed);
+    }
+
+    fn failure(&self, error: &LogError) -> WriteAnswer {
+        WriteAnswer::Failed(error.clone().into())
+    }
+}
+
+/// Why a request goes no further.
+enum Stop {
+    Failed(AppendError),
+    Needs(Need),
+}
+
+/// What `decide` may look at.
+struct Known<'a> {
+    cache: &'a StateCache,
+    past: &'a BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
+    namespace: &'a Namespace,
+}
+
+impl Lookup for Known<'_> {
+    fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, Need> {
+        Ok(self.cache.get(id).filter(|state| state.row.namespace == *self.namespace))
+    }
+
+    fn branch_at(
+        &self,
+        conversation: ConversationId,
+        branch: BranchId,
+        revision: Revision,
+    ) -> Result<Option<&PastBranch>, Need> {
+        match self.past.get(&(conversation, branch, revision)) {
+            Some(past) => Ok(past.as_ref()),
+            None => Err(Need::BranchAt(conversation, branch, revision)),
+        }
+    }
+}
+
+/// The records of one batch as they are made.
+struct StagedBatch {
+    first_offset: u64,
+    records: Vec<Record>,
+    blobs: Vec<NewBlob>,
+    appended: Vec<Appended>,
+}
+
+impl StagedBatch {
+    fn new(first_offset: u64, events: usize) -> Self {
+        Self {
+            first_offset,
+            records: Vec::with_capacity(events),
+            blobs: Vec::new(),
+            appended: Vec::with_capacity(events),
+        }
+    }
+
+    /// Offset of the record that comes next.
+    fn offset(&self) -> u64 {
+        self.first_offset + self.records.len() as u64
+    }
+
+    fn push(&mut self, record: Record, placed: Placed) {
+        self.appended.push(Appended {
+            event: record.header.id,
+            conversation: placed.at.conversation,
+            branch: placed.branch,
+            revision: placed.at.revision,
+            position: Position::local(self.offset()),
+        });
+        self.records.push(record);
+    }
+}
+
+fn header(prepared: &Prepared, index: usize, placed: Placed, now: TimestampMicros) -> EventHeader {
+    let event = &prepared.command.events[index];
+    EventHeader {
+        id: prepared.bodies[index].id,
+        namespace: prepared.command.namespace.clone(),
+        conversation: placed.at.conversation,
+        branch: placed.branch,
+        revision: placed.at.revision,
+        kind: event.body.kind().number(),
+        recorded_at: now,
+        occurred_at: event.occurred_at,
+        actor: event.actor.clone(),
+        causation_id: event.causation_id,
+        correlation_id: event.correlation_id.clone(),
+    }
+}
+
+fn append_key(prepared: &Prepared) -> Option<AppendKey> {
+    let key = prepared.command.idempotency_key.clone()?;
+    let events = u32::try_from(prepared.bodies.len()).unwrap_or(u32::MAX);
+    Some(AppendKey { key, events, content_hash: prepared.content_hash })
+}
+
+fn answer(answer: WriteAnswer) -> Staged<WriteAnswer> {
+    Staged { records: Vec::new(), blobs: Vec::new(), answer }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,175 @@
+//! Conversation states: the writer's cache, and what callers load ahead of it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use arc_swap::ArcSwap;
+
+use super::error::AppendError;
+use crate::{
+    domain::{ConversationId, ConversationState},
+    views::{KeyEntry, Views},
+};
+
+/// The views, which a rebuild replaces as a whole.
+pub(super) type SharedViews = Arc<ArcSwap<Views>>;
+
+/// A conversation as the views had it.
+#[derive(Debug)]
+pub(super) struct LoadedState {
+    pub id: ConversationId,
+    /// What the views had reached then.
+    pub reached: u64,
+    pub state: Option<ConversationState>,
+}
+
+/// An idempotency key as the views had it.
+#[derive(Debug)]
+pub(super) struct KeyFacts {
+    /// What the views had reached then.
+    pub reached: u64,
+    pub entry: Option<KeyEntry>,
+}
+
+/// Which conversations the writer has at hand: a hint that saves callers the
+/// loading. It may be out of date; the writer then reads for itself.
+#[derive(Debug, Default)]
+pub(super) struct HotSet(RwLock<HashSet<ConversationId>>);
+
+impl HotSet {
+    pub fn contains(&self, id: ConversationId) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+
+    fn insert(&self, id: ConversationId) {
+        if !self.contains(id) {
+            self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id);
+        }
+    }
+
+    fn remove(&self, id: ConversationId) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+/// Hot states, owned by the writer: always as of the last staged batch.
+///
+/// A state is dropped only when the views have all of its events, so a state
+/// that is not here can be read from there.
+pub(super) struct StateCache {
+    views: SharedViews,
+    bytes_max: usize,
+    bytes: usize,
+    clock: u64,
+    states: HashMap<ConversationId, Cached>,
+    hot: Arc<HotSet>,
+    /// The last event of any state that was dropped: what a caller loaded
+    /// before the views reached it may be out of date.
+    dropped_to: u64,
+}
+
+struct Cached {
+    state: ConversationState,
+    bytes: usize,
+    used: u64,
+}
+
+impl StateCache {
+    pub fn new(views: SharedViews, hot: Arc<HotSet>, bytes_max: usize) -> Self {
+        let states = HashMap::new();
+        Self { views, bytes_max, bytes: 0, clock: 0, states, hot, dropped_to: 0 }
+    }
+
+    pub fn views(&self) -> Arc<Views> {
+        self.views.load_full()
+    }
+
+    pub fn get(&self, id: ConversationId) -> Option<&ConversationState> {
+        self.states.get(&id).map(|cached| &cached.state)
+    }
+
+    /// Makes sure that a conversation is here, if it exists. What the caller
+    /// loaded saves the read; without it the views are asked.
+    pub fn ensure(
+        &mut self,
+        id: ConversationId,
+        loaded: Option<LoadedState>,
+    ) -> Result<(), AppendError> {
+        self.clock += 1;
+        if let Some(cached) = self.states.get_mut(&id) {
+            cached.used = self.clock;
+            return Ok(());
+        }
+        let state = match loaded {
+            Some(loaded) if loaded.reached >= self.dropped_to => loaded.state,
+            _ => self
+                .views()
+                .state(id)
+                .map_err(|error| AppendError::Storage { message: error.to_string() })?,
+        };
+        if let Some(state) = state {
+            self.put(state);
+        }
+        Ok(())
+    }
+
+    /// Takes a state out, to change it.
+    pub fn take(&mut self, id: ConversationId) -> Option<ConversationState> {
+        let cached = self.states.remove(&id)?;
+        self.bytes -= cached.bytes;
+        Some(cached.state)
+    }
+
+    /// Puts a state in.
+    pub fn put(&mut self, state: ConversationState) {
+        self.clock += 1;
+        let bytes = state.estimated_bytes();
+        self.bytes += bytes;
+        self.hot.insert(state.row.id);
+        let cached = Cached { bytes, used: self.clock, state };
+        if let Some(old) = self.states.insert(cached.state.row.id, cached) {
+            self.bytes -= old.bytes;
+        }
+    }
+
+    /// Drops the states unused for longest until the bound is kept with some
+    /// room, but none with events that the views do not have.
+    pub fn shrink(&mut self, published: u64) {
+        if self.bytes <= self.bytes_max {
+            return;
+        }
+        let mut by_use: Vec<_> = self
+            .states
+            .iter()
+            .filter(|(_, cached)| cached.state.row.last_position.offset <= published)
+            .map(|(id, cached)| (cached.used, *id))
+            .collect();
+        by_use.sort_unstable();
+        for (_, id) in by_use {
+            if self.bytes <= self.bytes_max / 4 * 3 {
+                break;
+            }
+            self.drop_state(id);
+        }
+    }
+
+    /// Drops states whose last changes never happened.
+    pub fn forget(&mut self, ids: impl Iterator<Item = ConversationId>, committed: u64) {
+        for id in ids {
+            self.hot.remove(id);
+            if let Some(cached) = self.states.remove(&id) {
+                self.bytes -= cached.bytes;
+            }
+        }
+        self.dropped_to = self.dropped_to.max(committed);
+    }
+
+    fn drop_state(&mut self, id: ConversationId) {
+        self.hot.remove(id);
+        if let Some(state) = self.take(id) {
+            self.dropped_to = self.dropped_to.max(state.row.last_position.offset);
+        }
+    }
+}

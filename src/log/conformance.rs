@@ -1,0 +1,238 @@
+//! What every backend must do, as one suite: a new backend passes it before it
+//! is used.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{
+    frame,
+    port::{EventLog, FrameBatch, LogError, NewBlob},
+    reader::LogReader,
+    record::{BlobRef, Record, RecordBody},
+    samples,
+};
+use crate::domain::{Namespace, ShardId};
+
+const SHARD: ShardId = ShardId(0);
+
+/// Runs the suite; `make` gives an empty log each time.
+pub(crate) async fn run_all<L: EventLog>(make: impl Fn() -> L) {
+    an_empty_log_has_no_head(&make()).await;
+    what_is_appended_is_read_back(make()).await;
+    a_read_starts_at_the_frame_that_holds_the_offset(&make()).await;
+    a_read_stops_at_its_bound(&make()).await;
+    a_wrong_head_appends_nothing(&make()).await;
+    an_earlier_owner_cannot_append(&make()).await;
+    a_gap_is_refused(&make()).await;
+    blobs_come_back_in_their_namespace_only(&make()).await;
+    a_blob_goes_with_its_batch(&make()).await;
+    a_tail_wakes_when_the_head_moves(make()).await;
+    stats_grow(&make()).await;
+    a_closed_log_says_so(&make()).await;
+}
+
+async fn append(log: &impl EventLog, records: &[Record]) -> u64 {
+    let owner = log.acquire(SHARD).await.unwrap();
+    let batch = samples::batch(owner.head + 1, records);
+    log.append(SHARD, owner.epoch, owner.head, batch)
+        .await
+        .unwrap()
+}
+
+async fn an_empty_log_has_no_head(log: &impl EventLog) {
+    // Offsets start at 1: whoever reads from 0 or 1 of an empty log gets nothing.
+    assert_eq!(log.acquire(SHARD).await.unwrap().head, 0);
+    assert!(log.read(SHARD, 0, 1 << 20).await.unwrap().is_empty());
+    assert!(log.read(SHARD, 1, 1 << 20).await.unwrap().is_empty());
+}
+
+async fn what_is_appended_is_read_back(log: impl EventLog) {
+    // Many groups of many sizes: every record comes back, in order, unchanged.
+    let mut all = Vec::new();
+    for size in [1, 2, 300, 7, 1] {
+        let records = samples::records(size, 700);
+        append(&log, &records).await;
+        all.extend(records);
+    }
+    let reader = LogReader::new(Arc::new(log), SHARD, 1 << 20);
+    let read = reader.records(1, usize::MAX, usize::MAX).await.unwrap();
+    assert_eq!(read.len(), all.len());
+    for (index, (offset, record)) in read.iter().enumerate() {
+        assert_eq!(*offset, index as u64 + 1);
+        assert_eq!(record, &all[index]);
+    }
+    assert_eq!(reader.record(150).await.unwrap(), all[149]);
+    assert_eq!(
+        reader.records(5, 3, usize::MAX).await.unwrap(),
+        read[4..7].to_vec()
+    );
+    let beyond = all.len() as u64 + 1;
+    assert!(matches!(
+        reader.record(beyond).await,
+        Err(LogError::NotFound { .. })
+    ));
+    assert!(reader.records(beyond, 1, 1).await.unwrap().is_empty());
+}
+
+async fn a_read_starts_at_the_frame_that_holds_the_offset(log: &impl EventLog) {
+    // Frames are the unit: an offset in the middle of one gives all of it.
+    append(log, &samples::records(3, 10)).await;
+    append(log, &samples::records(4, 10)).await;
+    for (from, first) in [(0, 1), (1, 1), (3, 1), (4, 4), (7, 4)] {
+        let frames = log.read(SHARD, from, 1 << 20).await.unwrap();
+        assert_eq!(frames[0].first_offset, first, "read from {from}");
+        assert_eq!(frames.last().unwrap().last_offset(), 7);
+    }
+    assert!(log.read(SHARD, 8, 1 << 20).await.unwrap().is_empty());
+}
+
+async fn a_read_stops_at_its_bound(log: &impl EventLog) {
+    // A reader of a large log must be able to take it in small bites.
+    for _ in 0..10 {
+        append(log, &samples::records(1, 1000)).await;
+    }
+    assert_eq!(log.read(SHARD, 1, 0).await.unwrap().len(), 1);
+    assert_eq!(log.read(SHARD, 1, 1).await.unwrap().len(), 1);
+    let some = log.read(SHARD, 1, 2500).await.unwrap().len();
+    assert!((2..10).contains(&some), "{some} frames");
+}
+
+async fn a_wrong_head_appends_nothing(log: &impl EventLog) {
+    // A writer whose idea of the log is old must not write over it.
+    append(log, &samples::records(2, 10)).await;
+    let owner = log.acquire(SHARD).await.unwrap();
+    for wrong in [0, 1, 3] {
+        let batch = samples::batch(wrong + 1, &samples::records(1, 10));
+        let error = log.append(SHARD, owner.epoch, wrong, batch).await;
+        assert!(
+            matches!(error, Err(LogError::HeadMismatch { expected, actual: 2 }) if expected == wrong),
+            "{error:?}"
+        );
+    }
+    assert_eq!(log.acquire(SHARD).await.unwrap().head, 2);
+}
+
+async fn an_earlier_owner_cannot_append(log: &impl EventLog) {
+    // Two owners must never interleave: the later one fences off the earlier.
+    let first = log.acquire(SHARD).await.unwrap();
+    let second = log.acquire(SHARD).await.unwrap();
+    assert!(second.epoch > first.epoch);
+    let batch = samples::batch(1, &samples::records(1, 10));
+    let error = log.append(SHARD, first.epoch, 0, batch.clone()).await;
+    assert!(matches!(error, Err(LogError::NotOwner { .. })), "{error:?}");
+    assert_eq!(
+        log.append(SHARD, second.epoch, 0, batch).await.unwrap(),
+        1
+    );
+}
+
+async fn a_gap_is_refused(log: &impl EventLog) {
+    // Offsets have no gaps, whatever a writer hands in.
+    let owner = log.acquire(SHARD).await.unwrap();
+    let batch = samples::batch(2, &samples::records(1, 10));
+    let error = log.append(SHARD, owner.epoch, 0, batch).await;
+    assert!(matches!(error, Err(LogError::Gap { .. })), "{error:?}");
+    assert_eq!(log.acquire(SHARD).await.unwrap().head, 0);
+}
+
+/// A record whose body is apart, and that body.
+fn large(namespace: &Namespace, home_offset: u64, body: &Bytes) -> (Record, NewBlob) {
+    let hash = Record::hash_body(body);
+    let mut header = samples::header(1);
+    header.namespace = namespace.clone();
+    let place = RecordBody::Blob(BlobRef {
+        hash,
+        bytes_len: body.len() as u64,
+        home_offset,
+    });
+    let record = Record::seal(Default::default(), header, place, hash, None).unwrap();
+    let blob = NewBlob {
+        namespace: namespace.clone(),
+        hash,
+        home_offset,
+        bytes: body.clone(),
+    };
+    (record, blob)
+}
+
+async fn blobs_come_back_in_their_namespace_only(log: &impl EventLog) {
+    // Sizes around the pieces that they are cut in, packable and not.
+    let ours = Namespace::default();
+    let theirs = Namespace::new("theirs").unwrap();
+    let mut head = 0;
+    for bytes in [0, 1, 28 * 1024, 28 * 1024 + 1, 100_000, 3_000_000] {
+        for body in [samples::noise(bytes), samples::prose(bytes)] {
+            let owner = log.acquire(SHARD).await.unwrap();
+            let (record, blob) = large(&ours, head + 1, &body);
+            let mut batch = samples::batch(head + 1, &[record]);
+            batch.blobs.push(blob.clone());
+            head = log
+                .append(SHARD, owner.epoch, head, batch)
+                .await
+                .unwrap();
+            let read = log.blob(SHARD, &ours, blob.hash, head).await.unwrap();
+            assert!(read == body, "{bytes} bytes");
+            if bytes > 0 {
+                let error = log.blob(SHARD, &theirs, blob.hash, head).await;
+                assert!(matches!(error, Err(LogError::Damaged { .. })), "{error:?}");
+            }
+        }
+    }
+}
+
+async fn a_blob_goes_with_its_batch(log: &impl EventLog) {
+    // All or nothing holds for blobs too: a refused batch leaves none behind.
+    let namespace = Namespace::default();
+    let body = samples::noise(70_000);
+    let (record, blob) = large(&namespace, 1, &body);
+    let owner = log.acquire(SHARD).await.unwrap();
+    let batch = FrameBatch {
+        frames: frame::encode_group(5, &[record]).unwrap(),
+        blobs: vec![blob.clone()],
+    };
+    assert!(log.append(SHARD, owner.epoch, 0, batch).await.is_err());
+    assert!(log.blob(SHARD, &namespace, blob.hash, 1).await.is_err());
+}
+
+async fn a_tail_wakes_when_the_head_moves(log: impl EventLog) {
+    // Subscribers sleep until there is something, and miss nothing.
+    let log = Arc::new(log);
+    append(&*log, &samples::records(2, 10)).await;
+    assert_eq!(log.tail(SHARD, 0).await.unwrap(), 2);
+    let waiting = tokio::spawn({
+        let log = Arc::clone(&log);
+        async move { log.tail(SHARD, 2).await }
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!waiting.is_finished());
+    append(&*log, &samples::records(3, 10)).await;
+    assert_eq!(waiting.await.unwrap().unwrap(), 5);
+}
+
+async fn stats_grow(log: &impl EventLog) {
+    // Whoever watches the disk needs to see the log grow.
+    let before = log.stats(SHARD).await.unwrap();
+    let records: Vec<_> = (0..400).map(|_| samples::noisy_record(10_000)).collect();
+    append(log, &records).await;
+    let after = log.stats(SHARD).await.unwrap();
+    assert!(after.bytes > before.bytes, "{before:?} {after:?}");
+    assert!(after.segments >= 1);
+}
+
+async fn a_closed_log_says_so(log: &impl EventLog) {
+    // After a close nothing hangs and nothing is silently lost.
+    append(log, &samples::records(1, 10)).await;
+    let owner = log.acquire(SHARD).await.unwrap();
+    log.close().await.unwrap();
+    let batch = samples::batch(2, &samples::records(1, 10));
+    for error in [
+        log.acquire(SHARD).await.err(),
+        log.append(SHARD, owner.epoch, 1, batch).await.err(),
+        log.read(SHARD, 1, 1).await.err(),
+        log.tail(SHARD, 1).await.err(),
+        log.stats(SHARD).await.err(),
+    ] {
+        assert!(matches!(error, Some(LogError::Closed)), "{error:?}");
+    }
+}

@@ -1,0 +1,374 @@
+//! Frames: records packed together, the unit that every backend stores.
+//!
+//! A frame is a 32-byte header and the records, compressed together when that
+//! pays. See `docs/FORMAT.md` for the bytes.
+
+use std::{cell::RefCell, ops::Range};
+
+use bytes::Bytes;
+
+use super::{
+    codec,
+    port::{EncodedFrame, LogError},
+    record::Record,
+};
+
+/// The newest format that this program reads, and the one it writes.
+pub const FORMAT_VERSION: u8 = 1;
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 32;
+/// A stored frame stays below this, so that redb, which rounds a value up to a
+/// power of two of its 4 KiB pages, keeps it in 32 KiB. A record that is larger
+/// by itself has a frame of its own. In bytes, header included.
+pub const STORED_BYTES_MAX: usize = 28 * 1024;
+/// Records are packed until they have about this, before compression. In bytes.
+pub const RAW_BYTES_TARGET: usize = 64 * 1024;
+/// No frame unpacks to more: the largest record, twice over. In bytes.
+pub const RAW_BYTES_MAX: usize = 256 * 1024;
+
+const MAGIC: [u8; 3] = *b"TRF";
+const CODEC_NONE: u8 = 0;
+const CODEC_ZSTD: u8 = 1;
+const ZSTD_LEVEL: i32 = 1;
+/// Compression is not tried below this, in bytes: a zstd frame's own header
+/// eats what could be saved.
+const COMPRESS_BYTES_MIN: usize = 96;
+/// The quick check looks at this many bytes at most.
+const SAMPLE_BYTES: usize = 4096;
+/// Under this many bytes a sample says nothing about entropy.
+const SAMPLE_BYTES_MIN: usize = 512;
+/// More bits a byte than this in the sample: random or compressed already.
+/// Base64 has 6, random bytes over 7.5 even in the smallest sample.
+const INCOMPRESSIBLE_BITS: f32 = 7.3;
+
+thread_local! {
+    /// A compression context is several hundred KiB: one for each thread.
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> =
+        const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
+        const { RefCell::new(None) };
+}
+
+/// A frame's records.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedFrame {
+    /// Offset of the first record.
+    pub first_offset: u64,
+    /// In order.
+    pub records: Vec<Record>,
+    /// Bytes that they take unpacked; their bodies share one buffer of this size.
+    pub raw_bytes: usize,
+}
+
+impl DecodedFrame {
+    /// Offset of the last record.
+    #[must_use]
+    pub fn last_offset(&self) -> u64 {
+        (self.first_offset + self.records.len() as u64).saturating_sub(1)
+    }
+
+    /// The record at an offset, if it is in this frame.
+    #[must_use]
+    pub fn record(&self, offset: u64) -> Option<&Record> {
+        let index = offset.checked_sub(self.first_offset)?;
+        self.records.get(usize::try_from(index).ok()?)
+    }
+}
+
+/// Packs records, the first of which has `first_offset`, into frames.
+///
+/// # Errors
+/// [`LogError::TooLarge`] when a record is over what a frame can hold.
+pub fn encode_group(
+    first_offset: u64,
+    records: &[Record],
+) -> Result<Vec<EncodedFrame>, LogError> {
+    let mut raw = Vec::with_capacity(records.len() * 512);
+    let mut ends = Vec::with_capacity(records.len());
+    for record in records {
+        let start = raw.len();
+        codec::encode_record(record, &mut raw)?;
+        let bytes = raw.len() - start;
+        if bytes > RAW_BYTES_MAX {
+            return Err(LogError::TooLarge {
+                what: "inline body and header",
+                bytes,
+                max: RAW_BYTES_MAX,
+            });
+        }
+        ends.push(raw.len());
+    }
+    pack(first_offset, &raw, &ends)
+}
+
+/// Cuts encoded records into frames. How well one packs says where to cut the
+/// next.
+fn pack(first_offset: u64, raw: &[u8], ends: &[usize]) -> Result<Vec<EncodedFrame>, LogError> {
+    let room = STORED_BYTES_MAX - HEADER_BYTES;
+    let mut frames = Vec::new();
+    let mut next = 0;
+    let mut target = RAW_BYTES_TARGET;
+    while next < ends.len() {
+        let bytes = run(ends, next, target);
+        let end = next + bytes.len;
+        let payload = Payload::of(&raw[bytes.range.clone()])?;
+        let stored = payload.bytes(&raw[bytes.range.clone()]).len();
+        // A sixteenth of slack: the next run may pack a little worse.
+        let fitting = bytes.range.len() * room / stored.max(1) / 16 * 15;
+        if stored > room && bytes.len > 1 {
+            target = fitting.min(bytes.range.len() - 1);
+            continue;
+        }
+        frames.push(seal_frame(
+            first_offset + next as u64,
+            bytes.len,
+            &raw[bytes.range.clone()],
+            &payload,
+        ));
+        target = fitting.clamp(1, RAW_BYTES_TARGET);
+        next = end;
+    }
+    Ok(frames)
+}
+
+struct Run {
+    range: Range<usize>,
+    len: usize,
+}
+
+/// The records from `first` on that fit in `target` bytes; at least one.
+fn run(ends: &[usize], first: usize, target: usize) -> Run {
+    let start = if first == 0 { 0 } else { ends[first - 1] };
+    let len = ends[first..]
+        .partition_point(|end| end - start <= target)
+        .max(1);
+    Run {
+        range: start..ends[first + len - 1],
+        len,
+    }
+}
+
+enum Payload {
+    Raw,
+    Zstd(Vec<u8>),
+}
+
+impl Payload {
+    fn of(raw: &[u8]) -> Result<Self, LogError> {
+        if raw.len() < COMPRESS_BYTES_MIN || looks_incompressible(raw) {
+            return Ok(Self::Raw);
+        }
+        let packed = compress(raw).map_err(|e| LogError::from_io("compressing a frame", e))?;
+        Ok(if packed.len() < raw.len() {
+            Self::Zstd(packed)
+        } else {
+            Self::Raw
+        })
+    }
+
+    fn bytes<'a>(&'a self, raw: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::Raw => raw,
+            Self::Zstd(packed) => packed,
+        }
+    }
+}
+
+pub(crate) fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|slot| {
+        let compressor = match slot {
+            Some(compressor) => compressor,
+            None => slot.insert(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
+        };
+        compressor.compress(raw)
+    })
+}
+
+pub(crate) fn decompress(packed: &[u8], raw_len: usize) -> std::io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|slot| {
+        let decompressor = match slot {
+            Some(decompressor) => decompressor,
+            None => slot.insert(zstd::bulk::Decompressor::new()?),
+        };
+        decompressor.decompress(packed, raw_len)
+    })
+}
+
+/// Entropy of a sample from all over the bytes: cheaper than to try.
+pub(crate) fn looks_incompressible(raw: &[u8]) -> bool {
+    if raw.len() < SAMPLE_BYTES_MIN {
+        return false;
+    }
+    let stride = raw.len().div_ceil(SAMPLE_BYTES);
+    let mut counts = [0_u16; 256];
+    let mut total = 0_u16;
+    for byte in raw.iter().step_by(stride) {
+        counts[usize::from(*byte)] += 1;
+        total += 1;
+    }
+    let total = f32::from(total);
+    let bits: f32 = counts
+        .iter()
+        .filter(|count| **count > 0)
+        .map(|count| {
+            let share = f32::from(*count) / total;
+            -share * share.log2()
+        })
+        .sum();
+    bits > INCOMPRESSIBLE_BITS
+}
+
+fn seal_frame(first_offset: u64, count: usize, raw: &[u8], payload: &Payload) -> EncodedFrame {
+    let body = payload.bytes(raw);
+    let codec = match payload {
+        Payload::Raw => CODEC_NONE,
+        Payload::Zstd(_) => CODEC_ZSTD,
+    };
+    // The bounds of a frame keep count and lengths far below u32::MAX.
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend_from_slice(&MAGIC);
+    bytes.push(FORMAT_VERSION);
+    bytes.push(codec);
+    bytes.extend_from_slice(&[0; 3]);
+    bytes.extend_from_slice(&first_offset.to_le_bytes());
+    bytes.extend_from_slice(&(count as u32).to_le_bytes());
+    bytes.extend_from_slice(&(raw.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes), body);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    bytes.extend_from_slice(body);
+    EncodedFrame {
+        first_offset,
+        count: count as u32,
+        bytes: Bytes::from(bytes),
+    }
+}
+
+/// A frame's header, as far as it can be read without its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Offset of the first record.
+    pub first_offset: u64,
+    /// How many records.
+    pub count: u32,
+    codec: u8,
+    raw_len: usize,
+    payload_len: usize,
+    crc: u32,
+}
+
+impl FrameHeader {
+    /// Reads the header of a frame that is stored under `first_offset`. Does not
+    /// check the CRC; [`decode`] does.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] or [`LogError::NewerFormat`].
+    pub fn read(first_offset: u64, bytes: &[u8]) -> Result<Self, LogError> {
+        let damaged = |what: &str| LogError::damaged(first_offset, what);
+        let header: &[u8; HEADER_BYTES] = bytes
+            .first_chunk()
+            .ok_or_else(|| damaged("a frame is shorter than its header"))?;
+        if header[..3] != MAGIC {
+            return Err(damaged("a frame does not begin as frames do"));
+        }
+        if header[3] > FORMAT_VERSION {
+            return Err(LogError::NewerFormat {
+                offset: first_offset,
+                version: header[3],
+                supported: FORMAT_VERSION,
+            });
+        }
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let read = Self {
+            first_offset: u64::from(word(8)) | u64::from(word(12)) << 32,
+            count: word(16),
+            codec: header[4],
+            raw_len: word(20) as usize,
+            payload_len: word(24) as usize,
+            crc: word(28),
+        };
+        if read.first_offset != first_offset {
+            return Err(damaged("a frame is stored under another offset than its own"));
+        }
+        if read.count == 0 || header[3] == 0 || header[5..8] != [0; 3] {
+            return Err(damaged("a frame's header has impossible values"));
+        }
+        Ok(read)
+    }
+}
+
+/// Checks a frame and unpacks it.
+///
+/// # Errors
+/// [`LogError::Damaged`] when a bit is wrong, [`LogError::NewerFormat`] when a
+/// newer version wrote it.
+pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
+    let damaged = |what: &str| LogError::damaged(frame.first_offset, what);
+    let header = FrameHeader::read(frame.first_offset, &frame.bytes)?;
+    let payload = frame.bytes.slice(HEADER_BYTES..);
+    if payload.len() != header.payload_len {
+        return Err(damaged("a frame's length is not what its header says"));
+    }
+    let crc = crc32c::crc32c_append(
+        crc32c::crc32c(&frame.bytes[..HEADER_BYTES - 4]),
+        &payload,
+    );
+    if crc != header.crc {
+        return Err(damaged("a frame's CRC32C does not match"));
+    }
+    if header.count != frame.count {
+        return Err(damaged("a frame's count is not what its header says"));
+    }
+    let raw = unpack(&header, payload)?;
+    let records = decode_records(&header, &raw)?;
+    Ok(DecodedFrame {
+        first_offset: header.first_offset,
+        records,
+        raw_bytes: raw.len(),
+    })
+}
+
+fn unpack(header: &FrameHeader, payload: Bytes) -> Result<Bytes, LogError> {
+    let damaged = |what: &str| LogError::damaged(header.first_offset, what);
+    if header.raw_len > RAW_BYTES_MAX {
+        return Err(damaged("a frame claims to be larger than any can be"));
+    }
+    let raw = match header.codec {
+        CODEC_NONE => payload,
+        CODEC_ZSTD => decompress(&payload, header.raw_len)
+            .map(Bytes::from)
+            .map_err(|_| damaged("a frame cannot be decompressed"))?,
+        _ => return Err(damaged("a frame has an unknown codec")),
+    };
+    if raw.len() != header.raw_len {
+        return Err(damaged("a frame unpacks to another length than it says"));
+    }
+    Ok(raw)
+}
+
+fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogError> {
+    let count = header.count as usize;
+    if count > raw.len() / codec::RECORD_BYTES_MIN {
+        return Err(LogError::damaged(
+            header.first_offset,
+            "a frame claims more records than fit in it",
+        ));
+    }
+    let mut records = Vec::with_capacity(count);
+    let mut at = 0;
+    for index in 0..count {
+        let record = codec::decode_record(raw, &mut at).map_err(|error| {
+            LogError::damaged(header.first_offset + index as u64, error.to_string())
+        })?;
+        records.push(record);
+    }
+    if at != raw.len() {
+        return Err(LogError::damaged(
+            header.first_offset,
+            "a frame has bytes behind its last record",
+        ));
+    }
+    Ok(records)
+}

@@ -1,0 +1,216 @@
+//! The log in memory: for tests, and for builds without a durable backend.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::port::{
+    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats,
+};
+use crate::domain::{ContentHash, Namespace, ShardId};
+
+/// A log that is gone when it is dropped.
+#[derive(Debug, Default)]
+pub struct MemoryLog {
+    shards: Mutex<HashMap<ShardId, Shard>>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    epoch: Epoch,
+    frames: BTreeMap<u64, EncodedFrame>,
+    blobs: HashMap<(Namespace, ContentHash), Bytes>,
+    bytes: u64,
+    head: watch::Sender<Head>,
+}
+
+/// What waits on the head.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    offset: u64,
+    closed: bool,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            epoch: Epoch::default(),
+            frames: BTreeMap::new(),
+            blobs: HashMap::new(),
+            bytes: 0,
+            head: watch::channel(Head::default()).0,
+        }
+    }
+}
+
+impl Shard {
+    fn open(&self) -> Result<u64, LogError> {
+        let head = *self.head.borrow();
+        if head.closed {
+            return Err(LogError::Closed);
+        }
+        Ok(head.offset)
+    }
+}
+
+impl MemoryLog {
+    /// An empty log.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn shards(&self) -> MutexGuard<'_, HashMap<ShardId, Shard>> {
+        // Nothing in a critical section can panic half way through a change.
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl EventLog for MemoryLog {
+    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+        let mut shards = self.shards();
+        let state = shards.entry(shard).or_default();
+        let head = state.open()?;
+        state.epoch.0 += 1;
+        Ok(Acquired {
+            epoch: state.epoch,
+            head,
+        })
+    }
+
+    async fn append(
+        &self,
+        shard: ShardId,
+        epoch: Epoch,
+        head: u64,
+        batch: FrameBatch,
+    ) -> Result<u64, LogError> {
+        let mut shards = self.shards();
+        let state = shards.entry(shard).or_default();
+        let actual = state.open()?;
+        check_owner(shard, epoch, state.epoch)?;
+        if actual != head {
+            return Err(LogError::HeadMismatch {
+                expected: head,
+                actual,
+            });
+        }
+        batch.check(head)?;
+        let new_head = batch.new_head(head);
+        for blob in batch.blobs {
+            state.bytes += blob.bytes.len() as u64;
+            state.blobs.insert((blob.namespace, blob.hash), blob.bytes);
+        }
+        for frame in batch.frames {
+            state.bytes += frame.bytes.len() as u64;
+            state.frames.insert(frame.first_offset, frame);
+        }
+        state.head.send_modify(|head| head.offset = new_head);
+        Ok(new_head)
+    }
+
+    async fn read(
+        &self,
+        shard: ShardId,
+        from_offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<EncodedFrame>, LogError> {
+        let mut shards = self.shards();
+        let state = shards.entry(shard).or_default();
+        if from_offset > state.open()? {
+            return Ok(Vec::new());
+        }
+        let first = state
+            .frames
+            .range(..=from_offset)
+            .next_back()
+            .map_or(0, |(first, _)| *first);
+        let mut bytes = 0;
+        Ok(state
+            .frames
+            .range(first..)
+            .map(|(_, frame)| frame.clone())
+            .take_while(|frame| {
+                let take = bytes < bytes_max.max(1);
+                bytes += frame.bytes.len();
+                take
+            })
+            .collect())
+    }
+
+    async fn blob(
+        &self,
+        shard: ShardId,
+        namespace: &Namespace,
+        hash: ContentHash,
+        home_offset: u64,
+    ) -> Result<Bytes, LogError> {
+        let mut shards = self.shards();
+        let state = shards.entry(shard).or_default();
+        state.open()?;
+        state
+            .blobs
+            .get(&(namespace.clone(), hash))
+            .cloned()
+            .ok_or_else(|| LogError::damaged(home_offset, "a large body is missing"))
+    }
+
+    async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {
+        let mut head = self.shards().entry(shard).or_default().head.subscribe();
+        let reached = head
+            .wait_for(|head| head.closed || head.offset > after_offset)
+            .await
+            .map_err(|_| LogError::Closed)?;
+        if reached.closed {
+            return Err(LogError::Closed);
+        }
+        Ok(reached.offset)
+    }
+
+    async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
+        let mut shards = self.shards();
+        let state = shards.entry(shard).or_default();
+        state.open()?;
+        Ok(LogStats {
+            bytes: state.bytes,
+            segments: u64::from(!state.frames.is_empty()),
+        })
+    }
+
+    async fn close(&self) -> Result<(), LogError> {
+        for state in self.shards().values() {
+            state.head.send_modify(|head| head.closed = true);
+        }
+        Ok(())
+    }
+}
+
+/// Fails unless `epoch` is the owner's.
+pub(super) fn check_owner(shard: ShardId, epoch: Epoch, current: Epoch) -> Result<(), LogError> {
+    if epoch == current && epoch != Epoch::default() {
+        return Ok(());
+    }
+    Err(LogError::NotOwner {
+        shard,
+        epoch,
+        current,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::conformance;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_log_in_memory_conforms() {
+        // The suite is what the port means; both backends must agree on it.
+        conformance::run_all(MemoryLog::new).await;
+    }
+}

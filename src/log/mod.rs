@@ -1,0 +1,36 @@
+//! The log: every event once, in one order, durable.
+//!
+//! What lives here: the port that a backend fills ([`EventLog`]), the backends
+//! ([`memory`], [`redb`]), records and frames with their bytes ([`record`],
+//! [`frame`]), the reader with its cache and the group-committing writer.
+//!
+//! What does not: what an event means. The log knows a record's header and the
+//! hash of its body, never the body. `docs/FORMAT.md` states the bytes.
+
+mod codec;
+#[cfg(test)]
+pub mod conformance;
+pub mod frame;
+pub mod memory;
+pub mod port;
+pub mod reader;
+#[cfg(test)]
+mod samples;
+pub mod record;
+#[cfg(feature = "redb")]
+pub mod redb;
+pub mod writer;
+
+pub use frame::DecodedFrame;
+pub use memory::MemoryLog;
+pub use port::{
+    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats, NewBlob,
+};
+pub use reader::LogReader;
+pub use record::{AppendKey, BlobRef, Record, RecordBody};
+#[cfg(feature = "redb")]
+pub use self::redb::{RedbLog, RedbLogOptions};
+pub use writer::{
+    CommittedGroup, GroupWriter, PublishError, Publisher, QueueFull, Sequencer, ShardOwner, Staged,
+    WriterGone, WriterLimits,
+};

@@ -1,0 +1,347 @@
+//! The port: what a log backend does, over frames that it does not look into.
+//!
+//! A shard is a totally ordered part of the log with one owner at a time. The
+//! embedded log is one shard, owned by this process. Nothing here assumes that
+//! the order is decided in this process.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::domain::{ContentHash, Namespace, ShardId};
+
+/// Which owner of a shard: a later one fences off the earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Epoch(pub u64);
+
+/// What an owner got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquired {
+    /// To be shown with every append.
+    pub epoch: Epoch,
+    /// The last used offset; 0 when the shard is empty. Offsets start at 1.
+    pub head: u64,
+}
+
+/// Some consecutive records as they are stored. See [`crate::log::frame`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedFrame {
+    /// Offset of its first record.
+    pub first_offset: u64,
+    /// How many records it holds, at least 1.
+    pub count: u32,
+    /// Frame header and payload.
+    pub bytes: Bytes,
+}
+
+impl EncodedFrame {
+    /// Offset of its last record.
+    #[must_use]
+    pub fn last_offset(&self) -> u64 {
+        self.first_offset + u64::from(self.count.saturating_sub(1))
+    }
+}
+
+/// A large body, stored once for each content of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewBlob {
+    /// The tenant it belongs to. The same content of another one is another blob.
+    pub namespace: Namespace,
+    /// BLAKE3 of `bytes`.
+    pub hash: ContentHash,
+    /// Offset of the record that first names it; in the same batch.
+    pub home_offset: u64,
+    /// The body, not compressed.
+    pub bytes: Bytes,
+}
+
+/// What is appended at once: all of it or nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FrameBatch {
+    /// In order, without gaps; the first one starts at head + 1.
+    pub frames: Vec<EncodedFrame>,
+    /// Bodies that their records name.
+    pub blobs: Vec<NewBlob>,
+}
+
+impl FrameBatch {
+    /// The head after this batch.
+    #[must_use]
+    pub fn new_head(&self, head: u64) -> u64 {
+        self.frames.last().map_or(head, EncodedFrame::last_offset)
+    }
+
+    /// Checks what every backend checks: frames follow the head and each other
+    /// without a gap, and every blob is named from within the batch.
+    ///
+    /// # Errors
+    /// [`LogError::Gap`] with the offset that was wanted.
+    pub fn check(&self, head: u64) -> Result<(), LogError> {
+        let mut next = head + 1;
+        for frame in &self.frames {
+            if frame.first_offset != next || frame.count == 0 {
+                return Err(LogError::Gap {
+                    expected: next,
+                    actual: frame.first_offset,
+                });
+            }
+            next = frame.last_offset() + 1;
+        }
+        match self
+            .blobs
+            .iter()
+            .find(|blob| blob.home_offset <= head || blob.home_offset >= next)
+        {
+            Some(blob) => Err(LogError::Gap {
+                expected: head + 1,
+                actual: blob.home_offset,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How large a shard is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct LogStats {
+    /// Bytes that it takes where it is stored.
+    pub bytes: u64,
+    /// Parts that it is cut into.
+    pub segments: u64,
+}
+
+/// Who holds a data folder, as far as its lock file says.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LockHolder {
+    /// Process id, when it could be read.
+    pub pid: Option<u32>,
+    /// Where its server listens, when it has one.
+    pub address: Option<String>,
+}
+
+impl std::fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.pid, &self.address) {
+            (Some(pid), Some(address)) => {
+                write!(f, "process {pid}, which serves it at {address}")
+            }
+            (Some(pid), None) => write!(f, "process {pid}"),
+            (None, Some(address)) => write!(f, "a process that serves it at {address}"),
+            (None, None) => f.write_str("another process"),
+        }
+    }
+}
+
+/// Why the log did not do it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LogError {
+    /// Someone else owns the shard now.
+    #[error("shard {shard} is owned by epoch {current}, not {epoch}; acquire it again", shard = shard.0, current = current.0, epoch = epoch.0)]
+    NotOwner {
+        /// The shard.
+        shard: ShardId,
+        /// What the caller showed.
+        epoch: Epoch,
+        /// The owner's.
+        current: Epoch,
+    },
+    /// The shard's head is elsewhere. Nothing was appended.
+    #[error("the log's head is {actual}, not {expected}; nothing was appended")]
+    HeadMismatch {
+        /// What the caller believed.
+        expected: u64,
+        /// Where it is.
+        actual: u64,
+    },
+    /// A batch whose offsets do not follow. Nothing was appended.
+    #[error("a batch has offset {actual} where {expected} should be; nothing was appended")]
+    Gap {
+        /// The offset that should come.
+        expected: u64,
+        /// The one that came.
+        actual: u64,
+    },
+    /// The disk is full. Nothing was appended; reads go on.
+    #[error(
+        "no space left for the log ({doing}); nothing was appended, free some space and append again"
+    )]
+    NoSpace {
+        /// What needed the space.
+        doing: &'static str,
+    },
+    /// The data folder cannot be written.
+    #[error("{path} cannot be written; check its permissions and how its file system is mounted")]
+    ReadOnly {
+        /// The folder or file.
+        path: PathBuf,
+    },
+    /// The system failed.
+    #[error("the log failed while {doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// Stored bytes are not what was written.
+    #[error(
+        "the log is damaged at offset {offset}: {what}; restore it from a backup, or run `treering verify` to see how far it goes"
+    )]
+    Damaged {
+        /// The first record that cannot be trusted; 0 when not known.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// It may or may not have been appended; read the head again.
+    #[error("it is not known whether the batch after offset {head} was appended ({what}); read the head again")]
+    UnknownOutcome {
+        /// The head before it.
+        head: u64,
+        /// What went wrong.
+        what: String,
+    },
+    /// Another process has the folder open.
+    #[error("{path} is held by {holder}")]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// Who holds it.
+        holder: LockHolder,
+    },
+    /// A newer version wrote it.
+    #[error(
+        "the log at offset {offset} has format version {version}, this program reads up to {supported}; use a newer one"
+    )]
+    NewerFormat {
+        /// Where.
+        offset: u64,
+        /// What is there.
+        version: u8,
+        /// What can be read.
+        supported: u8,
+    },
+    /// A record that the format has no room for. Nothing was appended.
+    #[error("a record's {what} has {bytes} bytes; at most {max} fit")]
+    TooLarge {
+        /// Which part.
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// No record has this offset.
+    #[error("there is no record at offset {offset}: the log ends before it")]
+    NotFound {
+        /// What was asked for.
+        offset: u64,
+    },
+    /// The backend does not hold this shard.
+    #[error("shard {shard} is not in this log", shard = shard.0)]
+    UnknownShard {
+        /// What was asked for.
+        shard: ShardId,
+    },
+    /// The log has been closed.
+    #[error("the log is closed")]
+    Closed,
+    /// An earlier group is on disk but could not be shown to readers.
+    #[error("appends are stopped, because the views could not follow the log: {what}; restart to let them catch up")]
+    Unpublished {
+        /// What the publisher said.
+        what: String,
+    },
+}
+
+impl LogError {
+    /// From an error of the system, with a full disk told apart.
+    #[must_use]
+    pub fn from_io(doing: &'static str, error: io::Error) -> Self {
+        if matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        ) {
+            return Self::NoSpace { doing };
+        }
+        Self::Io {
+            doing,
+            source: Arc::new(error),
+        }
+    }
+
+    /// Damage at an offset.
+    pub(crate) fn damaged(offset: u64, what: impl Into<String>) -> Self {
+        Self::Damaged {
+            offset,
+            what: what.into(),
+        }
+    }
+}
+
+/// A log of frames. `conformance` says what every backend must do.
+#[async_trait]
+pub trait EventLog: Send + Sync + 'static {
+    /// Becomes the shard's owner. Earlier owners can no longer append.
+    ///
+    /// # Errors
+    /// When the shard cannot be read.
+    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError>;
+
+    /// Appends a batch after `head`, whole or not at all, and returns the new
+    /// head once it is durable.
+    ///
+    /// # Errors
+    /// Nothing was appended, except for [`LogError::UnknownOutcome`].
+    async fn append(
+        &self,
+        shard: ShardId,
+        epoch: Epoch,
+        head: u64,
+        batch: FrameBatch,
+    ) -> Result<u64, LogError>;
+
+    /// The frame that holds `from_offset` and those that follow, until their
+    /// bytes together reach `bytes_max`; at least one if there is one. Empty
+    /// when `from_offset` is beyond the head.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    async fn read(
+        &self,
+        shard: ShardId,
+        from_offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<EncodedFrame>, LogError>;
+
+    /// A large body, checked against its hash.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] when it is missing or is not what its hash says.
+    async fn blob(
+        &self,
+        shard: ShardId,
+        namespace: &Namespace,
+        hash: ContentHash,
+        home_offset: u64,
+    ) -> Result<Bytes, LogError>;
+
+    /// Waits until the head is beyond `after_offset`, and returns the head.
+    ///
+    /// # Errors
+    /// [`LogError::Closed`] when the log is closed meanwhile.
+    async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError>;
+
+    /// How large it is.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError>;
+
+    /// Closes it: what follows fails with [`LogError::Closed`].
+    ///
+    /// # Errors
+    /// When it could not be closed cleanly; nothing that was acknowledged is lost.
+    async fn close(&self) -> Result<(), LogError>;
+}

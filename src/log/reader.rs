@@ -1,0 +1,229 @@
+//! Reads records by offset, with a cache of decoded frames.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use bytes::Bytes;
+use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter, sync::Cache};
+
+use super::{
+    frame::{self, DecodedFrame},
+    port::{EventLog, LogError},
+    record::{Record, RecordBody},
+};
+use crate::domain::ShardId;
+
+/// A read that goes on through the log fetches this much at once, in bytes.
+const READ_AHEAD_BYTES: usize = 256 * 1024;
+/// What a decoded record costs in memory besides its share of the frame's bytes.
+const RECORD_OVERHEAD_BYTES: usize = size_of::<Record>() + 64;
+
+/// Reads a shard.
+pub struct LogReader {
+    log: Arc<dyn EventLog>,
+    shard: ShardId,
+    frames: Cache<u64, Arc<DecodedFrame>, FrameWeight, DefaultHashBuilder, ForgetFrame>,
+    /// First offsets of the frames in the cache, to find the one that holds an
+    /// offset in its middle.
+    cached: Arc<CachedFrames>,
+}
+
+type CachedFrames = RwLock<BTreeMap<u64, u64>>;
+
+#[derive(Clone)]
+struct FrameWeight;
+
+impl Weighter<u64, Arc<DecodedFrame>> for FrameWeight {
+    fn weight(&self, _: &u64, frame: &Arc<DecodedFrame>) -> u64 {
+        (frame.raw_bytes + frame.records.len() * RECORD_OVERHEAD_BYTES) as u64
+    }
+}
+
+/// Keeps [`LogReader::cached`] to what is in the cache.
+#[derive(Clone)]
+struct ForgetFrame(Arc<CachedFrames>);
+
+impl Lifecycle<u64, Arc<DecodedFrame>> for ForgetFrame {
+    type RequestState = ();
+
+    fn on_evict(&self, (): &mut (), first_offset: u64, _: Arc<DecodedFrame>) {
+        let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        cached.remove(&first_offset);
+    }
+}
+
+impl LogReader {
+    /// A reader that keeps at most about `cache_bytes` of decoded frames.
+    #[must_use]
+    pub fn new(log: Arc<dyn EventLog>, shard: ShardId, cache_bytes: usize) -> Self {
+        let cached = Arc::new(CachedFrames::default());
+        let frames = Cache::with(
+            (cache_bytes / READ_AHEAD_BYTES).max(16) * 4,
+            cache_bytes as u64,
+            FrameWeight,
+            DefaultHashBuilder::default(),
+            ForgetFrame(Arc::clone(&cached)),
+        );
+        Self {
+            log,
+            shard,
+            frames,
+            cached,
+        }
+    }
+
+    /// The log that is read.
+    #[must_use]
+    pub fn log(&self) -> &Arc<dyn EventLog> {
+        &self.log
+    }
+
+    /// The record at an offset.
+    ///
+    /// # Errors
+    /// [`LogError::NotFound`] beyond the head; [`LogError::Damaged`] with the
+    /// offset when its frame cannot be trusted.
+    pub async fn record(&self, offset: u64) -> Result<Record, LogError> {
+        let frame = match self.find(offset) {
+            Some(frame) => frame,
+            None => self
+                .load(offset, 1)
+                .await?
+                .into_iter()
+                .next()
+                .ok_or(LogError::NotFound { offset })?,
+        };
+        frame
+            .record(offset)
+            .cloned()
+            .ok_or_else(|| missing(offset))
+    }
+
+    /// Records from an offset on: at most `records_max`, and no more once their
+    /// bodies and headers have about `bytes_max` bytes; at least one if there is
+    /// one. Empty beyond the head.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] with the offset of the first record that cannot be
+    /// trusted; nothing is ever skipped.
+    pub async fn records(
+        &self,
+        from_offset: u64,
+        records_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<(u64, Record)>, LogError> {
+        let mut found = Vec::new();
+        let mut next = from_offset.max(1);
+        let mut bytes = 0;
+        while found.len() < records_max && (bytes < bytes_max || found.is_empty()) {
+            let frames = match self.find(next) {
+                Some(frame) => vec![frame],
+                None => {
+                    let wanted = bytes_max.saturating_sub(bytes);
+                    self.load(next, wanted.clamp(1, READ_AHEAD_BYTES)).await?
+                }
+            };
+            if frames.is_empty() {
+                break;
+            }
+            for frame in frames {
+                if frame.record(next).is_none() {
+                    return Err(missing(next));
+                }
+                while let Some(record) = frame.record(next) {
+                    if found.len() >= records_max || (bytes >= bytes_max && !found.is_empty()) {
+                        return Ok(found);
+                    }
+                    bytes += size_of::<Record>() + inline_bytes(record);
+                    found.push((next, record.clone()));
+                    next += 1;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// A record's body, from the blob table if it is there, checked against its
+    /// hash.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] when it is not what its hash says.
+    pub async fn body(&self, record: &Record) -> Result<Bytes, LogError> {
+        match &record.body {
+            RecordBody::Inline(bytes) => Ok(bytes.clone()),
+            RecordBody::Blob(blob) => {
+                let bytes = self
+                    .log
+                    .blob(
+                        self.shard,
+                        &record.header.namespace,
+                        blob.hash,
+                        blob.home_offset,
+                    )
+                    .await?;
+                if bytes.len() as u64 != blob.bytes_len || Record::hash_body(&bytes) != blob.hash {
+                    return Err(LogError::damaged(
+                        blob.home_offset,
+                        "a large body is not what its hash says",
+                    ));
+                }
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// The cached frame that holds an offset.
+    fn find(&self, offset: u64) -> Option<Arc<DecodedFrame>> {
+        let first_offset = {
+            let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+            let (first, last) = cached.range(..=offset).next_back()?;
+            (offset <= *last).then_some(*first)?
+        };
+        self.frames.get(&first_offset)
+    }
+
+    /// Reads, checks and caches the frame that holds an offset, and more up to
+    /// `bytes_max` stored bytes.
+    async fn load(
+        &self,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<Arc<DecodedFrame>>, LogError> {
+        let stored = self.log.read(self.shard, offset, bytes_max).await?;
+        let mut frames = Vec::with_capacity(stored.len());
+        for stored in &stored {
+            let frame = match frame::decode(stored) {
+                Ok(frame) => Arc::new(frame),
+                // What came before it can still be given out; the next read
+                // starts at the damage and names it.
+                Err(_) if !frames.is_empty() => break,
+                Err(error) => return Err(error),
+            };
+            self.keep(&frame);
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    fn keep(&self, frame: &Arc<DecodedFrame>) {
+        self.cached
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(frame.first_offset, frame.last_offset());
+        // May evict, and that takes the lock above again.
+        self.frames.insert(frame.first_offset, Arc::clone(frame));
+    }
+}
+
+fn inline_bytes(record: &Record) -> usize {
+    match &record.body {
+        RecordBody::Inline(bytes) => bytes.len(),
+        RecordBody::Blob(_) => 0,
+    }
+}
+
+fn missing(offset: u64) -> LogError {
+    LogError::damaged(offset, "no frame holds this record")
+}

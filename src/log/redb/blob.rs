@@ -1,0 +1,112 @@
+//! Large bodies as rows: compressed, and cut so that redb, which rounds values
+//! up to powers of two, wastes nothing.
+
+use std::io::Read;
+
+use bytes::Bytes;
+
+use crate::{
+    domain::{ContentHash, Namespace},
+    log::{
+        frame::{self, STORED_BYTES_MAX},
+        port::LogError,
+        record::Record,
+    },
+};
+
+const MAGIC: [u8; 3] = *b"TRB";
+const FORMAT_VERSION: u8 = 1;
+const CODEC_NONE: u8 = 0;
+const CODEC_ZSTD: u8 = 1;
+const HEADER_BYTES: usize = 24;
+
+/// The key of a piece: length and bytes of the namespace's name, the hash, and
+/// the piece's number, big-endian so that pieces sort.
+pub(super) fn key(namespace: &Namespace, hash: ContentHash, piece: u32) -> Vec<u8> {
+    let name = namespace.as_str().as_bytes();
+    let mut key = Vec::with_capacity(1 + name.len() + 32 + 4);
+    // A name has at most 64 bytes.
+    key.push(name.len() as u8);
+    key.extend_from_slice(name);
+    key.extend_from_slice(&hash.0);
+    key.extend_from_slice(&piece.to_be_bytes());
+    key
+}
+
+/// Header and, if that pays, compressed content.
+pub(super) fn encode(raw: &[u8]) -> Result<Vec<u8>, LogError> {
+    let packed = if frame::looks_incompressible(raw) {
+        None
+    } else {
+        let packed = frame::compress(raw)
+            .map_err(|error| LogError::from_io("compressing a large body", error))?;
+        Some(packed).filter(|packed| packed.len() < raw.len())
+    };
+    let codec = if packed.is_some() {
+        CODEC_ZSTD
+    } else {
+        CODEC_NONE
+    };
+    let content = packed.as_deref().unwrap_or(raw);
+    let mut stored = Vec::with_capacity(HEADER_BYTES + content.len());
+    stored.extend_from_slice(&MAGIC);
+    stored.extend_from_slice(&[FORMAT_VERSION, codec, 0, 0, 0]);
+    stored.extend_from_slice(&(raw.len() as u64).to_le_bytes());
+    stored.extend_from_slice(&(content.len() as u64).to_le_bytes());
+    stored.extend_from_slice(content);
+    Ok(stored)
+}
+
+/// The rows of an encoded body: number and bytes.
+pub(super) fn pieces(stored: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
+    (0..).zip(stored.chunks(STORED_BYTES_MAX))
+}
+
+/// Puts a body together again and checks it against its hash.
+pub(super) fn decode(
+    stored: &[u8],
+    hash: ContentHash,
+    home_offset: u64,
+) -> Result<Bytes, LogError> {
+    let damaged = |what: &str| LogError::damaged(home_offset, what);
+    if stored.is_empty() {
+        return Err(damaged("a large body is missing"));
+    }
+    let Some((header, content)) = stored.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(damaged("a large body ends in its header"));
+    };
+    if header[..3] != MAGIC {
+        return Err(damaged("a large body does not begin as they do"));
+    }
+    if header[3] > FORMAT_VERSION {
+        return Err(LogError::NewerFormat {
+            offset: home_offset,
+            version: header[3],
+            supported: FORMAT_VERSION,
+        });
+    }
+    let word = |at: usize| header[at..at + 8].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+    let (raw_len, content_len) = (word(8), word(16));
+    if content.len() as u64 != content_len {
+        return Err(damaged("a large body has another length than it says"));
+    }
+    let raw = match header[4] {
+        CODEC_NONE => Bytes::copy_from_slice(content),
+        CODEC_ZSTD => decompress(content, raw_len)
+            .map_err(|_| damaged("a large body cannot be decompressed"))?,
+        _ => return Err(damaged("a large body has an unknown codec")),
+    };
+    if raw.len() as u64 != raw_len || Record::hash_body(&raw) != hash {
+        return Err(damaged("a large body is not what its hash says"));
+    }
+    Ok(raw)
+}
+
+/// Grows with what comes out, so that a wrong length cannot ask for memory.
+fn decompress(content: &[u8], raw_len: u64) -> std::io::Result<Bytes> {
+    let mut raw = Vec::new();
+    zstd::stream::read::Decoder::with_buffer(content)?
+        .take(raw_len.saturating_add(1))
+        .read_to_end(&mut raw)?;
+    Ok(Bytes::from(raw))
+}

@@ -1,0 +1,101 @@
+//! The redb backend: the common suite, reopening, segments, lost power, full
+//! disks, damage.
+
+mod damage;
+mod full_disk;
+mod power_loss;
+
+use std::sync::Arc;
+
+use super::{simulated::SimulatedDisk, *};
+use crate::log::{conformance, port::NewBlob, reader::LogReader, record::Record, samples};
+
+const SHARD: ShardId = ShardId(0);
+
+/// Segments so small that a test goes through several.
+fn small() -> RedbLogOptions {
+    RedbLogOptions {
+        segment_bytes_max: 2 << 20,
+        sealed_open_max: 2,
+        ..RedbLogOptions::default()
+    }
+}
+
+async fn append<F: SegmentFiles>(log: &RedbLog<F>, records: &[Record]) -> Result<u64, LogError> {
+    let owner = log.acquire(SHARD).await?;
+    let batch = samples::batch(owner.head + 1, records);
+    log.append(SHARD, owner.epoch, owner.head, batch).await
+}
+
+async fn all<F: SegmentFiles>(log: Arc<RedbLog<F>>) -> Result<Vec<Record>, LogError> {
+    let reader = LogReader::new(log, SHARD, 4 << 20);
+    let read = reader.records(1, usize::MAX, usize::MAX).await?;
+    Ok(read.into_iter().map(|(_, record)| record).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_in_redb_conforms() {
+    // The suite is what the port means; both backends must agree on it. Once
+    // with one segment, once with many.
+    for options in [RedbLogOptions::default(), small()] {
+        let folder = tempfile::tempdir().unwrap();
+        let next = std::sync::atomic::AtomicU32::new(0);
+        conformance::run_all(|| {
+            let name = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            RedbLog::open(&folder.path().join(name.to_string()), options).unwrap()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_log_of_many_segments_opens_again_as_it_was() {
+    // Whatever segment a record is in, and whether the log was closed or only
+    // dropped: nothing changes, and appends go on.
+    let folder = tempfile::tempdir().unwrap();
+    let mut expected = Vec::new();
+    for round in 0..4 {
+        let log = Arc::new(RedbLog::open(folder.path(), small()).unwrap());
+        assert_eq!(
+            log.acquire(SHARD).await.unwrap().head,
+            expected.len() as u64
+        );
+        for _ in 0..3 {
+            let records: Vec<_> = (0..50).map(|_| samples::noisy_record(20_000)).collect();
+            append(&log, &records).await.unwrap();
+            expected.extend(records);
+        }
+        assert!(all(Arc::clone(&log)).await.unwrap() == expected, "{round}");
+        if round % 2 == 0 {
+            log.close().await.unwrap();
+        }
+    }
+    let log = RedbLog::open(folder.path(), small()).unwrap();
+    let stats = log.stats(SHARD).await.unwrap();
+    assert!(stats.segments > 3, "{stats:?}");
+}
+
+#[tokio::test]
+async fn a_second_log_on_a_folder_is_refused() {
+    // Two processes that append to one folder would destroy it.
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path(), small()).unwrap();
+    log.set_address("http://127.0.0.1:7171").unwrap();
+    let error = RedbLog::open(folder.path(), small()).unwrap_err();
+    assert!(matches!(error, LogError::Locked { .. }), "{error}");
+    log.close().await.unwrap();
+    RedbLog::open(folder.path(), small()).unwrap();
+}
+
+#[tokio::test]
+async fn a_lone_append_pays_one_sync() {
+    // The sync is most of what an append costs: a second one would double it.
+    let disk = SimulatedDisk::new(1);
+    let log = RedbLog::open_with(disk.clone(), RedbLogOptions::default()).unwrap();
+    append(&log, &samples::records(1, 1000)).await.unwrap();
+    let before = disk.syncs();
+    for _ in 0..20 {
+        append(&log, &samples::records(1, 1000)).await.unwrap();
+    }
+    assert_eq!(disk.syncs() - before, 20);
+}

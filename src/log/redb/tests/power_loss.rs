@@ -1,0 +1,139 @@
+//! The power goes in the middle of anything.
+
+use super::*;
+use crate::log::{
+    record::{BlobRef, RecordBody},
+    samples::Random,
+};
+
+/// How many seeds; more with `TREERING_POWER_LOSS_SEEDS`.
+fn seeds() -> u64 {
+    std::env::var("TREERING_POWER_LOSS_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(200)
+}
+
+fn options() -> RedbLogOptions {
+    RedbLogOptions {
+        segment_bytes_max: 1600 << 10,
+        cache_bytes: 1 << 20,
+        ..small()
+    }
+}
+
+/// A random group: some records, now and then one with a large body.
+fn group(random: &mut Random, first_offset: u64) -> FrameBatch {
+    let mut blobs = Vec::new();
+    let mut records: Vec<_> = (0..1 + random.below(12))
+        .map(|_| samples::noisy_record(random.below(3_000) as usize))
+        .collect();
+    if random.below(4) == 0 {
+        let body = samples::noise(66_000 + random.below(200_000) as usize);
+        let hash = Record::hash_body(&body);
+        let home_offset = first_offset + records.len() as u64;
+        let place = RecordBody::Blob(BlobRef {
+            hash,
+            bytes_len: body.len() as u64,
+            home_offset,
+        });
+        let header = samples::header(home_offset);
+        let namespace = header.namespace.clone();
+        records.push(Record::seal(ContentHash::default(), header, place, hash, None).unwrap());
+        blobs.push(NewBlob {
+            namespace,
+            hash,
+            home_offset,
+            bytes: body,
+        });
+    }
+    let mut batch = samples::batch(first_offset, &records);
+    batch.blobs = blobs;
+    batch
+}
+
+/// What was acknowledged, and the batch whose outcome is not known.
+#[derive(Default)]
+struct Model {
+    acknowledged: Vec<EncodedFrame>,
+    blobs: Vec<NewBlob>,
+    in_flight: Option<FrameBatch>,
+}
+
+impl Model {
+    fn head(&self) -> u64 {
+        self.acknowledged.last().map_or(0, EncodedFrame::last_offset)
+    }
+
+    fn acknowledge(&mut self, batch: FrameBatch) {
+        self.acknowledged.extend(batch.frames);
+        self.blobs.extend(batch.blobs);
+    }
+
+    async fn check(&mut self, log: &RedbLog<SimulatedDisk>, seed: u64) {
+        let head = log.acquire(SHARD).await.unwrap().head;
+        if let Some(batch) = self.in_flight.take()
+            && head != self.head()
+        {
+            assert_eq!(head, batch.new_head(0), "seed {seed}: a group is there in part");
+            self.acknowledge(batch);
+        }
+        assert_eq!(head, self.head(), "seed {seed}");
+        let read = log.read(SHARD, 1, usize::MAX).await.unwrap();
+        assert!(read == self.acknowledged, "seed {seed}: frames differ");
+        for blob in &self.blobs {
+            let body = log
+                .blob(SHARD, &blob.namespace, blob.hash, blob.home_offset)
+                .await
+                .unwrap();
+            assert!(body == blob.bytes, "seed {seed}: a large body differs");
+        }
+    }
+}
+
+async fn run_seed(seed: u64) {
+    let mut random = Random(seed << 32);
+    let mut disk = SimulatedDisk::new(seed);
+    let mut model = Model::default();
+    for _round in 0..4 {
+        // Short fuses stop it while it opens and repairs.
+        let fuse = [40, 400, 1500][random.below(3) as usize];
+        disk.crash_after(random.below(fuse));
+        if let Ok(log) = RedbLog::open_with(disk.clone(), options()) {
+            loop {
+                let Ok(owner) = log.acquire(SHARD).await else {
+                    break;
+                };
+                let batch = group(&mut random, model.head() + 1);
+                match log
+                    .append(SHARD, owner.epoch, owner.head, batch.clone())
+                    .await
+                {
+                    Ok(_) => model.acknowledge(batch),
+                    Err(_) => {
+                        model.in_flight = Some(batch);
+                        break;
+                    }
+                }
+            }
+        }
+        disk = disk.after_crash();
+        let log = RedbLog::open_with(disk.clone(), options()).unwrap();
+        model.check(&log, seed).await;
+        // The next crash finds it open or closed.
+        if random.below(2) == 0 {
+            log.close().await.unwrap();
+        }
+        drop(log);
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_outlives_the_power() {
+    // The disk loses or tears any part of what was not synced. Every
+    // acknowledged frame and large body is there, in order; the group that was
+    // on its way is there whole or not at all; appends go on.
+    for seed in 0..seeds() {
+        run_seed(seed).await;
+    }
+}

@@ -1,0 +1,142 @@
+//! The writer's queue: bounded in requests and in bytes.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use futures::channel::oneshot;
+
+use super::{QueueFull, Sequencer, WriterLimits};
+
+/// Bounds of the retry hint, in milliseconds.
+const RETRY_MS_MIN: u64 = 5;
+const RETRY_MS_MAX: u64 = 1_000;
+
+/// A request and who waits for its answer.
+pub(super) struct Waiting<S: Sequencer> {
+    pub(super) request: S::Request,
+    pub(super) answer: oneshot::Sender<S::Answer>,
+    pub(super) bytes: usize,
+}
+
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    arrived: Condvar,
+    limits: WriterLimits,
+    /// Smoothed microseconds that a request takes from taking to commit.
+    request_micros: AtomicU64,
+}
+
+struct State<T> {
+    waiting: VecDeque<T>,
+    /// Requests and bytes between `push` and `done`.
+    requests: usize,
+    bytes: usize,
+    taken_at: Option<Instant>,
+    closed: bool,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(limits: WriterLimits) -> Self {
+        Self {
+            state: Mutex::new(State {
+                waiting: VecDeque::new(),
+                requests: 0,
+                bytes: 0,
+                taken_at: None,
+                closed: false,
+            }),
+            arrived: Condvar::new(),
+            limits,
+            request_micros: AtomicU64::new(20),
+        }
+    }
+
+    pub(super) fn limits(&self) -> &WriterLimits {
+        &self.limits
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().requests
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an item, or drops it when the queue is closed. One item is taken
+    /// whatever its size, so that none is refused for ever.
+    pub(super) fn push(&self, item: T, bytes: usize) -> Result<(), QueueFull> {
+        let mut state = self.lock();
+        if state.closed {
+            return Ok(());
+        }
+        let full = state.requests >= self.limits.queue_appends_max
+            || state.bytes.saturating_add(bytes) > self.limits.queue_bytes_max;
+        if full && state.requests > 0 {
+            return Err(self.full(state.requests));
+        }
+        state.requests += 1;
+        state.bytes += bytes;
+        state.waiting.push_back(item);
+        drop(state);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    fn full(&self, requests: usize) -> QueueFull {
+        // Half of the queue has to go before it is worth to come again.
+        let micros = self.request_micros.load(Ordering::Relaxed) * requests as u64 / 2;
+        QueueFull {
+            retry_after_ms: (micros / 1_000).clamp(RETRY_MS_MIN, RETRY_MS_MAX),
+        }
+    }
+
+    /// Waits for items and takes all; false when closed and empty.
+    pub(super) fn wait(&self, into: &mut VecDeque<T>) -> bool {
+        let mut state = self.lock();
+        while state.waiting.is_empty() {
+            if state.closed {
+                return false;
+            }
+            state = self
+                .arrived
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state.taken_at = Some(Instant::now());
+        into.append(&mut state.waiting);
+        true
+    }
+
+    /// A group's requests are through.
+    pub(super) fn done(&self, requests: usize, bytes: usize) {
+        let mut state = self.lock();
+        state.requests = state.requests.saturating_sub(requests);
+        state.bytes = state.bytes.saturating_sub(bytes);
+        let since = state.taken_at.replace(Instant::now());
+        drop(state);
+        if let Some(since) = since {
+            let each = since.elapsed().as_micros() as u64 / requests.max(1) as u64;
+            let before = self.request_micros.load(Ordering::Relaxed);
+            self.request_micros
+                .store((before * 7 + each) / 8, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_all();
+    }
+
+    /// Drops what waits.
+    pub(super) fn clear(&self) {
+        let dropped = std::mem::take(&mut self.lock().waiting);
+        drop(dropped);
+    }
+}

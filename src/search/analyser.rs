@@ -1,0 +1,424 @@
+//! From text to terms, for what agents see: prose, identifiers, paths, code,
+//! numbers and CJK. The same analysis serves indexing, queries and snippets.
+//!
+//! What becomes of a text:
+//!
+//! - A run of letters and digits is a **part**, in lower case. `camelCase` and
+//!   `HTTPServer` are cut at their humps; everything that is neither letter nor
+//!   digit separates, so `snake_case`, `kebab-case`, `a.b`, `a::b` and paths
+//!   fall into their parts too. Each part takes the next position: the words of
+//!   a path are a phrase, and its tail finds it.
+//! - An identifier of several parts is also one **whole** (`parseConfig` and
+//!   `parse_config` both give `parseconfig`), at the position of its first part.
+//! - An English word whose stem differs also gives its **stem**, at the same
+//!   position, so that a phrase keeps to the words and a word finds its kin.
+//! - A run with many changes between letters and digits (a hash, a call id) is
+//!   not cut. A run over [`RUN_BYTES_MAX`] is not indexed, but takes a position.
+//! - CJK and other scripts without blanks give overlapping pairs.
+//!
+//! Changing anything here changes what an index holds: raise
+//! [`super::index::INDEX_VERSION`].
+
+use std::{borrow::Cow, collections::HashMap, ops::Range};
+
+use frostem::{Algorithm, Stemmer};
+
+/// Longest run of letters and digits that is indexed, in bytes. A SHA-512 in
+/// hex has 128; beyond are encoded blobs that nobody types.
+pub const RUN_BYTES_MAX: usize = 256;
+/// Most parts of one identifier; more is noise and stays uncut.
+const PARTS_MAX: usize = 16;
+/// Shortest run that may be taken for a hash or an id, in bytes.
+const OPAQUE_BYTES_MIN: usize = 10;
+/// Remembered stems: about 4 MiB. Then the memory starts anew.
+const STEMS_MAX: usize = 32_768;
+
+/// What a term is of its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A word, or a piece of an identifier.
+    Part,
+    /// An identifier of several parts, without its joints.
+    Whole,
+    /// The stem of the part before it.
+    Stem,
+    /// The last character of a CJK run: found by a query of one character.
+    Tail,
+}
+
+/// A term and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnalysedTerm<'a> {
+    /// In lower case.
+    pub term: &'a str,
+    /// What it is.
+    pub form: Form,
+    /// Bytes of the text that it stands for.
+    pub start: usize,
+    /// End of these bytes.
+    pub end: usize,
+    /// Counts parts, from 0.
+    pub position: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    term_start: u32,
+    term_end: u32,
+    start: u32,
+    end: u32,
+    position: u32,
+    form: Form,
+}
+
+/// The terms of a text, in order of position.
+#[derive(Clone, Debug, Default)]
+pub struct Analysis {
+    arena: String,
+    entries: Vec<Entry>,
+}
+
+impl Analysis {
+    /// Number of terms.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when the text has no term.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The term at this place.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<AnalysedTerm<'_>> {
+        self.entries.get(index).map(|entry| self.term(entry))
+    }
+
+    /// All terms.
+    pub fn iter(&self) -> impl Iterator<Item = AnalysedTerm<'_>> {
+        self.entries.iter().map(|entry| self.term(entry))
+    }
+
+    fn term(&self, entry: &Entry) -> AnalysedTerm<'_> {
+        AnalysedTerm {
+            term: &self.arena[entry.term_start as usize..entry.term_end as usize],
+            form: entry.form,
+            start: entry.start as usize,
+            end: entry.end as usize,
+            position: entry.position as usize,
+        }
+    }
+}
+
+/// Turns texts into terms. Keeps buffers and stems: reuse it.
+#[derive(Clone)]
+pub struct Analyser {
+    stemmer: Stemmer,
+    /// Word to its stem; an empty stem: the word itself.
+    stems: HashMap<Box<str>, Box<str>>,
+    parts: Vec<Range<usize>>,
+}
+
+impl Default for Analyser {
+    fn default() -> Self {
+        Self {
+            stemmer: Stemmer::new(Algorithm::English),
+            stems: HashMap::new(),
+            parts: Vec::new(),
+        }
+    }
+}
+
+impl Analyser {
+    /// The terms of a text.
+    #[must_use]
+    pub fn analyse(&mut self, text: &str) -> Analysis {
+        let mut analysis = Analysis::default();
+        self.analyse_into(text, &mut analysis);
+        analysis
+    }
+
+    /// The terms of a text, in a buffer that is used again. Only the first
+    /// 4 GiB of a text are looked at.
+    pub fn analyse_into(&mut self, text: &str, analysis: &mut Analysis) {
+        let text = &text[..text.floor_char_boundary(u32::MAX as usize)];
+        analysis.arena.clear();
+        analysis.entries.clear();
+        let mut position = 0;
+        let mut at = 0;
+        while at < text.len() {
+            let (class, width) = class_at(text, at);
+            let end = match class {
+                Class::Blank => {
+                    at += width;
+                    continue;
+                }
+                class => run_end(text, at, class),
+            };
+            if class == Class::Dense {
+                dense_run(text, at..end, &mut position, analysis);
+            } else {
+                self.identifier(text, at..end, &mut position, analysis);
+            }
+            at = end;
+        }
+    }
+
+    /// Letters, digits and underscores.
+    fn identifier(
+        &mut self,
+        text: &str,
+        run: Range<usize>,
+        position: &mut u32,
+        out: &mut Analysis,
+    ) {
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.clear();
+        let mut skipped = 0;
+        for piece in pieces(text, run.clone()) {
+            if piece.len() > RUN_BYTES_MAX {
+                skipped += 1;
+            } else if is_possessive(text, &piece) {
+                continue;
+            } else {
+                humps(text, piece, &mut parts);
+            }
+        }
+        if parts.len() > PARTS_MAX && run.len() <= RUN_BYTES_MAX {
+            parts.clear();
+            parts.push(run.clone());
+        }
+        for (index, part) in parts.iter().enumerate() {
+            self.part(text, part.clone(), *position, out);
+            if index == 0 && parts.len() > 1 && run.len() <= RUN_BYTES_MAX {
+                whole(text, &parts, *position, out);
+            }
+            *position = position.saturating_add(1);
+        }
+        *position = position.saturating_add(skipped);
+        self.parts = parts;
+    }
+
+    fn part(&mut self, text: &str, range: Range<usize>, position: u32, out: &mut Analysis) {
+        let term_start = out.arena.len();
+        push_lower(&text[range.clone()], &mut out.arena);
+        push(out, term_start, range.clone(), position, Form::Part);
+        let stem = self.stem(&out.arena[term_start..]).map(str::to_owned);
+        if let Some(stem) = stem {
+            let term_start = out.arena.len();
+            out.arena.push_str(&stem);
+            push(out, term_start, range, position, Form::Stem);
+        }
+    }
+
+    /// The stem of an English word in lower case, if it differs.
+    fn stem(&mut self, word: &str) -> Option<&str> {
+        let worth_it =
+            (4..=40).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase());
+        if !worth_it {
+            return None;
+        }
+        if self.stems.len() >= STEMS_MAX {
+            self.stems.clear();
+        }
+        if !self.stems.contains_key(word) {
+            let stem = match self.stemmer.stem(word) {
+                Cow::Borrowed(stem) if stem == word => Box::default(),
+                stem if stem == word => Box::default(),
+                stem => stem.into_owned().into_boxed_str(),
+            };
+            self.stems.insert(word.into(), stem);
+        }
+        self.stems
+            .get(word)
+            .map(AsRef::as_ref)
+            .filter(|stem: &&str| !stem.is_empty())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Blank,
+    Identifier,
+    Dense,
+}
+
+fn class_at(text: &str, at: usize) -> (Class, usize) {
+    let byte = text.as_bytes()[at];
+    if byte.is_ascii() {
+        let class = if byte.is_ascii_alphanumeric() || byte == b'_' {
+            Class::Identifier
+        } else {
+            Class::Blank
+        };
+        return (class, 1);
+    }
+    let c = text[at..].chars().next().unwrap_or(' ');
+    let class = match c {
+        c if is_dense(c) => Class::Dense,
+        c if c.is_alphanumeric() => Class::Identifier,
+        _ => Class::Blank,
+    };
+    (class, c.len_utf8())
+}
+
+fn run_end(text: &str, start: usize, class: Class) -> usize {
+    let mut at = start;
+    while at < text.len() {
+        let (next, width) = class_at(text, at);
+        if next != class {
+            break;
+        }
+        at += width;
+    }
+    at
+}
+
+/// Scripts that do not separate words by blanks.
+pub(super) fn is_dense(c: char) -> bool {
+    matches!(c,
+        '\u{0E00}'..='\u{0EFF}'   // Thai, Lao
+        | '\u{1000}'..='\u{109F}' // Myanmar
+        | '\u{1100}'..='\u{11FF}' // Hangul Jamo
+        | '\u{1780}'..='\u{17FF}' // Khmer
+        | '\u{3005}'..='\u{3007}'
+        | '\u{3040}'..='\u{30FF}' // Hiragana, Katakana
+        | '\u{3100}'..='\u{312F}' // Bopomofo
+        | '\u{3400}'..='\u{4DBF}'
+        | '\u{4E00}'..='\u{9FFF}' // Han
+        | '\u{AC00}'..='\u{D7AF}' // Hangul
+        | '\u{F900}'..='\u{FAFF}'
+        | '\u{FF66}'..='\u{FF9F}' // half-width Katakana
+        | '\u{20000}'..='\u{3FFFF}')
+}
+
+/// Overlapping pairs, and the last character alone.
+fn dense_run(text: &str, run: Range<usize>, position: &mut u32, out: &mut Analysis) {
+    let mut previous: Option<usize> = None;
+    for (offset, c) in text[run.clone()].char_indices() {
+        let (start, end) = (run.start + offset, run.start + offset + c.len_utf8());
+        if let Some(first) = previous {
+            dense_term(text, first..end, position, out, Form::Part);
+        }
+        previous = Some(start);
+    }
+    let form = match previous {
+        Some(last) if last > run.start => Form::Tail,
+        _ => Form::Part,
+    };
+    if let Some(last) = previous {
+        dense_term(text, last..run.end, position, out, form);
+    }
+}
+
+fn dense_term(text: &str, range: Range<usize>, position: &mut u32, out: &mut Analysis, form: Form) {
+    let term_start = out.arena.len();
+    out.arena.push_str(&text[range.clone()]);
+    push(out, term_start, range, *position, form);
+    *position = position.saturating_add(1);
+}
+
+/// What lies between underscores.
+fn pieces(text: &str, run: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut at = run.start;
+    text[run].split('_').filter_map(move |piece| {
+        let start = at;
+        at += piece.len() + 1;
+        (!piece.is_empty()).then(|| start..start + piece.len())
+    })
+}
+
+/// The `s` of `parkinson's`.
+fn is_possessive(text: &str, piece: &Range<usize>) -> bool {
+    let before = &text[..piece.start];
+    let owner = before
+        .strip_suffix('\'')
+        .or_else(|| before.strip_suffix('’'));
+    matches!(&text[piece.clone()], "s" | "S")
+        && owner.is_some_and(|owner| owner.ends_with(char::is_alphabetic))
+}
+
+/// Cuts `fooBar` and `FOOBar` after `foo`. Humps of one character stay with
+/// their neighbour (`mRNA`, `planB`); hashes and ids stay whole.
+fn humps(text: &str, piece: Range<usize>, out: &mut Vec<Range<usize>>) {
+    let word = &text[piece.clone()];
+    let has_upper = word
+        .bytes()
+        .skip(1)
+        .any(|b| b.is_ascii_uppercase() || !b.is_ascii());
+    if !has_upper || is_opaque(word) {
+        out.push(piece);
+        return;
+    }
+    let mut start = 0;
+    let mut before = None::<(usize, char)>;
+    let mut chars = word.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let hump_at = match before {
+            Some((_, b)) if c.is_uppercase() && !b.is_uppercase() => Some(at),
+            Some((b_at, b)) if c.is_lowercase() && b.is_uppercase() => Some(b_at),
+            _ => None,
+        };
+        if let Some(hump) = hump_at.filter(|&hump| longer_than_one(&word[start..hump])) {
+            let rest_is_long = longer_than_one(&word[hump..]);
+            if rest_is_long {
+                out.push(piece.start + start..piece.start + hump);
+                start = hump;
+            }
+        }
+        before = Some((at, c));
+    }
+    out.push(piece.start + start..piece.end);
+}
+
+fn longer_than_one(text: &str) -> bool {
+    text.chars().nth(1).is_some()
+}
+
+/// True for a hash, a UUID's group or a generated id.
+fn is_opaque(word: &str) -> bool {
+    if word.len() < OPAQUE_BYTES_MIN || !word.is_ascii() {
+        return false;
+    }
+    let bytes = word.as_bytes();
+    let changes = bytes
+        .windows(2)
+        .filter(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit())
+        .count();
+    changes >= 3
+}
+
+/// The parts joined: one term for the identifier.
+fn whole(text: &str, parts: &[Range<usize>], position: u32, out: &mut Analysis) {
+    let term_start = out.arena.len();
+    for part in parts {
+        push_lower(&text[part.clone()], &mut out.arena);
+    }
+    let (start, end) = (parts[0].start, parts[parts.len() - 1].end);
+    push(out, term_start, start..end, position, Form::Whole);
+}
+
+fn push_lower(text: &str, arena: &mut String) {
+    if text.is_ascii() {
+        let start = arena.len();
+        arena.push_str(text);
+        arena[start..].make_ascii_lowercase();
+    } else {
+        arena.extend(text.chars().flat_map(char::to_lowercase));
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // `analyse_into` bounds the text.
+fn push(out: &mut Analysis, term_start: usize, range: Range<usize>, position: u32, form: Form) {
+    out.entries.push(Entry {
+        term_start: term_start as u32,
+        term_end: out.arena.len() as u32,
+        start: range.start as u32,
+        end: range.end as u32,
+        position,
+        form,
+    });
+}

@@ -1,0 +1,273 @@
+//! What is indexed: the text of an event, and its passages.
+//!
+//! Byte ranges and lines in search results refer to [`searchable_text`], which
+//! depends on nothing but the event's body: the same body always gives the same
+//! text. Nothing here knows the index.
+
+use std::borrow::Cow;
+
+use crate::domain::{
+    BranchId, ContentPart, ConversationId, EventBody, EventKind, MessageAppended, Namespace,
+    Position, Revision, Role, TimestampMicros, ToolResultRecorded,
+};
+
+/// A passage is closed once it has this many bytes, at the next line's end.
+pub const PASSAGE_BYTES_TARGET: usize = 3 * 1024;
+/// A passage never has more bytes than this: a longer line is cut.
+pub const PASSAGE_BYTES_MAX: usize = 4 * 1024;
+
+/// An event with text, on its way into the index.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SearchableEvent {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// The event's conversation.
+    pub conversation: ConversationId,
+    /// The branch it was appended to.
+    pub branch: BranchId,
+    /// Its place in the conversation.
+    pub revision: Revision,
+    /// Its place in the log.
+    pub position: Position,
+    /// What it is about.
+    pub kind: EventKind,
+    /// Who speaks, for messages.
+    pub role: Option<Role>,
+    /// The tool, for tool results and snapshots; or empty.
+    pub tool: String,
+    /// The call, for tool results and snapshots; or empty.
+    pub call_id: String,
+    /// Whether the tool worked, for tool results.
+    pub success: Option<bool>,
+    /// When the engine recorded it.
+    pub recorded_at: TimestampMicros,
+    /// [`searchable_text`] of its body.
+    pub text: String,
+}
+
+/// The text that a search looks at, or none when this kind of event has none or
+/// it is blank.
+///
+/// - A message: its text, refusal, JSON and reasoning parts, in order, joined by
+///   a line feed.
+/// - A tool result: its text and JSON parts, joined by a line feed; without such
+///   parts the structured result; when it failed, the error message after a
+///   line feed, unless the parts have it already.
+/// - A dialogue summary, a compaction, a returned sub-context, a tool snapshot,
+///   a sealed conversation: the summary.
+///
+/// A single part is borrowed, not copied.
+#[must_use]
+pub fn searchable_text(body: &EventBody) -> Option<Cow<'_, str>> {
+    let text = match body {
+        EventBody::MessageAppended(message) => message_text(message),
+        EventBody::ToolResultRecorded(result) => result_text(result),
+        EventBody::SummaryRecorded(summary) => Cow::from(&summary.content),
+        EventBody::Compacted(compacted) => Cow::from(&compacted.summary),
+        EventBody::SubContextReturned(returned) => Cow::from(&returned.summary),
+        EventBody::ToolSnapshotRecorded(snapshot) => Cow::from(&snapshot.summary),
+        EventBody::ConversationSealed { summary, .. } => Cow::from(summary),
+        _ => return None,
+    };
+    (!text.trim().is_empty()).then_some(text)
+}
+
+fn message_text(message: &MessageAppended) -> Cow<'_, str> {
+    join(message.parts.iter().filter_map(|part| match part {
+        ContentPart::Reasoning(reasoning) => Some(reasoning.text.as_str()),
+        part => part.text(),
+    }))
+}
+
+fn result_text(result: &ToolResultRecorded) -> Cow<'_, str> {
+    let mut text = join(result.parts.iter().filter_map(ContentPart::text));
+    if text.is_empty() {
+        text = Cow::from(result.structured.as_str());
+    }
+    let error = result.error_message.as_str();
+    if result.success || error.is_empty() || text.contains(error) {
+        return text;
+    }
+    join([text.as_ref(), error].into_iter()).into_owned().into()
+}
+
+/// Joins what is not empty.
+fn join<'a>(texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
+    let mut joined = Cow::from("");
+    for text in texts.filter(|text| !text.is_empty()) {
+        if joined.is_empty() {
+            joined = Cow::from(text);
+        } else {
+            let joined = joined.to_mut();
+            joined.push('\n');
+            joined.push_str(text);
+        }
+    }
+    joined
+}
+
+/// A piece of a text: what one document of the index holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage<'a> {
+    /// The piece.
+    pub text: &'a str,
+    /// Its first byte in the text.
+    pub byte_start: usize,
+    /// The byte after its last.
+    pub byte_end: usize,
+    /// The line that its first byte is in, from 1.
+    pub line: u64,
+}
+
+/// Cuts a text into passages that follow each other without gaps: at line ends,
+/// about [`PASSAGE_BYTES_TARGET`] each; a line that does not fit into
+/// [`PASSAGE_BYTES_MAX`] is cut at a blank, else between characters.
+pub fn passages(text: &str) -> impl Iterator<Item = Passage<'_>> {
+    let mut byte_start = 0;
+    let mut line = 1;
+    std::iter::from_fn(move || {
+        let rest = text.get(byte_start..).filter(|rest| !rest.is_empty())?;
+        let passage = Passage {
+            text: &rest[..passage_len(rest)],
+            byte_start,
+            byte_end: byte_start + passage_len(rest),
+            line,
+        };
+        byte_start = passage.byte_end;
+        line += passage.text.bytes().filter(|&b| b == b'\n').count() as u64;
+        Some(passage)
+    })
+}
+
+fn passage_len(rest: &str) -> usize {
+    if rest.len() <= PASSAGE_BYTES_MAX {
+        return rest.len();
+    }
+    let bytes = rest.as_bytes();
+    let line_end = |range: std::ops::Range<usize>| {
+        let start = range.start;
+        bytes[range]
+            .iter()
+            .position(|&b| b == b'\n')
+            .map(|at| start + at + 1)
+    };
+    if let Some(end) = line_end(PASSAGE_BYTES_TARGET..PASSAGE_BYTES_MAX) {
+        return end;
+    }
+    if let Some(at) = bytes[..PASSAGE_BYTES_TARGET]
+        .iter()
+        .rposition(|&b| b == b'\n')
+    {
+        return at + 1;
+    }
+    let hard = rest.floor_char_boundary(PASSAGE_BYTES_MAX);
+    let blank = bytes[PASSAGE_BYTES_TARGET..hard]
+        .iter()
+        .rposition(|&b| b == b' ');
+    blank.map_or(hard, |at| PASSAGE_BYTES_TARGET + at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::{JsonText, Reasoning, SummaryRecorded};
+
+    // Byte ranges of hits refer to this text: if it changed, every stored
+    // reference would point elsewhere.
+    #[test]
+    fn text_of_each_kind_is_fixed() {
+        let mut failed = ToolResultRecorded::failure("c", "no such file");
+        failed.parts = vec![ContentPart::Text("partial".into())];
+        let mut structured = ToolResultRecorded::text("c", "");
+        structured.structured = JsonText::from_checked(br#"{"a":1}"#.to_vec().into());
+        let reasoning = Reasoning {
+            text: "think".into(),
+            ..Reasoning::default()
+        };
+        let message = MessageAppended::new(
+            Role::Assistant,
+            vec![
+                ContentPart::Reasoning(reasoning),
+                ContentPart::Text("say".into()),
+            ],
+        );
+        let cases = [
+            (
+                EventBody::ToolResultRecorded(failed),
+                Some("partial\nno such file"),
+            ),
+            (
+                EventBody::ToolResultRecorded(ToolResultRecorded::failure("c", "gone")),
+                Some("gone"),
+            ),
+            (
+                EventBody::ToolResultRecorded(structured),
+                Some(r#"{"a":1}"#),
+            ),
+            (
+                EventBody::ToolResultRecorded(ToolResultRecorded::text("c", " \n")),
+                None,
+            ),
+            (EventBody::MessageAppended(message), Some("think\nsay")),
+            (
+                EventBody::SummaryRecorded(SummaryRecorded {
+                    content: "sum".into(),
+                    from_revision: Revision(1),
+                    to_revision: Revision(2),
+                }),
+                Some("sum"),
+            ),
+            (
+                EventBody::ConversationSealed {
+                    reason: "r".into(),
+                    summary: "done".into(),
+                },
+                Some("done"),
+            ),
+            (EventBody::BranchActivated, None),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(searchable_text(&body).as_deref(), expected, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn a_repeated_error_message_is_not_added_again() {
+        let mut failed = ToolResultRecorded::failure("c", "boom");
+        failed.parts = vec![ContentPart::Text("it went boom".into())];
+        let body = EventBody::ToolResultRecorded(failed);
+        assert_eq!(searchable_text(&body).as_deref(), Some("it went boom"));
+    }
+
+    fn check(text: &str) {
+        let mut end = 0;
+        for passage in passages(text) {
+            assert_eq!(passage.byte_start, end);
+            assert_eq!(passage.text, &text[passage.byte_start..passage.byte_end]);
+            assert!(!passage.text.is_empty() && passage.text.len() <= PASSAGE_BYTES_MAX);
+            let line = text[..passage.byte_start].matches('\n').count() as u64 + 1;
+            assert_eq!(passage.line, line);
+            end = passage.byte_end;
+        }
+        assert_eq!(end, text.len());
+    }
+
+    // A byte in no passage could never be found, one in two would be found twice.
+    proptest! {
+        #[test]
+        fn passages_cover_any_text(lines in prop::collection::vec("\\PC{0,400}", 0..60)) {
+            check(&lines.join("\n"));
+        }
+    }
+
+    #[test]
+    fn long_lines_and_empty_texts_are_cut() {
+        check("");
+        check(&"x".repeat(100_000));
+        check(&"é🌲".repeat(20_000));
+        check(&"\n".repeat(20_000));
+        check(&format!("{}\n{}", "a ".repeat(4_000), "b".repeat(10)));
+    }
+}

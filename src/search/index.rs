@@ -1,0 +1,627 @@
+//! The index as a store: opening, adding, committing, erasing. Searching is in
+//! `query`.
+//!
+//! The mark (how far in the log the index has come) is in the payload of each
+//! commit, so that documents and mark are durable together: after a crash the
+//! index is as of its last commit, and the engine goes on from
+//! [`SearchIndex::reached`] with nothing missing and nothing twice.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use tantivy::{
+    Index, IndexReader, IndexSettings, IndexWriter, ReloadPolicy, Searcher, TantivyDocument,
+    TantivyError,
+    directory::{MmapDirectory, error::LockError},
+    indexer::{IndexWriterOptions, LogMergePolicy},
+    query::{BooleanQuery, Occur, Query, TermQuery},
+    schema::IndexRecordOption,
+};
+
+use super::{
+    document::{Passage, SearchableEvent, passages},
+    error::IndexError,
+    plan::only_revisions,
+    schema::{
+        Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_value,
+    },
+};
+use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
+
+/// What is written by one version is not read by another: the index is rebuilt.
+/// To raise with any change of the fields, the passages or the analyser.
+pub const INDEX_VERSION: u32 = 1;
+/// Begins the payload of each of our commits.
+const PAYLOAD_NAME: &str = "treering-search";
+/// A mark that moves without new documents is made durable so often.
+const MARK_DURABLE_EVERY: Duration = Duration::from_secs(10);
+/// tantivy's own bounds, in bytes.
+const WRITER_HEAP_BYTES_MIN: usize = 15_000_000;
+const WRITER_HEAP_BYTES_MAX: usize = 2_000_000_000;
+/// Share of erased passages from which on a segment is rewritten.
+const ERASED_SHARE_MAX: f32 = 0.2;
+
+/// How the index uses the machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SearchOptions {
+    /// Memory for what is not committed, in bytes: 15 MB to 2 GB. More makes
+    /// rebuilding faster.
+    pub writer_heap_bytes: usize,
+    /// How long an added event may stay invisible: see
+    /// [`SearchIndex::commit_if_due`].
+    pub commit_interval: Duration,
+    /// Whether opening reads every file and checks its checksum.
+    pub verify: VerifyOnOpen,
+}
+
+/// Whether opening checks every byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerifyOnOpen {
+    /// All files are read: about a second for 1 GB that is not in memory.
+    Checksums,
+    /// Only what opening needs is looked at. Damage shows when it is read.
+    Structure,
+}
+
+impl Default for SearchOptions {
+    fn default() -> Self {
+        Self {
+            writer_heap_bytes: 32 << 20,
+            commit_interval: Duration::from_millis(150),
+            verify: VerifyOnOpen::Checksums,
+        }
+    }
+}
+
+/// A full text index over the events of one shard.
+///
+/// All methods take `&self`; searching never waits for writing.
+pub struct SearchIndex {
+    pub(super) fields: Fields,
+    pub(super) index: Index,
+    dir: PathBuf,
+    options: SearchOptions,
+    reader: IndexReader,
+    published: RwLock<Published>,
+    state: Mutex<WriterState>,
+}
+
+impl std::fmt::Debug for SearchIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SearchIndex")
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What searches see.
+#[derive(Clone)]
+pub(super) struct Published {
+    pub searcher: Searcher,
+    pub reached: Position,
+}
+
+struct WriterState {
+    /// None after a write failed: what was added since the last commit is gone.
+    writer: Option<IndexWriter>,
+    /// How far the writer has been brought, committed or not.
+    added_to: Position,
+    /// The mark of the last commit on disk.
+    durable: Position,
+    durable_at: Instant,
+    /// When the oldest change that is not committed was made.
+    changed_at: Option<Instant>,
+    /// There are documents or erasures to commit, not only a mark.
+    has_operations: bool,
+}
+
+impl SearchIndex {
+    /// Opens the index in a directory, or makes one in an empty or new one.
+    ///
+    /// # Errors
+    /// [`IndexError::NeedsRebuild`] when it is damaged or of another version,
+    /// [`IndexError::Locked`] when it is open elsewhere.
+    pub fn open(dir: &Path, options: SearchOptions) -> Result<Self, IndexError> {
+        let fail = |source| io_error("opened", dir, source);
+        std::fs::create_dir_all(dir).map_err(fail)?;
+        let is_index = dir.join("meta.json").exists();
+        if !is_index && holds_files(dir).map_err(fail)? {
+            return Err(rebuild("its list of segments is not there"));
+        }
+        let fields = Fields::new();
+        let index = if is_index {
+            Index::open_in_dir(dir).map_err(|error| unreadable(dir, error))?
+        } else {
+            let mmap = MmapDirectory::open(dir).map_err(|e| unreadable(dir, e.into()))?;
+            Index::create(mmap, fields.schema.clone(), IndexSettings::default())
+                .map_err(|error| engine_error("made", dir, error))?
+        };
+        if index.schema() != fields.schema {
+            return Err(rebuild("its fields are those of another version"));
+        }
+        Self::with_index(index, fields, dir, options)
+    }
+
+    /// An index that lives in memory, for tests and trials.
+    ///
+    /// # Errors
+    /// [`IndexError::WriterHeap`] when the options make no sense.
+    pub fn in_memory() -> Result<Self, IndexError> {
+        let fields = Fields::new();
+        let index = Index::create_in_ram(fields.schema.clone());
+        Self::with_index(index, fields, Path::new("memory"), SearchOptions::default())
+    }
+
+    /// Removes an index from disk, whatever state it is in. It must not be open.
+    ///
+    /// # Errors
+    /// [`IndexError::Io`] when the system refuses.
+    pub fn wipe(dir: &Path) -> Result<(), IndexError> {
+        match std::fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(io_error("removed", dir, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn with_index(
+        index: Index,
+        fields: Fields,
+        dir: &Path,
+        options: SearchOptions,
+    ) -> Result<Self, IndexError> {
+        check_heap(options.writer_heap_bytes)?;
+        index
+            .tokenizers()
+            .register(TOKENIZER, PassageTokenizer::default());
+        let metas = index.load_metas().map_err(|error| unreadable(dir, error))?;
+        let fresh = metas.payload.is_none() && metas.segments.is_empty();
+        let reached = match &metas.payload {
+            Some(payload) => parse_payload(payload)?,
+            None if fresh => Position::default(),
+            None => return Err(rebuild("its last commit has no mark")),
+        };
+        if options.verify == VerifyOnOpen::Checksums {
+            verify(&index, dir)?;
+        }
+        let writer = open_writer(&index, dir, &options)?;
+        let reader = index
+            .reader_builder()
+            .reload_policy(ReloadPolicy::Manual)
+            .try_into()
+            .map_err(|error| unreadable(dir, error))?;
+        let searcher = reader.searcher();
+        check_segments(&searcher)?;
+        let now = Instant::now();
+        let state = WriterState {
+            writer: Some(writer),
+            added_to: reached,
+            durable: reached,
+            durable_at: now,
+            changed_at: None,
+            has_operations: false,
+        };
+        let this = Self {
+            fields,
+            index,
+            dir: dir.to_owned(),
+            options,
+            reader,
+            published: RwLock::new(Published { searcher, reached }),
+            state: Mutex::new(state),
+        };
+        if fresh {
+            this.commit_durably(&mut this.state())?;
+        }
+        Ok(this)
+    }
+
+    /// How far searches see: everything up to this position is in the index.
+    #[must_use]
+    pub fn reached(&self) -> Position {
+        self.published().reached
+    }
+
+    /// How far events have been added, committed or not.
+    #[must_use]
+    pub fn added_to(&self) -> Position {
+        self.state().added_to
+    }
+
+    /// Passages that searches see, over all namespaces.
+    #[must_use]
+    pub fn passage_count(&self) -> u64 {
+        self.published().searcher.num_docs()
+    }
+
+    /// Bytes on disk (or in memory) of what searches see.
+    ///
+    /// # Errors
+    /// [`IndexError::Engine`] when a file cannot be looked at.
+    pub fn size_bytes(&self) -> Result<u64, IndexError> {
+        let usage = self.published().searcher.space_usage();
+        Ok(usage
+            .map_err(|e| io_error("measured", &self.dir, e))?
+            .total()
+            .get_bytes())
+    }
+
+    /// Adds events, in order of position, and says how far the log has been read
+    /// (also past events that have no text). Events up to [`Self::added_to`] are
+    /// passed over, so that bringing some twice does no harm. Nothing is visible
+    /// or durable before a commit.
+    ///
+    /// # Errors
+    /// [`IndexError`]. After one, what was added since the last commit is gone:
+    /// call [`Self::recover`].
+    pub fn add(&self, events: &[SearchableEvent], reached: Position) -> Result<(), IndexError> {
+        let mut state = self.state();
+        let known = state.added_to;
+        for event in events.iter().filter(|event| event.position > known) {
+            for passage in passages(&event.text) {
+                let document = self.document(event, &passage);
+                self.write(&mut state, |writer| writer.add_document(document))?;
+                state.has_operations = true;
+            }
+            state.added_to = state.added_to.max(event.position);
+        }
+        state.added_to = state.added_to.max(reached);
+        if state.added_to > known {
+            state.changed_at.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+
+    /// Makes everything that was added visible, and durable when there is more
+    /// than a mark to write.
+    ///
+    /// # Errors
+    /// [`IndexError`]. After one, what was added since the last commit is gone:
+    /// call [`Self::recover`].
+    pub fn commit(&self) -> Result<Position, IndexError> {
+        let mut state = self.state();
+        self.commit_state(&mut state)?;
+        Ok(state.added_to)
+    }
+
+    /// Commits when the oldest change has waited for the options'
+    /// `commit_interval`. An indexing task calls this after each [`Self::add`]
+    /// and when [`Self::commit_due_at`] has come. Says whether it did.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn commit_if_due(&self) -> Result<bool, IndexError> {
+        let mut state = self.state();
+        let due = state
+            .changed_at
+            .is_some_and(|since| since.elapsed() >= self.options.commit_interval);
+        if due {
+            self.commit_state(&mut state)?;
+        }
+        Ok(due)
+    }
+
+    /// When the next commit is due; none when there is nothing to commit.
+    #[must_use]
+    pub fn commit_due_at(&self) -> Option<Instant> {
+        self.state()
+            .changed_at
+            .map(|since| since + self.options.commit_interval)
+    }
+
+    /// After a failed write: forgets what was added since the last commit and
+    /// says from where to bring events again.
+    ///
+    /// # Errors
+    /// [`IndexError`] when writing is still impossible; try again later.
+    /// Searching goes on meanwhile.
+    pub fn recover(&self) -> Result<Position, IndexError> {
+        let mut state = self.state();
+        // The old writer holds the lock: it has to go first.
+        state.writer = None;
+        state.writer = Some(open_writer(&self.index, &self.dir, &self.options)?);
+        state.changed_at = None;
+        state.has_operations = false;
+        state.added_to = state.durable;
+        Ok(state.durable)
+    }
+
+    /// Takes events out of the index: these revisions of a conversation, or all
+    /// of it. Commits: they are out of sight when this returns, and off the disk
+    /// with [`Self::purge`] or a later merge.
+    ///
+    /// # Errors
+    /// [`IndexError`]; nothing was taken out then.
+    pub fn erase(
+        &self,
+        namespace: &Namespace,
+        conversation: ConversationId,
+        revisions: Option<&[Revision]>,
+    ) -> Result<(), IndexError> {
+        let mut state = self.state();
+        let tag = self.fields.tag(&conversation_tag(namespace, conversation));
+        let whole: Box<dyn Query> = Box::new(TermQuery::new(tag, IndexRecordOption::Basic));
+        let query: Box<dyn Query> = match revisions {
+            None => whole,
+            Some(revisions) => Box::new(BooleanQuery::new(vec![
+                (Occur::Must, whole),
+                (Occur::Must, only_revisions(revisions)),
+            ])),
+        };
+        self.write(&mut state, |writer| writer.delete_query(query))?;
+        // An erasure does not wait: it is durable when this returns.
+        self.commit_durably(&mut state)
+    }
+
+    /// Rewrites every segment that has erased passages, so that their terms are
+    /// off the disk too. Takes as long as indexing them took; searching goes on.
+    ///
+    /// # Errors
+    /// [`IndexError`]; the index is as before then.
+    pub fn purge(&self) -> Result<(), IndexError> {
+        let fail = |error| engine_error("read", &self.dir, error);
+        let mut state = self.state();
+        self.commit_durably(&mut state)?;
+        let segments = self.index.searchable_segment_metas().map_err(fail)?;
+        for segment in segments.iter().filter(|segment| segment.has_deletes()) {
+            self.write(&mut state, |writer| writer.merge(&[segment.id()]).wait())?;
+        }
+        self.publish(&state)?;
+        self.write(&mut state, |writer| writer.garbage_collect_files().wait())?;
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, WriterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn published(&self) -> Published {
+        self.published
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn commit_state(&self, state: &mut WriterState) -> Result<(), IndexError> {
+        let mark_is_late =
+            state.added_to != state.durable && state.durable_at.elapsed() >= MARK_DURABLE_EVERY;
+        if state.has_operations || mark_is_late || state.writer.is_none() {
+            return self.commit_durably(state);
+        }
+        state.changed_at = None;
+        self.publish(state)
+    }
+
+    fn commit_durably(&self, state: &mut WriterState) -> Result<(), IndexError> {
+        let payload = payload(state.added_to);
+        self.write(state, |writer| {
+            let mut prepared = writer.prepare_commit()?;
+            prepared.set_payload(&payload);
+            prepared.commit()
+        })?;
+        state.durable = state.added_to;
+        state.durable_at = Instant::now();
+        state.changed_at = None;
+        state.has_operations = false;
+        self.publish(state)
+    }
+
+    /// Runs one operation of the writer. A failed one makes the writer unusable
+    /// until [`Self::recover`], so that a gap can never be committed.
+    fn write<T>(
+        &self,
+        state: &mut WriterState,
+        operation: impl FnOnce(&mut IndexWriter) -> Result<T, TantivyError>,
+    ) -> Result<T, IndexError> {
+        let Some(writer) = state.writer.as_mut() else {
+            let source = TantivyError::SystemError("an earlier write failed".to_owned());
+            return Err(IndexError::Engine {
+                action: "written before it is recovered",
+                source,
+            });
+        };
+        operation(writer).map_err(|error| {
+            state.writer = None;
+            engine_error("written", &self.dir, error)
+        })
+    }
+
+    fn publish(&self, state: &WriterState) -> Result<(), IndexError> {
+        self.reader
+            .reload()
+            .map_err(|error| engine_error("read", &self.dir, error))?;
+        let published = Published {
+            searcher: self.reader.searcher(),
+            reached: state.added_to,
+        };
+        *self
+            .published
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = published;
+        Ok(())
+    }
+
+    fn document(&self, event: &SearchableEvent, passage: &Passage<'_>) -> TantivyDocument {
+        let fields = &self.fields;
+        let mut document = TantivyDocument::default();
+        document.add_text(fields.text, text_value(&event.namespace, passage.text));
+        for tag in fields.tags_of(event) {
+            document.add_text(fields.tags, tag);
+        }
+        document.add_bytes(fields.conversation, event.conversation.0.as_bytes());
+        document.add_i64(fields.recorded_at, event.recorded_at.0);
+        for (field, number) in [
+            (fields.branch, event.branch.0),
+            (fields.revision, event.revision.0),
+            (fields.shard, u64::from(event.position.shard.0)),
+            (fields.offset, event.position.offset),
+            (fields.kind, u64::from(event.kind.number())),
+            (fields.outcome, outcome_number(event.success)),
+            (fields.byte_start, passage.byte_start as u64),
+            (fields.byte_end, passage.byte_end as u64),
+            (fields.line, passage.line),
+            (fields.text_bytes, event.text.len() as u64),
+        ] {
+            document.add_u64(field, number);
+        }
+        document.add_text(fields.tool, &event.tool);
+        document.add_text(fields.call_id, &event.call_id);
+        document
+    }
+}
+
+fn open_writer(
+    index: &Index,
+    dir: &Path,
+    options: &SearchOptions,
+) -> Result<IndexWriter, IndexError> {
+    let writer_options = IndexWriterOptions::builder()
+        .num_worker_threads(1)
+        .num_merge_threads(1)
+        .memory_budget_per_thread(options.writer_heap_bytes)
+        .build();
+    let writer: IndexWriter = index
+        .writer_with_options(writer_options)
+        .map_err(|error| unreadable(dir, error))?;
+    let mut merges = LogMergePolicy::default();
+    merges.set_del_docs_ratio_before_merge(ERASED_SHARE_MAX);
+    writer.set_merge_policy(Box::new(merges));
+    Ok(writer)
+}
+
+fn check_heap(bytes: usize) -> Result<(), IndexError> {
+    let (min, max) = (WRITER_HEAP_BYTES_MIN, WRITER_HEAP_BYTES_MAX);
+    if (min..=max).contains(&bytes) {
+        return Ok(());
+    }
+    Err(IndexError::WriterHeap { bytes, min, max })
+}
+
+/// True when a directory has files that are not hidden (locks are).
+fn holds_files(dir: &Path) -> std::io::Result<bool> {
+    for entry in std::fs::read_dir(dir)? {
+        if !entry?.file_name().to_string_lossy().starts_with('.') {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn verify(index: &Index, dir: &Path) -> Result<(), IndexError> {
+    let damaged = index
+        .validate_checksum()
+        .map_err(|error| unreadable(dir, error))?;
+    match damaged.iter().next() {
+        None => Ok(()),
+        Some(file) => Err(rebuild(format!(
+            "the checksum of {} is wrong",
+            file.display()
+        ))),
+    }
+}
+
+/// The list of segments has no checksum of its own: what it says about sizes is
+/// held against the segments.
+fn check_segments(searcher: &Searcher) -> Result<(), IndexError> {
+    for segment in searcher.segment_readers() {
+        let lines = segment.fast_fields().u64(column::LINE);
+        let lines = lines.map_err(|_| rebuild("a segment lacks a column"))?;
+        if lines.num_docs() != segment.max_doc() {
+            return Err(rebuild(
+                "a segment has another size than the list of segments says",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// `treering-search VERSION SHARD:OFFSET CRC32C`. The file that it is in has no
+/// checksum.
+fn payload(mark: Position) -> String {
+    let text = format!("{PAYLOAD_NAME} {INDEX_VERSION} {mark}");
+    let checksum = crc32c::crc32c(text.as_bytes());
+    format!("{text} {checksum:08x}")
+}
+
+fn parse_payload(payload: &str) -> Result<Position, IndexError> {
+    let damaged = || rebuild("its mark cannot be read");
+    let (text, checksum) = payload.rsplit_once(' ').ok_or_else(damaged)?;
+    if format!("{:08x}", crc32c::crc32c(text.as_bytes())) != checksum {
+        return Err(damaged());
+    }
+    let words: Vec<&str> = text.split(' ').collect();
+    let [PAYLOAD_NAME, version, mark] = words[..] else {
+        return Err(damaged());
+    };
+    if version != INDEX_VERSION.to_string() {
+        return Err(rebuild(format!(
+            "it was written in version {version}; this is version {INDEX_VERSION}"
+        )));
+    }
+    let (shard, offset) = mark.split_once(':').ok_or_else(damaged)?;
+    let shard = ShardId(shard.parse().map_err(|_| damaged())?);
+    let offset = offset.parse().map_err(|_| damaged())?;
+    Ok(Position { shard, offset })
+}
+
+fn rebuild(reason: impl Into<String>) -> IndexError {
+    IndexError::NeedsRebuild {
+        reason: reason.into(),
+    }
+}
+
+fn io_error(action: &'static str, dir: &Path, source: std::io::Error) -> IndexError {
+    IndexError::Io {
+        action,
+        dir: dir.to_owned(),
+        source,
+    }
+}
+
+/// An error while opening: a lock, the system, or else damage.
+fn unreadable(dir: &Path, error: TantivyError) -> IndexError {
+    match engine_error("opened", dir, error) {
+        IndexError::Engine { source, .. } => rebuild(source.to_string()),
+        error => error,
+    }
+}
+
+fn engine_error(action: &'static str, dir: &Path, error: TantivyError) -> IndexError {
+    use tantivy::directory::error::{OpenDirectoryError, OpenReadError, OpenWriteError};
+    let io = |source: &std::io::Error| std::io::Error::new(source.kind(), source.to_string());
+    let source = match &error {
+        TantivyError::LockFailure(LockError::LockBusy, _) => {
+            return IndexError::Locked {
+                dir: dir.to_owned(),
+            };
+        }
+        TantivyError::LockFailure(LockError::IoError(source), _)
+        | TantivyError::IoError(source)
+        | TantivyError::OpenDirectoryError(OpenDirectoryError::IoError {
+            io_error: source, ..
+        })
+        | TantivyError::OpenReadError(OpenReadError::IoError {
+            io_error: source, ..
+        })
+        | TantivyError::OpenWriteError(OpenWriteError::IoError {
+            io_error: source, ..
+        }) => io(source),
+        _ => {
+            return IndexError::Engine {
+                action,
+                source: error,
+            };
+        }
+    };
+    // Bytes that cannot be what was written are damage, not the system's refusal.
+    match source.kind() {
+        std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
+            rebuild(source.to_string())
+        }
+        _ => io_error(action, dir, source),
+    }
+}

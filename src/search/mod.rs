@@ -1,0 +1,27 @@
+//! Full text search over tool results, messages and summaries: the text of an
+//! event and its passages ([`document`]), terms ([`analyser`]), the query
+//! language ([`syntax`]), the index on tantivy ([`index`]), searching
+//! ([`query`]) and snippets ([`snippet`]).
+//!
+//! Nothing outside this folder knows tantivy. Nothing here knows the log, the
+//! views, how events are encoded, or who may ask: the engine brings events in
+//! order of position with a mark of how far it has come, and resolves names to
+//! ids before it asks. The index keeps no text; snippets are made from the
+//! text that the caller reads from the log.
+
+pub mod analyser;
+pub mod document;
+mod error;
+mod index;
+mod plan;
+mod query;
+mod schema;
+mod snippet;
+pub mod syntax;
+
+pub use document::{Passage, SearchableEvent, passages, searchable_text};
+pub use error::{IndexError, SearchError};
+pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
+pub use query::{Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults};
+pub use snippet::{Snippet, Snippeter};
+pub use syntax::QueryError;

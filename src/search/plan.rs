@@ -1,0 +1,424 @@
+//! From a parsed query and filters to what tantivy runs.
+//!
+//! A word alone is lenient: an identifier or a path is found as it stands (all
+//! of its parts in a row, ranked first) and by its parts. A word that must or
+//! must not match is strict: all of its parts in a row.
+
+use std::collections::HashMap;
+
+use tantivy::{
+    DocId, Searcher, SegmentReader, Term,
+    columnar::Column,
+    query::{
+        Bm25StatisticsProvider, BooleanQuery, BoostQuery, ConstScoreQuery, DisjunctionMaxQuery,
+        EmptyQuery, Occur, PhrasePrefixQuery, PhraseQuery, Query, TermQuery,
+        doc_predicate_query::{DocPredicateQuery, FunctionPredicate},
+    },
+    schema::{Field, IndexRecordOption},
+};
+
+use super::{
+    analyser::{Analyser, Analysis, Form, is_dense},
+    query::{LineageSegment, Scope, SearchFilters},
+    schema::{
+        Fields, column, conversation_tag, kind_tag, namespace_tag, role_tag, success_tag,
+        text_term, tool_tag,
+    },
+    syntax::{Node, Role},
+};
+use crate::domain::{Namespace, Revision};
+
+/// What the word as typed adds to its stem's score.
+const EXACT_BONUS: f32 = 0.3;
+/// What a whole identifier or path counts against its parts.
+const WHOLE_BOOST: f32 = 1.0;
+/// Terms that a beginning is tried as, in each segment.
+const PREFIX_TERMS_MAX: u32 = 256;
+/// BM25's length normalisation is fixed at b = 0.75 in tantivy, which is too
+/// strong for passages of about one length. Stating a longer average weakens it.
+const AVERAGE_LENGTH_FACTOR: f32 = 1.5;
+
+/// Builds queries for one namespace.
+pub(super) struct Planner<'a> {
+    pub fields: &'a Fields,
+    pub namespace: &'a Namespace,
+    pub text: &'a str,
+    pub analyser: Analyser,
+}
+
+type Clause = (Occur, Box<dyn Query>);
+
+impl Planner<'_> {
+    /// The query for a parsed text; none when it has no term at all.
+    pub fn query(&mut self, node: &Node) -> Option<Box<dyn Query>> {
+        self.node(node, Role::Should)
+    }
+
+    fn node(&mut self, node: &Node, role: Role) -> Option<Box<dyn Query>> {
+        match node {
+            Node::Word(range) => {
+                let analysis = self.analyser.analyse(&self.text[range.clone()]);
+                match role {
+                    Role::Should => self.lenient(&analysis),
+                    Role::Must | Role::MustNot => self.strict(&analysis),
+                }
+            }
+            Node::Phrase(range) => {
+                let analysis = self.analyser.analyse(&self.text[range.clone()]);
+                self.phrase(&analysis)
+            }
+            Node::Prefix(range) => {
+                let analysis = self.analyser.analyse(&self.text[range.clone()]);
+                self.prefix(&analysis)
+            }
+            Node::Group(clauses) => self.group(clauses),
+        }
+    }
+
+    fn group(&mut self, clauses: &[(Role, Node)]) -> Option<Box<dyn Query>> {
+        let mut planned: Vec<Clause> = Vec::with_capacity(clauses.len());
+        for (role, node) in clauses {
+            // A word that must match, and has no term, holds nothing up.
+            let Some(query) = self.node(node, *role) else {
+                continue;
+            };
+            let occur = match role {
+                Role::Should => Occur::Should,
+                Role::Must => Occur::Must,
+                Role::MustNot => Occur::MustNot,
+            };
+            planned.push((occur, query));
+        }
+        if planned.is_empty() {
+            return None;
+        }
+        if planned.iter().all(|(occur, _)| *occur == Occur::MustNot) {
+            planned.push((Occur::Must, constant(self.all(), 0.0)));
+        }
+        Some(union_of(planned))
+    }
+
+    /// Everything of the namespace.
+    pub fn all(&self) -> Box<dyn Query> {
+        self.tag(&namespace_tag(self.namespace))
+    }
+
+    fn tag(&self, tag: &str) -> Box<dyn Query> {
+        Box::new(TermQuery::new(
+            self.fields.tag(tag),
+            IndexRecordOption::Basic,
+        ))
+    }
+
+    fn text_term(&self, term: &str) -> Term {
+        Term::from_field_text(self.fields.text, &text_term(self.namespace, term))
+    }
+
+    fn term(&self, term: &str) -> Box<dyn Query> {
+        Box::new(TermQuery::new(
+            self.text_term(term),
+            IndexRecordOption::WithFreqs,
+        ))
+    }
+
+    fn lenient(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
+        let mut clauses: Vec<Clause> = Vec::new();
+        if let [single] = parts(analysis).collect::<Vec<_>>()[..]
+            && is_one_dense(single.term)
+        {
+            return self.prefix(analysis);
+        }
+        for (index, term) in analysis.iter().enumerate() {
+            let has_stem = analysis
+                .get(index + 1)
+                .is_some_and(|next| next.form == Form::Stem);
+            let boost = match term.form {
+                Form::Part if has_stem => EXACT_BONUS,
+                Form::Part | Form::Stem => 1.0,
+                Form::Whole | Form::Tail => continue,
+            };
+            clauses.push((Occur::Should, boosted(self.term(term.term), boost)));
+        }
+        if parts(analysis).count() > 1 {
+            clauses.push((Occur::Should, boosted(self.strict(analysis)?, WHOLE_BOOST)));
+        }
+        (!clauses.is_empty()).then(|| union_of(clauses))
+    }
+
+    fn strict(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
+        let terms: Vec<_> = parts(analysis).collect();
+        if let [single] = terms[..] {
+            return self.word(analysis, single.term);
+        }
+        let phrase = self.phrase(analysis)?;
+        // An identifier that is all of the word is one term: no need for positions.
+        let whole = analysis.iter().find(|term| {
+            term.form == Form::Whole
+                && terms.first().is_some_and(|first| first.start == term.start)
+                && terms.last().is_some_and(|last| last.end == term.end)
+        });
+        match whole {
+            Some(whole) => Some(Box::new(DisjunctionMaxQuery::new(vec![
+                phrase,
+                self.term(whole.term),
+            ]))),
+            None => Some(phrase),
+        }
+    }
+
+    /// One word: by its stem, better as it stands; one CJK character: as the
+    /// first or the last of a pair.
+    fn word(&mut self, analysis: &Analysis, word: &str) -> Option<Box<dyn Query>> {
+        if is_one_dense(word) {
+            return self.prefix(analysis);
+        }
+        if let Some(stem) = analysis.iter().find(|term| term.form == Form::Stem) {
+            return Some(union_of(vec![
+                (Occur::Must, self.term(stem.term)),
+                (Occur::Should, boosted(self.term(word), EXACT_BONUS)),
+            ]));
+        }
+        Some(self.term(word))
+    }
+
+    fn phrase(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
+        let terms: Vec<(usize, Term)> = parts(analysis)
+            .map(|part| (part.position, self.text_term(part.term)))
+            .collect();
+        match &terms[..] {
+            [] => None,
+            [(_, term)] => Some(Box::new(TermQuery::new(
+                term.clone(),
+                IndexRecordOption::WithFreqs,
+            ))),
+            _ => Some(Box::new(PhraseQuery::new_with_offset(terms))),
+        }
+    }
+
+    fn prefix(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
+        let terms: Vec<(usize, Term)> = parts(analysis)
+            .map(|part| (part.position, self.text_term(part.term)))
+            .collect();
+        let whole = analysis.iter().find(|term| term.form == Form::Whole);
+        let whole = whole.map(|whole| vec![(0, self.text_term(whole.term))]);
+        let queries: Vec<Box<dyn Query>> = [Some(terms), whole]
+            .into_iter()
+            .flatten()
+            .filter(|terms| !terms.is_empty())
+            .map(|terms| {
+                let mut query = PhrasePrefixQuery::new_with_offset(terms);
+                query.set_max_expansions(PREFIX_TERMS_MAX);
+                Box::new(query) as Box<dyn Query>
+            })
+            .collect();
+        (!queries.is_empty()).then(|| Box::new(DisjunctionMaxQuery::new(queries)) as Box<dyn Query>)
+    }
+
+    /// Adds filters. They decide what matches and add nothing to the score.
+    pub fn filtered(&self, query: Box<dyn Query>, filters: &SearchFilters) -> Box<dyn Query> {
+        let namespace = self.namespace;
+        let mut clauses: Vec<Clause> = Vec::new();
+        let mut any_of = |tags: Vec<String>| {
+            if !tags.is_empty() {
+                let tags = tags
+                    .iter()
+                    .map(|tag| (Occur::Should, self.tag(tag)))
+                    .collect();
+                clauses.push((Occur::Must, constant(union_of(tags), 0.0)));
+            }
+        };
+        any_of(
+            filters
+                .tools
+                .iter()
+                .map(|tool| tool_tag(namespace, tool))
+                .collect(),
+        );
+        any_of(
+            filters
+                .kinds
+                .iter()
+                .map(|&kind| kind_tag(namespace, kind))
+                .collect(),
+        );
+        any_of(
+            filters
+                .roles
+                .iter()
+                .map(|&role| role_tag(namespace, role))
+                .collect(),
+        );
+        any_of(
+            filters
+                .success
+                .iter()
+                .map(|&success| success_tag(namespace, success))
+                .collect(),
+        );
+        if let Some(scope) = &filters.scope {
+            clauses.push((Occur::Must, constant(self.conversations(scope), 0.0)));
+        }
+        if let Some(Scope::Lineage(segments)) = &filters.scope {
+            clauses.push((Occur::Must, constant(only_lineage(segments), 0.0)));
+        }
+        if filters.recorded_from.is_some() || filters.recorded_to.is_some() {
+            clauses.push((Occur::Must, constant(only_recorded(filters), 0.0)));
+        }
+        if clauses.is_empty() {
+            return query;
+        }
+        clauses.push((Occur::Must, query));
+        Box::new(BooleanQuery::new(clauses))
+    }
+
+    fn conversations(&self, scope: &Scope) -> Box<dyn Query> {
+        let mut conversations: Vec<_> = match scope {
+            Scope::Conversations(conversations) => conversations.clone(),
+            Scope::Lineage(segments) => segments.iter().map(|s| s.conversation).collect(),
+        };
+        conversations.sort_unstable();
+        conversations.dedup();
+        if conversations.is_empty() {
+            return Box::new(EmptyQuery);
+        }
+        let tags = conversations
+            .into_iter()
+            .map(|conversation| self.tag(&conversation_tag(self.namespace, conversation)))
+            .map(|query| (Occur::Should, query));
+        union_of(tags.collect())
+    }
+}
+
+/// What phrases are made of.
+fn parts(analysis: &Analysis) -> impl Iterator<Item = super::analyser::AnalysedTerm<'_>> {
+    analysis.iter().filter(|term| term.form == Form::Part)
+}
+
+/// Texts have pairs of such characters; one alone is the beginning of a pair.
+fn is_one_dense(word: &str) -> bool {
+    let mut chars = word.chars();
+    chars.next().is_some_and(is_dense) && chars.next().is_none()
+}
+
+fn union_of(mut clauses: Vec<Clause>) -> Box<dyn Query> {
+    if clauses.len() == 1 && clauses[0].0 != Occur::MustNot {
+        return clauses.remove(0).1;
+    }
+    Box::new(BooleanQuery::new(clauses))
+}
+
+fn boosted(query: Box<dyn Query>, boost: f32) -> Box<dyn Query> {
+    if (boost - 1.0).abs() < f32::EPSILON {
+        return query;
+    }
+    Box::new(BoostQuery::new(query, boost))
+}
+
+fn constant(query: Box<dyn Query>, score: f32) -> Box<dyn Query> {
+    Box::new(ConstScoreQuery::new(query, score))
+}
+
+/// Passages recorded in the filters' range, both ends included.
+fn only_recorded(filters: &SearchFilters) -> Box<dyn Query> {
+    let from = filters.recorded_from.map_or(i64::MIN, |time| time.0);
+    let to = filters.recorded_to.map_or(i64::MAX, |time| time.0);
+    let predicate = FunctionPredicate::from(move |segment: &SegmentReader| {
+        let times: Column<i64> = segment.fast_fields().i64(column::RECORDED_AT)?;
+        Ok(move |doc: DocId| {
+            times
+                .first(doc)
+                .is_some_and(|time| (from..=to).contains(&time))
+        })
+    });
+    Box::new(DocPredicateQuery::from(predicate))
+}
+
+/// Passages of these revisions, of whatever conversation.
+pub(super) fn only_revisions(revisions: &[Revision]) -> Box<dyn Query> {
+    let wanted: std::sync::Arc<std::collections::HashSet<u64>> =
+        std::sync::Arc::new(revisions.iter().map(|revision| revision.0).collect());
+    let predicate = FunctionPredicate::from(move |segment: &SegmentReader| {
+        let wanted = wanted.clone();
+        let revisions = segment.fast_fields().u64(column::REVISION)?;
+        Ok(move |doc: DocId| revisions.first(doc).is_some_and(|r| wanted.contains(&r)))
+    });
+    Box::new(DocPredicateQuery::from(predicate))
+}
+
+/// Passages of each segment's own branch, up to its revision.
+fn only_lineage(segments: &[LineageSegment]) -> Box<dyn Query> {
+    let mut bounds: HashMap<[u8; 16], HashMap<u64, u64>> = HashMap::new();
+    for segment in segments {
+        let branches = bounds
+            .entry(segment.conversation.0.into_bytes())
+            .or_default();
+        let up_to = branches.entry(segment.branch.0).or_default();
+        *up_to = (*up_to).max(segment.up_to.0);
+    }
+    let bounds = std::sync::Arc::new(bounds);
+    let predicate = FunctionPredicate::from(move |reader: &SegmentReader| {
+        let columns = reader.fast_fields();
+        let branches = columns.u64(column::BRANCH)?;
+        let revisions = columns.u64(column::REVISION)?;
+        let conversations = columns.bytes(column::CONVERSATION)?;
+        let mut by_ordinal: HashMap<(u64, u64), u64> = HashMap::new();
+        if let Some(conversations) = &conversations {
+            for (conversation, own) in bounds.iter() {
+                if let Some(ordinal) = conversations.dictionary().term_ord(conversation)? {
+                    by_ordinal.extend(
+                        own.iter()
+                            .map(|(&branch, &up_to)| ((ordinal, branch), up_to)),
+                    );
+                }
+            }
+        }
+        Ok(move |doc: DocId| {
+            let ordinal = conversations
+                .as_ref()
+                .and_then(|column| column.ords().first(doc));
+            let branch = branches.first(doc);
+            let (Some(ordinal), Some(branch)) = (ordinal, branch) else {
+                return false;
+            };
+            let up_to = by_ordinal.get(&(ordinal, branch));
+            up_to.is_some_and(|&up_to| revisions.first(doc).is_some_and(|r| r <= up_to))
+        })
+    });
+    Box::new(DocPredicateQuery::from(predicate))
+}
+
+/// What ranks: counts of the namespace alone, as if the index held nothing else.
+pub(super) struct NamespaceStatistics<'a> {
+    pub searcher: &'a Searcher,
+    pub passages: u64,
+}
+
+impl<'a> NamespaceStatistics<'a> {
+    pub fn of(
+        searcher: &'a Searcher,
+        fields: &Fields,
+        namespace: &Namespace,
+    ) -> tantivy::Result<Self> {
+        let passages = searcher.doc_freq(&fields.tag(&namespace_tag(namespace)))?;
+        Ok(Self { searcher, passages })
+    }
+}
+
+impl Bm25StatisticsProvider for NamespaceStatistics<'_> {
+    // The average length is that of all namespaces (tantivy counts no other);
+    // it moves scores a little, and says nothing about any text.
+    fn total_num_tokens(&self, field: Field) -> tantivy::Result<u64> {
+        let tokens = self.searcher.total_num_tokens(field)? as f64;
+        let all = self.searcher.total_num_docs()?.max(1) as f64;
+        let average = tokens / all * f64::from(AVERAGE_LENGTH_FACTOR);
+        Ok((average * self.passages.max(1) as f64) as u64)
+    }
+
+    fn total_num_docs(&self) -> tantivy::Result<u64> {
+        Ok(self.passages.max(1))
+    }
+
+    fn doc_freq(&self, term: &Term) -> tantivy::Result<u64> {
+        Ok(self.searcher.doc_freq(term)?.min(self.passages.max(1)))
+    }
+}

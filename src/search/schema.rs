@@ -1,0 +1,230 @@
+//! The fields of the index and the terms that are written into them.
+//!
+//! Every term begins with its namespace. So a search in one namespace cannot
+//! reach a posting of another, and the statistics that rank (how many passages
+//! have a word) are its own too.
+
+use tantivy::{
+    Term,
+    schema::{FAST, Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions},
+    tokenizer::{Token, TokenStream, Tokenizer},
+};
+
+use super::{
+    analyser::{Analyser, Analysis},
+    document::SearchableEvent,
+};
+use crate::domain::{ConversationId, EventKind, Namespace, Role};
+
+/// Between a namespace and what follows. In no namespace, in no analysed term.
+const SEPARATOR: char = '\u{1F}';
+/// The name of [`PassageTokenizer`].
+pub(super) const TOKENIZER: &str = "passage";
+
+/// Names of the columns that a hit is read from.
+pub(super) mod column {
+    pub const CONVERSATION: &str = "conversation";
+    pub const BRANCH: &str = "branch";
+    pub const REVISION: &str = "revision";
+    pub const SHARD: &str = "shard";
+    pub const OFFSET: &str = "offset";
+    pub const RECORDED_AT: &str = "recorded_at";
+    pub const KIND: &str = "kind";
+    pub const OUTCOME: &str = "outcome";
+    pub const BYTE_START: &str = "byte_start";
+    pub const BYTE_END: &str = "byte_end";
+    pub const LINE: &str = "line";
+    pub const TEXT_BYTES: &str = "text_bytes";
+    pub const TOOL: &str = "tool";
+    pub const CALL_ID: &str = "call_id";
+}
+
+/// The fields, by handle.
+#[derive(Clone, Debug)]
+pub(super) struct Fields {
+    pub schema: Schema,
+    /// Analysed terms with positions.
+    pub text: Field,
+    /// What filters look at, as exact terms.
+    pub tags: Field,
+    pub conversation: Field,
+    pub branch: Field,
+    pub revision: Field,
+    pub shard: Field,
+    pub offset: Field,
+    pub recorded_at: Field,
+    pub kind: Field,
+    pub outcome: Field,
+    pub byte_start: Field,
+    pub byte_end: Field,
+    pub line: Field,
+    pub text_bytes: Field,
+    pub tool: Field,
+    pub call_id: Field,
+}
+
+impl Fields {
+    pub fn new() -> Self {
+        let mut builder = Schema::builder();
+        let indexed = |tokenizer: &str, record, norms| {
+            let indexing = TextFieldIndexing::default()
+                .set_tokenizer(tokenizer)
+                .set_index_option(record)
+                .set_fieldnorms(norms);
+            TextOptions::default().set_indexing_options(indexing)
+        };
+        let text = indexed(TOKENIZER, IndexRecordOption::WithFreqsAndPositions, true);
+        let tags = indexed("raw", IndexRecordOption::Basic, false);
+        let label = TextOptions::default().set_fast("raw");
+        Self {
+            text: builder.add_text_field("text", text),
+            tags: builder.add_text_field("tags", tags),
+            conversation: builder.add_bytes_field(column::CONVERSATION, FAST),
+            branch: builder.add_u64_field(column::BRANCH, FAST),
+            revision: builder.add_u64_field(column::REVISION, FAST),
+            shard: builder.add_u64_field(column::SHARD, FAST),
+            offset: builder.add_u64_field(column::OFFSET, FAST),
+            recorded_at: builder.add_i64_field(column::RECORDED_AT, FAST),
+            kind: builder.add_u64_field(column::KIND, FAST),
+            outcome: builder.add_u64_field(column::OUTCOME, FAST),
+            byte_start: builder.add_u64_field(column::BYTE_START, FAST),
+            byte_end: builder.add_u64_field(column::BYTE_END, FAST),
+            line: builder.add_u64_field(column::LINE, FAST),
+            text_bytes: builder.add_u64_field(column::TEXT_BYTES, FAST),
+            tool: builder.add_text_field(column::TOOL, label.clone()),
+            call_id: builder.add_text_field(column::CALL_ID, label),
+            schema: builder.build(),
+        }
+    }
+
+    /// The tags of an event's passages.
+    pub fn tags_of(&self, event: &SearchableEvent) -> Vec<String> {
+        let namespace = &event.namespace;
+        let mut tags = vec![
+            namespace_tag(namespace),
+            conversation_tag(namespace, event.conversation),
+            kind_tag(namespace, event.kind),
+        ];
+        if !event.tool.is_empty() {
+            tags.push(tool_tag(namespace, &event.tool));
+        }
+        tags.extend(event.role.map(|role| role_tag(namespace, role)));
+        tags.extend(event.success.map(|success| success_tag(namespace, success)));
+        tags
+    }
+
+    pub fn tag(&self, tag: &str) -> Term {
+        Term::from_field_text(self.tags, tag)
+    }
+}
+
+pub(super) fn namespace_tag(namespace: &Namespace) -> String {
+    format!("{namespace}{SEPARATOR}")
+}
+
+pub(super) fn conversation_tag(namespace: &Namespace, conversation: ConversationId) -> String {
+    format!("{namespace}{SEPARATOR}c{}", conversation.0.simple())
+}
+
+pub(super) fn kind_tag(namespace: &Namespace, kind: EventKind) -> String {
+    format!("{namespace}{SEPARATOR}k{}", kind.number())
+}
+
+pub(super) fn tool_tag(namespace: &Namespace, tool: &str) -> String {
+    format!("{namespace}{SEPARATOR}t{tool}")
+}
+
+pub(super) fn success_tag(namespace: &Namespace, success: bool) -> String {
+    format!("{namespace}{SEPARATOR}s{}", u8::from(success))
+}
+
+pub(super) fn role_tag(namespace: &Namespace, role: Role) -> String {
+    format!("{namespace}{SEPARATOR}r{}", role.as_str())
+}
+
+/// What the `outcome` column holds.
+pub(super) fn outcome_number(success: Option<bool>) -> u64 {
+    match success {
+        None => 0,
+        Some(false) => 1,
+        Some(true) => 2,
+    }
+}
+
+pub(super) fn outcome_of(number: u64) -> Option<bool> {
+    match number {
+        1 => Some(false),
+        2 => Some(true),
+        _ => None,
+    }
+}
+
+/// The term of the text field for an analysed term.
+pub(super) fn text_term(namespace: &Namespace, term: &str) -> String {
+    format!("{namespace}{SEPARATOR}{term}")
+}
+
+/// What the text field is given: the namespace, then the passage.
+pub(super) fn text_value(namespace: &Namespace, passage: &str) -> String {
+    text_term(namespace, passage)
+}
+
+/// Reads [`text_value`] and gives the passage's terms, each with its namespace.
+#[derive(Clone, Default)]
+pub(super) struct PassageTokenizer {
+    analyser: Analyser,
+    analysis: Analysis,
+}
+
+impl Tokenizer for PassageTokenizer {
+    type TokenStream<'a> = PassageTokens<'a>;
+
+    fn token_stream<'a>(&'a mut self, text: &'a str) -> PassageTokens<'a> {
+        let prefix_len = text
+            .find(SEPARATOR)
+            .map_or(0, |at| at + SEPARATOR.len_utf8());
+        let (prefix, passage) = text.split_at(prefix_len);
+        self.analyser.analyse_into(passage, &mut self.analysis);
+        let token = Token {
+            text: prefix.to_owned(),
+            ..Token::default()
+        };
+        PassageTokens {
+            analysis: &self.analysis,
+            prefix_len,
+            next: 0,
+            token,
+        }
+    }
+}
+
+/// The terms of one passage.
+pub(super) struct PassageTokens<'a> {
+    analysis: &'a Analysis,
+    prefix_len: usize,
+    next: usize,
+    token: Token,
+}
+
+impl TokenStream for PassageTokens<'_> {
+    fn advance(&mut self) -> bool {
+        let Some(term) = self.analysis.get(self.next) else {
+            return false;
+        };
+        self.next += 1;
+        self.token.text.truncate(self.prefix_len);
+        self.token.text.push_str(term.term);
+        self.token.position = term.position;
+        self.token.offset_from = term.start;
+        self.token.offset_to = term.end;
+        true
+    }
+
+    fn token(&self) -> &Token {
+        &self.token
+    }
+
+    fn token_mut(&mut self) -> &mut Token {
+        &mut self.token
+    }
+}

@@ -1,0 +1,265 @@
+//! Plain text around the best match of a passage, with the places of matches.
+
+use std::ops::Range;
+
+use super::{
+    analyser::{AnalysedTerm, Analyser, Analysis, Form},
+    error::SearchError,
+    index::SearchIndex,
+    query::SearchQuery,
+    schema::{namespace_tag, text_term},
+    syntax::{self, Node, Role},
+};
+
+/// What a second match of the same kind counts against the first.
+const REPEAT_SHARE: f32 = 0.1;
+
+/// A piece of a passage.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Snippet {
+    /// Plain text as it stands in the passage.
+    pub text: String,
+    /// Where the matches are in `text`, in bytes, in order, not overlapping.
+    pub highlights: Vec<Range<usize>>,
+    /// Where `text` begins in the passage, in bytes.
+    pub byte_start: usize,
+    /// Lines between the passage's first and that of the first highlight (or of
+    /// the text, without one).
+    pub line_offset: u64,
+}
+
+/// Finds a query's words in passages.
+#[derive(Clone)]
+pub struct Snippeter {
+    patterns: Vec<Pattern>,
+    analyser: Analyser,
+}
+
+#[derive(Clone, Debug)]
+struct Pattern {
+    /// One term for each part in a row.
+    terms: Vec<String>,
+    /// The last term is the beginning of one.
+    is_prefix: bool,
+    /// How much a match is worth: rare is more.
+    weight: f32,
+}
+
+impl Snippeter {
+    /// For the words of a query that are to be found; how rare they are comes
+    /// from the index.
+    ///
+    /// # Errors
+    /// [`SearchError::Query`] for a query that cannot be searched.
+    pub fn for_query(index: &SearchIndex, query: &SearchQuery) -> Result<Self, SearchError> {
+        let parsed = syntax::parse(&query.text)?;
+        let mut this = Self {
+            patterns: Vec::new(),
+            analyser: Analyser::default(),
+        };
+        this.collect(&parsed, &query.text);
+        let searcher = index.published().searcher;
+        let rarity = |tag| searcher.doc_freq(&tag).map_or(1.0, |count| count as f32);
+        let all = rarity(index.fields.tag(&namespace_tag(&query.namespace)));
+        for pattern in &mut this.patterns {
+            for term in &pattern.terms {
+                let key = text_term(&query.namespace, term);
+                let count = rarity(tantivy::Term::from_field_text(index.fields.text, &key));
+                pattern.weight += (1.0 + all / (count + 1.0)).ln();
+            }
+        }
+        Ok(this)
+    }
+
+    fn collect(&mut self, node: &Node, text: &str) {
+        match node {
+            Node::Group(clauses) => {
+                for (role, node) in clauses {
+                    if *role != Role::MustNot {
+                        self.collect(node, text);
+                    }
+                }
+            }
+            Node::Word(range) => {
+                let analysis = self.analyser.analyse(&text[range.clone()]);
+                self.row(&analysis, false);
+                for term in analysis.iter().filter(|term| term.form != Form::Tail) {
+                    self.push(vec![term.term.to_owned()], false);
+                }
+            }
+            Node::Phrase(range) => {
+                let analysis = self.analyser.analyse(&text[range.clone()]);
+                self.row(&analysis, false);
+            }
+            Node::Prefix(range) => {
+                let analysis = self.analyser.analyse(&text[range.clone()]);
+                self.row(&analysis, true);
+                for whole in analysis.iter().filter(|term| term.form == Form::Whole) {
+                    self.push(vec![whole.term.to_owned()], true);
+                }
+            }
+        }
+    }
+
+    fn row(&mut self, analysis: &Analysis, is_prefix: bool) {
+        let parts = analysis.iter().filter(|term| term.form == Form::Part);
+        self.push(parts.map(|part| part.term.to_owned()).collect(), is_prefix);
+    }
+
+    fn push(&mut self, terms: Vec<String>, is_prefix: bool) {
+        let known = self
+            .patterns
+            .iter()
+            .any(|p| p.terms == terms && p.is_prefix == is_prefix);
+        if !terms.is_empty() && !known {
+            self.patterns.push(Pattern {
+                terms,
+                is_prefix,
+                weight: 0.0,
+            });
+        }
+    }
+
+    /// The best piece of a passage, of at most so many bytes.
+    pub fn snippet(&mut self, passage: &str, max_bytes: usize) -> Snippet {
+        let analysis = self.analyser.analyse(passage);
+        let matches = self.matches(&analysis);
+        let range = self.window(passage, &matches, max_bytes);
+        let highlights = highlights(&matches, &range);
+        let first = highlights
+            .first()
+            .map_or(range.start, |first| range.start + first.start);
+        let line_offset = passage[..first].bytes().filter(|&b| b == b'\n').count() as u64;
+        Snippet {
+            text: passage[range.clone()].to_owned(),
+            highlights,
+            byte_start: range.start,
+            line_offset,
+        }
+    }
+
+    /// Places of matches, in order, each with the pattern's number.
+    fn matches(&self, analysis: &Analysis) -> Vec<(Range<usize>, usize)> {
+        let terms: Vec<AnalysedTerm<'_>> = analysis.iter().collect();
+        let mut found = Vec::new();
+        for (number, pattern) in self.patterns.iter().enumerate() {
+            for start in 0..terms.len() {
+                found.extend(pattern.match_at(&terms, start).map(|range| (range, number)));
+            }
+        }
+        found.sort_by_key(|(range, number)| (range.start, range.end, *number));
+        found
+    }
+
+    fn window(
+        &self,
+        passage: &str,
+        matches: &[(Range<usize>, usize)],
+        max_bytes: usize,
+    ) -> Range<usize> {
+        if passage.len() <= max_bytes {
+            return 0..passage.len();
+        }
+        let reach = max_bytes - max_bytes / 4;
+        let mut best = (0, 0.0);
+        for (index, (first, _)) in matches.iter().enumerate() {
+            let worth = self.worth(
+                matches[index..]
+                    .iter()
+                    .take_while(|(range, _)| range.end <= first.start + reach),
+            );
+            if worth > best.1 {
+                best = (first.start, worth);
+            }
+        }
+        cut(passage, best.0, max_bytes)
+    }
+
+    fn worth<'a>(&self, matches: impl Iterator<Item = &'a (Range<usize>, usize)>) -> f32 {
+        let mut seen = vec![false; self.patterns.len()];
+        matches.fold(0.0, |worth, &(_, number)| {
+            let share = if std::mem::replace(&mut seen[number], true) {
+                REPEAT_SHARE
+            } else {
+                1.0
+            };
+            worth + share * self.patterns[number].weight
+        })
+    }
+}
+
+impl Pattern {
+    /// The bytes of a match that begins with this term.
+    fn match_at(&self, terms: &[AnalysedTerm<'_>], start: usize) -> Option<Range<usize>> {
+        let first = &terms[start];
+        let mut end = first.end;
+        let mut next = start;
+        for (index, wanted) in self.terms.iter().enumerate() {
+            let is_beginning = self.is_prefix && index + 1 == self.terms.len();
+            let fits = |term: &str| {
+                if is_beginning {
+                    term.starts_with(wanted.as_str())
+                } else {
+                    term == wanted
+                }
+            };
+            let position = first.position + index;
+            let rest = &terms[next..];
+            let here = rest
+                .iter()
+                .take_while(|term| term.position <= position)
+                .take(if index == 0 { 1 } else { rest.len() })
+                .position(|term| term.position == position && fits(term.term))?;
+            end = end.max(rest[here].end);
+            next += here;
+        }
+        Some(first.start..end)
+    }
+}
+
+/// A piece that holds what is at `at`, from a line's start if that is near.
+fn cut(passage: &str, at: usize, max_bytes: usize) -> Range<usize> {
+    let lead = max_bytes / 4;
+    let latest = passage.len().saturating_sub(max_bytes);
+    let line = passage[..at].rfind('\n').map_or(0, |end| end + 1);
+    let start = if at - line <= lead {
+        line
+    } else {
+        let earliest = passage.ceil_char_boundary(at - lead);
+        passage[earliest..at]
+            .find(' ')
+            .map_or(earliest, |blank| earliest + blank + 1)
+    };
+    let start = passage
+        .ceil_char_boundary(start.min(latest))
+        .min(passage.floor_char_boundary(at));
+    let hard = passage.floor_char_boundary((start + max_bytes).min(passage.len()));
+    if hard == passage.len() {
+        return start..hard;
+    }
+    let soft = passage
+        .floor_char_boundary(start + max_bytes - lead)
+        .clamp(start, hard);
+    let tail = &passage[soft..hard];
+    let end = tail
+        .rfind('\n')
+        .or_else(|| tail.rfind(' '))
+        .map_or(hard, |end| soft + end);
+    start..end
+}
+
+/// Matches inside a piece, joined where they touch, relative to it.
+fn highlights(matches: &[(Range<usize>, usize)], piece: &Range<usize>) -> Vec<Range<usize>> {
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for (range, _) in matches {
+        if range.start < piece.start || range.end > piece.end {
+            continue;
+        }
+        let range = range.start - piece.start..range.end - piece.start;
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}

@@ -1,0 +1,325 @@
+//! The query language: from a text to a tree of clauses. Knows neither the
+//! analyser nor the index.
+//!
+//! ```text
+//! words are joined by OR         disk full
+//! "a phrase"                     "no space left"
+//! beginnings                     conf*   src/sea*
+//! AND, OR, NOT (in capitals)     disk AND NOT quota
+//! must, must not                 +disk -quota
+//! groups                         (disk OR volume) AND full
+//! ```
+//!
+//! `AND` binds closer than `OR` and than standing side by side. Reading is
+//! forgiving, because people and models paste error messages and code: an
+//! unfinished quote or group ends with the query, a stray bracket or operator is
+//! passed over, brackets inside a word (`main(argc)`) and options (`--all`)
+//! belong to the word. What cannot be searched is an error that says where.
+
+use std::ops::Range;
+
+/// Longest query, in bytes. An error message with its stack trace fits.
+pub const QUERY_BYTES_MAX: usize = 8 * 1024;
+/// Most words, phrases and beginnings of a query.
+pub const QUERY_CLAUSES_MAX: usize = 512;
+/// Deepest nesting of groups.
+pub const QUERY_DEPTH_MAX: usize = 32;
+
+/// Why a query cannot be searched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// Nothing to search for.
+    #[error("the query has no word to search for")]
+    Empty,
+    /// Over its bound.
+    #[error("the query has {bytes} bytes; at most {max} are allowed")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// Too many words.
+    #[error("the query has more than {max} words or phrases; the next begins at byte {at}")]
+    TooManyClauses {
+        /// The first one too many.
+        at: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// Groups in groups.
+    #[error("groups are nested more than {max} deep at byte {at}")]
+    TooDeep {
+        /// The bracket that is one too many.
+        at: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// A `*` with nothing to begin with.
+    #[error("the `*` at byte {at} needs a letter or digit before it")]
+    BarePrefix {
+        /// The star.
+        at: usize,
+    },
+}
+
+/// How a clause takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Adds to the score; one of these must match if nothing else must.
+    Should,
+    /// Must match.
+    Must,
+    /// Must not match.
+    MustNot,
+}
+
+/// A clause of a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// Text without blanks; may be an identifier or a path.
+    Word(Range<usize>),
+    /// The text between quotes.
+    Phrase(Range<usize>),
+    /// The text before a star.
+    Prefix(Range<usize>),
+    /// Clauses that belong together.
+    Group(Vec<(Role, Node)>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Word(Range<usize>),
+    Phrase(Range<usize>),
+    Prefix(Range<usize>),
+    Open(usize),
+    Close,
+    And,
+    Or,
+    Not,
+    Plus,
+    Minus,
+}
+
+/// Reads a query. Ranges are bytes of `text`.
+///
+/// # Errors
+/// [`QueryError`] when it is over a bound or has nothing to search for.
+pub fn parse(text: &str) -> Result<Node, QueryError> {
+    if text.len() > QUERY_BYTES_MAX {
+        return Err(QueryError::TooLong {
+            bytes: text.len(),
+            max: QUERY_BYTES_MAX,
+        });
+    }
+    let tokens = tokenize(text)?;
+    let mut parser = Parser {
+        tokens: &tokens,
+        next: 0,
+    };
+    let mut clauses = Vec::new();
+    while parser.next < tokens.len() {
+        // A closing bracket that closes nothing ends a turn of this loop.
+        clauses.extend(parser.clauses(0)?);
+        parser.next += 1;
+    }
+    if clauses.is_empty() {
+        return Err(QueryError::Empty);
+    }
+    Ok(Node::Group(clauses))
+}
+
+fn tokenize(text: &str) -> Result<Vec<Token>, QueryError> {
+    let bytes = text.as_bytes();
+    let mut tokens = Vec::new();
+    let mut clauses = 0;
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        let Some(c) = rest.chars().next() else { break };
+        let (token, end) = match c {
+            c if c.is_whitespace() => (None, at + c.len_utf8()),
+            '"' => phrase(text, at),
+            '(' => (Some(Token::Open(at)), at + 1),
+            ')' => (Some(Token::Close), at + 1),
+            '+' if starts_operand(bytes, at + 1) => (Some(Token::Plus), at + 1),
+            '-' if starts_operand(bytes, at + 1) => (Some(Token::Minus), at + 1),
+            _ => word(text, at)?,
+        };
+        if matches!(
+            token,
+            Some(Token::Word(_) | Token::Phrase(_) | Token::Prefix(_))
+        ) {
+            clauses += 1;
+            if clauses > QUERY_CLAUSES_MAX {
+                return Err(QueryError::TooManyClauses {
+                    at,
+                    max: QUERY_CLAUSES_MAX,
+                });
+            }
+        }
+        tokens.extend(token);
+        at = end;
+    }
+    Ok(tokens)
+}
+
+/// True when `+` or `-` just before `at` is an operator: `--all`, `->`, `+=` and
+/// a lone dash are not.
+fn starts_operand(bytes: &[u8], at: usize) -> bool {
+    bytes.get(at).is_some_and(|&b| {
+        b.is_ascii_alphanumeric() || !b.is_ascii() || matches!(b, b'"' | b'(' | b'_' | b'/' | b'.')
+    })
+}
+
+fn phrase(text: &str, at: usize) -> (Option<Token>, usize) {
+    let start = at + 1;
+    let end = text[start..]
+        .find('"')
+        .map_or(text.len(), |length| start + length);
+    let token = (!text[start..end].trim().is_empty()).then_some(Token::Phrase(start..end));
+    (token, (end + 1).min(text.len()))
+}
+
+/// A word goes to the next blank or quote, or to a bracket that it did not open.
+fn word(text: &str, at: usize) -> Result<(Option<Token>, usize), QueryError> {
+    let mut open = 0_usize;
+    let mut end = text.len();
+    for (offset, c) in text[at..].char_indices() {
+        match c {
+            '(' => open += 1,
+            ')' if open == 0 => end = at + offset,
+            ')' => open -= 1,
+            '"' => end = at + offset,
+            c if c.is_whitespace() => end = at + offset,
+            _ => continue,
+        }
+        if end < text.len() {
+            break;
+        }
+    }
+    let word = &text[at..end];
+    let token = match word {
+        "AND" | "&&" => Token::And,
+        "OR" | "||" => Token::Or,
+        "NOT" => Token::Not,
+        _ => return Ok((searchable(word, at)?, end)),
+    };
+    Ok((Some(token), end))
+}
+
+fn searchable(word: &str, at: usize) -> Result<Option<Token>, QueryError> {
+    let stem = word.trim_end_matches('*');
+    let has_text = stem.chars().any(char::is_alphanumeric);
+    if stem.is_empty() && word.len() == 1 {
+        return Err(QueryError::BarePrefix { at });
+    }
+    if !has_text {
+        return Ok(None);
+    }
+    let range = at..at + stem.len();
+    let ends_in_text = stem.ends_with(char::is_alphanumeric);
+    let is_prefix = stem.len() + 1 == word.len() && ends_in_text;
+    Ok(Some(if is_prefix {
+        Token::Prefix(range)
+    } else {
+        Token::Word(range)
+    }))
+}
+
+struct Parser<'a> {
+    tokens: &'a [Token],
+    next: usize,
+}
+
+impl Parser<'_> {
+    /// Clauses up to the end or to a closing bracket, which is left there.
+    fn clauses(&mut self, depth: usize) -> Result<Vec<(Role, Node)>, QueryError> {
+        let mut clauses = Vec::new();
+        loop {
+            match self.tokens.get(self.next) {
+                None | Some(Token::Close) => return Ok(clauses),
+                Some(Token::Or | Token::And) => self.next += 1,
+                Some(_) => clauses.extend(self.conjunction(depth)?),
+            }
+        }
+    }
+
+    /// Operands with AND between them.
+    fn conjunction(&mut self, depth: usize) -> Result<Option<(Role, Node)>, QueryError> {
+        let mut operands: Vec<(Role, Node)> = self.operand(depth)?.into_iter().collect();
+        let mut joined = false;
+        while self.tokens.get(self.next) == Some(&Token::And) {
+            self.next += 1;
+            if let Some(operand) = self.operand(depth)? {
+                joined |= !operands.is_empty();
+                operands.push(operand);
+            }
+        }
+        if !joined {
+            return Ok(operands.pop());
+        }
+        for (role, _) in &mut operands {
+            if *role == Role::Should {
+                *role = Role::Must;
+            }
+        }
+        Ok(Some((Role::Should, Node::Group(operands))))
+    }
+
+    fn operand(&mut self, depth: usize) -> Result<Option<(Role, Node)>, QueryError> {
+        let mut role = Role::Should;
+        loop {
+            let Some(token) = self.tokens.get(self.next) else {
+                return Ok(None);
+            };
+            let node = match token {
+                Token::Not | Token::Minus => {
+                    role = if role == Role::MustNot {
+                        Role::Must
+                    } else {
+                        Role::MustNot
+                    };
+                    self.next += 1;
+                    continue;
+                }
+                Token::Plus => {
+                    role = if role == Role::MustNot {
+                        role
+                    } else {
+                        Role::Must
+                    };
+                    self.next += 1;
+                    continue;
+                }
+                Token::And | Token::Or | Token::Close => return Ok(None),
+                Token::Word(range) => Node::Word(range.clone()),
+                Token::Phrase(range) => Node::Phrase(range.clone()),
+                Token::Prefix(range) => Node::Prefix(range.clone()),
+                Token::Open(at) => return self.group(*at, role, depth + 1),
+            };
+            self.next += 1;
+            return Ok(Some((role, node)));
+        }
+    }
+
+    fn group(
+        &mut self,
+        at: usize,
+        role: Role,
+        depth: usize,
+    ) -> Result<Option<(Role, Node)>, QueryError> {
+        if depth > QUERY_DEPTH_MAX {
+            return Err(QueryError::TooDeep {
+                at,
+                max: QUERY_DEPTH_MAX,
+            });
+        }
+        self.next += 1;
+        let clauses = self.clauses(depth)?;
+        if self.tokens.get(self.next) == Some(&Token::Close) {
+            self.next += 1;
+        }
+        Ok((!clauses.is_empty()).then_some((role, Node::Group(clauses))))
+    }
+}

@@ -1,0 +1,130 @@
+//! Rows as bytes: bincode of the domain's types, numbers of fixed width, little
+//! endian; and a checksum over each row and its key, because the store checks
+//! its pages only when it is opened.
+
+use bincode::config::{Configuration, Fixint, LittleEndian};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::domain::{
+    BranchId, ContentHash, ConversationInfo, ConversationRow, Namespace, Position, Revision,
+    TimestampMicros,
+};
+
+use super::error::ViewsError;
+
+/// Version of everything in the views' file: tables, keys, rows, and the folds
+/// that fill them. A file with another one is rebuilt, never converted.
+pub const VIEWS_VERSION: u32 = 1;
+
+const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
+    .with_little_endian()
+    .with_fixed_int_encoding();
+
+/// CRC32C, little endian, at the end of every row.
+const CHECKSUM_BYTES: usize = 4;
+
+/// What changes with every event of a conversation.
+#[derive(Serialize, Deserialize)]
+pub(super) struct HeadRow {
+    head: Revision,
+    chain_hash: ContentHash,
+    last_position: Position,
+    active: BranchId,
+    branch_count: u64,
+    sealed: bool,
+    updated_at: TimestampMicros,
+}
+
+/// What never changes of a conversation.
+#[derive(Serialize, Deserialize)]
+pub(super) struct CreatedRow {
+    namespace: Namespace,
+    first_position: Position,
+    created_at: TimestampMicros,
+    info: std::sync::Arc<ConversationInfo>,
+}
+
+impl HeadRow {
+    pub(super) fn of(row: &ConversationRow) -> Self {
+        Self {
+            head: row.head,
+            chain_hash: row.chain_hash,
+            last_position: row.last_position,
+            active: row.active,
+            branch_count: row.branch_count,
+            sealed: row.sealed,
+            updated_at: row.updated_at,
+        }
+    }
+
+    pub(super) fn joined(
+        self,
+        id: crate::domain::ConversationId,
+        created: CreatedRow,
+    ) -> ConversationRow {
+        ConversationRow {
+            namespace: created.namespace,
+            id,
+            info: created.info,
+            head: self.head,
+            chain_hash: self.chain_hash,
+            first_position: created.first_position,
+            last_position: self.last_position,
+            active: self.active,
+            branch_count: self.branch_count,
+            sealed: self.sealed,
+            created_at: created.created_at,
+            updated_at: self.updated_at,
+        }
+    }
+}
+
+impl CreatedRow {
+    pub(super) fn of(row: &ConversationRow) -> Self {
+        Self {
+            namespace: row.namespace.clone(),
+            first_position: row.first_position,
+            created_at: row.created_at,
+            info: std::sync::Arc::clone(&row.info),
+        }
+    }
+}
+
+/// Adds a value's bytes.
+pub(super) fn encode<T: Serialize>(value: &T, bytes: &mut Vec<u8>) -> Result<(), ViewsError> {
+    match bincode::serde::encode_into_std_write(value, bytes, CONFIG) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ViewsError::Encode {
+            what: error.to_string(),
+        }),
+    }
+}
+
+/// Adds the checksum of a key and its row, which lie side by side at the end.
+pub(super) fn seal(bytes: &mut Vec<u8>, key_start: usize) {
+    let checksum = crc32c::crc32c(&bytes[key_start..]);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// A row without its checksum.
+pub(super) fn checked<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], ViewsError> {
+    let damaged = || ViewsError::damaged("a row does not match its checksum");
+    let (value, checksum) = row
+        .split_last_chunk::<CHECKSUM_BYTES>()
+        .ok_or_else(damaged)?;
+    let actual = crc32c::crc32c_append(crc32c::crc32c(key), value);
+    if actual == u32::from_le_bytes(*checksum) {
+        Ok(value)
+    } else {
+        Err(damaged())
+    }
+}
+
+/// A row's value. All of its bytes must be used.
+pub(super) fn decode<T: DeserializeOwned>(key: &[u8], row: &[u8]) -> Result<T, ViewsError> {
+    let value = checked(key, row)?;
+    match bincode::serde::decode_from_slice(value, CONFIG) {
+        Ok((decoded, used)) if used == value.len() => Ok(decoded),
+        _ => Err(ViewsError::damaged("a row cannot be decoded")),
+    }
+}

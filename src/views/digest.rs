@@ -1,0 +1,87 @@
+//! Are two views the same, byte for byte?
+
+use redb::ReadableTable;
+
+use crate::domain::ContentHash;
+
+use super::{
+    error::ViewsError,
+    store::{CONVERSATIONS, META, NAMESPACES, RawDefinition, Reader, Views},
+};
+
+const TABLES: [(&str, RawDefinition); 3] = [
+    ("meta", META),
+    ("conversations", CONVERSATIONS),
+    ("namespaces", NAMESPACES),
+];
+
+impl Views {
+    /// BLAKE3 over every row of every table, in order. Views of the same log up
+    /// to the same offset have the same digest, however they came about.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn digest(&self) -> Result<ContentHash, ViewsError> {
+        self.read(|reader| {
+            let mut hasher = blake3::Hasher::new();
+            let mut part = |bytes: &[u8]| {
+                hasher.update(&(bytes.len() as u64).to_le_bytes());
+                hasher.update(bytes);
+            };
+            for (name, definition) in TABLES {
+                part(name.as_bytes());
+                for row in reader.table(definition)?.iter()? {
+                    let (key, value) = row?;
+                    part(key.value());
+                    part(value.value());
+                }
+            }
+            Ok(ContentHash(hasher.finalize().into()))
+        })
+    }
+
+    /// The first row, by table and key, that these views have and the others do
+    /// not, or the other way round; none: they are the same.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn differs_from(&self, other: &Self) -> Result<Option<String>, ViewsError> {
+        self.read(|mine| other.read(|theirs| first_difference(mine, theirs)))
+    }
+}
+
+fn first_difference(mine: &Reader, theirs: &Reader) -> Result<Option<String>, ViewsError> {
+    for (name, definition) in TABLES {
+        let (mine, theirs) = (mine.table(definition)?, theirs.table(definition)?);
+        let (mut mine, mut theirs) = (mine.iter()?, theirs.iter()?);
+        loop {
+            let (a, b) = (mine.next().transpose()?, theirs.next().transpose()?);
+            let (key, how) = match (&a, &b) {
+                (None, None) => break,
+                (Some((key, _)), None) => (key.value(), "only in the first"),
+                (None, Some((key, _))) => (key.value(), "only in the second"),
+                (Some((a, _)), Some((b, _))) if a.value() < b.value() => {
+                    (a.value(), "only in the first")
+                }
+                (Some((a, _)), Some((b, _))) if a.value() > b.value() => {
+                    (b.value(), "only in the second")
+                }
+                (Some((key, a)), Some((_, b))) if a.value() != b.value() => {
+                    (key.value(), "not the same")
+                }
+                _ => continue,
+            };
+            return Ok(Some(format!("{name} {}: {how}", readable(key))));
+        }
+    }
+    Ok(None)
+}
+
+/// A key for people: text as it is, other bytes in hexadecimal.
+fn readable(key: &[u8]) -> String {
+    let one = |byte: &u8| match byte {
+        b'!'..=b'~' => char::from(*byte).to_string(),
+        other => format!("\\{other:02x}"),
+    };
+    key.iter().map(one).collect()
+}

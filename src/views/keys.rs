@@ -1,0 +1,265 @@
+//! The keys of the views' two tables, which make their order: everything of a
+//! conversation is side by side, and everything that is found by namespace is
+//! under its namespace.
+//!
+//! | table | key | row |
+//! |---|---|---|
+//! | `conversations` | id, 0 | what changes with every event |
+//! | | id, 1 | what it was created with |
+//! | | id, 2, branch | a branch as it is |
+//! | | id, 3, chunk | the event index, see `chunk` |
+//! | | id, 4, branch, revision | a branch as it was |
+//! | | id, 5, call id, request | a call |
+//! | | id, 6, child | a conversation that was forked or spawned from it |
+//! | `namespaces` | ns, 0 | counts |
+//! | | ns, 1, offset | a conversation, by its first event |
+//! | | ns, 2, source, offset | the same, of one source |
+//! | | ns, 3, source id, conversation | a conversation, by its source's id |
+//! | | ns, 4, key | an idempotency key |
+//! | | ns, 5, conversation, branch | a branch with calls that wait |
+//! | | ns, 6, hash | where a body has its home |
+//!
+//! Numbers are big endian, so that they sort. A text is its length (LEB128) and
+//! its bytes, so that no text is the beginning of another; an idempotency key is
+//! last in its row's key and needs no length.
+
+use crate::domain::{BranchId, ContentHash, ConversationId, Namespace, Revision};
+
+use super::chunk::write_varint;
+
+const HEAD: u8 = 0;
+const CREATED: u8 = 1;
+const BRANCH: u8 = 2;
+const EVENTS: u8 = 3;
+const SNAPSHOT: u8 = 4;
+const CALL: u8 = 5;
+const CHILD: u8 = 6;
+
+const COUNTS: u8 = 0;
+const LISTED: u8 = 1;
+const OF_SOURCE: u8 = 2;
+const SOURCE_ID: u8 = 3;
+const KEY: u8 = 4;
+const PENDING: u8 = 5;
+const BLOB: u8 = 6;
+
+/// Bytes before a conversation row's own part: its id and what it is.
+const CONVERSATION_PREFIX_BYTES: usize = 16 + 1;
+
+/// A key, or the beginning that keys share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key(Vec<u8>);
+
+impl Key {
+    fn of(conversation: ConversationId, tag: u8) -> Self {
+        let mut bytes = Vec::with_capacity(48);
+        bytes.extend_from_slice(conversation.0.as_bytes());
+        bytes.push(tag);
+        Self(bytes)
+    }
+
+    fn under(namespace: &Namespace, tag: u8) -> Self {
+        let name = namespace.as_str().as_bytes();
+        let mut bytes = Vec::with_capacity(name.len() + 64);
+        write_varint(&mut bytes, name.len() as u64);
+        bytes.extend_from_slice(name);
+        bytes.push(tag);
+        Self(bytes)
+    }
+
+    fn number(mut self, number: u64) -> Self {
+        self.0.extend_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn text(mut self, text: &str) -> Self {
+        write_varint(&mut self.0, text.len() as u64);
+        self.bytes(text.as_bytes())
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The first key after all that begin with this one.
+    pub(super) fn after_prefix(&self) -> Self {
+        let mut bytes = self.0.clone();
+        while bytes.pop_if(|last| *last == u8::MAX).is_some() {}
+        if let Some(last) = bytes.last_mut() {
+            *last += 1;
+        }
+        Self(bytes)
+    }
+}
+
+pub(super) fn head(id: ConversationId) -> Key {
+    Key::of(id, HEAD)
+}
+
+pub(super) fn created(id: ConversationId) -> Key {
+    Key::of(id, CREATED)
+}
+
+pub(super) fn branches(id: ConversationId) -> Key {
+    Key::of(id, BRANCH)
+}
+
+pub(super) fn branch(id: ConversationId, branch: BranchId) -> Key {
+    branches(id).number(branch.0)
+}
+
+pub(super) fn events(id: ConversationId, chunk: u64) -> Key {
+    Key::of(id, EVENTS).number(chunk)
+}
+
+pub(super) fn snapshot(id: ConversationId, branch: BranchId, revision: Revision) -> Key {
+    Key::of(id, SNAPSHOT).number(branch.0).number(revision.0)
+}
+
+pub(super) fn calls(id: ConversationId, call_id: &str) -> Key {
+    Key::of(id, CALL).text(call_id)
+}
+
+pub(super) fn call(id: ConversationId, call_id: &str, request: Revision) -> Key {
+    calls(id, call_id).number(request.0)
+}
+
+pub(super) fn children(id: ConversationId) -> Key {
+    Key::of(id, CHILD)
+}
+
+pub(super) fn child(parent: ConversationId, child: ConversationId) -> Key {
+    children(parent).bytes(child.0.as_bytes())
+}
+
+pub(super) fn counts(namespace: &Namespace) -> Key {
+    Key::under(namespace, COUNTS)
+}
+
+/// Under this: all conversations, or those of one source.
+pub(super) fn listing(namespace: &Namespace, source: Option<&str>) -> Key {
+    match source {
+        None => Key::under(namespace, LISTED),
+        Some(source) => Key::under(namespace, OF_SOURCE).text(source),
+    }
+}
+
+pub(super) fn listed(namespace: &Namespace, source: Option<&str>, first_offset: u64) -> Key {
+    listing(namespace, source).number(first_offset)
+}
+
+pub(super) fn source_ids(namespace: &Namespace, source_id: &str) -> Key {
+    Key::under(namespace, SOURCE_ID).text(source_id)
+}
+
+pub(super) fn source_id(namespace: &Namespace, source_id: &str, id: ConversationId) -> Key {
+    source_ids(namespace, source_id).bytes(id.0.as_bytes())
+}
+
+pub(super) fn idempotency(namespace: &Namespace, key: &str) -> Key {
+    Key::under(namespace, KEY).bytes(key.as_bytes())
+}
+
+/// Under this: all branches with waiting calls, or those of one conversation.
+pub(super) fn pendings(namespace: &Namespace, id: Option<ConversationId>) -> Key {
+    let key = Key::under(namespace, PENDING);
+    match id {
+        None => key,
+        Some(id) => key.bytes(id.0.as_bytes()),
+    }
+}
+
+pub(super) fn pending(namespace: &Namespace, id: ConversationId, branch: BranchId) -> Key {
+    pendings(namespace, Some(id)).number(branch.0)
+}
+
+pub(super) fn blob(namespace: &Namespace, hash: &ContentHash) -> Key {
+    Key::under(namespace, BLOB).bytes(&hash.0)
+}
+
+/// What a row of one conversation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StateRow {
+    Head,
+    Created,
+    Branch,
+}
+
+/// Which of the three rows of a state this key is of.
+pub(super) fn state_row(key: &[u8]) -> Option<StateRow> {
+    match key.get(CONVERSATION_PREFIX_BYTES - 1)? {
+        &HEAD => Some(StateRow::Head),
+        &CREATED => Some(StateRow::Created),
+        &BRANCH => Some(StateRow::Branch),
+        _ => None,
+    }
+}
+
+/// The number that ends a key.
+pub(super) fn last_number(key: &[u8]) -> Option<u64> {
+    key.last_chunk::<8>().map(|tail| u64::from_be_bytes(*tail))
+}
+
+/// The conversation that ends a key.
+pub(super) fn last_conversation(key: &[u8]) -> Option<ConversationId> {
+    key.last_chunk::<16>()
+        .map(|tail| ConversationId(uuid::Uuid::from_bytes(*tail)))
+}
+
+/// The branch that ends a key, and its conversation before it.
+pub(super) fn last_pending(key: &[u8]) -> Option<(ConversationId, BranchId)> {
+    let (before, branch) = key.split_last_chunk::<8>()?;
+    let id = last_conversation(before)?;
+    Some((id, BranchId(u64::from_be_bytes(*branch))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Lookups are by prefix. When one text is the beginning of another, a lookup
+    // of the first must not meet rows of the second.
+    #[test]
+    fn no_text_is_the_beginning_of_another() {
+        let namespace = Namespace::default();
+        let id = ConversationId::generate();
+        for (short, long) in [("", "a"), ("a", "ab"), ("call_1", "call_12")] {
+            let prefix = calls(id, short);
+            let key = call(id, long, Revision(1));
+            assert!(!key.as_bytes().starts_with(prefix.as_bytes()));
+            let prefix = source_ids(&namespace, short);
+            let key = source_id(&namespace, long, id);
+            assert!(!key.as_bytes().starts_with(prefix.as_bytes()));
+        }
+    }
+
+    // A namespace whose name begins with another's must not be inside it.
+    #[test]
+    fn no_namespace_is_inside_another() -> Result<(), crate::domain::NameError> {
+        let (short, long) = (Namespace::new("team")?, Namespace::new("team-b")?);
+        for tag in 0..=6 {
+            let inside = Key::under(&long, tag);
+            assert!(!inside.as_bytes().starts_with(&Key::under(&short, tag).0));
+        }
+        Ok(())
+    }
+
+    // The end of a prefix must lie after every key that begins with it, even when
+    // the prefix ends in the largest byte.
+    #[test]
+    fn a_prefix_ends_after_all_of_its_keys() {
+        for prefix in [vec![1, 2], vec![1, 0xff], vec![1, 0xff, 0xff]] {
+            let key = Key(prefix.clone());
+            let end = key.after_prefix();
+            let mut inside = prefix;
+            inside.extend([0xff; 20]);
+            assert!(inside < end.0);
+            assert!(!end.0.starts_with(&key.0));
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What the views know of one conversation.
+
+use std::{ops::Bound, sync::Arc};
+
+use serde::de::DeserializeOwned;
+
+use crate::domain::{
+    BranchId, BranchState, ConversationId, ConversationRow, ConversationState, Revision,
+};
+
+use super::{
+    chunk::{Chunk, chunk_of},
+    codec::{self, CreatedRow, HeadRow},
+    delta::{CallEntry, EventEntry},
+    error::ViewsError,
+    keys::{self, Key, StateRow},
+    store::{CONVERSATIONS, ReadTable, Reader, Views},
+};
+
+/// All errors of reads: [`ViewsError::Damaged`], [`ViewsError::Closed`],
+/// [`ViewsError::Storage`].
+impl Views {
+    /// A conversation as a whole.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn conversation(&self, id: ConversationId) -> Result<Option<ConversationRow>, ViewsError> {
+        self.read(|reader| conversation(&reader.table(CONVERSATIONS)?, id))
+    }
+
+    /// A branch as it is now.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn branch(
+        &self,
+        id: ConversationId,
+        branch: BranchId,
+    ) -> Result<Option<BranchState>, ViewsError> {
+        self.read(|reader| get(&reader.table(CONVERSATIONS)?, &keys::branch(id, branch)))
+    }
+
+    /// A conversation with all of its branches.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn state(&self, id: ConversationId) -> Result<Option<ConversationState>, ViewsError> {
+        self.read(|reader| state(reader, id))
+    }
+
+    /// The same, and how far the views had come when it was read.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn state_with_mark(
+        &self,
+        id: ConversationId,
+    ) -> Result<(u64, Option<ConversationState>), ViewsError> {
+        self.read(|reader| Ok((reader.reached()?, state(reader, id)?)))
+    }
+
+    /// A branch as it was when its last snapshot up to the revision was kept. The
+    /// branch's own snapshots only: before its fork, ask for its parent's.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn snapshot_at_or_before(
+        &self,
+        id: ConversationId,
+        branch: BranchId,
+        revision: Revision,
+    ) -> Result<Option<BranchState>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS)?;
+            let first = keys::snapshot(id, branch, Revision::NONE);
+            let last = keys::snapshot(id, branch, revision);
+            let range = table.range(first.as_bytes()..=last.as_bytes())?;
+            match range.last() {
+                Some(row) => {
+                    let (key, row) = row?;
+                    codec::decode(key.value(), row.value()).map(Some)
+                }
+                None => Ok(None),
+            }
+        })
+    }
+
+    /// The events from one revision to another, both included, of all branches:
+    /// at most `max`, from the first up or from the last down.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn entries(
+        &self,
+        id: ConversationId,
+        from: Revision,
+        to: Revision,
+        max: usize,
+        backward: bool,
+    ) -> Result<Vec<EventEntry>, ViewsError> {
+        if from > to || max == 0 {
+            return Ok(Vec::new());
+        }
+        let bounds = from..=to;
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS)?;
+            let first = keys::events(id, chunk_of(from));
+            let last = keys::events(id, chunk_of(to));
+            let mut chunks = table.range(first.as_bytes()..=last.as_bytes())?;
+            let mut found = Vec::new();
+            while found.len() < max {
+                let next = if backward {
+                    chunks.next_back()
+                } else {
+                    chunks.next()
+                };
+                let Some(row) = next else { break };
+                let (key, row) = row?;
+                let mut entries = chunk_entries(id, key.value(), row.value())?;
+                if backward {
+                    entries.reverse();
+                }
+                entries.retain(|entry| bounds.contains(&entry.revision));
+                entries.truncate(max - found.len());
+                found.append(&mut entries);
+            }
+            Ok(found)
+        })
+    }
+
+    /// Log offset of an event.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn offset(
+        &self,
+        id: ConversationId,
+        revision: Revision,
+    ) -> Result<Option<u64>, ViewsError> {
+        let entries = self.entries(id, revision, revision, 1, false)?;
+        Ok(entries.first().map(|entry| entry.offset))
+    }
+
+    /// Every call with this provider's id, by request.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn calls(&self, id: ConversationId, call_id: &str) -> Result<Vec<CallEntry>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS)?;
+            let mut calls = Vec::new();
+            for row in prefix(&table, &keys::calls(id, call_id))? {
+                let (key, row) = row?;
+                let (branch, tool) = codec::decode(key.value(), row.value())?;
+                calls.push(CallEntry {
+                    conversation: id,
+                    call_id: call_id.to_owned(),
+                    request: Revision(keys::last_number(key.value()).unwrap_or_default()),
+                    branch,
+                    tool,
+                });
+            }
+            Ok(calls)
+        })
+    }
+
+    /// Conversations that were forked or spawned from this one, by id.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn children(&self, id: ConversationId) -> Result<Vec<ConversationId>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS)?;
+            ending_conversations(&table, &keys::children(id))
+        })
+    }
+}
+
+/// A row's value, if the row is there.
+pub(super) fn get<T: DeserializeOwned>(
+    table: &ReadTable,
+    key: &Key,
+) -> Result<Option<T>, ViewsError> {
+    match table.get(key.as_bytes())? {
+        Some(row) => codec::decode(key.as_bytes(), row.value()).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The rows whose keys begin with this one.
+pub(super) fn prefix(
+    table: &ReadTable,
+    prefix: &Key,
+) -> Result<redb::Range<'static, &'static [u8], &'static [u8]>, ViewsError> {
+    let end = prefix.after_prefix();
+    let bounds = (
+        Bound::Included(prefix.as_bytes()),
+        Bound::Excluded(end.as_bytes()),
+    );
+    Ok(table.range::<&[u8]>(bounds)?)
+}
+
+/// The conversations that end the keys under this prefix.
+pub(super) fn ending_conversations(
+    table: &ReadTable,
+    under: &Key,
+) -> Result<Vec<ConversationId>, ViewsError> {
+    let mut found = Vec::new();
+    for row in prefix(table, under)? {
+        let (key, row) = row?;
+        codec::checked(key.value(), row.value())?;
+        found.extend(keys::last_conversation(key.value()));
+    }
+    Ok(found)
+}
+
+pub(super) fn conversation(
+    table: &ReadTable,
+    id: ConversationId,
+) -> Result<Option<ConversationRow>, ViewsError> {
+    let Some(head) = get::<HeadRow>(table, &keys::head(id))? else {
+        return Ok(None);
+    };
+    let created: CreatedRow = get(table, &keys::created(id))?.ok_or_else(incomplete)?;
+    Ok(Some(head.joined(id, created)))
+}
+
+fn incomplete() -> ViewsError {
+    ViewsError::damaged("a conversation lacks a row")
+}
+
+/// Head, creation and branches lie side by side: one walk.
+fn state(reader: &Reader, id: ConversationId) -> Result<Option<ConversationState>, ViewsError> {
+    let table = reader.table(CONVERSATIONS)?;
+    let (first, end) = (keys::head(id), keys::branches(id).after_prefix());
+    let (mut head, mut created, mut branches) = (None, None, Vec::new());
+    for row in table.range(first.as_bytes()..end.as_bytes())? {
+        let (key, row) = row?;
+        let (key, row) = (key.value(), row.value());
+        match keys::state_row(key) {
+            Some(StateRow::Head) => head = Some(codec::decode::<HeadRow>(key, row)?),
+            Some(StateRow::Created) => created = Some(codec::decode(key, row)?),
+            Some(StateRow::Branch) => {
+                branches.push(Arc::new(codec::decode::<BranchState>(key, row)?));
+            }
+            None => return Err(ViewsError::damaged("a row is out of place")),
+        }
+    }
+    let Some(head) = head else {
+        return Ok(None);
+    };
+    let row = head.joined(id, created.ok_or_else(incomplete)?);
+    if row.branch_count != branches.len() as u64 {
+        return Err(incomplete());
+    }
+    Ok(Some(ConversationState::new(row, branches)))
+}
+
+fn chunk_entries(
+    id: ConversationId,
+    key: &[u8],
+    row: &[u8],
+) -> Result<Vec<EventEntry>, ViewsError> {
+    let number = keys::last_number(key).unwrap_or_default();
+    let value = codec::checked(key, row)?;
+    let entries = Chunk::entries(value, id, number);
+    entries.ok_or_else(|| ViewsError::damaged("a chunk of the event index does not add up"))
+}

@@ -1,0 +1,165 @@
+use std::{collections::BTreeMap, fs, path::Path};
+
+use redb::{Database, ReadableTable, TableDefinition};
+
+use super::model::{Model, Step};
+use crate::{
+    domain::ContentHash,
+    views::{VIEWS_VERSION, Views, ViewsError},
+};
+
+const CACHE_BYTES: usize = 1 << 20;
+
+/// A closed file of a few hundred events, and the digest at every mark that a
+/// durable commit may have left in it.
+fn written(path: &Path) -> BTreeMap<u64, ContentHash> {
+    let views = Views::open(path, CACHE_BYTES).unwrap();
+    let mut model = Model::default();
+    let mut digests = BTreeMap::from([(0, views.digest().unwrap())]);
+    for round in 0..20_u8 {
+        let steps: Vec<Step> = (0..32_u8)
+            .map(|what| Step {
+                conversation: (what ^ round) % 4,
+                branch: round.wrapping_mul(what),
+                what,
+            })
+            .collect();
+        views.apply(&model.grow(&steps)).unwrap();
+        if round % 4 == 0 {
+            views.make_durable().unwrap();
+        }
+        digests.insert(model.reached, views.digest().unwrap());
+    }
+    digests
+}
+
+// Bits rot, and files get cut or copied half. Whatever byte is changed: an error
+// that says so, or views that are right up to their mark; never a panic, never
+// other contents.
+#[test]
+fn a_changed_byte_gives_an_error_or_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("views.redb");
+    let digests = written(&path);
+    let sound = fs::read(&path).unwrap();
+    let step = sound.len() / 400;
+    let places = (0..400).map(|n| n * step + n % step.max(1));
+    let mut refused = 0;
+    for place in places.chain(0..128) {
+        let mut bytes = sound.clone();
+        bytes[place] ^= 1 << (place % 8);
+        fs::write(&path, &bytes).unwrap();
+        let answer = Views::open(&path, CACHE_BYTES)
+            .and_then(|views| Ok((views.reached()?, views.digest()?)));
+        match answer {
+            Ok((reached, digest)) => {
+                assert_eq!(digests.get(&reached), Some(&digest), "byte {place}");
+            }
+            Err(error) => {
+                assert!(error.needs_rebuild(), "byte {place}: {error:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(
+        refused > 0,
+        "no change was noticed: the test looks elsewhere"
+    );
+}
+
+// Larger files are opened without a look at every page. There, a changed row
+// must be noticed when it is read.
+#[test]
+fn a_changed_row_is_noticed_when_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("views.redb");
+    written(&path);
+    let db = Database::open(&path).unwrap();
+    let table: TableDefinition<&[u8], &[u8]> = TableDefinition::new("conversations");
+    let txn = db.begin_write().unwrap();
+    {
+        let mut table = txn.open_table(table).unwrap();
+        let key = super::super::keys::head(super::model::id(0));
+        let mut row = table.get(key.as_bytes()).unwrap().unwrap().value().to_vec();
+        row[3] ^= 1;
+        table.insert(key.as_bytes(), row.as_slice()).unwrap();
+    }
+    txn.commit().unwrap();
+    drop(db);
+    let views = Views::open(&path, CACHE_BYTES).unwrap();
+    let answer = views.state(super::model::id(0));
+    assert!(matches!(answer, Err(ViewsError::Damaged { .. })));
+    assert!(views.state(super::model::id(1)).is_ok(), "others are read");
+}
+
+// Files that are something else, or only the beginning of one.
+#[test]
+fn a_file_of_another_sort_or_a_cut_one_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("views.redb");
+    written(&path);
+    let sound = fs::read(&path).unwrap();
+    let text = b"this is no database".repeat(1000);
+    let cut = [1, 100, 4096, 8192, sound.len() / 2, sound.len() - 1];
+    for bytes in cut.map(|n| &sound[..n]).iter().chain([&text.as_slice()]) {
+        fs::write(&path, bytes).unwrap();
+        let answer = Views::open(&path, CACHE_BYTES).map(|_| ());
+        let error = answer.expect_err("no such file is a store of views");
+        assert!(error.needs_rebuild(), "{} bytes: {error:?}", bytes.len());
+    }
+    Views::wipe(&path).unwrap();
+    Views::wipe(&path).unwrap();
+    assert_eq!(
+        Views::open(&path, CACHE_BYTES).unwrap().reached().unwrap(),
+        0
+    );
+}
+
+// After an upgrade the rows may mean something else: the version must stop us
+// before one is read. A store of other tables is none of ours either.
+#[test]
+fn another_version_asks_for_a_rebuild() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("views.redb");
+    drop(Views::open(&path, CACHE_BYTES).unwrap());
+    let db = Database::open(&path).unwrap();
+    let txn = db.begin_write().unwrap();
+    {
+        let meta: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
+        let mut meta = txn.open_table(meta).unwrap();
+        let mut row = b"version".to_vec();
+        row.extend_from_slice(&(VIEWS_VERSION + 1).to_le_bytes());
+        super::super::codec::seal(&mut row, 0);
+        meta.insert(b"version".as_slice(), &row[7..]).unwrap();
+    }
+    txn.commit().unwrap();
+    drop(db);
+    let error = Views::open(&path, CACHE_BYTES).map(|_| ()).unwrap_err();
+    assert!(matches!(
+        error,
+        ViewsError::OtherVersion { found, expected: VIEWS_VERSION } if found == VIEWS_VERSION + 1
+    ));
+
+    let other = folder.path().join("other.redb");
+    let db = Database::create(&other).unwrap();
+    let txn = db.begin_write().unwrap();
+    txn.open_table(TableDefinition::<u64, u64>::new("meta"))
+        .unwrap();
+    txn.commit().unwrap();
+    drop(db);
+    let error = Views::open(&other, CACHE_BYTES).map(|_| ()).unwrap_err();
+    assert!(matches!(error, ViewsError::Damaged { .. }), "{error:?}");
+}
+
+// Two processes on one file would each overwrite the other's rows.
+#[test]
+fn a_second_handle_is_told_that_the_file_is_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("views.redb");
+    let views = Views::open(&path, CACHE_BYTES).unwrap();
+    let second = Views::open(&path, CACHE_BYTES).map(|_| ());
+    assert!(matches!(second, Err(ViewsError::Locked)), "{second:?}");
+    assert!(views.file_bytes() > 0);
+    drop(views);
+    assert!(Views::open(&path, CACHE_BYTES).is_ok());
+}

@@ -1,0 +1,323 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::model::{Model, apply_in_groups, id, namespace, steps};
+use crate::{
+    domain::{BranchId, ConversationId, ConversationRow, ConversationState, Namespace, Revision},
+    views::{EventEntry, ViewDelta, Views, ViewsError},
+};
+
+const CACHE_BYTES: usize = 4 << 20;
+
+/// Every lookup answers as the model does.
+fn check(views: &Views, model: &Model) {
+    assert_eq!(views.reached().unwrap(), model.reached);
+    for n in 0..5 {
+        check_conversation(views, model, id(n));
+    }
+    for n in 0..2 {
+        check_namespace(views, model, &namespace(n));
+    }
+    let nobody = Namespace::new("default-").unwrap();
+    check_namespace(views, model, &nobody);
+    assert_eq!(views.counts(&nobody).unwrap(), Default::default());
+}
+
+fn check_conversation(views: &Views, model: &Model, id: ConversationId) {
+    let row = model.rows.get(&id).cloned();
+    assert_eq!(views.conversation(id).unwrap(), row);
+    let branches = || {
+        let mine = model.branches.iter().filter(|((of, _), _)| *of == id);
+        mine.map(|(_, state)| Arc::clone(state))
+    };
+    let state = row.map(|row| ConversationState::new(row, branches()));
+    assert_eq!(views.state(id).unwrap(), state);
+    assert_eq!(views.state_with_mark(id).unwrap(), (model.reached, state));
+    for state in branches() {
+        let found = views.branch(id, state.id).unwrap();
+        assert_eq!(found.as_ref(), Some(&*state));
+        for revision in [0, 1, 31, 32, 33, 100, u64::MAX].map(Revision) {
+            let from = (id, state.id, Revision::NONE);
+            let mut kept = model.snapshots.range(from..=(id, state.id, revision));
+            let expected = kept.next_back().map(|(_, state)| (**state).clone());
+            let found = views.snapshot_at_or_before(id, state.id, revision).unwrap();
+            assert_eq!(found, expected);
+        }
+    }
+    assert_eq!(views.branch(id, BranchId(u64::MAX)).unwrap(), None);
+    for call_id in ["call", "call-1", "call-12", "", "c"] {
+        let calls = model.calls.iter();
+        let mine = calls.filter(|call| call.conversation == id && call.call_id == call_id);
+        assert!(views.calls(id, call_id).unwrap().iter().eq(mine));
+    }
+    let children = model.children.iter().filter(|(parent, _)| *parent == id);
+    assert!(
+        views
+            .children(id)
+            .unwrap()
+            .iter()
+            .eq(children.map(|(_, child)| child))
+    );
+    check_entries(views, model, id);
+}
+
+fn check_entries(views: &Views, model: &Model, id: ConversationId) {
+    let all: Vec<EventEntry> = model
+        .entries
+        .range((id, Revision(0))..=(id, Revision(u64::MAX)))
+        .map(|(_, entry)| *entry)
+        .collect();
+    let edges = [0, 1, 2, 127, 128, 129, 130, 256, 257, u64::MAX];
+    for (from, to) in edges.iter().flat_map(|a| edges.map(|b| (*a, b))) {
+        for max in [0, 1, 3, 128, 129, usize::MAX] {
+            let (first, last) = (Revision(from), Revision(to));
+            let inside = |entry: &&EventEntry| (from..=to).contains(&entry.revision.0);
+            let forward = views.entries(id, first, last, max, false).unwrap();
+            assert!(forward.iter().eq(all.iter().filter(inside).take(max)));
+            let backward = views.entries(id, first, last, max, true).unwrap();
+            assert!(
+                backward
+                    .iter()
+                    .eq(all.iter().rev().filter(inside).take(max))
+            );
+        }
+    }
+    for revision in edges.map(Revision) {
+        let expected = model.entries.get(&(id, revision)).map(|entry| entry.offset);
+        assert_eq!(views.offset(id, revision).unwrap(), expected);
+    }
+}
+
+fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
+    assert_eq!(views.counts(namespace).unwrap(), model.counts(namespace));
+    for source in [None, Some("files"), Some("file"), Some("fil")] {
+        let mut rows: Vec<ConversationRow> = model
+            .rows
+            .values()
+            .filter(|row| row.namespace == *namespace)
+            .filter(|row| source.is_none_or(|source| row.info.source == source))
+            .cloned()
+            .collect();
+        rows.sort_by_key(|row| row.first_position.offset);
+        assert_eq!(pages(views, namespace, true, source), rows);
+        rows.reverse();
+        assert_eq!(pages(views, namespace, false, source), rows);
+    }
+    for source_id in ["session", "session-1", "sess", ""] {
+        let rows = model.rows.values().filter(|row| {
+            row.namespace == *namespace && row.info.source_id == source_id && source_id != ""
+        });
+        let found = views.by_source_id(namespace, source_id).unwrap();
+        assert!(found.iter().eq(rows.map(|row| &row.id)));
+    }
+    for (_, key) in model.keys.keys() {
+        let expected = model.keys.get(&(namespace.clone(), key.clone())).cloned();
+        let found = views.key(namespace, key).unwrap();
+        assert_eq!(found, (model.reached, expected));
+        assert_eq!(views.key(namespace, &key[..4]).unwrap().1, None);
+    }
+    let waiting = |of: Option<ConversationId>| {
+        let mine = model.pending.iter().filter(move |row| {
+            row.0 == *namespace && of.is_none_or(|conversation| row.1 == conversation)
+        });
+        mine.map(|row| (row.1, row.2))
+    };
+    for of in [None, Some(id(0)), Some(id(1))] {
+        for limit in [0, 1, usize::MAX] {
+            let found = views.pending(namespace, of, limit).unwrap();
+            assert!(found.into_iter().eq(waiting(of).take(limit)));
+        }
+    }
+    for (_, hash) in model.blobs.keys() {
+        let expected = model.blobs.get(&(namespace.clone(), *hash)).copied();
+        assert_eq!(views.blob_home(namespace, hash).unwrap(), expected);
+    }
+}
+
+/// The whole list, one conversation a page.
+fn pages(
+    views: &Views,
+    namespace: &Namespace,
+    ascending: bool,
+    source: Option<&str>,
+) -> Vec<ConversationRow> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let (mut page, next) = views.list(namespace, after, 1, ascending, source).unwrap();
+        all.append(&mut page);
+        if next.is_none() {
+            return all;
+        }
+        after = next;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    // The store keeps rows packed, in chunks and by prefix. Whatever happens in
+    // whatever groups, every lookup must answer as plain maps do, in its own
+    // namespace only, and also after the file was closed and opened again.
+    #[test]
+    fn every_lookup_answers_as_plain_maps_do(
+        steps in steps(700),
+        sizes in prop::collection::vec(1..90_usize, 1..5),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("views.redb");
+        let views = Views::open(&path, CACHE_BYTES).unwrap();
+        let model = apply_in_groups(&views, &steps, &sizes).unwrap();
+        check(&views, &model);
+        prop_assert_eq!(views.make_durable().unwrap(), model.reached);
+        drop(views);
+        let views = Views::open(&path, CACHE_BYTES).unwrap();
+        prop_assert_eq!(views.durable(), model.reached);
+        check(&views, &model);
+    }
+
+    // A rebuild reads the log in other groups than it was written in, and must
+    // give the same bytes; so nothing may depend on where a delta ends.
+    #[test]
+    fn the_bytes_do_not_depend_on_the_groups(
+        steps in steps(500),
+        sizes in prop::collection::vec(1..70_usize, 1..4),
+    ) {
+        let (live, rebuilt) = (Views::in_memory().unwrap(), Views::in_memory().unwrap());
+        apply_in_groups(&live, &steps, &sizes).unwrap();
+        apply_in_groups(&rebuilt, &steps, &[200]).unwrap();
+        prop_assert_eq!(live.differs_from(&rebuilt).unwrap(), None);
+        prop_assert_eq!(live.digest().unwrap(), rebuilt.digest().unwrap());
+    }
+
+    // A process that ends without making the views durable may lose deltas, but
+    // only from the end and whole: the mark must fit the contents, and the lost
+    // deltas must be taken again.
+    #[test]
+    fn a_lost_tail_is_whole_deltas(steps in steps(200), durable_after in 0..10_usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (folder.path().join("views.redb"), folder.path().join("copy.redb"));
+        let views = Views::open(&path, CACHE_BYTES).unwrap();
+        let (mut model, mut history) = (Model::default(), vec![Model::default()]);
+        let mut deltas = Vec::new();
+        for (index, group) in steps.chunks(20).enumerate() {
+            deltas.push(model.grow(group));
+            views.apply(&deltas[index]).unwrap();
+            history.push(model.clone());
+            if index == durable_after {
+                views.make_durable().unwrap();
+            }
+        }
+        let continues = |views: &Views| {
+            let reached = views.reached().unwrap();
+            let place = history.iter().position(|model| model.reached == reached);
+            let place = place.expect("the mark is the end of a delta");
+            check(views, &history[place]);
+            for delta in &deltas[place..] {
+                views.apply(delta).unwrap();
+            }
+            check(views, &model);
+            reached
+        };
+        // What is on the disk while the process runs is what a crash leaves.
+        std::fs::copy(&path, &copy).unwrap();
+        let crashed = continues(&Views::open(&copy, CACHE_BYTES).unwrap());
+        prop_assert_eq!(crashed, views.durable());
+        drop(views);
+        continues(&Views::open(&path, CACHE_BYTES).unwrap());
+    }
+}
+
+// The engine may send a stretch of the log again after a restart. Counting it
+// twice would be silent; leaving events out as well.
+#[test]
+fn a_delta_that_comes_again_or_too_early_is_refused() {
+    let views = Views::in_memory().unwrap();
+    let mut model = Model::default();
+    let step = |what| super::model::Step {
+        conversation: 0,
+        branch: 0,
+        what,
+    };
+    let first = model.grow(&[step(20), step(20)]);
+    let left_out = model.grow(&[step(20)]);
+    let third = model.grow(&[step(20)]);
+    views.apply(&first).unwrap();
+    let before = views.digest().unwrap();
+    let again = views.apply(&first);
+    assert!(
+        matches!(again, Err(ViewsError::NotBeyond { .. })),
+        "{again:?}"
+    );
+    let mut overlapping = left_out.clone();
+    overlapping.events.splice(0..0, first.events.clone());
+    let overlap = views.apply(&overlapping);
+    assert!(
+        matches!(overlap, Err(ViewsError::NotBeyond { .. })),
+        "{overlap:?}"
+    );
+    let gap = views.apply(&third);
+    assert!(matches!(gap, Err(ViewsError::Gap { .. })), "{gap:?}");
+    assert_eq!(
+        views.digest().unwrap(),
+        before,
+        "a refused delta left a trace"
+    );
+    views.apply(&left_out).unwrap();
+    views.apply(&third).unwrap();
+}
+
+// A stretch of the log may hold nothing for the views; the mark moves all the
+// same, or a start would read that stretch again for ever.
+#[test]
+fn an_empty_delta_moves_the_mark() {
+    let views = Views::in_memory().unwrap();
+    let delta = ViewDelta {
+        reached: 9,
+        ..ViewDelta::default()
+    };
+    views.apply(&delta).unwrap();
+    assert_eq!(views.reached().unwrap(), 9);
+    assert_eq!(views.durable(), 0);
+    assert_eq!(views.make_durable().unwrap(), 9);
+    assert_eq!(views.durable(), 9);
+}
+
+// Exploration makes many branches. The state of a conversation with a thousand
+// of them must come whole.
+#[test]
+fn a_thousand_branches_come_whole() {
+    let views = Views::in_memory().unwrap();
+    let mut model = Model::default();
+    let forks = (0..=1_000).map(|n| super::model::Step {
+        conversation: 0,
+        branch: (n % 251) as u8,
+        what: 0,
+    });
+    let steps: Vec<_> = forks.collect();
+    views.apply(&model.grow(&steps)).unwrap();
+    let state = views.state(id(0)).unwrap().unwrap();
+    assert_eq!(state.branches.len(), 1_001);
+    assert_eq!(state.row.branch_count, 1_001);
+}
+
+// Damage reports name the row; a rebuild check that only says "different" would
+// leave people without a place to look.
+#[test]
+fn the_first_difference_has_a_name() {
+    let (one, two) = (Views::in_memory().unwrap(), Views::in_memory().unwrap());
+    let step = super::model::Step {
+        conversation: 0,
+        branch: 0,
+        what: 20,
+    };
+    let delta = Model::default().grow(&[step]);
+    let mut other = delta.clone();
+    other.conversations[0].sealed = true;
+    one.apply(&delta).unwrap();
+    two.apply(&other).unwrap();
+    let difference = one.differs_from(&two).unwrap().unwrap();
+    assert!(difference.starts_with("conversations "), "{difference}");
+    assert!(difference.ends_with("not the same"), "{difference}");
+    assert_ne!(one.digest().unwrap(), two.digest().unwrap());
+}

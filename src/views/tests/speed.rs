@@ -1,0 +1,205 @@
+//! `cargo test --release --lib views::tests::speed -- --ignored --nocapture`
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    domain::{
+        BranchId, BranchState, ContentHash, ConversationCreated, ConversationId, ConversationInfo,
+        ConversationRow, EventBody, EventKind, EventRef, MessageAppended, Namespace, Position,
+        Revision, Role, TimestampMicros,
+    },
+    views::{EventEntry, KeyEntry, ViewDelta, Views},
+};
+
+const CACHE_BYTES: usize = 64 << 20;
+
+struct World {
+    conversations: Vec<(ConversationRow, Arc<BranchState>)>,
+    offset: u64,
+    keys: bool,
+}
+
+impl World {
+    fn new(conversations: usize, keys: bool) -> Self {
+        let one = |_| {
+            let id = ConversationId(uuid::Uuid::new_v4());
+            let created = ConversationCreated {
+                title: "Find out why the build fails".to_owned(),
+                source_id: id.to_string(),
+                ..ConversationCreated::default()
+            };
+            let row = ConversationRow {
+                namespace: Namespace::default(),
+                id,
+                info: Arc::new(ConversationInfo::new(&created, id)),
+                head: Revision::NONE,
+                chain_hash: ContentHash::default(),
+                first_position: Position::default(),
+                last_position: Position::default(),
+                active: BranchId::MAIN,
+                branch_count: 1,
+                sealed: false,
+                created_at: TimestampMicros::default(),
+                updated_at: TimestampMicros::default(),
+            };
+            (row, Arc::new(BranchState::root()))
+        };
+        Self {
+            conversations: (0..conversations).map(one).collect(),
+            offset: 0,
+            keys,
+        }
+    }
+
+    /// `events` more events in each of these conversations.
+    fn grow(&mut self, which: std::ops::Range<usize>, events: usize) -> ViewDelta {
+        let mut delta = ViewDelta::default();
+        let body = EventBody::MessageAppended(MessageAppended::text(Role::User, ""));
+        for (row, branch) in &mut self.conversations[which] {
+            for _ in 0..events {
+                self.offset += 1;
+                row.head = row.head.next();
+                let first = row.head == Revision(1);
+                let kind = match first {
+                    true => EventKind::ConversationCreated,
+                    false => EventKind::MessageAppended,
+                };
+                if first {
+                    row.first_position = Position::local(self.offset);
+                }
+                row.last_position = Position::local(self.offset);
+                let at = EventRef {
+                    conversation: row.id,
+                    revision: row.head,
+                };
+                let state = Arc::make_mut(branch);
+                state.apply(at, &body);
+                if state.is_snapshot_point() {
+                    delta.snapshots.push((row.id, Arc::new(state.clone())));
+                }
+                let entry = EventEntry {
+                    conversation: row.id,
+                    revision: row.head,
+                    branch: BranchId::MAIN,
+                    kind: kind.number(),
+                    offset: self.offset,
+                };
+                delta.events.push((row.namespace.clone(), entry));
+            }
+            if self.keys {
+                delta.keys.push(KeyEntry {
+                    namespace: row.namespace.clone(),
+                    key: uuid::Uuid::new_v4().to_string(),
+                    content_hash: ContentHash::default(),
+                    first_offset: self.offset,
+                    events: events as u32,
+                });
+            }
+            delta.conversations.push(row.clone());
+            delta.branches.push((row.id, Arc::clone(branch)));
+        }
+        delta.reached = self.offset;
+        delta
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+// The design asks for a group of 256 appends to be published well under a
+// millisecond, and for 200,000 events a second in a rebuild.
+#[test]
+#[ignore = "a measurement: run it in release"]
+fn publish_and_rebuild() {
+    for keys in [false, true] {
+        for conversations in [256, 10_000] {
+            let folder = tempfile::tempdir().unwrap();
+            let views = Views::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
+            let mut world = World::new(conversations, keys);
+            views.apply(&world.grow(0..conversations, 100)).unwrap();
+            let (mut times, mut durable) = (Vec::new(), Vec::new());
+            for round in 0..400 {
+                let from = round * 256 % (conversations - 255);
+                let delta = world.grow(from..from + 256, 1);
+                let start = Instant::now();
+                views.apply(&delta).unwrap();
+                times.push(start.elapsed());
+                if round % 40 == 39 {
+                    let start = Instant::now();
+                    views.make_durable().unwrap();
+                    durable.push(start.elapsed());
+                }
+            }
+            let one = world.grow(0..1, 1);
+            let start = Instant::now();
+            views.apply(&one).unwrap();
+            let one = start.elapsed();
+            println!(
+                "publish 256 of {conversations} conversations, keys {keys}: \
+                 {:?}; one event {one:?}; make_durable {:?}; file {} bytes, {} events",
+                median(times),
+                median(durable),
+                views.file_bytes(),
+                world.offset,
+            );
+        }
+    }
+    for (conversations, group) in [(1, 10_000), (100, 100), (4_000, 10)] {
+        let folder = tempfile::tempdir().unwrap();
+        let views = Views::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
+        let mut world = World::new(conversations, false);
+        let deltas: Vec<_> = (0..400_000 / (conversations * group))
+            .map(|_| world.grow(0..conversations, group))
+            .collect();
+        let start = Instant::now();
+        for delta in &deltas {
+            views.apply(delta).unwrap();
+        }
+        views.make_durable().unwrap();
+        let seconds = start.elapsed().as_secs_f64();
+        println!(
+            "rebuild, {conversations} conversations, {} events a delta: {:.0} events/s; file {} bytes",
+            conversations * group,
+            world.offset as f64 / seconds,
+            views.file_bytes(),
+        );
+    }
+}
+
+// Reads are on the way of every append to a conversation that is not cached.
+#[test]
+#[ignore = "a measurement: run it in release"]
+fn lookups() {
+    let views = Views::in_memory().unwrap();
+    let mut world = World::new(10_000, true);
+    views.apply(&world.grow(0..10_000, 100)).unwrap();
+    views.apply(&world.grow(0..1, 100_000)).unwrap();
+    let time = |name: &str, work: &dyn Fn(usize)| {
+        let start = Instant::now();
+        (0..20_000).for_each(work);
+        println!("{name}: {:?}", start.elapsed() / 20_000);
+    };
+    let id = |n: usize| world.conversations[n * 7 % 10_000].0.id;
+    let long = world.conversations[0].0.id;
+    time("state", &|n| drop(views.state(id(n)).unwrap()));
+    time("offset", &|n| {
+        let _ = views.offset(long, Revision(n as u64 * 5 + 1)).unwrap();
+    });
+    time("entries, 200", &|n| {
+        let from = Revision(n as u64 * 4 + 1);
+        let to = Revision(from.0 + 199);
+        drop(views.entries(long, from, to, 200, true).unwrap());
+    });
+    time("snapshot", &|n| {
+        let revision = Revision(n as u64 * 5);
+        drop(views.snapshot_at_or_before(long, BranchId::MAIN, revision));
+    });
+    time("key that is not there", &|n| {
+        drop(views.key(&Namespace::default(), &n.to_string()).unwrap());
+    });
+}
