@@ -4,12 +4,14 @@
 pub mod cli;
 pub mod codec;
 pub mod domain;
-#[cfg(feature = "redb")]
+#[cfg(all(feature = "redb", feature = "search"))]
 pub mod engine;
 #[cfg(feature = "import")]
 pub mod importer;
 pub mod log;
 #[cfg(feature = "search")]
 pub mod search;
+#[cfg(feature = "server")]
+pub mod server;
 #[cfg(feature = "redb")]
 pub mod views;

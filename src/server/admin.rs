@@ -1,0 +1,58 @@
+//! The Admin service: the store itself.
+
+use futures::{StreamExt, stream::BoxStream};
+use tonic::{Request, Response, Status};
+
+use super::{
+    call::{Call, Shared},
+    from_proto::Malformed,
+    shutdown::Phase,
+    to_proto,
+};
+use crate::codec::pb::{self, admin_server::Admin};
+
+/// Thin over the engine.
+pub(super) struct AdminService(pub Shared);
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
+    type RebuildStream = BoxStream<'static, Result<pb::RebuildResponse, Status>>;
+
+    async fn stats(
+        &self,
+        request: Request<pb::StatsRequest>,
+    ) -> Result<Response<pb::StatsResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let stats = self.0.engine.stats(&call.namespace).await?;
+        Ok(Response::new(to_proto::stats(stats)))
+    }
+
+    async fn verify(
+        &self,
+        request: Request<pb::VerifyRequest>,
+    ) -> Result<Response<Self::VerifyStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let deep = request.into_inner().deep;
+        let items = self.0.engine.verify(&call.namespace, deep);
+        let items = items.map(|item| Ok(to_proto::verify_response(item?)));
+        let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
+    }
+
+    async fn rebuild(
+        &self,
+        request: Request<pb::RebuildRequest>,
+    ) -> Result<Response<Self::RebuildStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let pb::RebuildRequest { views, index } = request.into_inner();
+        if !views && !index {
+            let message = "is not set, and index is not either: choose what to rebuild";
+            return Err(Malformed::new("views", message).into());
+        }
+        let items = self.0.engine.rebuild(views, index);
+        let items = items.map(|item| Ok(to_proto::rebuild_response(&item?)));
+        let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
+    }
+}

@@ -1,0 +1,214 @@
+//! Append requests → commands. Bodies are decoded for the rules, and the bytes
+//! that were received are what is stored.
+
+use uuid::Uuid;
+
+use super::{
+    from_proto::{self, Malformed},
+    status::Refusal,
+};
+use crate::{
+    codec::{
+        envelope::{self, EnvelopeFault},
+        pb,
+    },
+    domain::{
+        AppendCommand, ConversationId, EventKind, Expectation, ExpectedRevision, Namespace,
+        NewEvent,
+    },
+    engine::{AppendError, Engine, ReadError},
+};
+
+/// Reads an append request.
+///
+/// # Errors
+/// The first field that is malformed, or a conversation that cannot be found.
+pub(super) async fn command(
+    engine: &Engine,
+    namespace: &Namespace,
+    request: pb::AppendRequest,
+) -> Result<AppendCommand, Refusal> {
+    check_count(request.events.len(), engine.limits().batch_events_max)?;
+    let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
+    let branch = from_proto::branch("branch", &request.branch)?;
+    let mut names = Names::new(engine, namespace);
+    let default = match creates(request.events.first()) {
+        true if request.conversation_id.is_empty() => {
+            Some(new_conversation(namespace, idempotency_key.as_deref()))
+        }
+        creates if !request.conversation_id.is_empty() => {
+            let text = &request.conversation_id;
+            Some(names.find("conversation_id", text, creates).await?)
+        }
+        _ => None,
+    };
+
+    let mut expectations = Vec::new();
+    let expected = from_proto::expected(request.expected);
+    if expected != ExpectedRevision::Any {
+        expectations.push(Expectation {
+            conversation: default.ok_or_else(|| unnamed("conversation_id"))?,
+            branch: branch.clone(),
+            expected,
+        });
+    }
+    for (index, other) in request.expectations.into_iter().enumerate() {
+        expectations.push(names.expectation(index, other).await?);
+    }
+    let mut events = Vec::with_capacity(request.events.len());
+    for (index, event) in request.events.into_iter().enumerate() {
+        let field = || format!("events[{index}].conversation_id");
+        let conversation = if event.conversation_id.is_empty() {
+            default.ok_or_else(|| in_event(index, unnamed(&field())))?
+        } else {
+            let creates = creates(Some(&event));
+            names
+                .find(&field(), &event.conversation_id, creates)
+                .await?
+        };
+        let mut event = new_event(index, event, conversation)?;
+        let ours = default.is_none_or(|default| event.conversation == default);
+        if event.branch.is_none() && ours {
+            event.branch.clone_from(&branch);
+        }
+        events.push(event);
+    }
+    Ok(AppendCommand {
+        namespace: namespace.clone(),
+        expectations,
+        idempotency_key,
+        events,
+    })
+}
+
+fn check_count(actual: usize, max: usize) -> Result<(), AppendError> {
+    if actual > max {
+        return Err(AppendError::TooLarge {
+            what: "the number of events",
+            actual,
+            max,
+            limit: "batch_events_max",
+        });
+    }
+    Ok(())
+}
+
+fn creates(event: Option<&pb::NewEvent>) -> bool {
+    matches!(
+        event.and_then(|event| event.body.as_ref()),
+        Some(pb::new_event::Body::ConversationCreated(_))
+    )
+}
+
+/// An id for a conversation that names none. With an idempotency key it follows
+/// from the key, so that the same request asks for the same again.
+pub(super) fn new_conversation(namespace: &Namespace, key: Option<&str>) -> ConversationId {
+    match key {
+        Some(key) => {
+            let name = format!("treering:{namespace}:{key}");
+            ConversationId(Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()))
+        }
+        None => ConversationId::generate(),
+    }
+}
+
+fn unnamed(field: &str) -> Malformed {
+    let message = "is empty: only a batch that starts with conversation_created can go without";
+    Malformed::new(field, message)
+}
+
+fn in_event(index: usize, mut fault: Malformed) -> Malformed {
+    fault.event_index = Some(index);
+    fault
+}
+
+/// Reads one event of a batch.
+fn new_event(
+    index: usize,
+    event: pb::NewEvent,
+    conversation: ConversationId,
+) -> Result<NewEvent, Malformed> {
+    envelope::new_event_from_pb(event, conversation).map_err(|fault| {
+        let field = match &fault {
+            EnvelopeFault::MissingBody => "body".to_owned(),
+            EnvelopeFault::Body(body) if body.field.is_empty() => body.kind.to_string(),
+            EnvelopeFault::Body(body) => format!("{}.{}", body.kind, body.field),
+            EnvelopeFault::NotUuid { field }
+            | EnvelopeFault::Time { field }
+            | EnvelopeFault::TooLong { field, .. } => (*field).to_owned(),
+            EnvelopeFault::Branch(_) => "branch".to_owned(),
+            EnvelopeFault::HashLength { .. } => "chain_hash".to_owned(),
+            EnvelopeFault::Kind { .. } => "kind".to_owned(),
+        };
+        let message = match &fault {
+            EnvelopeFault::Body(body) => body.problem.to_string(),
+            other => other.to_string(),
+        };
+        in_event(
+            index,
+            Malformed::new(format!("events[{index}].{field}"), message),
+        )
+    })
+}
+
+/// Finds conversations by UUID or source id; remembers the last one, because
+/// the events of a batch mostly name the same.
+struct Names<'a> {
+    engine: &'a Engine,
+    namespace: &'a Namespace,
+    last: Option<(String, ConversationId)>,
+}
+
+impl<'a> Names<'a> {
+    fn new(engine: &'a Engine, namespace: &'a Namespace) -> Self {
+        Self {
+            engine,
+            namespace,
+            last: None,
+        }
+    }
+
+    /// A UUID that no conversation has is taken as it is: the batch may create
+    /// it, and if not, the rules say so.
+    async fn find(
+        &mut self,
+        field: &str,
+        text: &str,
+        creates: bool,
+    ) -> Result<ConversationId, Refusal> {
+        if let Some((_, id)) = self.last.as_ref().filter(|(last, _)| last == text) {
+            return Ok(*id);
+        }
+        from_proto::check_short(field, text)?;
+        let id = match self.engine.resolve(self.namespace, text).await {
+            Ok(id) => id,
+            Err(ReadError::ConversationNotFound { id }) => match text.parse() {
+                Ok(id) => id,
+                Err(_) if creates => {
+                    let kind = EventKind::ConversationCreated;
+                    let message = format!("must be a UUID, or empty, for {kind}");
+                    return Err(Malformed::new(field, message).into());
+                }
+                Err(_) => return Err(ReadError::ConversationNotFound { id }.into()),
+            },
+            Err(error) => return Err(error.into()),
+        };
+        self.last = Some((text.to_owned(), id));
+        Ok(id)
+    }
+
+    async fn expectation(
+        &mut self,
+        index: usize,
+        other: pb::BranchExpectation,
+    ) -> Result<Expectation, Refusal> {
+        let field = format!("expectations[{index}]");
+        let id = format!("{field}.conversation_id");
+        from_proto::required(&id, &other.conversation_id)?;
+        Ok(Expectation {
+            conversation: self.find(&id, &other.conversation_id, false).await?,
+            branch: from_proto::branch(&format!("{field}.branch"), &other.branch)?,
+            expected: from_proto::expected(other.expected),
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! What every call brings beside its message: namespace and deadline; and how
+//! its stream ends.
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream::BoxStream};
+use http::HeaderMap;
+use tokio::time::Instant;
+use tonic::{Status, metadata::MetadataMap};
+
+use super::{
+    from_proto::{self, Malformed},
+    shutdown::{Phase, StopSignal},
+    status::Refusal,
+};
+use crate::{
+    domain::{ConversationId, Namespace},
+    engine::Engine,
+};
+
+/// The metadata key that names the namespace.
+pub const NAMESPACE_KEY: &str = "treering-namespace";
+
+const TIMEOUT_HEADER: &str = "grpc-timeout";
+
+/// What every service holds.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub engine: Engine,
+    pub stop: StopSignal,
+}
+
+impl Shared {
+    /// The conversation that a field names, by UUID or by source id.
+    pub async fn conversation(
+        &self,
+        call: &Call,
+        field: &str,
+        id: &str,
+    ) -> Result<ConversationId, Refusal> {
+        from_proto::required(field, id)?;
+        from_proto::check_short(field, id)?;
+        Ok(self.engine.resolve(&call.namespace, id).await?)
+    }
+}
+
+/// Namespace and deadline of a call.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub namespace: Namespace,
+    pub deadline: Option<Instant>,
+}
+
+impl Call {
+    /// Reads a call's metadata.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the namespace is no legal name, or is given twice.
+    pub fn of(metadata: &MetadataMap) -> Result<Self, Malformed> {
+        Ok(Self {
+            namespace: namespace(metadata)?,
+            deadline: metadata
+                .get(TIMEOUT_HEADER)
+                .and_then(|value| timeout(value.as_encoded_bytes()))
+                .map(|timeout| Instant::now() + timeout),
+        })
+    }
+
+    /// The stream, until the call's deadline passes or the server reaches
+    /// `phase`.
+    pub fn bound<T: Send + 'static>(
+        &self,
+        source: impl Stream<Item = Result<T, Status>> + Send + 'static,
+        stop: StopSignal,
+        phase: Phase,
+    ) -> BoxStream<'static, Result<T, Status>> {
+        let deadline = self.deadline;
+        async_stream::stream! {
+            let mut source = std::pin::pin!(source);
+            let mut over = std::pin::pin!(over(deadline, stop, phase));
+            loop {
+                let next = tokio::select! {
+                    biased;
+                    status = &mut over => Some(Err(status)),
+                    next = source.next() => next,
+                };
+                match next {
+                    Some(Ok(item)) => yield Ok(item),
+                    Some(Err(status)) => {
+                        yield Err(status);
+                        break;
+                    }
+                    None => break,
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Waits until a call must end, and says why.
+pub(super) async fn over(deadline: Option<Instant>, stop: StopSignal, phase: Phase) -> Status {
+    let passed = async {
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = passed => deadline_exceeded(),
+        () = stop.reached(phase) => shutting_down(),
+    }
+}
+
+pub(super) fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("the call's deadline has passed")
+}
+
+pub(super) fn shutting_down() -> Status {
+    Status::unavailable("the server is shutting down: connect again and go on from the last place")
+}
+
+fn namespace(metadata: &MetadataMap) -> Result<Namespace, Malformed> {
+    let mut values = metadata.get_all(NAMESPACE_KEY).iter();
+    let Some(value) = values.next() else {
+        return Ok(Namespace::default());
+    };
+    if values.next().is_some() {
+        return Err(Malformed::new(NAMESPACE_KEY, "is given more than once"));
+    }
+    let name = value
+        .to_str()
+        .map_err(|_| Malformed::new(NAMESPACE_KEY, "is not ASCII text"))?;
+    Namespace::new(name).map_err(|error| Malformed::new(NAMESPACE_KEY, error.to_string()))
+}
+
+/// The deadline that the headers of a call name, from now.
+pub(super) fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
+    timeout(headers.get(TIMEOUT_HEADER)?.as_bytes())
+}
+
+/// Reads `grpc-timeout`: up to eight digits and a unit. Anything else counts as
+/// no deadline, as gRPC implementations do.
+fn timeout(text: &[u8]) -> Option<Duration> {
+    const DIGITS_MAX: usize = 8;
+    let (unit, digits) = text.split_last()?;
+    let legal = (1..=DIGITS_MAX).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+    if !legal {
+        return None;
+    }
+    let amount: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(amount * 3_600),
+        b'M' => Duration::from_secs(amount * 60),
+        b'S' => Duration::from_secs(amount),
+        b'm' => Duration::from_millis(amount),
+        b'u' => Duration::from_micros(amount),
+        b'n' => Duration::from_nanos(amount),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::shutdown::Stopper;
+
+    // A deadline that is misread ends calls too early or never; what is not a
+    // timeout must not become one.
+    #[test]
+    fn timeouts_are_read_as_grpc_writes_them() {
+        for (text, expected) in [
+            ("1H", Some(Duration::from_secs(3_600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("99999999S", Some(Duration::from_secs(99_999_999))),
+            ("250m", Some(Duration::from_millis(250))),
+            ("7u", Some(Duration::from_micros(7))),
+            ("0n", Some(Duration::ZERO)),
+            ("", None),
+            ("S", None),
+            ("123456789S", None),
+            ("-1S", None),
+            ("1x", None),
+            ("1.5S", None),
+        ] {
+            assert_eq!(timeout(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    // A namespace that is misread shows one tenant another one's data: whatever
+    // is not exactly one legal name is refused.
+    #[test]
+    fn namespaces_are_read_or_refused() {
+        let call = |values: &[&'static str]| {
+            let mut metadata = MetadataMap::new();
+            for value in values {
+                metadata.append(NAMESPACE_KEY, value.parse().unwrap());
+            }
+            Call::of(&metadata).map(|call| call.namespace.to_string())
+        };
+        assert_eq!(call(&[]).unwrap(), "default");
+        assert_eq!(call(&["team-1.x_Y"]).unwrap(), "team-1.x_Y");
+        for bad in [
+            &[""][..],
+            &["a b"],
+            &["a/b"],
+            &["a", "a"],
+            &["a,b"],
+            &["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"],
+        ] {
+            assert_eq!(call(bad).unwrap_err().field, NAMESPACE_KEY, "{bad:?}");
+        }
+    }
+
+    // A stream without an end of its own must still end: at its deadline, and
+    // when the server goes.
+    #[tokio::test]
+    async fn streams_end_at_deadline_and_shutdown() {
+        let endless = || futures::stream::pending::<Result<(), Status>>();
+        let (stopper, stop) = Stopper::new();
+        let mut call = Call {
+            namespace: Namespace::default(),
+            deadline: Some(Instant::now()),
+        };
+        let mut stream = call.bound(endless(), stop.clone(), Phase::Draining);
+        let status = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        assert!(stream.next().await.is_none());
+
+        call.deadline = None;
+        let mut stream = call.bound(endless(), stop, Phase::Draining);
+        stopper.advance(Phase::Draining);
+        let status = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable);
+    }
+}

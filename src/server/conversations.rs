@@ -1,0 +1,182 @@
+//! The Conversations service: state, list, fork, lineage, diff, seal.
+
+use tonic::{Request, Response, Status};
+
+use super::{
+    append_request::new_conversation,
+    bounds::{DIFF_BYTES_MAX, PAGE_DEFAULT},
+    call::{Call, Shared},
+    from_proto::{self, Malformed},
+    to_proto,
+};
+use crate::{
+    codec::pb::{self, conversations_server::Conversations},
+    domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
+    engine::{ForkCommand, ListQuery},
+};
+
+/// Thin over the engine.
+pub(super) struct ConversationsService(pub Shared);
+
+/// What asks for a new conversation in `ForkRequest.into_conversation`.
+const NEW: &str = "new";
+
+impl ConversationsService {
+    async fn find(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {
+        Ok(self.0.conversation(call, "conversation_id", id).await?)
+    }
+}
+
+#[tonic::async_trait]
+impl Conversations for ConversationsService {
+    async fn get(
+        &self,
+        request: Request<pb::GetConversationRequest>,
+    ) -> Result<Response<pb::ConversationState>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let as_of = from_proto::revision(request.as_of_revision);
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let view = engine
+            .conversation(&call.namespace, id, branch.as_ref(), as_of)
+            .await?;
+        let meta = engine.source_meta(&call.namespace, id).await?;
+        let state = to_proto::conversation(&view, meta.as_bytes().clone());
+        Ok(Response::new(state))
+    }
+
+    async fn list(
+        &self,
+        request: Request<pb::ListConversationsRequest>,
+    ) -> Result<Response<pb::ListConversationsResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let engine = &self.0.engine;
+        let max = engine.limits().page_events_max;
+        let query = ListQuery {
+            namespace: call.namespace,
+            limit: from_proto::page(request.page_size, PAGE_DEFAULT, max),
+            after: from_proto::page_token(&request.page_token)?,
+            source: from_proto::optional("source", request.source)?,
+            ascending: request.ascending,
+        };
+        let page = engine.list(query).await?;
+        Ok(Response::new(pb::ListConversationsResponse {
+            conversations: page.conversations.iter().map(to_proto::summary).collect(),
+            next_page_token: to_proto::page_token(page.next),
+        }))
+    }
+
+    async fn fork(
+        &self,
+        request: Request<pb::ForkRequest>,
+    ) -> Result<Response<pb::ForkResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
+        let into = match request.into_conversation.as_str() {
+            "" => None,
+            NEW => Some(new_conversation(
+                &call.namespace,
+                idempotency_key.as_deref(),
+            )),
+            id => Some(id.parse().map_err(|_| {
+                let message = "must be a UUID, \"new\", or empty for a branch of this conversation";
+                Malformed::new("into_conversation", message)
+            })?),
+        };
+        if into.is_none() {
+            BranchName::new(&request.name).map_err(|e| from_proto::bad_name("name", &e))?;
+        }
+        from_proto::check_short("actor", &request.actor)?;
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let command = ForkCommand {
+            conversation: self.find(&call, &request.conversation_id).await?,
+            namespace: call.namespace,
+            branch,
+            at: from_proto::revision(request.at_revision),
+            name: request.name,
+            system_prompt: request.system_prompt,
+            into,
+            activate: request.activate,
+            idempotency_key,
+            actor: request.actor,
+        };
+        let forked = self.0.engine.fork(command).await?;
+        let is_active = request.activate || into.is_some();
+        let active = if is_active {
+            forked.branch.id
+        } else {
+            // Any other than the new one: it is not the active one.
+            BranchId::MAIN
+        };
+        Ok(Response::new(to_proto::fork_response(&forked, active)))
+    }
+
+    async fn lineage(
+        &self,
+        request: Request<pb::LineageRequest>,
+    ) -> Result<Response<pb::LineageResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let lineage = engine.lineage(&call.namespace, id, branch.as_ref()).await?;
+        Ok(Response::new(to_proto::lineage(&lineage)))
+    }
+
+    async fn diff(
+        &self,
+        request: Request<pb::DiffRequest>,
+    ) -> Result<Response<pb::DiffResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let left = from_proto::branch("left_branch", &request.left_branch)?;
+        let right = from_proto::branch("right_branch", &request.right_branch)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let max = engine.limits().page_events_max;
+        let limit = from_proto::page(request.limit, max, max);
+        let headers = request.headers_only;
+        let diff = engine
+            .diff(
+                &call.namespace,
+                id,
+                left.as_ref(),
+                right.as_ref(),
+                limit,
+                headers,
+            )
+            .await?;
+        let answer = to_proto::diff(&diff, headers, DIFF_BYTES_MAX);
+        Ok(Response::new(answer))
+    }
+
+    async fn seal(
+        &self,
+        request: Request<pb::SealRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let body = EventBody::ConversationSealed {
+            reason: request.reason,
+            summary: request.summary,
+        };
+        let event = NewEvent {
+            actor: request.actor,
+            ..NewEvent::new(id, body)
+        };
+        let command = AppendCommand {
+            idempotency_key,
+            ..AppendCommand::new(call.namespace, vec![event])
+        };
+        let outcome = self.0.engine.append(command).await?;
+        Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+}

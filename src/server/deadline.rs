@@ -1,0 +1,62 @@
+//! Deadlines of calls. tonic ends a late call with CANCELLED; gRPC clients expect
+//! DEADLINE_EXCEEDED. What the call was doing is dropped. Streams end
+//! themselves, see [`Call::bound`](super::call::Call::bound).
+
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use tonic::body::Body;
+use tower::{Layer, Service};
+
+use super::call::{deadline_exceeded, timeout_of};
+
+/// Ends calls at their deadlines.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeadlineLayer;
+
+impl<S> Layer<S> for DeadlineLayer {
+    type Service = Deadline<S>;
+
+    fn layer(&self, inner: S) -> Deadline<S> {
+        Deadline { inner }
+    }
+}
+
+/// See [`DeadlineLayer`].
+#[derive(Clone, Debug)]
+pub(super) struct Deadline<S> {
+    inner: S,
+}
+
+impl<S> Service<Request<Body>> for Deadline<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let timeout = timeout_of(request.headers());
+        let answer = self.inner.call(request);
+        let Some(timeout) = timeout else {
+            return Box::pin(answer);
+        };
+        // Set now, so that it is over before tonic's own, which starts later.
+        let deadline = tokio::time::sleep(timeout);
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                answer = answer => answer,
+                () = deadline => Ok(deadline_exceeded().into_http()),
+            }
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! The Events service: append, read, follow.
+
+use futures::{StreamExt, stream::BoxStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    append_request, append_stream,
+    call::{Call, Shared},
+    from_proto, read,
+    shutdown::Phase,
+    status::Refusal,
+    subscription, to_proto,
+};
+use crate::{
+    codec::pb::{self, events_server::Events},
+    domain::BranchName,
+    engine::{ReadQuery, Source, SubscribeQuery},
+};
+
+/// Thin over the engine.
+pub(super) struct EventsService(pub Shared);
+
+impl EventsService {
+    async fn branch_source(
+        &self,
+        call: &Call,
+        source: &pb::BranchSource,
+    ) -> Result<Source, Refusal> {
+        let id = &source.conversation_id;
+        let branch: Option<BranchName> =
+            from_proto::branch("source.branch.branch", &source.branch)?;
+        let field = "source.branch.conversation_id";
+        let conversation = self.0.conversation(call, field, id).await?;
+        Ok(Source::Branch {
+            conversation,
+            branch,
+        })
+    }
+
+    async fn conversation_source(
+        &self,
+        call: &Call,
+        source: &pb::ConversationSource,
+    ) -> Result<Source, Refusal> {
+        let field = "source.conversation.conversation_id";
+        let id = &source.conversation_id;
+        Ok(Source::Conversation(
+            self.0.conversation(call, field, id).await?,
+        ))
+    }
+
+    async fn read_source(&self, call: &Call, request: &pb::ReadRequest) -> Result<Source, Refusal> {
+        use pb::read_request::Source as Asked;
+        match &request.source {
+            Some(Asked::Branch(source)) => self.branch_source(call, source).await,
+            Some(Asked::Conversation(source)) => self.conversation_source(call, source).await,
+            Some(Asked::Log(pb::LogSource {})) => Ok(Source::Log),
+            None => Err(from_proto::no_source().into()),
+        }
+    }
+
+    async fn followed_source(
+        &self,
+        call: &Call,
+        request: &pb::SubscribeRequest,
+    ) -> Result<Source, Refusal> {
+        use pb::subscribe_request::Source as Asked;
+        match &request.source {
+            Some(Asked::Branch(source)) => self.branch_source(call, source).await,
+            Some(Asked::Conversation(source)) => self.conversation_source(call, source).await,
+            Some(Asked::Log(pb::LogSource {})) => Ok(Source::Log),
+            None => Err(from_proto::no_source().into()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Events for EventsService {
+    type AppendStreamStream = BoxStream<'static, Result<pb::AppendStreamResponse, Status>>;
+    type ReadStream = BoxStream<'static, Result<pb::ReadResponse, Status>>;
+    type SubscribeStream = BoxStream<'static, Result<pb::SubscribeResponse, Status>>;
+
+    async fn append(
+        &self,
+        request: Request<pb::AppendRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let engine = &self.0.engine;
+        let request = request.into_inner();
+        let command = append_request::command(engine, &call.namespace, request).await?;
+        let outcome = engine.append(command).await?;
+        Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+
+    async fn append_stream(
+        &self,
+        request: Request<Streaming<pb::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStreamStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let answers =
+            append_stream::answers(self.0.clone(), call.namespace.clone(), request.into_inner());
+        let bound = call.bound(answers, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
+    }
+
+    async fn read(
+        &self,
+        request: Request<pb::ReadRequest>,
+    ) -> Result<Response<Self::ReadStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let source = self.read_source(&call, &request).await?;
+        let all = ReadQuery::all(call.namespace.clone(), source);
+        let query = from_proto::read_query(&request, all)?;
+        let messages = read::messages(self.0.engine.read(query), request.headers_only);
+        let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
+    }
+
+    async fn subscribe(
+        &self,
+        request: Request<pb::SubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let heartbeat = subscription::heartbeat(request.heartbeat_seconds);
+        let query = SubscribeQuery {
+            namespace: call.namespace.clone(),
+            source: self.followed_source(&call, &request).await?,
+            start: from_proto::start(&request)?,
+            kinds: from_proto::kinds(&request.kinds)?,
+        };
+        let items = subscription::items(self.0.engine.subscribe(query), heartbeat);
+        let bound = call.bound(items.boxed(), self.0.stop.clone(), Phase::Draining);
+        Ok(Response::new(bound))
+    }
+}

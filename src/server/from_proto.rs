@@ -1,0 +1,223 @@
+//! Fields of requests → values of the engine. Shape only: nothing here looks at
+//! the store. Appends are in `append_request`.
+
+use std::fmt;
+
+use bytes::Bytes;
+use prost_types::Timestamp;
+
+use crate::{
+    codec::{envelope, json, pb},
+    domain::{
+        BranchName, EventKind, ExpectedRevision, JsonText, NameError, Revision, TimestampMicros,
+        limits::{IDEMPOTENCY_KEY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
+    },
+    engine::{ReadQuery, Source, StartAfter},
+};
+
+/// A field of a request that cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Malformed {
+    /// The event of the batch that it is in, from 0.
+    pub event_index: Option<usize>,
+    /// Which field, as a path: `events[3].causation_id`.
+    pub field: String,
+    /// What is wrong with it. Never quotes it.
+    pub message: String,
+}
+
+impl Malformed {
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            event_index: None,
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// A text that must be there.
+pub(super) fn required(field: &str, text: &str) -> Result<(), Malformed> {
+    if text.is_empty() {
+        return Err(Malformed::new(field, "is empty, but required"));
+    }
+    Ok(())
+}
+
+/// A text within the bound of ids and names.
+pub(super) fn check_short(field: &str, text: &str) -> Result<(), Malformed> {
+    at_most(field, text, SHORT_TEXT_BYTES_MAX)
+}
+
+fn at_most(field: &str, text: &str, max: usize) -> Result<(), Malformed> {
+    if text.len() > max {
+        let bytes = text.len();
+        let message = format!("has {bytes} bytes; at most {max} are allowed");
+        return Err(Malformed::new(field, message));
+    }
+    Ok(())
+}
+
+/// A short text; empty: none.
+pub(super) fn optional(field: &str, text: String) -> Result<Option<String>, Malformed> {
+    check_short(field, &text)?;
+    Ok((!text.is_empty()).then_some(text))
+}
+
+/// A branch name; empty: none, which means the active one.
+pub(super) fn branch(field: &str, name: &str) -> Result<Option<BranchName>, Malformed> {
+    envelope::branch_from_pb(name).map_err(|error| bad_name(field, &error))
+}
+
+pub(super) fn bad_name(field: &str, error: &NameError) -> Malformed {
+    Malformed::new(field, error.to_string())
+}
+
+/// A revision; 0: none.
+pub(super) fn revision(number: u64) -> Option<Revision> {
+    (number != 0).then_some(Revision(number))
+}
+
+/// An idempotency key; empty: none.
+pub(super) fn idempotency_key(key: String) -> Result<Option<String>, Malformed> {
+    at_most("idempotency_key", &key, IDEMPOTENCY_KEY_BYTES_MAX)?;
+    Ok((!key.is_empty()).then_some(key))
+}
+
+/// An expectation; absent or empty: any.
+pub(super) fn expected(expected: Option<pb::ExpectedRevision>) -> ExpectedRevision {
+    use pb::expected_revision::Expected;
+    match expected.and_then(|expected| expected.expected) {
+        None | Some(Expected::Any(_)) => ExpectedRevision::Any,
+        Some(Expected::NoStream(_)) => ExpectedRevision::NoStream,
+        Some(Expected::Revision(revision)) => ExpectedRevision::Exact(Revision(revision)),
+    }
+}
+
+/// Kinds to filter by.
+pub(super) fn kinds(numbers: &[i32]) -> Result<Vec<EventKind>, Malformed> {
+    let one = |(index, number): (usize, &i32)| {
+        let kind = u16::try_from(*number).ok();
+        kind.and_then(EventKind::from_number).ok_or_else(|| {
+            let message = format!("{number} is no kind of event that this version knows");
+            Malformed::new(format!("kinds[{index}]"), message)
+        })
+    };
+    numbers.iter().enumerate().map(one).collect()
+}
+
+/// A page size; 0: `default`, and never more than `max`.
+pub(super) fn page(asked: u32, default: usize, max: usize) -> usize {
+    let asked = usize::try_from(asked).unwrap_or(usize::MAX);
+    let chosen = if asked == 0 { default } else { asked };
+    chosen.min(max)
+}
+
+/// A time; absent: none.
+pub(super) fn time(
+    field: &str,
+    time: Option<&Timestamp>,
+) -> Result<Option<TimestampMicros>, Malformed> {
+    let message = "is not a time between the years 1 and 9999";
+    let read =
+        |time| envelope::timestamp_from_pb(time).ok_or_else(|| Malformed::new(field, message));
+    time.map(read).transpose()
+}
+
+/// JSON text, kept byte for byte.
+pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
+    json::check_bytes(bytes).map_err(|fault| Malformed::new(field, fault.to_string()))
+}
+
+/// A page token that [`super::to_proto::page_token`] made; empty: the first page.
+pub(super) fn page_token(token: &str) -> Result<Option<u64>, Malformed> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let message = "is not a token that this server gave: start again without one";
+    let canonical = |place: &u64| super::to_proto::page_token(Some(*place)) == token;
+    let place = u64::from_str_radix(token, 16).ok().filter(canonical);
+    place
+        .map(Some)
+        .ok_or_else(|| Malformed::new("page_token", message))
+}
+
+pub(super) fn no_source() -> Malformed {
+    let message = "is not set: choose branch, conversation or log";
+    Malformed::new("source", message)
+}
+
+/// The bounds of a read. `from_revision` (or `from_offset`) is the first event
+/// to return, so it is the upper bound of a backward read.
+pub(super) fn read_query(
+    request: &pb::ReadRequest,
+    mut query: ReadQuery,
+) -> Result<ReadQuery, Malformed> {
+    let log = query.source == Source::Log;
+    let (first, last) = if log {
+        if request.from_revision != 0 || request.to_revision != 0 {
+            let message = "revisions are of a conversation: read the log by from_offset";
+            return Err(Malformed::new("from_revision", message));
+        }
+        (request.from_offset, 0)
+    } else {
+        if request.from_offset != 0 {
+            let message = "offsets are of the log: read a branch or conversation by from_revision";
+            return Err(Malformed::new("from_offset", message));
+        }
+        (request.from_revision, request.to_revision)
+    };
+    let (low, high) = if request.backward {
+        (last, first)
+    } else {
+        (first, last)
+    };
+    query.from = low;
+    query.to = unbounded(high);
+    query.backward = request.backward;
+    query.kinds = kinds(&request.kinds)?;
+    query.limit = unbounded(request.limit);
+    query.headers_only = request.headers_only;
+    Ok(query)
+}
+
+fn unbounded(number: u64) -> u64 {
+    if number == 0 { u64::MAX } else { number }
+}
+
+/// Where a subscription starts.
+pub(super) fn start(request: &pb::SubscribeRequest) -> Result<StartAfter, Malformed> {
+    let log = matches!(request.source, Some(pb::subscribe_request::Source::Log(_)));
+    let placed = request.after_revision != 0 || request.after_offset.is_some();
+    if request.from_now {
+        if placed {
+            let message = "says to skip what is there, but a place to start from is given too";
+            return Err(Malformed::new("from_now", message));
+        }
+        return Ok(StartAfter::Now);
+    }
+    if log && request.after_revision != 0 {
+        let message = "revisions are of a conversation: follow the log by after_offset";
+        return Err(Malformed::new("after_revision", message));
+    }
+    if !log && request.after_offset.is_some() {
+        let message = "offsets are of the log: follow a branch or conversation by after_revision";
+        return Err(Malformed::new("after_offset", message));
+    }
+    let after = if log {
+        request.after_offset.unwrap_or_default()
+    } else {
+        request.after_revision
+    };
+    Ok(StartAfter::Place(after))
+}
+
+#[cfg(test)]
+#[path = "from_proto_tests.rs"]
+mod tests;

@@ -1,0 +1,83 @@
+//! How far a shutdown is, and waiting for it. Nothing here knows gRPC.
+
+use tokio::sync::watch;
+
+/// The phases of a server's life, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Takes calls.
+    Serving,
+    /// Takes no more; finishes what it has accepted. What never ends by itself
+    /// (subscriptions, waits) is ended now.
+    Draining,
+    /// The grace period is over: every stream ends.
+    Cut,
+}
+
+/// Moves the phase on.
+#[derive(Debug)]
+pub struct Stopper(watch::Sender<Phase>);
+
+/// Tells the phase, and waits for the next. Clones are cheap.
+#[derive(Clone, Debug)]
+pub struct StopSignal(watch::Receiver<Phase>);
+
+impl Stopper {
+    /// A server that serves.
+    #[must_use]
+    pub fn new() -> (Self, StopSignal) {
+        let (sender, receiver) = watch::channel(Phase::Serving);
+        (Self(sender), StopSignal(receiver))
+    }
+
+    /// Goes on to `phase`; never back.
+    pub fn advance(&self, phase: Phase) {
+        self.0.send_if_modified(|now| {
+            let later = phase > *now;
+            if later {
+                *now = phase;
+            }
+            later
+        });
+    }
+}
+
+impl StopSignal {
+    /// Where the server is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        *self.0.borrow()
+    }
+
+    /// Waits until the server is in `phase` or beyond. A stopper that was
+    /// dropped counts as the last phase.
+    pub async fn reached(&self, phase: Phase) {
+        let mut receiver = self.0.clone();
+        // An error means that the stopper is gone, and the server with it.
+        let _gone = receiver.wait_for(|now| *now >= phase).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A late signal of an earlier phase must not bring a stopping server back.
+    #[tokio::test]
+    async fn phases_only_go_forward() {
+        let (stopper, signal) = Stopper::new();
+        assert_eq!(signal.phase(), Phase::Serving);
+        stopper.advance(Phase::Cut);
+        stopper.advance(Phase::Draining);
+        assert_eq!(signal.phase(), Phase::Cut);
+        signal.reached(Phase::Draining).await;
+    }
+
+    // Whoever waits must not wait for ever for a server that is gone.
+    #[tokio::test]
+    async fn a_dropped_stopper_ends_every_wait() {
+        let (stopper, signal) = Stopper::new();
+        drop(stopper);
+        signal.reached(Phase::Cut).await;
+    }
+}

@@ -1,0 +1,276 @@
+//! Errors → gRPC status: the only place that chooses codes.
+//!
+//! Every match here is without a wildcard arm, so that a new error does not get
+//! a code by accident. Payload text is in no error, so in no status either.
+//!
+//! | code | means |
+//! |---|---|
+//! | `INVALID_ARGUMENT` | the request itself is wrong; `BadRequest` names the field |
+//! | `NOT_FOUND`, `ALREADY_EXISTS` | `ResourceInfo` names what |
+//! | `ABORTED` | another writer was first: read and try again |
+//! | `FAILED_PRECONDITION` | the state forbids it until someone changes it |
+//! | `RESOURCE_EXHAUSTED` | a bound of the store; with `RetryInfo` when waiting helps |
+//! | `UNAVAILABLE` | the server is going; nothing was appended |
+//! | `UNKNOWN` | the log did not say whether it took the batch: read again, or repeat with the idempotency key |
+//! | `DATA_LOSS` | stored data is damaged |
+//! | `INTERNAL` | the store failed; nothing was appended |
+//!
+//! What cannot be read as protobuf at all is answered by the transport:
+//! `INTERNAL`, and `OUT_OF_RANGE` for messages over the size bound.
+
+mod rule;
+
+use std::{collections::HashMap, time::Duration};
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::{bounds::ERROR_TEXT_BYTES_MAX, from_proto::Malformed};
+use crate::{
+    codec::pb,
+    domain::Rejection,
+    engine::{AppendError, ReadError, SearchError},
+};
+
+/// `ErrorInfo.domain` of every error.
+pub const ERROR_DOMAIN: &str = "treering";
+
+/// An error as clients see it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Refusal {
+    pub code: Code,
+    /// Stable, for programs.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// What was expected and what is there. The first one is what it is about.
+    pub facts: Vec<(&'static str, String)>,
+    /// The request's field that is wrong.
+    pub field: Option<String>,
+    /// When it makes sense to try again.
+    pub retry: Option<Duration>,
+}
+
+impl Refusal {
+    fn new(code: Code, reason: &'static str, message: impl ToString) -> Self {
+        Self {
+            code,
+            reason,
+            message: shortened(message.to_string()),
+            facts: Vec::new(),
+            field: None,
+            retry: None,
+        }
+    }
+
+    fn fact(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.facts.push((name, shortened(value.to_string())));
+        self
+    }
+
+    fn field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    fn details(&self) -> ErrorDetails {
+        let facts: HashMap<_, _> = self
+            .facts
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect();
+        let mut details = ErrorDetails::with_error_info(self.reason, ERROR_DOMAIN, facts);
+        let (kind, name) = self.facts.first().cloned().unwrap_or(("", String::new()));
+        match self.code {
+            Code::FailedPrecondition | Code::Aborted => {
+                details.add_precondition_failure_violation(
+                    self.reason,
+                    format!("{kind}/{name}"),
+                    self.message.as_str(),
+                );
+            }
+            Code::NotFound | Code::AlreadyExists => {
+                details.set_resource_info(kind, name, "", self.message.as_str());
+            }
+            _ => {}
+        }
+        if let Some(field) = &self.field {
+            details.add_bad_request_violation(field.as_str(), self.message.as_str());
+        }
+        if let Some(retry) = self.retry {
+            details.set_retry_info(Some(retry));
+        }
+        details
+    }
+}
+
+/// Cuts a text at its bound: errors travel in headers.
+fn shortened(mut text: String) -> String {
+    if text.len() > ERROR_TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(ERROR_TEXT_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        if matches!(
+            refusal.code,
+            Code::Internal | Code::DataLoss | Code::Unknown
+        ) {
+            tracing::error!(reason = refusal.reason, message = refusal.message, "failed");
+        } else {
+            tracing::debug!(reason = refusal.reason, code = ?refusal.code, "refused");
+        }
+        let details = refusal.details();
+        Self::with_error_details(refusal.code, refusal.message, details)
+    }
+}
+
+impl From<Refusal> for pb::AppendError {
+    fn from(refusal: Refusal) -> Self {
+        let mut metadata: HashMap<_, _> = refusal
+            .facts
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        metadata.extend(refusal.field.map(|field| ("field".to_owned(), field)));
+        metadata.extend(
+            refusal
+                .retry
+                .map(|retry| ("retry_after_ms".to_owned(), retry.as_millis().to_string())),
+        );
+        Self {
+            code: refusal.code.into(),
+            message: refusal.message,
+            reason: refusal.reason.to_owned(),
+            metadata,
+        }
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(fault: Malformed) -> Self {
+        let refusal = Self::new(Code::InvalidArgument, "MALFORMED", &fault);
+        let refusal = match fault.event_index {
+            Some(index) => refusal.fact("event_index", index),
+            None => refusal,
+        };
+        refusal.fact("field", &fault.field).field(fault.field)
+    }
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Self {
+        let mut refusal = rule::refusal(&rejection.rule, &rejection);
+        let place = rejection
+            .event_index
+            .map(|index| format!("events[{index}]"));
+        if refusal.code == Code::InvalidArgument {
+            refusal.field = Some(place.unwrap_or_else(|| "events".to_owned()));
+        }
+        match rejection.event_index {
+            Some(index) => refusal.fact("event_index", index),
+            None => refusal,
+        }
+    }
+}
+
+impl From<AppendError> for Refusal {
+    fn from(error: AppendError) -> Self {
+        let of = |code, reason| Self::new(code, reason, &error);
+        match &error {
+            AppendError::Rejected(rejection) => rejection.clone().into(),
+            AppendError::Invalid { event_index, .. } => of(Code::InvalidArgument, "INVALID_EVENT")
+                .fact("event_index", event_index)
+                .field(format!("events[{event_index}]")),
+            AppendError::TooLarge {
+                actual, max, limit, ..
+            } => of(Code::InvalidArgument, "TOO_LARGE")
+                .fact("limit", limit)
+                .fact("actual", actual)
+                .fact("max", max)
+                .field("events"),
+            AppendError::Busy { retry_after_ms } => {
+                let mut refusal = of(Code::ResourceExhausted, "BUSY");
+                refusal.retry = Some(Duration::from_millis(*retry_after_ms));
+                refusal
+            }
+            AppendError::NoSpace => of(Code::ResourceExhausted, "NO_SPACE"),
+            AppendError::ReadOnly => of(Code::FailedPrecondition, "READ_ONLY"),
+            AppendError::UnknownOutcome { .. } => of(Code::Unknown, "UNKNOWN_OUTCOME"),
+            AppendError::Storage { .. } => of(Code::Internal, "STORAGE"),
+            AppendError::Read(error) => error.clone().into(),
+            AppendError::Closing => of(Code::Unavailable, "CLOSING"),
+        }
+    }
+}
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Self {
+        let of = |code, reason| Self::new(code, reason, &error);
+        match &error {
+            ReadError::ConversationNotFound { id } => {
+                of(Code::NotFound, "CONVERSATION_NOT_FOUND").fact("conversation", id)
+            }
+            ReadError::AmbiguousSourceId { id, count } => {
+                of(Code::FailedPrecondition, "AMBIGUOUS_SOURCE_ID")
+                    .fact("source_id", id)
+                    .fact("count", count)
+            }
+            ReadError::BranchNotFound {
+                conversation,
+                branch,
+            } => of(Code::NotFound, "BRANCH_NOT_FOUND")
+                .fact("branch", branch)
+                .fact("conversation", conversation),
+            ReadError::RevisionNotFound {
+                branch,
+                revision,
+                head,
+            } => of(Code::NotFound, "REVISION_NOT_FOUND")
+                .fact("revision", revision)
+                .fact("branch", branch)
+                .fact("head", head),
+            ReadError::CallNotFound {
+                branch, call_id, ..
+            } => of(Code::NotFound, "CALL_NOT_FOUND")
+                .fact("call_id", call_id)
+                .fact("branch", branch),
+            ReadError::Invalid { .. } => {
+                of(Code::InvalidArgument, "INVALID_REQUEST").field("request")
+            }
+            ReadError::Damaged { position, .. } => {
+                of(Code::DataLoss, "DAMAGED").fact("position", position)
+            }
+            ReadError::Storage { .. } => of(Code::Internal, "STORAGE"),
+        }
+    }
+}
+
+impl From<SearchError> for Refusal {
+    fn from(error: SearchError) -> Self {
+        let of = |code, reason| Self::new(code, reason, &error);
+        match &error {
+            SearchError::Query { .. } => of(Code::InvalidArgument, "QUERY").field("query"),
+            SearchError::Read(error) => error.clone().into(),
+            SearchError::Index { .. } => of(Code::Internal, "INDEX"),
+            SearchError::Off => of(Code::Unimplemented, "SEARCH_OFF"),
+        }
+    }
+}
+
+macro_rules! statuses {
+    ($($error:ty)*) => {
+        $(impl From<$error> for Status {
+            fn from(error: $error) -> Self {
+                Refusal::from(error).into()
+            }
+        })*
+    };
+}
+statuses!(Malformed AppendError ReadError SearchError);
+
+#[cfg(test)]
+mod tests;

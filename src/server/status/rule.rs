@@ -1,0 +1,139 @@
+//! The rules of an append → code and facts.
+
+use tonic::Code;
+
+use super::Refusal;
+use crate::domain::{ConversationId, Rejection, Rule};
+
+/// A broken rule as clients see it.
+pub(super) fn refusal(rule: &Rule, rejection: &Rejection) -> Refusal {
+    let mut refusal = Refusal::new(code(rule), rule.name(), rejection);
+    for (name, value) in facts(rule) {
+        refusal = refusal.fact(name, value);
+    }
+    refusal
+}
+
+fn code(rule: &Rule) -> Code {
+    match rule {
+        Rule::EmptyBatch
+        | Rule::DifferentTrees { .. }
+        | Rule::EngineOnly { .. }
+        | Rule::OwnParent { .. }
+        | Rule::ParentIncomplete { .. } => Code::InvalidArgument,
+        Rule::ConversationNotFound { .. }
+        | Rule::BranchNotFound { .. }
+        | Rule::ForkPointMissing { .. }
+        | Rule::RevisionMissing { .. } => Code::NotFound,
+        Rule::ConversationExists { .. }
+        | Rule::BranchNameTaken { .. }
+        | Rule::IdempotencyConflict => Code::AlreadyExists,
+        // Another writer was first: gRPC keeps ABORTED for that.
+        Rule::RevisionMismatch { .. } => Code::Aborted,
+        Rule::Sealed { .. }
+        | Rule::BranchArchived { .. }
+        | Rule::ArchivesActiveBranch { .. }
+        | Rule::CallNotOpen { .. }
+        | Rule::CallAlreadyOpen { .. }
+        | Rule::CallAlreadyDecided { .. }
+        | Rule::ApprovalNotRequired { .. }
+        | Rule::CallAlreadyStarted { .. }
+        | Rule::CallNotApproved { .. }
+        | Rule::ArgumentsChanged { .. }
+        | Rule::MessageMissing { .. }
+        | Rule::NotATurnBoundary { .. }
+        | Rule::CutBeforeLastCut { .. } => Code::FailedPrecondition,
+        Rule::LimitReached { .. } => Code::ResourceExhausted,
+    }
+}
+
+type Facts = Vec<(&'static str, String)>;
+
+fn facts(rule: &Rule) -> Facts {
+    let conversation = |id: &ConversationId| ("conversation", id.to_string());
+    let call = |id: &String| ("call_id", id.clone());
+    match rule {
+        Rule::EmptyBatch => vec![],
+        Rule::IdempotencyConflict => vec![("idempotency_key", "used before".into())],
+        Rule::ConversationNotFound { conversation: id }
+        | Rule::Sealed { conversation: id }
+        | Rule::OwnParent { conversation: id } => vec![conversation(id)],
+        Rule::ConversationExists {
+            conversation: id,
+            head,
+        } => vec![conversation(id), ("actual", head.to_string())],
+        Rule::BranchNotFound {
+            conversation: id,
+            branch,
+        } => vec![("branch", branch.clone()), conversation(id)],
+        Rule::RevisionMismatch {
+            branch,
+            expected,
+            actual,
+        } => vec![
+            ("branch", branch.to_string()),
+            ("expected", expected.to_string()),
+            ("actual", actual.to_string()),
+        ],
+        Rule::BranchArchived { branch } | Rule::ArchivesActiveBranch { branch } => {
+            vec![("branch", branch.to_string())]
+        }
+        Rule::BranchNameTaken { name } => vec![("branch", name.to_string())],
+        Rule::ForkPointMissing {
+            conversation: id,
+            branch,
+            revision,
+        } => vec![
+            ("revision", revision.to_string()),
+            ("branch_id", branch.to_string()),
+            conversation(id),
+        ],
+        Rule::MessageMissing { revision } => vec![("revision", revision.to_string())],
+        Rule::NotATurnBoundary { branch, revision } => vec![
+            ("revision", revision.to_string()),
+            ("branch", branch.to_string()),
+        ],
+        Rule::CutBeforeLastCut { cut, last_cut } => vec![
+            ("revision", cut.to_string()),
+            ("last_cut", last_cut.to_string()),
+        ],
+        Rule::RevisionMissing { revision, head } => vec![
+            ("revision", revision.to_string()),
+            ("head", head.to_string()),
+        ],
+        Rule::DifferentTrees { first, second } => {
+            vec![conversation(first), ("other", second.to_string())]
+        }
+        Rule::EngineOnly { kind } => vec![("kind", kind.to_string())],
+        Rule::LimitReached {
+            actual, max, limit, ..
+        } => vec![
+            ("limit", (*limit).to_owned()),
+            ("actual", actual.to_string()),
+            ("max", max.to_string()),
+        ],
+        Rule::ParentIncomplete { what } => vec![("missing", (*what).to_owned())],
+        Rule::CallNotOpen {
+            branch, call_id, ..
+        } => vec![call(call_id), ("branch", branch.to_string())],
+        Rule::CallAlreadyOpen { call_id, since } => {
+            vec![call(call_id), ("since", since.to_string())]
+        }
+        Rule::CallAlreadyDecided { call_id, status }
+        | Rule::CallNotApproved { call_id, status } => {
+            vec![call(call_id), ("actual", format!("{status:?}"))]
+        }
+        Rule::ApprovalNotRequired { call_id } | Rule::CallAlreadyStarted { call_id } => {
+            vec![call(call_id)]
+        }
+        Rule::ArgumentsChanged {
+            call_id,
+            approved,
+            actual,
+        } => vec![
+            call(call_id),
+            ("expected", approved.clone()),
+            ("actual", actual.clone()),
+        ],
+    }
+}

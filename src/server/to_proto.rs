@@ -1,0 +1,412 @@
+//! Answers of the engine → messages.
+
+use bytes::Bytes;
+use prost_types::Timestamp;
+
+use crate::{
+    codec::{
+        envelope::{event_to_pb, position_to_pb, timestamp_to_pb},
+        pb,
+    },
+    domain::{
+        AppendOutcome, Appended, ApprovalStatus, BranchId, BranchState, CancelReason, Config,
+        ContentHash, ConversationId, Entity, EventRef, OpenCall, ParentRef, Revision,
+        TimestampMicros,
+    },
+    engine::{
+        self, BranchDiff, CallStatus, ConversationSummary, ConversationView, Forked, Lineage,
+        NamedEvent, SearchAnswer, SearchHit, Stats, ToolCall,
+    },
+};
+
+/// Where the next page starts, as text that clients pass back.
+pub(super) fn page_token(next: Option<u64>) -> String {
+    next.map_or_else(String::new, |place| format!("{place:x}"))
+}
+
+pub(super) fn appended(appended: &Appended) -> pb::Appended {
+    pb::Appended {
+        event_id: appended.event.to_string(),
+        conversation_id: appended.conversation.to_string(),
+        branch_id: appended.branch.0,
+        revision: appended.revision.0,
+        position: Some(position_to_pb(appended.position)),
+    }
+}
+
+pub(super) fn append_response(outcome: &AppendOutcome) -> pb::AppendResponse {
+    pb::AppendResponse {
+        events: outcome.events.iter().map(appended).collect(),
+        repeated_key: outcome.repeated_key,
+    }
+}
+
+pub(super) fn event(named: &NamedEvent, headers_only: bool) -> pb::Event {
+    let branch = named.branch.as_ref().map(|name| name.as_str());
+    event_to_pb(&named.event, branch, !headers_only)
+}
+
+fn number(revision: Option<Revision>) -> u64 {
+    revision.map_or(0, |revision| revision.0)
+}
+
+fn time(time: Option<TimestampMicros>) -> Option<Timestamp> {
+    time.map(timestamp_to_pb)
+}
+
+fn hash(hash: ContentHash) -> Bytes {
+    Bytes::copy_from_slice(&hash.0)
+}
+
+fn event_ref(at: EventRef) -> pb::EventRef {
+    pb::EventRef {
+        conversation_id: at.conversation.to_string(),
+        revision: at.revision.0,
+    }
+}
+
+fn config(config: &Config) -> pb::Config {
+    pb::Config {
+        model_id: config.model_id.clone(),
+        mode: config.mode.clone(),
+        parameters: config.parameters.clone().into_iter().collect(),
+    }
+}
+
+fn parent(parent: &ParentRef) -> pb::ParentRef {
+    pb::ParentRef {
+        conversation_id: parent.conversation.to_string(),
+        branch_id: parent.branch.0,
+        revision: parent.revision.0,
+        call_id: parent.call_id.clone(),
+    }
+}
+
+/// A conversation in short. What is not in its row (config, the source's
+/// description) is left to [`conversation`].
+pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary {
+    let info = &summary.info;
+    pb::ConversationSummary {
+        conversation_id: summary.id.to_string(),
+        title: info.title.clone(),
+        source: info.source.clone(),
+        source_id: info.source_id.clone(),
+        labels: info.labels.clone().into_iter().collect(),
+        config: None,
+        parent: info.parent.as_ref().map(parent),
+        shares_history: info.shares_history,
+        head: summary.head.0,
+        branch_count: summary.branch_count,
+        active_branch_id: summary.active.0,
+        active_branch: summary.active_name.to_string(),
+        sealed: summary.sealed,
+        created_at: Some(timestamp_to_pb(summary.created_at)),
+        updated_at: Some(timestamp_to_pb(summary.updated_at)),
+        source_meta: Bytes::new(),
+        policies: info.policies.clone().into_iter().collect(),
+    }
+}
+
+pub(super) fn conversation(view: &ConversationView, source_meta: Bytes) -> pb::ConversationState {
+    let active = view.summary.active;
+    let branches = view.branches.iter();
+    pb::ConversationState {
+        summary: Some(pb::ConversationSummary {
+            config: Some(config(&view.branch.config)),
+            source_meta,
+            ..summary(&view.summary)
+        }),
+        branches: branches.map(|state| branch(state, active)).collect(),
+        branch: Some(branch_state(&view.branch)),
+    }
+}
+
+/// A branch. The first one of a forked conversation has its fork in the
+/// conversation's parent, not here.
+pub(super) fn branch(state: &BranchState, active: BranchId) -> pb::Branch {
+    let fork = state.fork.filter(|_| state.id != BranchId::MAIN);
+    pb::Branch {
+        branch_id: state.id.0,
+        name: state.name.to_string(),
+        parent_branch_id: fork.map_or(0, |fork| fork.branch.0),
+        fork_revision: fork.map_or(0, |fork| fork.revision.0),
+        head: state.head.0,
+        archived: state.archived,
+        active: state.id == active,
+    }
+}
+
+fn branch_state(state: &BranchState) -> pb::BranchState {
+    let refer = |at: Option<EventRef>| at.map(event_ref);
+    let context = state.active_context.iter();
+    pb::BranchState {
+        branch_id: state.id.0,
+        name: state.name.to_string(),
+        head: state.head.0,
+        open_calls: state
+            .open_calls
+            .iter()
+            .map(|(id, call)| open_call(id, call))
+            .collect(),
+        system_prompt: refer(state.system_prompt),
+        user_prompt: refer(state.user_prompt),
+        active_context: context
+            .map(|(key, at)| (key.clone(), event_ref(*at)))
+            .collect(),
+        discovered_tools: state.memory.discovered_tools.clone(),
+        guidance_given: state.memory.guidance_given.clone(),
+        entities: state.memory.entities.iter().map(entity).collect(),
+        tool_uses: state.memory.tool_uses.clone().into_iter().collect(),
+        tools_defined: refer(state.tools_defined),
+        summary: refer(state.summary),
+        compaction: refer(state.compaction),
+        cut_revision: state.cut.0,
+        finished_turns: state.turn.finished,
+        turn_open: state.turn.open_since.is_some() && !state.at_turn_boundary(),
+        config: Some(config(&state.config)),
+    }
+}
+
+fn entity(entity: &Entity) -> pb::Entity {
+    pb::Entity {
+        id: entity.id.clone(),
+        kind: entity.kind.clone(),
+        name: entity.name.clone(),
+    }
+}
+
+fn open_call(call_id: &str, call: &OpenCall) -> pb::OpenCall {
+    pb::OpenCall {
+        call_id: call_id.to_owned(),
+        tool: call.tool.clone(),
+        request: Some(event_ref(call.request)),
+        approval: approval(call.approval).into(),
+        arguments_hash: hash(call.arguments_hash),
+        started: call.started,
+    }
+}
+
+fn approval(status: ApprovalStatus) -> pb::ApprovalStatus {
+    match status {
+        ApprovalStatus::NotRequired => pb::ApprovalStatus::NotRequired,
+        ApprovalStatus::Pending => pb::ApprovalStatus::Pending,
+        ApprovalStatus::Approved => pb::ApprovalStatus::Approved,
+        ApprovalStatus::Denied => pb::ApprovalStatus::Denied,
+        ApprovalStatus::Expired => pb::ApprovalStatus::Expired,
+    }
+}
+
+pub(super) fn fork_response(forked: &Forked, active: BranchId) -> pb::ForkResponse {
+    pb::ForkResponse {
+        conversation_id: forked.conversation.to_string(),
+        branch: Some(branch(&forked.branch, active)),
+        events: forked.events.iter().map(appended).collect(),
+    }
+}
+
+pub(super) fn lineage(lineage: &Lineage) -> pb::LineageResponse {
+    let next = lineage.steps.iter().skip(1).map(Some).chain([None]);
+    let steps = lineage.steps.iter().zip(next).map(|(step, next)| {
+        // A fork from another conversation starts a new count of revisions.
+        let here = next.is_some_and(|next| next.conversation == step.conversation);
+        pb::LineageStep {
+            conversation_id: step.conversation.to_string(),
+            branch_id: step.branch.0,
+            name: step.name.to_string(),
+            from_revision: if here { step.forked_at.0 } else { 0 },
+            to_revision: step.up_to.0,
+        }
+    });
+    pb::LineageResponse {
+        steps: steps.collect(),
+        children: lineage.children.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Two branches compared, with at most `bytes_max` of bodies: of the two sides,
+/// the first events are kept, turn by turn.
+pub(super) fn diff(diff: &BranchDiff, headers_only: bool, bytes_max: usize) -> pb::DiffResponse {
+    let mut room = bytes_max;
+    let mut sides = [Vec::new(), Vec::new()];
+    let mut truncated = diff.truncated;
+    let longest = diff.left.len().max(diff.right.len());
+    'fill: for index in 0..longest {
+        for (side, events) in sides.iter_mut().zip([&diff.left, &diff.right]) {
+            let Some(named) = events.get(index) else {
+                continue;
+            };
+            let bytes = named.event.body.len();
+            if bytes > room && !headers_only {
+                truncated = true;
+                break 'fill;
+            }
+            room = room.saturating_sub(bytes);
+            side.push(event(named, headers_only));
+        }
+    }
+    let [left, right] = sides;
+    let (conversation, revision) = diff.ancestor.unzip();
+    pb::DiffResponse {
+        ancestor_conversation_id: conversation.as_ref().map_or_else(String::new, id_text),
+        ancestor_revision: number(revision),
+        left,
+        right,
+        truncated,
+    }
+}
+
+fn id_text(id: &ConversationId) -> String {
+    id.to_string()
+}
+
+fn call_status(status: CallStatus) -> pb::CallStatus {
+    match status {
+        CallStatus::Requested => pb::CallStatus::Requested,
+        CallStatus::PendingApproval => pb::CallStatus::PendingApproval,
+        CallStatus::Approved => pb::CallStatus::Approved,
+        CallStatus::Denied => pb::CallStatus::Denied,
+        CallStatus::Expired => pb::CallStatus::Expired,
+        CallStatus::Started => pb::CallStatus::Started,
+        CallStatus::Succeeded => pb::CallStatus::Succeeded,
+        CallStatus::Failed => pb::CallStatus::Failed,
+        CallStatus::Cancelled => pb::CallStatus::Cancelled,
+    }
+}
+
+fn cancel_reason(reason: Option<CancelReason>) -> pb::CancelReason {
+    match reason {
+        None => pb::CancelReason::Unspecified,
+        Some(CancelReason::Denied) => pb::CancelReason::Denied,
+        Some(CancelReason::Interrupted) => pb::CancelReason::Interrupted,
+        Some(CancelReason::TimedOut) => pb::CancelReason::TimedOut,
+        Some(CancelReason::Superseded) => pb::CancelReason::Superseded,
+    }
+}
+
+pub(super) fn tool_call(call: ToolCall) -> pb::ToolCall {
+    pb::ToolCall {
+        conversation_id: call.conversation.to_string(),
+        branch_id: call.branch.0,
+        branch: call.branch_name.to_string(),
+        call_id: call.call_id,
+        tool: call.tool,
+        arguments: call.arguments.as_bytes().clone(),
+        arguments_hash: hash(call.arguments_hash),
+        request_revision: call.request_revision.0,
+        status: call_status(call.status).into(),
+        approval: approval(call.approval).into(),
+        decided_by: call.decided_by,
+        decision_reason: call.decision_reason,
+        decision_revision: number(call.decision_revision),
+        started_revision: number(call.started_revision),
+        end_revision: number(call.end_revision),
+        error_message: call.error_message,
+        execution_time_ms: call.execution_time_ms,
+        result_bytes: call.result_bytes,
+        result_head: call.result_head,
+        requested_at: Some(timestamp_to_pb(call.requested_at)),
+        ended_at: time(call.ended_at),
+        cancel_reason: cancel_reason(call.cancel_reason).into(),
+    }
+}
+
+pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
+    pb::SearchResponse {
+        hits: answer.hits.into_iter().map(search_hit).collect(),
+        indexed_to: Some(position_to_pb(answer.reached)),
+        total: answer.total,
+    }
+}
+
+fn search_hit(hit: SearchHit) -> pb::SearchHit {
+    let offset = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+    let highlight = |range: &std::ops::Range<usize>| pb::Highlight {
+        start: offset(range.start),
+        end: offset(range.end),
+    };
+    pb::SearchHit {
+        conversation_id: hit.conversation.to_string(),
+        source_id: hit.source_id,
+        branch_id: hit.branch.0,
+        branch: hit.branch_name.to_string(),
+        revision: hit.revision.0,
+        kind: hit.kind.number().into(),
+        call_id: hit.call_id,
+        tool: hit.tool,
+        success: hit.success,
+        score: hit.score,
+        line: hit.line,
+        byte_start: hit.byte_start,
+        byte_end: hit.byte_end,
+        snippet: hit.snippet,
+        highlights: hit.highlights.iter().map(highlight).collect(),
+        recorded_at: Some(timestamp_to_pb(hit.recorded_at)),
+        position: Some(position_to_pb(hit.position)),
+    }
+}
+
+pub(super) fn stats(stats: Stats) -> pb::StatsResponse {
+    pb::StatsResponse {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        conversations: stats.conversations,
+        branches: stats.branches,
+        events: stats.events,
+        pending_approvals: stats.pending_approvals,
+        head: Some(position_to_pb(stats.head)),
+        views_reached: Some(position_to_pb(stats.views_reached)),
+        index_reached: Some(position_to_pb(stats.index_reached)),
+        log_bytes: stats.log_bytes,
+        views_bytes: stats.views_bytes,
+        index_bytes: stats.index_bytes,
+        log_segments: stats.log_segments,
+        indexed_documents: stats.indexed_documents,
+        events_by_kind: stats.events_by_kind.into_iter().collect(),
+        data_dir: stats.data_dir,
+        started_at: Some(timestamp_to_pb(stats.started_at)),
+    }
+}
+
+fn progress(progress: &engine::Progress) -> pb::Progress {
+    pb::Progress {
+        what: progress.what.to_owned(),
+        done: progress.done,
+        total: progress.total,
+    }
+}
+
+pub(super) fn verify_response(item: engine::VerifyItem) -> pb::VerifyResponse {
+    use pb::verify_response::Item;
+    let item = match item {
+        engine::VerifyItem::Progress(at) => Item::Progress(progress(&at)),
+        engine::VerifyItem::Fault(fault) => Item::Fault(pb::Fault {
+            part: fault.part.to_owned(),
+            position: fault.position.map(position_to_pb),
+            conversation_id: fault
+                .conversation
+                .as_ref()
+                .map_or_else(String::new, id_text),
+            revision: number(fault.revision),
+            message: fault.message,
+        }),
+        engine::VerifyItem::Outcome(outcome) => Item::Outcome(pb::VerifyOutcome {
+            sound: outcome.sound,
+            events: outcome.events,
+            conversations: outcome.conversations,
+            blobs: outcome.blobs,
+            faults: outcome.faults,
+        }),
+    };
+    pb::VerifyResponse { item: Some(item) }
+}
+
+pub(super) fn rebuild_response(item: &engine::RebuildItem) -> pb::RebuildResponse {
+    use pb::rebuild_response::Item;
+    let item = match item {
+        engine::RebuildItem::Progress(at) => Item::Progress(progress(at)),
+        engine::RebuildItem::Outcome(outcome) => Item::Outcome(pb::RebuildOutcome {
+            events: outcome.events,
+            documents: outcome.documents,
+        }),
+    };
+    pb::RebuildResponse { item: Some(item) }
+}

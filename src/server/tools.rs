@@ -1,0 +1,203 @@
+//! The Tools service: what was asked, decided, run and returned.
+
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use prost::Message;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    bounds::DECISION_WAIT_MAX,
+    call::{Call, Shared, shutting_down},
+    from_proto::{self, Malformed},
+    result_text,
+    shutdown::Phase,
+    to_proto,
+};
+use crate::{
+    codec::pb::{self, tools_server::Tools},
+    domain::{ConversationId, Revision},
+    engine::{ReadError, ToolHistoryQuery, WhichResult},
+};
+
+/// Thin over the engine.
+pub(super) struct ToolsService(pub Shared);
+
+impl ToolsService {
+    async fn find(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {
+        Ok(self.0.conversation(call, "conversation_id", id).await?)
+    }
+
+    fn page(&self, asked: u32) -> usize {
+        let max = self.0.engine.limits().page_events_max;
+        from_proto::page(asked, max, max)
+    }
+}
+
+#[tonic::async_trait]
+impl Tools for ToolsService {
+    type GetResultStream = BoxStream<'static, Result<pb::GetResultResponse, Status>>;
+
+    async fn history(
+        &self,
+        request: Request<pb::ToolHistoryRequest>,
+    ) -> Result<Response<pb::ToolHistoryResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let tool = from_proto::optional("tool", request.tool)?;
+        let query = ToolHistoryQuery {
+            conversation: self.find(&call, &request.conversation_id).await?,
+            namespace: call.namespace,
+            branch,
+            as_of: from_proto::revision(request.as_of_revision),
+            tool,
+            limit: self.page(request.limit),
+        };
+        let calls = self.0.engine.tool_history(query).await?;
+        Ok(Response::new(pb::ToolHistoryResponse {
+            calls: calls.into_iter().map(to_proto::tool_call).collect(),
+        }))
+    }
+
+    async fn pending(
+        &self,
+        request: Request<pb::PendingRequest>,
+    ) -> Result<Response<pb::PendingResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let conversation = if request.conversation_id.is_empty() {
+            if branch.is_some() {
+                let message = "names a branch, but conversation_id is empty";
+                return Err(Malformed::new("branch", message).into());
+            }
+            None
+        } else {
+            Some(self.find(&call, &request.conversation_id).await?)
+        };
+        let limit = self.page(request.limit);
+        let engine = &self.0.engine;
+        let calls = engine
+            .pending(&call.namespace, conversation, branch.as_ref(), limit)
+            .await?;
+        Ok(Response::new(pb::PendingResponse {
+            calls: calls.into_iter().map(to_proto::tool_call).collect(),
+        }))
+    }
+
+    async fn wait_for_decision(
+        &self,
+        request: Request<pb::WaitForDecisionRequest>,
+    ) -> Result<Response<pb::WaitForDecisionResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::required("call_id", &request.call_id)?;
+        from_proto::check_short("call_id", &request.call_id)?;
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let timeout = match request.timeout_ms {
+            0 => DECISION_WAIT_MAX,
+            asked => Duration::from_millis(asked).min(DECISION_WAIT_MAX),
+        };
+        let engine = &self.0.engine;
+        let waited = engine.wait_for_decision(
+            &call.namespace,
+            id,
+            branch.as_ref(),
+            &request.call_id,
+            timeout,
+        );
+        let (tool_call, decided) = tokio::select! {
+            waited = waited => waited?,
+            () = self.0.stop.reached(Phase::Draining) => return Err(shutting_down()),
+        };
+        Ok(Response::new(pb::WaitForDecisionResponse {
+            call: Some(to_proto::tool_call(tool_call)),
+            decided,
+        }))
+    }
+
+    async fn get_result(
+        &self,
+        request: Request<pb::GetResultRequest>,
+    ) -> Result<Response<Self::GetResultStream>, Status> {
+        use pb::get_result_request::Which;
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let range = result_text::Range::of(&request)?;
+        let which = match request.which {
+            Some(Which::Revision(revision)) => WhichResult::Revision(Revision(revision)),
+            Some(Which::CallId(call_id)) => {
+                from_proto::required("call_id", &call_id)?;
+                from_proto::check_short("call_id", &call_id)?;
+                WhichResult::CallId(call_id)
+            }
+            None => {
+                let message = "is not set: choose revision or call_id";
+                return Err(Malformed::new("which", message).into());
+            }
+        };
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let result = engine
+            .result(&call.namespace, id, branch.as_ref(), which)
+            .await?;
+        let messages = futures::stream::iter(result_text::messages(result, range)?);
+        let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
+    }
+
+    async fn record_result(
+        &self,
+        request: Request<Streaming<pb::RecordResultRequest>>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let bytes_max = self.0.engine.limits().body_bytes_max;
+        let (start, result) = result_text::assemble(request.into_inner(), bytes_max).await?;
+        let conversation = self.find(&call, &start.conversation_id).await?;
+        let command = result_text::command(call.namespace, conversation, start, result)?;
+        let outcome = self.0.engine.append(command).await?;
+        Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+
+    async fn recorded(
+        &self,
+        request: Request<pb::RecordedRequest>,
+    ) -> Result<Response<pb::RecordedResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::required("tool", &request.tool)?;
+        from_proto::check_short("tool", &request.tool)?;
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let arguments = from_proto::json("arguments", request.arguments)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let recorded = engine
+            .recorded(
+                &call.namespace,
+                id,
+                branch.as_ref(),
+                &request.tool,
+                &arguments,
+                request.occurrence,
+            )
+            .await?;
+        let Some((tool_call, recorded)) = recorded else {
+            return Ok(Response::new(pb::RecordedResponse::default()));
+        };
+        let position = recorded.event.position;
+        let result = pb::ToolResultRecorded::decode(recorded.event.body).map_err(|_| {
+            ReadError::Damaged {
+                position,
+                message: "the body of the tool result cannot be read".to_owned(),
+            }
+        })?;
+        Ok(Response::new(pb::RecordedResponse {
+            found: true,
+            call: Some(to_proto::tool_call(tool_call)),
+            result: Some(result),
+        }))
+    }
+}
