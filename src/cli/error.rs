@@ -63,17 +63,17 @@ pub enum CliError {
         cause: String,
     },
     /// Another process has the data folder open.
-    #[error("the data folder {} is in use{}", .dir.display(), .holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default())]
+    #[error("the data folder {} is in use by {holder}", .dir.display())]
     Locked {
         /// The folder.
         dir: PathBuf,
-        /// Who holds it, if it said.
-        holder: Option<String>,
+        /// Who holds it.
+        holder: String,
         /// The holder's gRPC address, if it serves.
         server: Option<String>,
     },
     /// The data folder could not be opened.
-    #[error("cannot open the data folder {}: {cause}", .dir.display())]
+    #[error("{cause}")]
     Open {
         /// The folder.
         dir: PathBuf,
@@ -182,9 +182,12 @@ impl CliError {
             Self::Locked { server: None, .. } => {
                 "wait until that process has ended, or work on another folder with --data".into()
             }
-            Self::Open { exit, .. } => match exit {
-                Exit::Damaged => "run `treering verify` on it to see what is damaged".into(),
-                _ => "check the folder's path and permissions, or name another with --data".into(),
+            Self::Open { exit, dir, .. } => match exit {
+                Exit::Damaged => "keep a copy of the folder, then restore a backup".into(),
+                _ => format!(
+                    "check {} and its permissions, or name another folder with --data",
+                    dir.display()
+                ),
             },
             Self::Listen { .. } => {
                 "choose another address with --listen (port 0 takes any free one)".into()

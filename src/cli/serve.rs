@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::server::TcpIncoming;
 
 use super::{
     args::Common,
@@ -76,7 +76,7 @@ impl Served {
     /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
     pub async fn start(dir: &Path, listener: TcpListener) -> Result<Self, CliError> {
         let addr = listener.local_addr()?;
-        let incoming = TcpListenerStream::new(listener);
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let engine = Embedded::start(dir, Some(url_of(addr)), incoming).await?;
         Ok(Self { engine, addr })
     }

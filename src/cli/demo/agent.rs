@@ -251,7 +251,7 @@ impl<'a> Session<'a> {
                 format!("read_file {} ({bytes} bytes kept whole)", file.path),
             );
         }
-        let missing = (0..)
+        let missing = (0..1_000)
             .map(|number| format!("NOTES-{number}.md"))
             .find(|name| !self.folder.join(name).exists())
             .unwrap_or_else(|| "NOTES.md".into());
