@@ -5,7 +5,7 @@ use super::world::{
     request, start, success, user,
 };
 use crate::domain::{
-    AnnotationAdded, AppendCommand, BranchId, ConversationId, EventBody, EventKind,
+    AnnotationAdded, AppendCommand, ApprovalStatus, BranchId, EventBody, EventKind,
     ExpectedRevision, Namespace, NewEvent, Revision, Rule, SummaryRecorded, ToolSnapshotRecorded,
 };
 
@@ -340,24 +340,106 @@ fn idempotency_conflict() {
     );
 }
 
-// Clients tell rules apart by name: no two may share one.
+// Clients tell rules apart by name: each has one of its own, in capitals, and a
+// text that says what happened.
 #[test]
-fn rule_names_are_distinct() {
-    let id = ConversationId::default();
-    let names: Vec<&str> = [
+fn every_rule_has_a_name_and_a_text_of_its_own() {
+    let conversation = id(1);
+    let branch = name("main");
+    let call_id = "call".to_owned();
+    let status = ApprovalStatus::Pending;
+    let revision = Revision(1);
+    let rules = [
         Rule::EmptyBatch,
-        Rule::ConversationNotFound { conversation: id },
-        Rule::Sealed { conversation: id },
+        Rule::ConversationNotFound { conversation },
+        Rule::ConversationExists {
+            conversation,
+            head: revision,
+        },
+        Rule::BranchNotFound {
+            conversation,
+            branch: "a".to_owned(),
+        },
+        Rule::RevisionMismatch {
+            branch: branch.clone(),
+            expected: revision,
+            actual: revision,
+        },
+        Rule::Sealed { conversation },
+        Rule::BranchArchived {
+            branch: branch.clone(),
+        },
+        Rule::ArchivesActiveBranch {
+            branch: branch.clone(),
+        },
+        Rule::BranchNameTaken {
+            name: branch.clone(),
+        },
+        Rule::ForkPointMissing {
+            conversation,
+            branch: BranchId::MAIN,
+            revision,
+        },
+        Rule::CallNotOpen {
+            branch: branch.clone(),
+            call_id: call_id.clone(),
+            state: "ended",
+        },
+        Rule::CallAlreadyOpen {
+            call_id: call_id.clone(),
+            since: revision,
+        },
+        Rule::CallAlreadyDecided {
+            call_id: call_id.clone(),
+            status,
+        },
+        Rule::ApprovalNotRequired {
+            call_id: call_id.clone(),
+        },
+        Rule::CallAlreadyStarted {
+            call_id: call_id.clone(),
+        },
+        Rule::CallNotApproved {
+            call_id: call_id.clone(),
+            status,
+        },
+        Rule::ArgumentsChanged {
+            call_id,
+            approved: String::new(),
+            actual: String::new(),
+        },
+        Rule::MessageMissing { revision },
+        Rule::NotATurnBoundary { branch, revision },
+        Rule::CutBeforeLastCut {
+            cut: revision,
+            last_cut: revision,
+        },
+        Rule::RevisionMissing {
+            revision,
+            head: revision,
+        },
         Rule::IdempotencyConflict,
-        Rule::OwnParent { conversation: id },
-        Rule::BranchNameTaken { name: name("a") },
-        Rule::BranchArchived { branch: name("a") },
-        Rule::ArchivesActiveBranch { branch: name("a") },
-    ]
-    .iter()
-    .map(Rule::name)
-    .collect();
-    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        Rule::DifferentTrees {
+            first: conversation,
+            second: id(2),
+        },
+        Rule::EngineOnly {
+            kind: EventKind::ContentErased,
+        },
+        Rule::LimitReached {
+            what: "calls",
+            actual: 2,
+            max: 1,
+            limit: "open_calls_max",
+        },
+        Rule::OwnParent { conversation },
+        Rule::ParentIncomplete { what: "nothing" },
+    ];
+    let names: BTreeSet<&str> = rules.iter().map(Rule::name).collect();
+    let texts: BTreeSet<String> = rules.iter().map(Rule::to_string).collect();
+    assert_eq!((names.len(), texts.len()), (rules.len(), rules.len()));
+    let capital = |c: char| c.is_ascii_uppercase() || c == '_';
+    assert!(names.iter().all(|name| name.chars().all(capital)));
 }
 
 // An import brings a whole conversation in one batch: rules must see the batch's
