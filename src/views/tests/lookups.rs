@@ -106,7 +106,7 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
     }
     for source_id in ["session", "session-1", "sess", ""] {
         let rows = model.rows.values().filter(|row| {
-            row.namespace == *namespace && row.info.source_id == source_id && source_id != ""
+            row.namespace == *namespace && row.info.source_id == source_id && !source_id.is_empty()
         });
         let found = views.by_source_id(namespace, source_id).unwrap();
         assert!(found.iter().eq(rows.map(|row| &row.id)));
