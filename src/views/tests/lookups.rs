@@ -267,6 +267,33 @@ fn a_delta_that_comes_again_or_too_early_is_refused() {
     views.apply(&third).unwrap();
 }
 
+// Rows are found by the conversation's id alone. Were the id used again, by
+// another namespace for example, it would take the first one's rows over: that
+// must be refused here, whatever let it come so far.
+#[test]
+fn a_conversation_id_that_comes_again_is_refused() {
+    let views = Views::in_memory().unwrap();
+    let mut model = Model::default();
+    let step = super::model::Step {
+        conversation: 0,
+        branch: 0,
+        what: 20,
+    };
+    views.apply(&model.grow(&[step])).unwrap();
+    let mut other = Model {
+        reached: model.reached,
+        ..Model::default()
+    };
+    let mut again = other.grow(&[step]);
+    again.conversations[0].namespace = namespace(1);
+    let refused = views.apply(&again);
+    assert!(
+        matches!(refused, Err(ViewsError::Gap { .. })),
+        "{refused:?}"
+    );
+    check(&views, &model);
+}
+
 // A stretch of the log may hold nothing for the views; the mark moves all the
 // same, or a start would read that stretch again for ever.
 #[test]
