@@ -120,7 +120,7 @@ fn odd_calls_are_noted() {
 fn open_calls_stay_bounded() {
     let calls: Vec<_> = (0..1_500).map(|n| call(&format!("c{n}"))).collect();
     let line = conversation(json!([{"role": "assistant", "content": null, "tool_calls": calls}]));
-    let (imported, _) = there_and_back(&line.to_string());
+    let imported = import(&line);
     let open = crate::domain::Limits::default().open_calls_max;
     let count = |name| {
         oddities(&imported)
