@@ -23,6 +23,8 @@ use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use frostem::{Algorithm, Stemmer};
 
+use super::document::floor_boundary;
+
 /// Longest run of letters and digits that is indexed, in bytes. A SHA-512 in
 /// hex has 128; beyond are encoded blobs that nobody types.
 pub const RUN_BYTES_MAX: usize = 256;
@@ -144,7 +146,7 @@ impl Analyser {
     /// The terms of a text, in a buffer that is used again. Only the first
     /// 4 GiB of a text are looked at.
     pub fn analyse_into(&mut self, text: &str, analysis: &mut Analysis) {
-        let text = &text[..text.floor_char_boundary(u32::MAX as usize)];
+        let text = &text[..floor_boundary(text, u32::MAX as usize)];
         analysis.arena.clear();
         analysis.entries.clear();
         let mut position = 0;
@@ -355,8 +357,7 @@ fn humps(text: &str, piece: Range<usize>, out: &mut Vec<Range<usize>>) {
     }
     let mut start = 0;
     let mut before = None::<(usize, char)>;
-    let mut chars = word.char_indices().peekable();
-    while let Some((at, c)) = chars.next() {
+    for (at, c) in word.char_indices() {
         let hump_at = match before {
             Some((_, b)) if c.is_uppercase() && !b.is_uppercase() => Some(at),
             Some((b_at, b)) if c.is_lowercase() && b.is_uppercase() => Some(b_at),
