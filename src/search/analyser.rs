@@ -473,7 +473,7 @@ mod tests {
                 "toolu@0 =toolu01abcd2efgh3@0 01abcd2efgh3@1",
             ),
             ("550e8400-e29b-41d4", "550e8400@0 e29b@1 41d4@2"),
-            ("3.14 0xFF", "3@0 14@1 0xff@2"),
+            ("3.14 0xFF 0xff", "3@0 14@1 0x@2 =0xff@2 ff@3 0xff@4"),
             ("Straße ÉCOLE", "straße@0 école@1"),
             ("東京都 x", "東京@0 京都@1 .都@2 x@3"),
             ("京", "京@0"),
