@@ -1,0 +1,2 @@
+#[cfg(feature = "server")]
+mod grpc;
