@@ -258,7 +258,6 @@ impl From<SearchError> for Refusal {
             SearchError::Query { .. } => of(Code::InvalidArgument, "QUERY").field("query"),
             SearchError::Read(error) => error.clone().into(),
             SearchError::Index { .. } => of(Code::Internal, "INDEX"),
-            SearchError::Off => of(Code::Unimplemented, "SEARCH_OFF"),
         }
     }
 }

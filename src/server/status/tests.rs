@@ -348,7 +348,6 @@ fn failures_of_reads_and_searches() {
             Code::InvalidArgument,
         ),
         (SearchError::Index { message: message() }, Code::Internal),
-        (SearchError::Off, Code::Unimplemented),
     ] {
         assert_eq!(Status::from(error).code(), code);
     }
