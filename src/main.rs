@@ -1,1 +1,7 @@
-fn main() {}
+//! The `treering` command. Everything is in [`treering::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    treering::cli::main()
+}

@@ -105,6 +105,7 @@ pub fn decide(
         command,
         limits,
         drafts: BTreeMap::new(),
+        starts_with_call: BTreeMap::new(),
     };
     if command.events.is_empty() {
         return Err(Undecided::Rejected(Rejection::batch(Rule::EmptyBatch)));
@@ -154,6 +155,9 @@ struct Batch<'a, L> {
     command: &'a AppendCommand,
     limits: &'a Limits,
     drafts: BTreeMap<ConversationId, Draft>,
+    /// Whether the batch's first event on a branch is a tool call, so that the
+    /// message at the branch's stored head did not end its turn.
+    starts_with_call: BTreeMap<(ConversationId, BranchId), bool>,
 }
 
 impl<L: Lookup> Batch<'_, L> {
@@ -162,10 +166,14 @@ impl<L: Lookup> Batch<'_, L> {
             let id = expectation.conversation;
             let state = self.lookup.conversation(id)?;
             let rule = match (state, expectation.expected) {
+                (_, ExpectedRevision::Any) | (None, ExpectedRevision::NoStream) => None,
                 (None, ExpectedRevision::Exact(_)) => {
                     Some(Rule::ConversationNotFound { conversation: id })
                 }
-                (None, _) => None,
+                (Some(state), ExpectedRevision::NoStream) => Some(Rule::ConversationExists {
+                    conversation: id,
+                    head: state.row.head,
+                }),
                 (Some(state), expected) => match state.branch(expectation.branch.as_ref()) {
                     Some(branch) => {
                         Rule::head_mismatch(id, branch.name.clone(), expected, branch.head)
@@ -216,6 +224,8 @@ impl<L: Lookup> Batch<'_, L> {
             return Err(Rule::ConversationNotFound { conversation: id }.into());
         };
         let at = draft.apply(base, branch, &event.body);
+        let is_call = matches!(event.body, EventBody::ToolCallRequested(_));
+        self.starts_with_call.entry((id, branch)).or_insert(is_call);
         Ok(Placed { branch, at })
     }
 
@@ -248,7 +258,7 @@ impl<L: Lookup> Batch<'_, L> {
                 .into());
             }
             EventBody::Compacted(compacted) => {
-                self.check_cut(id, branch, compacted.cut_revision)?;
+                self.check_cut(id, base, branch, compacted.cut_revision)?;
             }
             _ => {}
         }
@@ -258,18 +268,24 @@ impl<L: Lookup> Batch<'_, L> {
     fn check_cut(
         &self,
         id: ConversationId,
+        base: Option<&ConversationState>,
         branch: &BranchState,
         cut: Revision,
     ) -> Result<(), Refusal> {
-        if cut <= branch.cut {
-            return Err(Rule::CutBeforeLastCut {
-                cut,
-                last_cut: branch.cut,
-            }
-            .into());
+        // An inherited cut counts in the parent conversation's revisions.
+        let last_cut = match branch.compaction {
+            Some(compaction) if compaction.conversation == id => branch.cut,
+            _ => Revision::NONE,
+        };
+        if cut <= last_cut {
+            return Err(Rule::CutBeforeLastCut { cut, last_cut }.into());
         }
+        let stored = base.and_then(|state| state.branches.get(&branch.id));
         let boundary = if cut == branch.head {
             branch.at_turn_boundary()
+        } else if let Some(stored) = stored.filter(|stored| stored.head == cut) {
+            let continued = self.starts_with_call.get(&(id, branch.id));
+            stored.at_turn_boundary() && !continued.copied().unwrap_or_default()
         } else {
             self.lookup
                 .branch_at(id, branch.id, cut)?

@@ -14,6 +14,8 @@ mod message;
 mod rejection;
 mod rules;
 mod state;
+#[cfg(test)]
+mod tests;
 mod tool;
 
 pub use decide::{Decided, Lookup, Need, PastBranch, Placed, Undecided, decide};

@@ -433,12 +433,13 @@ impl ConversationState {
     /// Takes over what a draft has changed.
     pub fn absorb(&mut self, row: ConversationRow, branches: Vec<Arc<BranchState>>) {
         self.row = row;
-        for branch in branches {
-            if let Some(old) = self.branches.get(&branch.id)
-                && old.name != branch.name
-            {
+        // Old names first: branches of one batch may have swapped theirs.
+        for branch in &branches {
+            if let Some(old) = self.branches.get(&branch.id) {
                 self.names.remove(&old.name);
             }
+        }
+        for branch in branches {
             self.names.insert(branch.name.clone(), branch.id);
             self.branches.insert(branch.id, branch);
         }

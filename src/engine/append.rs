@@ -74,7 +74,10 @@ impl Inner {
         };
         let mut blob_homes = HashMap::new();
         for body in prepared.bodies.iter().filter(|body| body.is_blob()) {
-            if let Some(home) = views.blob_home(&command.namespace, &body.hash).map_err(storage)? {
+            if let Some(home) = views
+                .blob_home(&command.namespace, &body.hash)
+                .map_err(storage)?
+            {
                 blob_homes.insert(body.hash, home);
             }
         }
@@ -85,7 +88,13 @@ impl Inner {
                 past.insert(place, Some(found));
             }
         }
-        Ok(WriteRequest { prepared, loaded, past, key, blob_homes })
+        Ok(WriteRequest {
+            prepared,
+            loaded,
+            past,
+            key,
+            blob_homes,
+        })
     }
 
     async fn past(&self, place: Place, needed: bool) -> Result<Option<PastBranch>, ReadError> {
@@ -100,21 +109,27 @@ impl Inner {
         if at_head && !needed {
             return Ok(None);
         }
-        self.history().branch_at(conversation, branch, revision).await
+        self.history()
+            .branch_at(conversation, branch, revision)
+            .await
     }
 
     fn enqueue(
         &self,
         request: WriteRequest,
-    ) -> Result<impl Future<Output = Result<WriteAnswer, crate::log::WriterGone>> + use<>, AppendError>
-    {
+    ) -> Result<
+        impl Future<Output = Result<WriteAnswer, crate::log::WriterGone>> + use<>,
+        AppendError,
+    > {
         if self.closing.load(std::sync::atomic::Ordering::Acquire) {
             return Err(AppendError::Closing);
         }
         let bytes = request.prepared.bytes;
         self.writer
             .submit(request, bytes)
-            .map_err(|full| AppendError::Busy { retry_after_ms: full.retry_after_ms })
+            .map_err(|full| AppendError::Busy {
+                retry_after_ms: full.retry_after_ms,
+            })
     }
 
     async fn settle(
@@ -134,7 +149,10 @@ impl Inner {
                 let found = self.past(place, true).await?;
                 request.past.insert(place, found);
             }
-            answer = self.enqueue(*request)?.await.map_err(|_| AppendError::Closing)?;
+            answer = self
+                .enqueue(*request)?
+                .await
+                .map_err(|_| AppendError::Closing)?;
         }
         Err(AppendError::Storage {
             message: "the decision needs more of the past than a batch may touch".to_owned(),
@@ -158,7 +176,10 @@ impl Inner {
                 position: Position::local(offset),
             })
             .collect();
-        Ok(AppendOutcome { events, repeated_key: true })
+        Ok(AppendOutcome {
+            events,
+            repeated_key: true,
+        })
     }
 }
 

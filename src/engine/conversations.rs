@@ -13,8 +13,8 @@ use super::{
 };
 use crate::domain::{
     AppendCommand, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
-    ConversationId, ConversationRow, EventBody, JsonText, Namespace, NewEvent, ParentRef, PromptSet,
-    Revision,
+    ConversationId, ConversationRow, EventBody, JsonText, Namespace, NewEvent, ParentRef,
+    PromptSet, Revision,
 };
 
 impl Engine {
@@ -32,10 +32,13 @@ impl Engine {
     ) -> Result<ConversationView, ReadError> {
         let inner = &self.inner;
         let state = inner.state(namespace, id)?;
-        let now = state.branch(branch).cloned().ok_or_else(|| ReadError::BranchNotFound {
-            conversation: id,
-            branch: branch.map(BranchName::to_string).unwrap_or_default(),
-        })?;
+        let now = state
+            .branch(branch)
+            .cloned()
+            .ok_or_else(|| ReadError::BranchNotFound {
+                conversation: id,
+                branch: branch.map(BranchName::to_string).unwrap_or_default(),
+            })?;
         let branch = match as_of {
             None => now,
             Some(revision) => inner.as_of(id, &now, revision).await?,
@@ -88,7 +91,10 @@ impl Engine {
                 Ok(summary(row, active_name))
             })
             .collect::<Result<_, ReadError>>()?;
-        Ok(ConversationPage { conversations, next })
+        Ok(ConversationPage {
+            conversations,
+            next,
+        })
     }
 
     /// Forks a branch at any revision of its history: within its conversation,
@@ -106,21 +112,37 @@ impl Engine {
         )?;
         let at = command.at.unwrap_or(parent.head);
         let (target, events) = match command.into {
-            Some(into) => (into, events_of_new_conversation(&command, into, &parent, at)),
-            None => (command.conversation, events_of_new_branch(&command, &parent, at)?),
+            Some(into) => (
+                into,
+                events_of_new_conversation(&command, into, &parent, at),
+            ),
+            None => (
+                command.conversation,
+                events_of_new_branch(&command, &parent, at)?,
+            ),
         };
         let events = events
             .into_iter()
-            .map(|event| NewEvent { actor: command.actor.clone(), ..event })
+            .map(|event| NewEvent {
+                actor: command.actor.clone(),
+                ..event
+            })
             .collect();
         let append = AppendCommand {
             idempotency_key: command.idempotency_key,
             ..AppendCommand::new(command.namespace, events)
         };
         let outcome = self.append(append).await?;
-        let branch = outcome.events.first().map_or(BranchId::MAIN, |event| event.branch);
+        let branch = outcome
+            .events
+            .first()
+            .map_or(BranchId::MAIN, |event| event.branch);
         let branch = Arc::new(self.inner.history().branch(target, branch)?);
-        Ok(Forked { conversation: target, branch, events: outcome.events })
+        Ok(Forked {
+            conversation: target,
+            branch,
+            events: outcome.events,
+        })
     }
 
     /// Where a branch came from.
@@ -182,16 +204,26 @@ impl Engine {
                 },
                 ..ReadQuery::all(
                     namespace.clone(),
-                    Source::Branch { conversation: id, branch: Some(branch.name.clone()) },
+                    Source::Branch {
+                        conversation: id,
+                        branch: Some(branch.name.clone()),
+                    },
                 )
             };
             *side = self.read_all(query).await?;
         }
-        let truncated = sides.iter().any(|side: &Vec<NamedEvent>| side.len() > limit);
+        let truncated = sides
+            .iter()
+            .any(|side: &Vec<NamedEvent>| side.len() > limit);
         let [mut left, mut right] = sides;
         left.truncate(limit);
         right.truncate(limit);
-        Ok(BranchDiff { ancestor, left, right, truncated })
+        Ok(BranchDiff {
+            ancestor,
+            left,
+            right,
+            truncated,
+        })
     }
 }
 
@@ -208,11 +240,12 @@ impl Inner {
             return Ok(Arc::clone(branch));
         }
         let past = self.history().branch_at(id, branch.id, revision).await?;
-        past.map(|past| past.state).ok_or_else(|| ReadError::RevisionNotFound {
-            branch: branch.name.to_string(),
-            revision,
-            head: branch.head,
-        })
+        past.map(|past| past.state)
+            .ok_or_else(|| ReadError::RevisionNotFound {
+                branch: branch.name.to_string(),
+                revision,
+                head: branch.head,
+            })
     }
 
     fn active_name(&self, row: &ConversationRow) -> Result<BranchName, ReadError> {
@@ -277,7 +310,10 @@ fn events_of_new_conversation(
     });
     let mut events = vec![NewEvent::new(into, created)];
     if !command.system_prompt.is_empty() {
-        let prompt = PromptSet { id: String::new(), content: command.system_prompt.clone() };
+        let prompt = PromptSet {
+            id: String::new(),
+            content: command.system_prompt.clone(),
+        };
         events.push(NewEvent::new(into, EventBody::SystemPromptSet(prompt)));
     }
     events
@@ -288,9 +324,7 @@ fn common_ancestor(left: &[Segment], right: &[Segment]) -> Option<(ConversationI
     left.iter().find_map(|ours| {
         right
             .iter()
-            .find(|theirs| {
-                theirs.conversation == ours.conversation && theirs.branch == ours.branch
-            })
+            .find(|theirs| theirs.conversation == ours.conversation && theirs.branch == ours.branch)
             .map(|theirs| (ours.conversation, ours.last.min(theirs.last)))
     })
 }

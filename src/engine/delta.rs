@@ -46,7 +46,9 @@ impl DeltaBuilder {
             }),
             EventBody::ConversationCreated(created) => {
                 if let Some(parent) = &created.parent {
-                    self.delta.children.push((parent.conversation, conversation));
+                    self.delta
+                        .children
+                        .push((parent.conversation, conversation));
                 }
             }
             _ => {}
@@ -82,7 +84,9 @@ impl DeltaBuilder {
             }
             self.branches.insert((id, branch.id), Arc::clone(branch));
         }
-        self.delta.snapshots.extend(draft.snapshots.into_iter().map(|snapshot| (id, snapshot)));
+        self.delta
+            .snapshots
+            .extend(draft.snapshots.into_iter().map(|snapshot| (id, snapshot)));
         self.rows.insert(id, draft.row.clone());
         let branches: Vec<_> = draft.branches.into_values().collect();
         match state {
@@ -99,12 +103,19 @@ impl DeltaBuilder {
         ViewDelta {
             reached,
             conversations: self.rows.into_values().collect(),
-            branches: self.branches.into_iter().map(|((id, _), branch)| (id, branch)).collect(),
+            branches: self
+                .branches
+                .into_iter()
+                .map(|((id, _), branch)| (id, branch))
+                .collect(),
             ..self.delta
         }
     }
 }
 
 fn has_pending(branch: &BranchState) -> bool {
-    branch.open_calls.values().any(|call| call.approval == ApprovalStatus::Pending)
+    branch
+        .open_calls
+        .values()
+        .any(|call| call.approval == ApprovalStatus::Pending)
 }

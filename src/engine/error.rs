@@ -155,9 +155,6 @@ pub enum SearchError {
         /// What it said.
         message: String,
     },
-    /// The engine was opened without an index.
-    #[error("this store was opened without a search index")]
-    Off,
 }
 
 /// Why a store did not open.
@@ -208,17 +205,22 @@ pub enum OpenError {
 impl From<LogError> for ReadError {
     fn from(error: LogError) -> Self {
         match error {
-            LogError::Damaged { offset, what } => {
-                Self::Damaged { position: Position::local(offset), message: what }
-            }
-            other => Self::Storage { message: other.to_string() },
+            LogError::Damaged { offset, what } => Self::Damaged {
+                position: Position::local(offset),
+                message: what,
+            },
+            other => Self::Storage {
+                message: other.to_string(),
+            },
         }
     }
 }
 
 impl From<ViewsError> for ReadError {
     fn from(error: ViewsError) -> Self {
-        Self::Storage { message: error.to_string() }
+        Self::Storage {
+            message: error.to_string(),
+        }
     }
 }
 
@@ -229,7 +231,9 @@ impl From<LogError> for AppendError {
             LogError::ReadOnly { .. } => Self::ReadOnly,
             LogError::UnknownOutcome { what, .. } => Self::UnknownOutcome { message: what },
             LogError::Closed => Self::Closing,
-            other => Self::Storage { message: other.to_string() },
+            other => Self::Storage {
+                message: other.to_string(),
+            },
         }
     }
 }

@@ -9,9 +9,8 @@ use super::{
 };
 use crate::{
     domain::{
-        BranchForked, BranchId, BranchState, ConversationCreated, ConversationId,
-        ConversationInfo, ConversationState, Draft, EventBody, EventRef, ForkPoint, Placed,
-        Position,
+        BranchForked, BranchId, BranchState, ConversationCreated, ConversationId, ConversationInfo,
+        ConversationState, Draft, EventBody, EventRef, ForkPoint, Placed, Position,
     },
     log::{LogReader, Record, RecordBody},
     views::{KeyEntry, Views},
@@ -37,7 +36,13 @@ impl Folder {
     /// Goes on where the views are.
     pub fn new(views: Arc<Views>, reader: Arc<LogReader>) -> Result<Self, ReadError> {
         let reached = views.reached()?;
-        Ok(Self { views, reader, states: HashMap::new(), builder: DeltaBuilder::default(), reached })
+        Ok(Self {
+            views,
+            reader,
+            states: HashMap::new(),
+            builder: DeltaBuilder::default(),
+            reached,
+        })
     }
 
     /// Folds up to a log offset, inclusive, and reports how far it is.
@@ -98,7 +103,10 @@ impl Folder {
         let at = draft.apply(state.as_ref(), header.branch, &body);
         if at.revision != header.revision {
             let message = format!("revision {} follows {}", header.revision, at.revision);
-            return Err(ReadError::Damaged { position: Position::local(offset), message });
+            return Err(ReadError::Damaged {
+                position: Position::local(offset),
+                message,
+            });
         }
         draft.row.chain_hash = record.chain_hash;
         draft.row.last_position = Position::local(offset);
@@ -115,7 +123,15 @@ impl Folder {
 
     fn note(&mut self, offset: u64, record: &Record, body: &EventBody, at: EventRef) {
         let header = &record.header;
-        self.builder.event(header, offset, body, Placed { branch: header.branch, at });
+        self.builder.event(
+            header,
+            offset,
+            body,
+            Placed {
+                branch: header.branch,
+                at,
+            },
+        );
         if let Some(key) = &record.append_key {
             self.builder.key(KeyEntry {
                 namespace: header.namespace.clone(),
@@ -128,7 +144,8 @@ impl Folder {
         if let RecordBody::Blob(blob) = &record.body
             && blob.home_offset == offset
         {
-            self.builder.blob(header.namespace.clone(), blob.hash, offset);
+            self.builder
+                .blob(header.namespace.clone(), blob.hash, offset);
         }
     }
 
@@ -146,7 +163,12 @@ impl Folder {
     ) -> Result<Draft, ReadError> {
         let (namespace, id) = (header.namespace.clone(), header.conversation);
         let Some(parent) = &created.parent else {
-            return Ok(Draft::new(namespace, id, ConversationInfo::new(created, id), None));
+            return Ok(Draft::new(
+                namespace,
+                id,
+                ConversationInfo::new(created, id),
+                None,
+            ));
         };
         if !self.states.contains_key(&parent.conversation)
             && let Some(state) = self.views.state(parent.conversation)?
@@ -176,8 +198,11 @@ impl Folder {
         branch: BranchId,
         forked: &BranchForked,
     ) -> Result<BranchState, ReadError> {
-        let point =
-            ForkPoint { conversation, branch: forked.parent, revision: forked.fork_revision };
+        let point = ForkPoint {
+            conversation,
+            branch: forked.parent,
+            revision: forked.fork_revision,
+        };
         let base = self.branch_at(point).await?;
         Ok(base.forked(branch, forked.name.clone(), point))
     }
@@ -196,17 +221,23 @@ impl Folder {
             return Ok(Arc::clone(current));
         }
         self.flush()?;
-        let past =
-            self.history().branch_at(point.conversation, point.branch, point.revision).await?;
-        past.map(|past| past.state).ok_or_else(|| ReadError::Storage {
-            message: format!(
-                "branch {} of conversation {} has no revision {} to fork at",
-                point.branch, point.conversation, point.revision
-            ),
-        })
+        let past = self
+            .history()
+            .branch_at(point.conversation, point.branch, point.revision)
+            .await?;
+        past.map(|past| past.state)
+            .ok_or_else(|| ReadError::Storage {
+                message: format!(
+                    "branch {} of conversation {} has no revision {} to fork at",
+                    point.branch, point.conversation, point.revision
+                ),
+            })
     }
 
     fn history(&self) -> History {
-        History { views: Arc::clone(&self.views), reader: Arc::clone(&self.reader) }
+        History {
+            views: Arc::clone(&self.views),
+            reader: Arc::clone(&self.reader),
+        }
     }
 }

@@ -96,7 +96,10 @@ impl History {
         let followed_by_call =
             next.is_some_and(|entry| entry.kind == EventKind::ToolCallRequested.number());
         let state = self.state_of(conversation, owner.id, revision).await?;
-        Ok(Some(PastBranch { state: Arc::new(state), followed_by_call }))
+        Ok(Some(PastBranch {
+            state: Arc::new(state),
+            followed_by_call,
+        }))
     }
 
     /// The branch that a revision of another branch's history was appended to,
@@ -115,7 +118,9 @@ impl History {
             };
             if revision >= first_own(state.id) {
                 let within = revision <= leaves_at.unwrap_or(state.head);
-                let entry = self.views.entries(conversation, revision, revision, 1, false)?;
+                let entry = self
+                    .views
+                    .entries(conversation, revision, revision, 1, false)?;
                 let own = entry.first().is_some_and(|entry| entry.branch == state.id);
                 return Ok((within && own).then_some((state, leaves_at)));
             }
@@ -138,22 +143,38 @@ impl History {
         revision: Revision,
     ) -> Result<BranchState, ReadError> {
         let mut tails = Vec::new();
-        let mut at = ForkPoint { conversation, branch, revision };
+        let mut at = ForkPoint {
+            conversation,
+            branch,
+            revision,
+        };
         let mut base = loop {
             let snapshot =
-                self.views.snapshot_at_or_before(at.conversation, at.branch, at.revision)?;
+                self.views
+                    .snapshot_at_or_before(at.conversation, at.branch, at.revision)?;
             if let Some(snapshot) = snapshot {
-                tails.push(Tail { place: at, first: snapshot.head.next(), fork: None });
+                tails.push(Tail {
+                    place: at,
+                    first: snapshot.head.next(),
+                    fork: None,
+                });
                 break snapshot;
             }
             let state = self.branch(at.conversation, at.branch)?;
             let first = first_own(at.branch);
             if first <= at.revision {
-                tails.push(Tail { place: at, first, fork: state.fork });
+                tails.push(Tail {
+                    place: at,
+                    first,
+                    fork: state.fork,
+                });
             }
             match state.fork {
                 Some(point) => {
-                    at = ForkPoint { revision: bound(first, at.revision, point), ..point };
+                    at = ForkPoint {
+                        revision: bound(first, at.revision, point),
+                        ..point
+                    };
                 }
                 None => break BranchState::root(),
             }
@@ -166,7 +187,11 @@ impl History {
 
     /// Folds own events of a branch in.
     async fn fold_own(&self, mut base: BranchState, tail: Tail) -> Result<BranchState, ReadError> {
-        let Tail { place, first, mut fork } = tail;
+        let Tail {
+            place,
+            first,
+            mut fork,
+        } = tail;
         let mut next = first;
         while next <= place.revision {
             let entries = self.views.entries(
@@ -178,8 +203,10 @@ impl History {
             )?;
             let Some(last) = entries.last() else { break };
             next = last.revision.next();
-            let own: Vec<_> =
-                entries.into_iter().filter(|entry| entry.branch == place.branch).collect();
+            let own: Vec<_> = entries
+                .into_iter()
+                .filter(|entry| entry.branch == place.branch)
+                .collect();
             for (entry, record) in own.iter().zip(self.records(&own).await?) {
                 let body = self.decode(entry.offset, &record).await?;
                 if let Some(point) = fork.take() {
@@ -189,8 +216,10 @@ impl History {
                     };
                     base = base.forked(place.branch, name, point);
                 }
-                let at =
-                    EventRef { conversation: place.conversation, revision: entry.revision };
+                let at = EventRef {
+                    conversation: place.conversation,
+                    revision: entry.revision,
+                };
                 base.apply(at, &body);
             }
         }
@@ -208,7 +237,10 @@ impl History {
             } else {
                 let found = self.reader.records(first.offset, run, usize::MAX).await?;
                 if found.len() < run {
-                    return Err(LogError::NotFound { offset: first.offset, head: 0 }.into());
+                    return Err(LogError::NotFound {
+                        offset: first.offset,
+                    }
+                    .into());
                 }
                 records.extend(found.into_iter().map(|(_, record)| record));
             }
@@ -230,9 +262,13 @@ impl History {
         conversation: ConversationId,
         branch: BranchId,
     ) -> Result<BranchState, ReadError> {
-        self.views.branch(conversation, branch)?.ok_or_else(|| ReadError::Storage {
-            message: format!("the views have no branch {branch} of conversation {conversation}"),
-        })
+        self.views
+            .branch(conversation, branch)?
+            .ok_or_else(|| ReadError::Storage {
+                message: format!(
+                    "the views have no branch {branch} of conversation {conversation}"
+                ),
+            })
     }
 }
 
@@ -269,7 +305,11 @@ pub(super) fn first_own(branch: BranchId) -> Revision {
 /// The last revision that is shared with the branch that was left. A fork at an
 /// inherited revision skips the branch that inherited it.
 fn bound(first: Revision, last: Revision, point: ForkPoint) -> Revision {
-    if first <= last { point.revision } else { point.revision.min(last) }
+    if first <= last {
+        point.revision
+    } else {
+        point.revision.min(last)
+    }
 }
 
 fn segment(conversation: ConversationId, branch: &BranchState, last: Revision) -> Segment {

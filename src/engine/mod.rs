@@ -13,7 +13,6 @@ mod delta;
 pub mod error;
 mod fold;
 mod history;
-#[cfg(feature = "search")]
 mod indexer;
 mod open;
 mod prepare;
@@ -64,7 +63,10 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// The usual bounds.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
-        Self { data_dir: data_dir.into(), limits: Limits::default() }
+        Self {
+            data_dir: data_dir.into(),
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -112,8 +114,7 @@ struct Inner {
     news: watch::Receiver<u64>,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<ReadError>>,
-    #[cfg(feature = "search")]
-    indexer: indexer::Indexer,
+    indexer: Arc<indexer::Indexer>,
     started_at: TimestampMicros,
 }
 
@@ -165,14 +166,20 @@ impl Engine {
         match views.by_source_id(namespace, id)?.as_slice() {
             [] => Err(ReadError::ConversationNotFound { id: id.to_owned() }),
             [conversation] => Ok(*conversation),
-            several => Err(ReadError::AmbiguousSourceId { id: id.to_owned(), count: several.len() }),
+            several => Err(ReadError::AmbiguousSourceId {
+                id: id.to_owned(),
+                count: several.len(),
+            }),
         }
     }
 }
 
 impl Inner {
     fn history(&self) -> History {
-        History { views: self.views.load_full(), reader: Arc::clone(&self.reader) }
+        History {
+            views: self.views.load_full(),
+            reader: Arc::clone(&self.reader),
+        }
     }
 
     /// A conversation's row, if it is this namespace's.
@@ -213,10 +220,13 @@ impl Inner {
             return self.history().branch(id, row.active).map(Arc::new);
         };
         let state = self.state(namespace, id)?;
-        state.branch(Some(name)).cloned().ok_or_else(|| ReadError::BranchNotFound {
-            conversation: id,
-            branch: name.to_string(),
-        })
+        state
+            .branch(Some(name))
+            .cloned()
+            .ok_or_else(|| ReadError::BranchNotFound {
+                conversation: id,
+                branch: name.to_string(),
+            })
     }
 
     /// Remembers damage, so that health can tell.

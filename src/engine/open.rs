@@ -32,7 +32,6 @@ use crate::{
 /// Name of the views' file in the data folder.
 pub(super) const VIEWS_FILE: &str = "views.redb";
 /// Name of the index's folder in the data folder.
-#[cfg(feature = "search")]
 const INDEX_FOLDER: &str = "index";
 /// Memory for pages of the views, in bytes.
 const VIEWS_CACHE_BYTES: usize = 64 << 20;
@@ -45,7 +44,6 @@ struct Parts {
     announce: Box<dyn Fn(&str) + Send + Sync>,
     views: Views,
     views_path: Option<PathBuf>,
-    #[cfg(feature = "search")]
     index: super::indexer::IndexPlace,
 }
 
@@ -73,7 +71,6 @@ impl Engine {
             }),
             views,
             views_path: Some(views_path),
-            #[cfg(feature = "search")]
             index: super::indexer::IndexPlace::Folder(dir.join(INDEX_FOLDER)),
         };
         Self::start(options, parts).await
@@ -90,26 +87,39 @@ impl Engine {
             announce: Box::new(|_| {}),
             views: Views::in_memory().map_err(|error| failed(&dir, &error))?,
             views_path: None,
-            #[cfg(feature = "search")]
             index: super::indexer::IndexPlace::Memory,
         };
-        Self::start(OpenOptions { data_dir: dir, limits }, parts).await
+        Self::start(
+            OpenOptions {
+                data_dir: dir,
+                limits,
+            },
+            parts,
+        )
+        .await
     }
 
     async fn start(options: OpenOptions, parts: Parts) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
         let shard = ShardId::default();
-        let acquired =
-            parts.log.acquire(shard).await.map_err(|error| log_refused(&dir, error))?;
+        let acquired = parts
+            .log
+            .acquire(shard)
+            .await
+            .map_err(|error| log_refused(&dir, error))?;
         let reader = Arc::new(LogReader::new(
             Arc::clone(&parts.log),
             shard,
             options.limits.frame_cache_bytes,
         ));
-        let views =
-            catch_up(parts.views, parts.views_path.as_deref(), &reader, acquired.head)
-                .await
-                .map_err(|error| read_refused(&dir, error))?;
+        let views = catch_up(
+            parts.views,
+            parts.views_path.as_deref(),
+            &reader,
+            acquired.head,
+        )
+        .await
+        .map_err(|error| read_refused(&dir, error))?;
         let views = Arc::new(ArcSwap::from_pointee(views));
         let published = Arc::new(AtomicU64::new(acquired.head));
         let (notify, news) = watch::channel(acquired.head);
@@ -134,15 +144,19 @@ impl Engine {
             closing: Arc::clone(&closing),
             gate: Arc::clone(&views_gate),
         };
-        let owner = ShardOwner { shard, epoch: acquired.epoch, head: acquired.head };
+        let owner = ShardOwner {
+            shard,
+            epoch: acquired.epoch,
+            head: acquired.head,
+        };
         let limits = WriterLimits {
             queue_appends_max: options.limits.queue_appends_max,
             queue_bytes_max: options.limits.queue_bytes_max,
             ..WriterLimits::default()
         };
-        let writer = GroupWriter::start(Arc::clone(&parts.log), owner, sequencer, publisher, limits)
-            .map_err(|error| log_refused(&dir, error))?;
-        #[cfg(feature = "search")]
+        let writer =
+            GroupWriter::start(Arc::clone(&parts.log), owner, sequencer, publisher, limits)
+                .map_err(|error| log_refused(&dir, error))?;
         let indexer = super::indexer::Indexer::open(parts.index, acquired.head)
             .map_err(|error| failed(&dir, &error))?;
         let inner = Arc::new(Inner {
@@ -159,12 +173,10 @@ impl Engine {
             news,
             closing,
             damaged: Mutex::new(None),
-            #[cfg(feature = "search")]
-            indexer,
+            indexer: Arc::new(indexer),
             started_at: TimestampMicros::now(),
         });
         tokio::spawn(keep_views_durable(Arc::downgrade(&inner)));
-        #[cfg(feature = "search")]
         tokio::spawn(super::indexer::run(Arc::downgrade(&inner)));
         Ok(Self { inner })
     }
@@ -185,9 +197,10 @@ impl Engine {
         if let Err(error) = stopped.await {
             tracing::error!(%error, "the writer did not stop cleanly");
         }
-        #[cfg(feature = "search")]
         self.inner.indexer.close().await;
-        self.inner.log.close().await;
+        if let Err(error) = self.inner.log.close().await {
+            tracing::warn!(%error, "the log was not closed cleanly; it is repaired at the next start");
+        }
     }
 }
 
@@ -234,7 +247,9 @@ async fn catch_up(
 
 /// True when the last event that the views know is the log's at that place.
 async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
-    let Ok(reached) = views.reached() else { return false };
+    let Ok(reached) = views.reached() else {
+        return false;
+    };
     if reached == 0 || reached > head {
         return reached == 0;
     }
@@ -274,32 +289,46 @@ async fn keep_views_durable(inner: std::sync::Weak<Inner>) {
 }
 
 fn failed(dir: &Path, error: &impl std::fmt::Display) -> OpenError {
-    OpenError::Failed { path: dir.to_owned(), message: error.to_string() }
+    OpenError::Failed {
+        path: dir.to_owned(),
+        message: error.to_string(),
+    }
 }
 
 fn log_refused(dir: &Path, error: LogError) -> OpenError {
     let path = dir.to_owned();
     match error {
-        LogError::Locked { holder, .. } => {
-            OpenError::Locked { path, holder: holder.to_string(), address: holder.address }
-        }
+        LogError::Locked { holder, .. } => OpenError::Locked {
+            path,
+            holder: holder.to_string(),
+            address: holder.address,
+        },
         LogError::ReadOnly { .. } => OpenError::ReadOnly { path },
-        error @ LogError::NewerFormat { .. } => {
-            OpenError::NewerFormat { path, message: error.to_string() }
-        }
-        error @ LogError::Damaged { .. } => {
-            OpenError::Damaged { path, message: error.to_string() }
-        }
-        error => OpenError::Failed { path, message: error.to_string() },
+        error @ LogError::NewerFormat { .. } => OpenError::NewerFormat {
+            path,
+            message: error.to_string(),
+        },
+        error @ LogError::Damaged { .. } => OpenError::Damaged {
+            path,
+            message: error.to_string(),
+        },
+        error => OpenError::Failed {
+            path,
+            message: error.to_string(),
+        },
     }
 }
 
 fn read_refused(dir: &Path, error: ReadError) -> OpenError {
     let path = dir.to_owned();
     match error {
-        error @ ReadError::Damaged { .. } => {
-            OpenError::Damaged { path, message: error.to_string() }
-        }
-        error => OpenError::Failed { path, message: error.to_string() },
+        error @ ReadError::Damaged { .. } => OpenError::Damaged {
+            path,
+            message: error.to_string(),
+        },
+        error => OpenError::Failed {
+            path,
+            message: error.to_string(),
+        },
     }
 }

@@ -42,7 +42,12 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Checks the bounds and encodes what is not encoded yet.
     pub fn new(command: AppendCommand, limits: &Limits) -> Result<Self, AppendError> {
-        within("the number of events", command.events.len(), limits.batch_events_max, "batch_events_max")?;
+        within(
+            "the number of events",
+            command.events.len(),
+            limits.batch_events_max,
+            "batch_events_max",
+        )?;
         let mut bodies = Vec::with_capacity(command.events.len());
         let mut bytes = 0;
         for (event_index, event) in command.events.iter().enumerate() {
@@ -51,7 +56,12 @@ impl Prepared {
                 Some(encoded) => encoded.clone(),
                 None => codec::body::encode(&event.body),
             };
-            within("an event's body, in bytes,", body.len(), limits.body_bytes_max, "body_bytes_max")?;
+            within(
+                "an event's body, in bytes,",
+                body.len(),
+                limits.body_bytes_max,
+                "body_bytes_max",
+            )?;
             bytes += body.len();
             bodies.push(PreparedBody {
                 id: EventId::generate(),
@@ -59,7 +69,12 @@ impl Prepared {
                 bytes: body,
             });
         }
-        within("the batch, in bytes,", bytes, limits.batch_bytes_max, "batch_bytes_max")?;
+        within(
+            "the batch, in bytes,",
+            bytes,
+            limits.batch_bytes_max,
+            "batch_bytes_max",
+        )?;
         let content_hash = match &command.idempotency_key {
             Some(key) => {
                 check_key(key)?;
@@ -67,7 +82,12 @@ impl Prepared {
             }
             None => ContentHash::default(),
         };
-        Ok(Self { command, bodies, content_hash, bytes })
+        Ok(Self {
+            command,
+            bodies,
+            content_hash,
+            bytes,
+        })
     }
 
     /// The conversations that the decision looks at.
@@ -78,7 +98,10 @@ impl Prepared {
                 ids.push(id);
             }
         };
-        self.command.expectations.iter().for_each(|e| note(e.conversation));
+        self.command
+            .expectations
+            .iter()
+            .for_each(|e| note(e.conversation));
         for event in &self.command.events {
             note(event.conversation);
             if let EventBody::ConversationCreated(created) = &event.body
@@ -98,17 +121,30 @@ fn within(
     limit: &'static str,
 ) -> Result<(), AppendError> {
     if actual > max {
-        return Err(AppendError::TooLarge { what, actual, max, limit });
+        return Err(AppendError::TooLarge {
+            what,
+            actual,
+            max,
+            limit,
+        });
     }
     Ok(())
 }
 
 fn check_short_texts(event_index: usize, event: &NewEvent) -> Result<(), AppendError> {
-    for (field, text) in [("actor", &event.actor), ("correlation_id", &event.correlation_id)] {
+    for (field, text) in [
+        ("actor", &event.actor),
+        ("correlation_id", &event.correlation_id),
+    ] {
         if text.len() > SHORT_TEXT_BYTES_MAX {
-            let message =
-                format!("{field} has {} bytes; at most {SHORT_TEXT_BYTES_MAX} are allowed", text.len());
-            return Err(AppendError::Invalid { event_index, message });
+            let message = format!(
+                "{field} has {} bytes; at most {SHORT_TEXT_BYTES_MAX} are allowed",
+                text.len()
+            );
+            return Err(AppendError::Invalid {
+                event_index,
+                message,
+            });
         }
     }
     Ok(())
@@ -117,10 +153,18 @@ fn check_short_texts(event_index: usize, event: &NewEvent) -> Result<(), AppendE
 fn check_key(key: &str) -> Result<(), AppendError> {
     if key.is_empty() {
         let message = "the idempotency key is empty: leave it out or give one".to_owned();
-        return Err(AppendError::Invalid { event_index: 0, message });
+        return Err(AppendError::Invalid {
+            event_index: 0,
+            message,
+        });
     }
     let what = "the idempotency key, in bytes,";
-    within(what, key.len(), IDEMPOTENCY_KEY_BYTES_MAX, "IDEMPOTENCY_KEY_BYTES_MAX")
+    within(
+        what,
+        key.len(),
+        IDEMPOTENCY_KEY_BYTES_MAX,
+        "IDEMPOTENCY_KEY_BYTES_MAX",
+    )
 }
 
 /// Hashes what the caller chose, each part with its length, so that no two
@@ -133,12 +177,27 @@ fn content_hash(command: &AppendCommand, bodies: &[PreparedBody]) -> ContentHash
     };
     for (event, body) in command.events.iter().zip(bodies) {
         part(event.conversation.0.as_bytes());
-        part(event.branch.as_ref().map_or(b"" as &[u8], |name| name.as_str().as_bytes()));
+        part(
+            event
+                .branch
+                .as_ref()
+                .map_or(b"" as &[u8], |name| name.as_str().as_bytes()),
+        );
         part(&event.body.kind().number().to_le_bytes());
-        part(&event.occurred_at.map_or(i64::MIN, |time| time.0).to_le_bytes());
+        part(
+            &event
+                .occurred_at
+                .map_or(i64::MIN, |time| time.0)
+                .to_le_bytes(),
+        );
         part(event.actor.as_bytes());
         part(event.correlation_id.as_bytes());
-        part(event.causation_id.map_or([0; 16], |id| *id.0.as_bytes()).as_slice());
+        part(
+            event
+                .causation_id
+                .map_or([0; 16], |id| *id.0.as_bytes())
+                .as_slice(),
+        );
         part(&body.hash.0);
     }
     ContentHash(*hasher.finalize().as_bytes())

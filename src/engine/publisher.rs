@@ -44,7 +44,9 @@ impl Publisher for EnginePublisher {
     fn publish(&mut self, group: &Arc<CommittedGroup>) -> Result<(), PublishError> {
         let reached = group.first_offset + group.records.len() as u64 - 1;
         let Some(delta) = lock(&self.deltas).pop_front() else {
-            return Err(PublishError { what: format!("no changes for the group at {reached}") });
+            return Err(PublishError {
+                what: format!("no changes for the group at {reached}"),
+            });
         };
         {
             let gate = Arc::clone(&self.gate);

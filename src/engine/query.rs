@@ -526,3 +526,12 @@ pub struct RebuildOutcome {
     /// Documents indexed.
     pub documents: u64,
 }
+
+/// What a rebuild brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RebuildItem {
+    /// How far it is.
+    Progress(Progress),
+    /// The end.
+    Outcome(RebuildOutcome),
+}

@@ -72,7 +72,11 @@ impl Inner {
             Source::Log => {
                 let head = self.published.load(std::sync::atomic::Ordering::Acquire);
                 let (first, last) = (query.from.max(1), query.to.min(head));
-                Ok(Cursor::Log { next: if query.backward { last } else { first }, first, last })
+                Ok(Cursor::Log {
+                    next: if query.backward { last } else { first },
+                    first,
+                    last,
+                })
             }
             Source::Conversation(id) => {
                 let state = self.state(&query.namespace, *id)?;
@@ -87,15 +91,30 @@ impl Inner {
                     first: Revision(query.from.max(1)),
                     last: Revision(query.to.min(state.row.head.0)),
                 };
-                Ok(Cursor::Entries(EntryCursor::new(history, names, vec![stretch], query.backward)))
+                Ok(Cursor::Entries(EntryCursor::new(
+                    history,
+                    names,
+                    vec![stretch],
+                    query.backward,
+                )))
             }
-            Source::Branch { conversation, branch } => {
+            Source::Branch {
+                conversation,
+                branch,
+            } => {
                 let branch = self.branch(&query.namespace, *conversation, branch.as_ref())?;
                 let segments = history.lineage(*conversation, &branch)?;
-                let names =
-                    segments.iter().map(|s| ((s.conversation, s.branch), s.name.clone())).collect();
+                let names = segments
+                    .iter()
+                    .map(|s| ((s.conversation, s.branch), s.name.clone()))
+                    .collect();
                 let stretches = stretches(*conversation, &segments, query);
-                Ok(Cursor::Entries(EntryCursor::new(history, names, stretches, query.backward)))
+                Ok(Cursor::Entries(EntryCursor::new(
+                    history,
+                    names,
+                    stretches,
+                    query.backward,
+                )))
             }
         }
     }
@@ -161,10 +180,16 @@ impl Cursor {
                 } else {
                     (*next, (*next + page - 1).min(*last))
                 };
-                let bytes = if query.backward { usize::MAX } else { LOG_PAGE_BYTES };
+                let bytes = if query.backward {
+                    usize::MAX
+                } else {
+                    LOG_PAGE_BYTES
+                };
                 let count = usize::try_from(to - from + 1).unwrap_or(LOG_PAGE);
                 let mut records = inner.reader.records(from, count, bytes).await?;
-                let Some((end, _)) = records.last() else { return Ok(None) };
+                let Some((end, _)) = records.last() else {
+                    return Ok(None);
+                };
                 *next = if query.backward { from - 1 } else { end + 1 };
                 if query.backward {
                     records.reverse();
@@ -176,7 +201,10 @@ impl Cursor {
                         && wanted(record.header.kind, &query.kinds)
                     {
                         let body = body(inner, &record, query.headers_only).await?;
-                        events.push(NamedEvent { event: stored(offset, record, body), branch: None });
+                        events.push(NamedEvent {
+                            event: stored(offset, record, body),
+                            branch: None,
+                        });
                     }
                 }
                 Ok(Some(events))
@@ -207,7 +235,13 @@ struct EntryCursor {
 
 impl EntryCursor {
     fn new(history: History, names: Names, stretches: Vec<Stretch>, backward: bool) -> Self {
-        Self { history, names, stretches: stretches.into(), backward, waiting: VecDeque::new() }
+        Self {
+            history,
+            names,
+            stretches: stretches.into(),
+            backward,
+            waiting: VecDeque::new(),
+        }
     }
 
     async fn next(
@@ -220,14 +254,19 @@ impl EntryCursor {
                 return Ok(None);
             }
         }
-        let take = usize::try_from(left).unwrap_or(usize::MAX).min(self.waiting.len());
+        let take = usize::try_from(left)
+            .unwrap_or(usize::MAX)
+            .min(self.waiting.len());
         let entries: Vec<_> = self.waiting.drain(..take).collect();
         let mut events = Vec::with_capacity(entries.len());
         let mut bytes = 0;
         let records = self.history.records(&entries).await?;
         for (at, (entry, record)) in entries.iter().zip(records).enumerate() {
             if bytes > BATCH_BYTES {
-                entries[at..].iter().rev().for_each(|rest| self.waiting.push_front(*rest));
+                entries[at..]
+                    .iter()
+                    .rev()
+                    .for_each(|rest| self.waiting.push_front(*rest));
                 break;
             }
             let body = if query.headers_only {
@@ -237,7 +276,10 @@ impl EntryCursor {
             };
             bytes += body.len() as u64;
             let branch = self.names.get(&(entry.conversation, entry.branch)).cloned();
-            events.push(NamedEvent { event: stored(entry.offset, record, body), branch });
+            events.push(NamedEvent {
+                event: stored(entry.offset, record, body),
+                branch,
+            });
         }
         Ok(Some(events))
     }
@@ -289,6 +331,10 @@ impl Inner {
         id: ConversationId,
     ) -> Result<BTreeMap<BranchId, BranchName>, ReadError> {
         let state = self.state(namespace, id)?;
-        Ok(state.branches.values().map(|branch| (branch.id, branch.name.clone())).collect())
+        Ok(state
+            .branches
+            .values()
+            .map(|branch| (branch.id, branch.name.clone()))
+            .collect())
     }
 }

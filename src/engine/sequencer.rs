@@ -109,15 +109,22 @@ impl EngineSequencer {
         let (Some(key), Some(facts)) = (&command.idempotency_key, &request.key) else {
             return Ok(None);
         };
-        if let Some(entry) = self.recent_keys.get(&(command.namespace.clone(), key.clone())) {
+        if let Some(entry) = self
+            .recent_keys
+            .get(&(command.namespace.clone(), key.clone()))
+        {
             return Ok(Some(entry.clone()));
         }
         if facts.entry.is_some() || facts.reached >= self.keys_pruned_to {
             return Ok(facts.entry.clone());
         }
-        let (_, entry) = self.cache.views().key(&command.namespace, key).map_err(|error| {
-            AppendError::Storage { message: error.to_string() }
-        })?;
+        let (_, entry) = self
+            .cache
+            .views()
+            .key(&command.namespace, key)
+            .map_err(|error| AppendError::Storage {
+                message: error.to_string(),
+            })?;
         Ok(entry)
     }
 
@@ -137,11 +144,17 @@ impl EngineSequencer {
             if other.is_some_and(|state| state.row.namespace != command.namespace)
                 && matches!(event.body, EventBody::ConversationCreated(_))
             {
-                let rule = Rule::ConversationIdTaken { conversation: event.conversation };
+                let rule = Rule::ConversationIdTaken {
+                    conversation: event.conversation,
+                };
                 return Err(Stop::Failed(Rejection::batch(rule).into()));
             }
         }
-        let known = Known { cache: &self.cache, past: &request.past, namespace: &command.namespace };
+        let known = Known {
+            cache: &self.cache,
+            past: &request.past,
+            namespace: &command.namespace,
+        };
         decide(&known, command, &self.limits).map_err(|undecided| match undecided {
             Undecided::Rejected(rejection) => Stop::Failed(rejection.into()),
             Undecided::Needs(need) => Stop::Needs(need),
@@ -165,8 +178,12 @@ impl EngineSequencer {
                 None => ContentHash::default(),
             };
             let key = (index == 0).then(|| append_key(prepared)).flatten();
-            let record = Record::seal(previous, header, stored, body.hash, key)
-                .map_err(|error| AppendError::Storage { message: error.to_string() })?;
+            let record =
+                Record::seal(previous, header, stored, body.hash, key).map_err(|error| {
+                    AppendError::Storage {
+                        message: error.to_string(),
+                    }
+                })?;
             if let Some(draft) = decided.drafts.get_mut(&placed.at.conversation) {
                 let position = Position::local(batch.offset());
                 draft.row.chain_hash = record.chain_hash;
@@ -181,8 +198,15 @@ impl EngineSequencer {
         }
         self.last_time = now;
         self.take(prepared, decided, &batch);
-        let outcome = AppendOutcome { events: batch.appended, repeated_key: false };
-        Ok(Staged { records: batch.records, blobs: batch.blobs, answer: WriteAnswer::Done(outcome) })
+        let outcome = AppendOutcome {
+            events: batch.appended,
+            repeated_key: false,
+        };
+        Ok(Staged {
+            records: batch.records,
+            blobs: batch.blobs,
+            answer: WriteAnswer::Done(outcome),
+        })
     }
 
     fn stored_body(
@@ -208,12 +232,17 @@ impl EngineSequencer {
                 home_offset,
                 bytes: body.bytes.clone(),
             });
-            self.recent_blobs.insert((namespace.clone(), body.hash), home_offset);
+            self.recent_blobs
+                .insert((namespace.clone(), body.hash), home_offset);
             self.staged_blobs.push((namespace, body.hash));
             home_offset
         });
         let bytes_len = body.bytes.len() as u64;
-        RecordBody::Blob(BlobRef { hash: body.hash, bytes_len, home_offset })
+        RecordBody::Blob(BlobRef {
+            hash: body.hash,
+            bytes_len,
+            home_offset,
+        })
     }
 
     /// Takes a batch into the staged group.
@@ -222,10 +251,12 @@ impl EngineSequencer {
         for (index, placed) in decided.events.iter().enumerate() {
             let offset = batch.first_offset + index as u64;
             let header = &batch.records[index].header;
-            self.staged.event(header, offset, &command.events[index].body, *placed);
+            self.staged
+                .event(header, offset, &command.events[index].body, *placed);
         }
         for blob in &batch.blobs {
-            self.staged.blob(blob.namespace.clone(), blob.hash, blob.home_offset);
+            self.staged
+                .blob(blob.namespace.clone(), blob.hash, blob.home_offset);
         }
         if let Some(key) = append_key(prepared) {
             let entry = KeyEntry {
@@ -236,7 +267,8 @@ impl EngineSequencer {
                 events: key.events,
             };
             self.staged.key(entry.clone());
-            self.recent_keys.insert((command.namespace.clone(), key.key), entry);
+            self.recent_keys
+                .insert((command.namespace.clone(), key.key), entry);
         }
         for (id, draft) in decided.drafts {
             self.staged_conversations.insert(id);
@@ -283,7 +315,8 @@ impl Sequencer for EngineSequencer {
         lock(&self.deltas).push_back(delta);
 
         let published = self.published.load(Ordering::Acquire);
-        self.recent_keys.retain(|_, entry| entry.first_offset > published);
+        self.recent_keys
+            .retain(|_, entry| entry.first_offset > published);
         self.keys_pruned_to = published;
         if self.recent_blobs.len() > RECENT_BLOBS_MAX {
             self.recent_blobs.retain(|_, home| *home > published);
@@ -298,7 +331,8 @@ impl Sequencer for EngineSequencer {
             self.recent_blobs.remove(&blob);
         }
         let committed = self.committed;
-        self.recent_keys.retain(|_, entry| entry.first_offset <= committed);
+        self.recent_keys
+            .retain(|_, entry| entry.first_offset <= committed);
         // What is forgotten here is read from the views, so they must have
         // everything that is committed.
         let patience = std::time::Instant::now() + PUBLISH_WAIT_MAX;
@@ -307,7 +341,8 @@ impl Sequencer for EngineSequencer {
         {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.cache.forget(self.staged_conversations.drain(), committed);
+        self.cache
+            .forget(self.staged_conversations.drain(), committed);
     }
 
     fn failure(&self, error: &LogError) -> WriteAnswer {
@@ -330,7 +365,10 @@ struct Known<'a> {
 
 impl Lookup for Known<'_> {
     fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, Need> {
-        Ok(self.cache.get(id).filter(|state| state.row.namespace == *self.namespace))
+        Ok(self
+            .cache
+            .get(id)
+            .filter(|state| state.row.namespace == *self.namespace))
     }
 
     fn branch_at(
@@ -401,11 +439,19 @@ fn header(prepared: &Prepared, index: usize, placed: Placed, now: TimestampMicro
 fn append_key(prepared: &Prepared) -> Option<AppendKey> {
     let key = prepared.command.idempotency_key.clone()?;
     let events = u32::try_from(prepared.bodies.len()).unwrap_or(u32::MAX);
-    Some(AppendKey { key, events, content_hash: prepared.content_hash })
+    Some(AppendKey {
+        key,
+        events,
+        content_hash: prepared.content_hash,
+    })
 }
 
 fn answer(answer: WriteAnswer) -> Staged<WriteAnswer> {
-    Staged { records: Vec::new(), blobs: Vec::new(), answer }
+    Staged {
+        records: Vec::new(),
+        blobs: Vec::new(),
+        answer,
+    }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -40,17 +40,26 @@ pub(super) struct HotSet(RwLock<HashSet<ConversationId>>);
 
 impl HotSet {
     pub fn contains(&self, id: ConversationId) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&id)
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&id)
     }
 
     fn insert(&self, id: ConversationId) {
         if !self.contains(id) {
-            self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id);
+            self.0
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(id);
         }
     }
 
     fn remove(&self, id: ConversationId) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&id);
     }
 }
 
@@ -79,7 +88,15 @@ struct Cached {
 impl StateCache {
     pub fn new(views: SharedViews, hot: Arc<HotSet>, bytes_max: usize) -> Self {
         let states = HashMap::new();
-        Self { views, bytes_max, bytes: 0, clock: 0, states, hot, dropped_to: 0 }
+        Self {
+            views,
+            bytes_max,
+            bytes: 0,
+            clock: 0,
+            states,
+            hot,
+            dropped_to: 0,
+        }
     }
 
     pub fn views(&self) -> Arc<Views> {
@@ -107,7 +124,9 @@ impl StateCache {
             _ => self
                 .views()
                 .state(id)
-                .map_err(|error| AppendError::Storage { message: error.to_string() })?,
+                .map_err(|error| AppendError::Storage {
+                    message: error.to_string(),
+                })?,
         };
         if let Some(state) = state {
             self.put(state);
@@ -128,7 +147,11 @@ impl StateCache {
         let bytes = state.estimated_bytes();
         self.bytes += bytes;
         self.hot.insert(state.row.id);
-        let cached = Cached { bytes, used: self.clock, state };
+        let cached = Cached {
+            bytes,
+            used: self.clock,
+            state,
+        };
         if let Some(old) = self.states.insert(cached.state.row.id, cached) {
             self.bytes -= old.bytes;
         }

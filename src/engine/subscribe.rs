@@ -88,9 +88,10 @@ fn place_of(source: &Source, event: &super::query::NamedEvent) -> Option<u64> {
     let header = &event.event.header;
     match source {
         Source::Log => Some(event.event.position.offset),
-        Source::Conversation(id) | Source::Branch { conversation: id, .. } => {
-            (header.conversation == *id).then_some(header.revision.0)
-        }
+        Source::Conversation(id)
+        | Source::Branch {
+            conversation: id, ..
+        } => (header.conversation == *id).then_some(header.revision.0),
     }
 }
 
@@ -100,9 +101,13 @@ impl Inner {
         match source {
             Source::Log => Ok(self.published.load(Ordering::Acquire)),
             Source::Conversation(id) => Ok(self.row(namespace, *id)?.head.0),
-            Source::Branch { conversation, branch } => {
-                Ok(self.branch(namespace, *conversation, branch.as_ref())?.head.0)
-            }
+            Source::Branch {
+                conversation,
+                branch,
+            } => Ok(self
+                .branch(namespace, *conversation, branch.as_ref())?
+                .head
+                .0),
         }
     }
 }

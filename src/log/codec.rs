@@ -138,8 +138,8 @@ pub(crate) fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), Lo
             out.extend_from_slice(bytes);
         }
         RecordBody::Blob(blob) => {
+            // Its hash is the body's, which is above.
             out.push(PLACE_BLOB);
-            out.extend_from_slice(&blob.hash.0);
             out.extend_from_slice(&blob.home_offset.to_le_bytes());
         }
     }
@@ -173,14 +173,14 @@ pub(crate) fn decode_record(bytes: &Bytes, at: &mut usize) -> Result<Record, Rec
     let [place] = cursor.array("body place")?;
     let body = match place {
         PLACE_INLINE => {
-            let len = usize::try_from(header.body_bytes)
-                .map_err(|_| RecordError::Truncated("body"))?;
+            let len =
+                usize::try_from(header.body_bytes).map_err(|_| RecordError::Truncated("body"))?;
             let start = cursor.at;
             cursor.take(len, "body")?;
             RecordBody::Inline(bytes.slice(start..start + len))
         }
         PLACE_BLOB => RecordBody::Blob(BlobRef {
-            hash: ContentHash(cursor.array("blob hash")?),
+            hash: body_hash,
             bytes_len: header.body_bytes,
             home_offset: u64::from_le_bytes(cursor.array("blob offset")?),
         }),

@@ -121,10 +121,7 @@ async fn an_earlier_owner_cannot_append(log: &impl EventLog) {
     let batch = samples::batch(1, &samples::records(1, 10));
     let error = log.append(SHARD, first.epoch, 0, batch.clone()).await;
     assert!(matches!(error, Err(LogError::NotOwner { .. })), "{error:?}");
-    assert_eq!(
-        log.append(SHARD, second.epoch, 0, batch).await.unwrap(),
-        1
-    );
+    assert_eq!(log.append(SHARD, second.epoch, 0, batch).await.unwrap(), 1);
 }
 
 async fn a_gap_is_refused(log: &impl EventLog) {
@@ -167,10 +164,7 @@ async fn blobs_come_back_in_their_namespace_only(log: &impl EventLog) {
             let (record, blob) = large(&ours, head + 1, &body);
             let mut batch = samples::batch(head + 1, &[record]);
             batch.blobs.push(blob.clone());
-            head = log
-                .append(SHARD, owner.epoch, head, batch)
-                .await
-                .unwrap();
+            head = log.append(SHARD, owner.epoch, head, batch).await.unwrap();
             let read = log.blob(SHARD, &ours, blob.hash, head).await.unwrap();
             assert!(read == body, "{bytes} bytes");
             if bytes > 0 {

@@ -79,10 +79,7 @@ impl DecodedFrame {
 ///
 /// # Errors
 /// [`LogError::TooLarge`] when a record is over what a frame can hold.
-pub fn encode_group(
-    first_offset: u64,
-    records: &[Record],
-) -> Result<Vec<EncodedFrame>, LogError> {
+pub fn encode_group(first_offset: u64, records: &[Record]) -> Result<Vec<EncodedFrame>, LogError> {
     let mut raw = Vec::with_capacity(records.len() * 512);
     let mut ends = Vec::with_capacity(records.len());
     for record in records {
@@ -290,7 +287,9 @@ impl FrameHeader {
             crc: word(28),
         };
         if read.first_offset != first_offset {
-            return Err(damaged("a frame is stored under another offset than its own"));
+            return Err(damaged(
+                "a frame is stored under another offset than its own",
+            ));
         }
         if read.count == 0 || header[3] == 0 || header[5..8] != [0; 3] {
             return Err(damaged("a frame's header has impossible values"));
@@ -311,10 +310,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     if payload.len() != header.payload_len {
         return Err(damaged("a frame's length is not what its header says"));
     }
-    let crc = crc32c::crc32c_append(
-        crc32c::crc32c(&frame.bytes[..HEADER_BYTES - 4]),
-        &payload,
-    );
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&frame.bytes[..HEADER_BYTES - 4]), &payload);
     if crc != header.crc {
         return Err(damaged("a frame's CRC32C does not match"));
     }
@@ -372,3 +368,6 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
     }
     Ok(records)
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,9 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::port::{
-    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats,
-};
+use super::port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats};
 use crate::domain::{ContentHash, Namespace, ShardId};
 
 /// A log that is gone when it is dropped.

@@ -14,22 +14,20 @@ pub mod frame;
 pub mod memory;
 pub mod port;
 pub mod reader;
-#[cfg(test)]
-mod samples;
 pub mod record;
 #[cfg(feature = "redb")]
 pub mod redb;
+#[cfg(test)]
+mod samples;
 pub mod writer;
 
-pub use frame::DecodedFrame;
-pub use memory::MemoryLog;
-pub use port::{
-    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats, NewBlob,
-};
-pub use reader::LogReader;
-pub use record::{AppendKey, BlobRef, Record, RecordBody};
 #[cfg(feature = "redb")]
 pub use self::redb::{RedbLog, RedbLogOptions};
+pub use frame::DecodedFrame;
+pub use memory::MemoryLog;
+pub use port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats, NewBlob};
+pub use reader::LogReader;
+pub use record::{AppendKey, BlobRef, Record, RecordBody};
 pub use writer::{
     CommittedGroup, GroupWriter, PublishError, Publisher, QueueFull, Sequencer, ShardOwner, Staged,
     WriterGone, WriterLimits,

@@ -195,7 +195,9 @@ pub enum LogError {
         what: String,
     },
     /// It may or may not have been appended; read the head again.
-    #[error("it is not known whether the batch after offset {head} was appended ({what}); read the head again")]
+    #[error(
+        "it is not known whether the batch after offset {head} was appended ({what}); read the head again"
+    )]
     UnknownOutcome {
         /// The head before it.
         head: u64,
@@ -248,7 +250,9 @@ pub enum LogError {
     #[error("the log is closed")]
     Closed,
     /// An earlier group is on disk but could not be shown to readers.
-    #[error("appends are stopped, because the views could not follow the log: {what}; restart to let them catch up")]
+    #[error(
+        "appends are stopped, because the views could not follow the log: {what}; restart to let them catch up"
+    )]
     Unpublished {
         /// What the publisher said.
         what: String,

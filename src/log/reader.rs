@@ -95,10 +95,7 @@ impl LogReader {
                 .next()
                 .ok_or(LogError::NotFound { offset })?,
         };
-        frame
-            .record(offset)
-            .cloned()
-            .ok_or_else(|| missing(offset))
+        frame.record(offset).cloned().ok_or_else(|| missing(offset))
     }
 
     /// Records from an offset on: at most `records_max`, and no more once their

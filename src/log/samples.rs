@@ -52,8 +52,18 @@ pub(crate) fn noise(bytes: usize) -> Bytes {
 /// Bytes that pack about as text does.
 pub(crate) fn prose(bytes: usize) -> Bytes {
     const WORDS: [&str; 12] = [
-        "the ", "log ", "keeps ", "what ", "a ", "tool ", "returned ", "once, ", "whole ", "and ",
-        "in ", "order.\n",
+        "the ",
+        "log ",
+        "keeps ",
+        "what ",
+        "a ",
+        "tool ",
+        "returned ",
+        "once, ",
+        "whole ",
+        "and ",
+        "in ",
+        "order.\n",
     ];
     let mut random = random();
     let mut out = Vec::with_capacity(bytes + 16);

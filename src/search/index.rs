@@ -16,6 +16,7 @@ use tantivy::{
     Index, IndexReader, IndexSettings, IndexWriter, ReloadPolicy, Searcher, TantivyDocument,
     TantivyError,
     directory::{MmapDirectory, error::LockError},
+    index::SegmentId,
     indexer::{IndexWriterOptions, LogMergePolicy},
     query::{BooleanQuery, Occur, Query, TermQuery},
     schema::IndexRecordOption,
@@ -38,6 +39,8 @@ pub const INDEX_VERSION: u32 = 1;
 const PAYLOAD_NAME: &str = "treering-search";
 /// A mark that moves without new documents is made durable so often.
 const MARK_DURABLE_EVERY: Duration = Duration::from_secs(10);
+/// How long a purge waits for merges that run already.
+const PURGE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// tantivy's own bounds, in bytes.
 const WRITER_HEAP_BYTES_MIN: usize = 15_000_000;
 const WRITER_HEAP_BYTES_MAX: usize = 2_000_000_000;
@@ -358,21 +361,38 @@ impl SearchIndex {
     }
 
     /// Rewrites every segment that has erased passages, so that their terms are
-    /// off the disk too. Takes as long as indexing them took; searching goes on.
+    /// off the disk too. Takes about as long as indexing them took; adding waits
+    /// meanwhile, searching does not.
     ///
     /// # Errors
-    /// [`IndexError`]; the index is as before then.
+    /// [`IndexError`]; the index is as before then, and purging can be repeated.
     pub fn purge(&self) -> Result<(), IndexError> {
-        let fail = |error| engine_error("read", &self.dir, error);
         let mut state = self.state();
         self.commit_durably(&mut state)?;
-        let segments = self.index.searchable_segment_metas().map_err(fail)?;
-        for segment in segments.iter().filter(|segment| segment.has_deletes()) {
-            self.write(&mut state, |writer| writer.merge(&[segment.id()]).wait())?;
+        let deadline = Instant::now() + PURGE_WAIT_MAX;
+        while let Some(segment) = self.segment_with_erased()? {
+            let merged = self.write(&mut state, |writer| Ok(writer.merge(&[segment]).wait()))?;
+            // A merge that runs by itself may have the segment: it ends, or the
+            // segment is gone with it.
+            if let Err(source) = merged {
+                if Instant::now() > deadline {
+                    return Err(engine_error("rewritten", &self.dir, source));
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
         self.publish(&state)?;
         self.write(&mut state, |writer| writer.garbage_collect_files().wait())?;
         Ok(())
+    }
+
+    fn segment_with_erased(&self) -> Result<Option<SegmentId>, IndexError> {
+        let segments = self.index.searchable_segment_metas();
+        let segments = segments.map_err(|error| engine_error("read", &self.dir, error))?;
+        Ok(segments
+            .iter()
+            .find(|segment| segment.has_deletes())
+            .map(|segment| segment.id()))
     }
 
     fn state(&self) -> MutexGuard<'_, WriterState> {

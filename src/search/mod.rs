@@ -12,8 +12,10 @@
 pub mod analyser;
 pub mod document;
 mod error;
+mod exclusion;
 mod index;
 mod plan;
+mod proximity;
 mod query;
 mod schema;
 mod snippet;
@@ -25,3 +27,8 @@ pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
 pub use query::{Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults};
 pub use snippet::{Snippet, Snippeter};
 pub use syntax::QueryError;
+
+#[cfg(test)]
+mod quality_tests;
+#[cfg(test)]
+mod tests;

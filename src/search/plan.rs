@@ -19,6 +19,8 @@ use tantivy::{
 
 use super::{
     analyser::{Analyser, Analysis, Form, is_dense},
+    exclusion::Exclusion,
+    proximity::PAIRS_MAX,
     query::{LineageSegment, Scope, SearchFilters},
     schema::{
         Fields, column, conversation_tag, kind_tag, namespace_tag, role_tag, success_tag,
@@ -28,11 +30,15 @@ use super::{
 };
 use crate::domain::{Namespace, Revision};
 
+// The weights below are measured: docs/decisions/0004-search-analyser.md.
+
 /// What the word as typed adds to its stem's score.
 const EXACT_BONUS: f32 = 0.3;
-/// What a whole identifier or path counts against its parts.
+/// What a whole identifier or path counts beside its parts.
 const WHOLE_BOOST: f32 = 1.0;
-/// Terms that a beginning is tried as, in each segment.
+/// What two neighbours of the query count that are neighbours in the passage.
+const PAIR_BOOST: f32 = 0.2;
+/// Terms that a beginning is tried as, in each segment, behind other words.
 const PREFIX_TERMS_MAX: u32 = 256;
 /// BM25's length normalisation is fixed at b = 0.75 in tantivy, which is too
 /// strong for passages of about one length. Stating a longer average weakens it.
@@ -87,6 +93,10 @@ impl Planner<'_> {
                 Role::Must => Occur::Must,
                 Role::MustNot => Occur::MustNot,
             };
+            let query = match occur {
+                Occur::MustNot => Box::new(Exclusion(query)) as Box<dyn Query>,
+                Occur::Should | Occur::Must => query,
+            };
             planned.push((occur, query));
         }
         if planned.is_empty() {
@@ -96,6 +106,38 @@ impl Planner<'_> {
             planned.push((Occur::Must, constant(self.all(), 0.0)));
         }
         Some(union_of(planned))
+    }
+
+    /// Pairs of words that stand side by side, to be looked for in the best hits.
+    pub fn neighbours(&mut self, node: &Node) -> Vec<Box<dyn Query>> {
+        let mut pairs = Vec::new();
+        self.collect_neighbours(node, &mut pairs);
+        pairs.truncate(PAIRS_MAX);
+        pairs
+    }
+
+    fn collect_neighbours(&mut self, node: &Node, pairs: &mut Vec<Box<dyn Query>>) {
+        let Node::Group(clauses) = node else { return };
+        let mut before: Option<String> = None;
+        for (role, node) in clauses {
+            let range = match (role, node) {
+                (Role::Should | Role::Must, Node::Word(range)) => range.clone(),
+                (Role::MustNot, _) => continue,
+                (_, node) => {
+                    self.collect_neighbours(node, pairs);
+                    before = None;
+                    continue;
+                }
+            };
+            let analysis = self.analyser.analyse(&self.text[range]);
+            let mut stems = stems(&analysis);
+            let first = stems.next();
+            if let (Some(before), Some(first)) = (&before, first) {
+                let terms = vec![self.text_term(before), self.text_term(first)];
+                pairs.push(boosted(Box::new(PhraseQuery::new(terms)), PAIR_BOOST));
+            }
+            before = stems.last().or(first).map(str::to_owned);
+        }
     }
 
     /// Everything of the namespace.
@@ -287,6 +329,16 @@ impl Planner<'_> {
             .map(|query| (Occur::Should, query));
         union_of(tags.collect())
     }
+}
+
+/// Each part by its stem, or as it is.
+fn stems(analysis: &Analysis) -> impl Iterator<Item = &str> {
+    let mut terms = analysis.iter().peekable();
+    std::iter::from_fn(move || {
+        let part = terms.find(|term| term.form == Form::Part)?;
+        let stem = terms.next_if(|term| term.form == Form::Stem);
+        Some(stem.unwrap_or(part).term)
+    })
 }
 
 /// What phrases are made of.

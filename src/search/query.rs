@@ -17,6 +17,7 @@ use super::{
     error::{IndexError, SearchError},
     index::SearchIndex,
     plan::{NamespaceStatistics, Planner},
+    proximity::{POOL, rescore},
     schema::{column, outcome_of},
     syntax::{self, QueryError},
 };
@@ -165,10 +166,13 @@ impl SearchIndex {
             analyser: Analyser::default(),
         };
         let planned = planner.query(&parsed).ok_or(QueryError::Empty)?;
-        let planned = planner.filtered(planned, &query.filters);
+        let planned = Planned {
+            query: planner.filtered(planned, &query.filters),
+            pairs: planner.neighbours(&parsed),
+        };
         let published = self.published();
         // tantivy answers some damage by a panic.
-        let run = || self.run(&published.searcher, planned.as_ref(), query);
+        let run = || self.run(&published.searcher, &planned, query);
         let found = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
             Err(IndexError::NeedsRebuild {
                 reason: "a segment cannot be read".to_owned(),
@@ -185,7 +189,7 @@ impl SearchIndex {
     fn run(
         &self,
         searcher: &Searcher,
-        planned: &dyn Query,
+        planned: &Planned,
         query: &SearchQuery,
     ) -> Result<(Vec<Hit>, u64), IndexError> {
         let statistics = NamespaceStatistics::of(searcher, &self.fields, &query.namespace)
@@ -196,16 +200,17 @@ impl SearchIndex {
             HITS_PER_EVENT_MAX
         };
         let wanted = query.offset + query.limit;
-        let mut fetch = wanted * 2 + 8;
-        let total = planned.count(searcher).map_err(unreadable)?;
+        let mut fetch = (wanted * 2 + 8).max(POOL);
+        let total = planned.query.count(searcher).map_err(unreadable)?;
         if wanted == 0 || total == 0 {
             return Ok((Vec::new(), total as u64));
         }
         loop {
             let top = TopDocs::with_limit(fetch.min(total).max(1)).order_by_score();
-            let found = searcher
-                .search_with_statistics_provider(planned, &top, &statistics)
+            let mut found = searcher
+                .search_with_statistics_provider(&planned.query, &top, &statistics)
                 .map_err(unreadable)?;
+            rescore(searcher, &statistics, &planned.pairs, &mut found).map_err(unreadable)?;
             let complete = found.len() >= total || found.len() < fetch;
             let hits = limited(read_hits(searcher, &found)?, per_event);
             if complete || hits.len() >= wanted {
@@ -215,6 +220,13 @@ impl SearchIndex {
             fetch *= 4;
         }
     }
+}
+
+/// What tantivy is asked.
+struct Planned {
+    query: Box<dyn Query>,
+    /// Neighbours, for the second look.
+    pairs: Vec<Box<dyn Query>>,
 }
 
 fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use redb::{ReadableTable, WriteTransaction};
 
-use crate::domain::{ConversationRow, Namespace};
+use crate::domain::{BranchId, BranchState, ConversationId, ConversationRow, Namespace, Revision};
 
 use super::{
-    chunk::{Chunk, chunk_of, first_revision},
+    chunk::{CHUNK_EVENTS, Chunk, chunk_of},
     codec::{self, CreatedRow, HeadRow},
     delta::{EventEntry, PendingEntry, ViewDelta},
     error::ViewsError,
     keys,
     rows::{RawTable, Rows},
     store::{CONVERSATIONS, META, NAMESPACES, Views, reached_in, set_reached},
+    tip::{self, Tip},
 };
 
 /// What a namespace's counts row holds: branches with waiting calls, and events
@@ -27,7 +28,8 @@ impl Views {
     /// # Errors
     /// [`ViewsError::NotBeyond`] when the delta, or its first event, is not after
     /// what was reached: nothing is counted twice. [`ViewsError::Gap`] when
-    /// revisions are missing. [`ViewsError::NoSpace`], [`ViewsError::Storage`]
+    /// revisions are missing, [`ViewsError::Incomplete`] when the row of a
+    /// conversation is. [`ViewsError::NoSpace`], [`ViewsError::Storage`]
     /// when it cannot be written.
     pub fn apply(&self, delta: &ViewDelta) -> Result<(), ViewsError> {
         self.write(|txn| {
@@ -73,17 +75,16 @@ fn conversation_rows(
     reached: u64,
 ) -> Result<Rows, ViewsError> {
     let mut rows = Rows::default();
-    for row in &delta.conversations {
-        let head = HeadRow::of(row);
-        rows.put(&keys::head(row.id), |bytes| codec::encode(&head, bytes))?;
-        if is_new(row, reached) {
-            let created = CreatedRow::of(row);
-            rows.put(&keys::created(row.id), |bytes| {
-                codec::encode(&created, bytes)
-            })?;
-        }
+    for change in changes(delta)? {
+        change.rows(table, &mut rows)?;
     }
-    for (id, branch) in &delta.branches {
+    for row in delta.conversations.iter().filter(|r| is_new(r, reached)) {
+        let created = CreatedRow::of(row);
+        rows.put(&keys::created(row.id), |bytes| {
+            codec::encode(&created, bytes)
+        })?;
+    }
+    for (id, branch) in delta.branches.iter().filter(|(_, b)| !is_main(b)) {
         let key = keys::branch(*id, branch.id);
         rows.put(&key, |bytes| codec::encode(&**branch, bytes))?;
     }
@@ -99,46 +100,102 @@ fn conversation_rows(
     for (parent, child) in &delta.children {
         rows.put_bytes(&keys::child(*parent, *child), &[])?;
     }
-    event_rows(table, delta, &mut rows)?;
     Ok(rows)
 }
 
-/// The event index: only the last chunk of each conversation is read again.
-fn event_rows(table: &RawTable<'_>, delta: &ViewDelta, rows: &mut Rows) -> Result<(), ViewsError> {
-    let mut events: Vec<&EventEntry> = delta.events.iter().map(|(_, event)| event).collect();
-    events.sort_unstable_by_key(|event| (event.conversation, event.revision));
-    let same_chunk = |a: &&EventEntry, b: &&EventEntry| {
-        a.conversation == b.conversation && chunk_of(a.revision) == chunk_of(b.revision)
-    };
-    for run in events.chunk_by(same_chunk) {
-        let (id, number) = (run[0].conversation, chunk_of(run[0].revision));
-        let key = keys::events(id, number);
-        let mut chunk = if run[0].revision == first_revision(number) {
-            Chunk::new()
-        } else {
-            stored_chunk(table, key.as_bytes())?
-        };
-        for event in run {
-            let mut expected = first_revision(number);
-            expected.0 += chunk.len();
-            if event.revision != expected || !chunk.push(event) {
-                return Err(ViewsError::Gap {
-                    conversation: id,
-                    expected,
-                    found: event.revision,
-                });
-            }
-        }
-        rows.put_bytes(&key, chunk.as_bytes())?;
-    }
-    Ok(())
+fn is_main(branch: &BranchState) -> bool {
+    branch.id == BranchId::MAIN
 }
 
-fn stored_chunk(table: &RawTable<'_>, key: &[u8]) -> Result<Chunk, ViewsError> {
-    match table.get(key)? {
-        Some(row) => Chunk::from_bytes(codec::checked(key, row.value())?)
-            .ok_or_else(|| ViewsError::damaged("a chunk of the event index is too short")),
-        None => Ok(Chunk::new()),
+/// What a delta changes of one conversation's tip.
+struct Change<'a> {
+    row: &'a ConversationRow,
+    main: Option<&'a BranchState>,
+    /// By revision.
+    events: Vec<&'a EventEntry>,
+}
+
+/// Brings together what belongs to one conversation.
+fn changes(delta: &ViewDelta) -> Result<Vec<Change<'_>>, ViewsError> {
+    let start = |row| Change {
+        row,
+        main: None,
+        events: Vec::new(),
+    };
+    let mut changes: Vec<Change<'_>> = delta.conversations.iter().map(start).collect();
+    changes.sort_unstable_by_key(|change| change.row.id);
+    if changes
+        .windows(2)
+        .any(|pair| pair[0].row.id == pair[1].row.id)
+    {
+        return Err(ViewsError::Incomplete);
+    }
+    let find = |changes: &[Change<'_>], id| {
+        let place = changes.binary_search_by_key(&id, |change| change.row.id);
+        place.map_err(|_| ViewsError::Incomplete)
+    };
+    for (id, branch) in &delta.branches {
+        let place = find(&changes, *id)?;
+        if is_main(branch) {
+            changes[place].main = Some(branch);
+        }
+    }
+    for (_, event) in &delta.events {
+        let place = find(&changes, event.conversation)?;
+        changes[place].events.push(event);
+    }
+    for change in &mut changes {
+        change.events.sort_unstable_by_key(|event| event.revision);
+    }
+    Ok(changes)
+}
+
+impl Change<'_> {
+    fn rows(&self, table: &RawTable<'_>, rows: &mut Rows) -> Result<(), ViewsError> {
+        let id = self.row.id;
+        let key = keys::tip(id);
+        let stored = table.get(key.as_bytes())?;
+        let stored = match &stored {
+            Some(row) => Some(Tip::of(codec::checked(key.as_bytes(), row.value())?)?),
+            None => None,
+        };
+        let (mut expected, mut chunk) = match stored {
+            Some(tip) => (tip.head()?.head().next(), tip.chunk()?),
+            None => (Revision(1), Chunk::new()),
+        };
+        for event in &self.events {
+            if event.revision != expected || !chunk.push(event) {
+                return Err(gap(id, expected, event.revision));
+            }
+            if chunk.len() == CHUNK_EVENTS {
+                let key = keys::events(id, chunk_of(event.revision));
+                rows.put_bytes(&key, chunk.as_bytes())?;
+                chunk = Chunk::new();
+            }
+            expected = expected.next();
+        }
+        if self.row.head.next() != expected {
+            return Err(gap(id, expected, self.row.head.next()));
+        }
+        let head = HeadRow::of(self.row);
+        rows.put(&key, |bytes| {
+            tip::write(bytes, &head, &chunk, |bytes| match (self.main, stored) {
+                (Some(main), _) => codec::encode(main, bytes),
+                (None, Some(tip)) => {
+                    bytes.extend_from_slice(tip.main_bytes());
+                    Ok(())
+                }
+                (None, None) => Err(ViewsError::Incomplete),
+            })
+        })
+    }
+}
+
+fn gap(conversation: ConversationId, expected: Revision, found: Revision) -> ViewsError {
+    ViewsError::Gap {
+        conversation,
+        expected,
+        found,
     }
 }
 

@@ -2,12 +2,14 @@
 //! endian; and a checksum over each row and its key, because the store checks
 //! its pages only when it is opened.
 
+use std::sync::Arc;
+
 use bincode::config::{Configuration, Fixint, LittleEndian};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::domain::{
-    BranchId, ContentHash, ConversationInfo, ConversationRow, Namespace, Position, Revision,
-    TimestampMicros,
+    BranchId, ContentHash, ConversationId, ConversationInfo, ConversationRow, Namespace, Position,
+    Revision, TimestampMicros,
 };
 
 use super::error::ViewsError;
@@ -41,7 +43,7 @@ pub(super) struct CreatedRow {
     namespace: Namespace,
     first_position: Position,
     created_at: TimestampMicros,
-    info: std::sync::Arc<ConversationInfo>,
+    info: Arc<ConversationInfo>,
 }
 
 impl HeadRow {
@@ -57,11 +59,11 @@ impl HeadRow {
         }
     }
 
-    pub(super) fn joined(
-        self,
-        id: crate::domain::ConversationId,
-        created: CreatedRow,
-    ) -> ConversationRow {
+    pub(super) fn head(&self) -> Revision {
+        self.head
+    }
+
+    pub(super) fn joined(self, id: ConversationId, created: CreatedRow) -> ConversationRow {
         ConversationRow {
             namespace: created.namespace,
             id,
@@ -85,7 +87,7 @@ impl CreatedRow {
             namespace: row.namespace.clone(),
             first_position: row.first_position,
             created_at: row.created_at,
-            info: std::sync::Arc::clone(&row.info),
+            info: Arc::clone(&row.info),
         }
     }
 }
@@ -122,7 +124,11 @@ pub(super) fn checked<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], ViewsEr
 
 /// A row's value. All of its bytes must be used.
 pub(super) fn decode<T: DeserializeOwned>(key: &[u8], row: &[u8]) -> Result<T, ViewsError> {
-    let value = checked(key, row)?;
+    decode_value(checked(key, row)?)
+}
+
+/// A value without a checksum of its own. All of its bytes must be used.
+pub(super) fn decode_value<T: DeserializeOwned>(value: &[u8]) -> Result<T, ViewsError> {
     match bincode::serde::decode_from_slice(value, CONFIG) {
         Ok((decoded, used)) if used == value.len() => Ok(decoded),
         _ => Err(ViewsError::damaged("a row cannot be decoded")),

@@ -53,6 +53,9 @@ pub enum ViewsError {
         /// The revision that came.
         found: Revision,
     },
+    /// The delta has events or a branch of a conversation, but not its row.
+    #[error("the delta lacks the row of a conversation that it changes")]
+    Incomplete,
     /// A row that cannot be written.
     #[error("a row of the views cannot be encoded: {what}")]
     Encode {
@@ -74,7 +77,7 @@ impl ViewsError {
     pub fn needs_rebuild(&self) -> bool {
         matches!(
             self,
-            Self::OtherVersion { .. } | Self::Damaged { .. } | Self::Gap { .. }
+            Self::OtherVersion { .. } | Self::Damaged { .. } | Self::Gap { .. } | Self::Incomplete
         )
     }
 

@@ -4,10 +4,10 @@
 //!
 //! | table | key | row |
 //! |---|---|---|
-//! | `conversations` | id, 0 | what changes with every event |
+//! | `conversations` | id, 0 | what changes with every event, see `tip` |
 //! | | id, 1 | what it was created with |
-//! | | id, 2, branch | a branch as it is |
-//! | | id, 3, chunk | the event index, see `chunk` |
+//! | | id, 2, branch | a branch as it is, but for the first one |
+//! | | id, 3, chunk | a full chunk of the event index, see `chunk` |
 //! | | id, 4, branch, revision | a branch as it was |
 //! | | id, 5, call id, request | a call |
 //! | | id, 6, child | a conversation that was forked or spawned from it |
@@ -27,7 +27,7 @@ use crate::domain::{BranchId, ContentHash, ConversationId, Namespace, Revision};
 
 use super::chunk::write_varint;
 
-const HEAD: u8 = 0;
+const TIP: u8 = 0;
 const CREATED: u8 = 1;
 const BRANCH: u8 = 2;
 const EVENTS: u8 = 3;
@@ -43,8 +43,8 @@ const KEY: u8 = 4;
 const PENDING: u8 = 5;
 const BLOB: u8 = 6;
 
-/// Bytes before a conversation row's own part: its id and what it is.
-const CONVERSATION_PREFIX_BYTES: usize = 16 + 1;
+/// Bytes of a conversation's id, after which comes what the row is.
+const ID_BYTES: usize = 16;
 
 /// A key, or the beginning that keys share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,8 +97,8 @@ impl Key {
     }
 }
 
-pub(super) fn head(id: ConversationId) -> Key {
-    Key::of(id, HEAD)
+pub(super) fn tip(id: ConversationId) -> Key {
+    Key::of(id, TIP)
 }
 
 pub(super) fn created(id: ConversationId) -> Key {
@@ -185,17 +185,17 @@ pub(super) fn blob(namespace: &Namespace, hash: &ContentHash) -> Key {
 /// What a row of one conversation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StateRow {
-    Head,
+    Tip,
     Created,
     Branch,
 }
 
 /// Which of the three rows of a state this key is of.
 pub(super) fn state_row(key: &[u8]) -> Option<StateRow> {
-    match key.get(CONVERSATION_PREFIX_BYTES - 1)? {
-        &HEAD => Some(StateRow::Head),
-        &CREATED => Some(StateRow::Created),
-        &BRANCH => Some(StateRow::Branch),
+    match *key.get(ID_BYTES)? {
+        TIP => Some(StateRow::Tip),
+        CREATED => Some(StateRow::Created),
+        BRANCH => Some(StateRow::Branch),
         _ => None,
     }
 }

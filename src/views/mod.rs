@@ -30,6 +30,8 @@ mod rows;
 mod store;
 #[cfg(all(test, feature = "redb"))]
 mod tests;
+#[cfg(feature = "redb")]
+mod tip;
 
 pub use delta::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta};
 #[cfg(feature = "redb")]

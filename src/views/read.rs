@@ -10,11 +10,12 @@ use crate::domain::{
 
 use super::{
     chunk::{Chunk, chunk_of},
-    codec::{self, CreatedRow, HeadRow},
+    codec::{self, CreatedRow},
     delta::{CallEntry, EventEntry},
     error::ViewsError,
     keys::{self, Key, StateRow},
     store::{CONVERSATIONS, ReadTable, Reader, Views},
+    tip::Tip,
 };
 
 /// All errors of reads: [`ViewsError::Damaged`], [`ViewsError::Closed`],
@@ -37,7 +38,13 @@ impl Views {
         id: ConversationId,
         branch: BranchId,
     ) -> Result<Option<BranchState>, ViewsError> {
-        self.read(|reader| get(&reader.table(CONVERSATIONS)?, &keys::branch(id, branch)))
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS)?;
+            if branch != BranchId::MAIN {
+                return get(&table, &keys::branch(id, branch));
+            }
+            with_tip(&table, id, |tip| tip.main())
+        })
     }
 
     /// A conversation with all of its branches.
@@ -101,31 +108,14 @@ impl Views {
         if from > to || max == 0 {
             return Ok(Vec::new());
         }
-        let bounds = from..=to;
-        self.read(|reader| {
-            let table = reader.table(CONVERSATIONS)?;
-            let first = keys::events(id, chunk_of(from));
-            let last = keys::events(id, chunk_of(to));
-            let mut chunks = table.range(first.as_bytes()..=last.as_bytes())?;
-            let mut found = Vec::new();
-            while found.len() < max {
-                let next = if backward {
-                    chunks.next_back()
-                } else {
-                    chunks.next()
-                };
-                let Some(row) = next else { break };
-                let (key, row) = row?;
-                let mut entries = chunk_entries(id, key.value(), row.value())?;
-                if backward {
-                    entries.reverse();
-                }
-                entries.retain(|entry| bounds.contains(&entry.revision));
-                entries.truncate(max - found.len());
-                found.append(&mut entries);
-            }
-            Ok(found)
-        })
+        let wanted = Window {
+            id,
+            from,
+            to,
+            max,
+            backward,
+        };
+        self.read(|reader| wanted.read(&reader.table(CONVERSATIONS)?))
     }
 
     /// Log offset of an event.
@@ -214,11 +204,24 @@ pub(super) fn ending_conversations(
     Ok(found)
 }
 
+/// What a conversation's tip says, if the conversation is there.
+fn with_tip<T>(
+    table: &ReadTable,
+    id: ConversationId,
+    read: impl FnOnce(Tip<'_>) -> Result<T, ViewsError>,
+) -> Result<Option<T>, ViewsError> {
+    let key = keys::tip(id);
+    match table.get(key.as_bytes())? {
+        Some(row) => read(Tip::of(codec::checked(key.as_bytes(), row.value())?)?).map(Some),
+        None => Ok(None),
+    }
+}
+
 pub(super) fn conversation(
     table: &ReadTable,
     id: ConversationId,
 ) -> Result<Option<ConversationRow>, ViewsError> {
-    let Some(head) = get::<HeadRow>(table, &keys::head(id))? else {
+    let Some(head) = with_tip(table, id, |tip| tip.head())? else {
         return Ok(None);
     };
     let created: CreatedRow = get(table, &keys::created(id))?.ok_or_else(incomplete)?;
@@ -229,16 +232,20 @@ fn incomplete() -> ViewsError {
     ViewsError::damaged("a conversation lacks a row")
 }
 
-/// Head, creation and branches lie side by side: one walk.
+/// Tip, creation and branches lie side by side: one walk.
 fn state(reader: &Reader, id: ConversationId) -> Result<Option<ConversationState>, ViewsError> {
     let table = reader.table(CONVERSATIONS)?;
-    let (first, end) = (keys::head(id), keys::branches(id).after_prefix());
+    let (first, end) = (keys::tip(id), keys::branches(id).after_prefix());
     let (mut head, mut created, mut branches) = (None, None, Vec::new());
     for row in table.range(first.as_bytes()..end.as_bytes())? {
         let (key, row) = row?;
         let (key, row) = (key.value(), row.value());
         match keys::state_row(key) {
-            Some(StateRow::Head) => head = Some(codec::decode::<HeadRow>(key, row)?),
+            Some(StateRow::Tip) => {
+                let tip = Tip::of(codec::checked(key, row)?)?;
+                head = Some(tip.head()?);
+                branches.push(Arc::new(tip.main()?));
+            }
             Some(StateRow::Created) => created = Some(codec::decode(key, row)?),
             Some(StateRow::Branch) => {
                 branches.push(Arc::new(codec::decode::<BranchState>(key, row)?));
@@ -254,6 +261,62 @@ fn state(reader: &Reader, id: ConversationId) -> Result<Option<ConversationState
         return Err(incomplete());
     }
     Ok(Some(ConversationState::new(row, branches)))
+}
+
+/// A stretch of a conversation's event index.
+struct Window {
+    id: ConversationId,
+    from: Revision,
+    to: Revision,
+    max: usize,
+    backward: bool,
+}
+
+impl Window {
+    fn read(&self, table: &ReadTable) -> Result<Vec<EventEntry>, ViewsError> {
+        let first = keys::events(self.id, chunk_of(self.from));
+        let last = keys::events(self.id, chunk_of(self.to));
+        let mut chunks = table.range(first.as_bytes()..=last.as_bytes())?;
+        let mut found = Vec::new();
+        if self.backward {
+            self.add_tip(table, &mut found)?;
+        }
+        while found.len() < self.max {
+            let next = match self.backward {
+                true => chunks.next_back(),
+                false => chunks.next(),
+            };
+            let Some(row) = next else { break };
+            let (key, row) = row?;
+            self.add(
+                chunk_entries(self.id, key.value(), row.value())?,
+                &mut found,
+            );
+        }
+        if !self.backward {
+            self.add_tip(table, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Adds what is not in a full chunk yet.
+    fn add_tip(&self, table: &ReadTable, found: &mut Vec<EventEntry>) -> Result<(), ViewsError> {
+        if found.len() < self.max
+            && let Some(entries) = with_tip(table, self.id, |tip| tip.entries(self.id))?
+        {
+            self.add(entries, found);
+        }
+        Ok(())
+    }
+
+    fn add(&self, mut entries: Vec<EventEntry>, found: &mut Vec<EventEntry>) {
+        if self.backward {
+            entries.reverse();
+        }
+        entries.retain(|entry| (self.from..=self.to).contains(&entry.revision));
+        entries.truncate(self.max - found.len());
+        found.append(&mut entries);
+    }
 }
 
 fn chunk_entries(

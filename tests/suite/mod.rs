@@ -1,2 +1,3 @@
+mod engine;
 #[cfg(feature = "server")]
 mod grpc;

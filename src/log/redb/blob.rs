@@ -85,7 +85,12 @@ pub(super) fn decode(
             supported: FORMAT_VERSION,
         });
     }
-    let word = |at: usize| header[at..at + 8].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+    let word = |at: usize| {
+        header[at..at + 8]
+            .iter()
+            .rev()
+            .fold(0, |n, b| n << 8 | u64::from(*b))
+    };
     let (raw_len, content_len) = (word(8), word(16));
     if content.len() as u64 != content_len {
         return Err(damaged("a large body has another length than it says"));

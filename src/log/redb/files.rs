@@ -197,29 +197,41 @@ impl SegmentStorage for DiskFile {
         if bytes <= self.0.reserved.load(Ordering::Acquire) {
             return Ok(());
         }
-        allocate(&self.0.file, bytes)?;
-        self.0.reserved.fetch_max(bytes, Ordering::AcqRel);
+        if allocate(&self.0.file, bytes)? {
+            self.0.reserved.fetch_max(bytes, Ordering::AcqRel);
+        }
         Ok(())
     }
 }
 
-/// Sets space aside without changing the file's length. A file system that
-/// cannot do that shows a full disk at the write, which is handled too.
+/// With this much free beyond what is asked for, in bytes, space is not set
+/// aside: the first write into space that is costs a journal entry of the file
+/// system, about a fifth of a lone append. Should the room go all the same, the
+/// write fails and the segment is opened again.
 #[cfg(target_os = "linux")]
-fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+const ROOMY_BYTES: u64 = 1 << 30;
+
+/// Sets space aside without changing the file's length, and says whether it
+/// did. A file system that cannot do that shows a full disk at the write.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, bytes: u64) -> io::Result<bool> {
     use rustix::{
-        fs::{FallocateFlags, fallocate},
+        fs::{FallocateFlags, fallocate, fstatvfs},
         io::Errno,
     };
+    let disk = fstatvfs(file)?;
+    if disk.f_bavail.saturating_mul(disk.f_frsize) > bytes.saturating_add(ROOMY_BYTES) {
+        return Ok(false);
+    }
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn allocate(_: &File, _: u64) -> io::Result<()> {
-    Ok(())
+fn allocate(_: &File, _: u64) -> io::Result<bool> {
+    Ok(true)
 }
 
 impl StorageBackend for DiskFile {

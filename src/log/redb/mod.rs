@@ -312,7 +312,7 @@ impl<F: SegmentFiles> RedbLog<F> {
         create_segment(&self.files, next, self.options.cache_bytes)?;
         // It is published: from here on nothing may go to the old one.
         let mut active = self.write_active();
-        let full = std::mem::replace(
+        let mut full = std::mem::replace(
             &mut *active,
             Active {
                 first_offset: next,
@@ -323,9 +323,7 @@ impl<F: SegmentFiles> RedbLog<F> {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .push(next);
-        if let Some(open) = full.open
-            && let Err(error) = segment::close(open.database, full.first_offset)
-        {
+        if let Err(error) = full.close() {
             // It is repaired when it is read.
             tracing::warn!(first_offset = full.first_offset, %error, "a full segment was not closed");
         }
@@ -388,26 +386,51 @@ enum Segment<'a> {
 impl<F: SegmentFiles> Active<F> {
     /// Opens it, after closing it if it is open; returns the head.
     fn reopen(&mut self, files: &F, cache_bytes: usize) -> Result<u64, LogError> {
-        if let Some(open) = self.open.take() {
+        if let Err(error) = self.close() {
             let first_offset = self.first_offset;
-            if let Err(error) = segment::close(open.database, first_offset) {
-                tracing::debug!(first_offset, %error, "a failed segment was closed");
-            }
+            tracing::debug!(first_offset, %error, "a failed segment was closed");
         }
         let storage = files
             .open(self.first_offset, Access::Write)
-            .map_err(|error| segment::missing_or_io(self.first_offset, "opening a segment", error))?;
-        let database = segment::open_for_write::<F>(storage.clone(), self.first_offset, cache_bytes)?;
+            .map_err(|error| {
+                segment::missing_or_io(self.first_offset, "opening a segment", error)
+            })?;
+        let database =
+            segment::open_for_write::<F>(storage.clone(), self.first_offset, cache_bytes)?;
         let used_bytes = storage
             .len()
-            .map_err(|error| LogError::from_io("measuring a segment", error))?;
-        let head = segment::head(&database, self.first_offset)?;
-        self.open = Some(Open {
-            database,
-            storage,
-            used_bytes,
-        });
-        Ok(head)
+            .map_err(|error| LogError::from_io("measuring a segment", error));
+        let head = segment::head(&database, self.first_offset);
+        match (used_bytes, head) {
+            (Ok(used_bytes), Ok(head)) => {
+                self.open = Some(Open {
+                    database,
+                    storage,
+                    used_bytes,
+                });
+                Ok(head)
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                // Not by dropping it: redb may panic on damage there, too.
+                let _worse = segment::close(database, self.first_offset);
+                Err(error)
+            }
+        }
+    }
+
+    fn close(&mut self) -> Result<(), LogError> {
+        match self.open.take() {
+            Some(open) => segment::close(open.database, self.first_offset),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<F: SegmentFiles> Drop for RedbLog<F> {
+    fn drop(&mut self) {
+        if let Err(error) = self.write_active().close() {
+            tracing::warn!(%error, "the log was not closed cleanly; it is repaired when it is opened");
+        }
     }
 }
 
@@ -575,10 +598,7 @@ impl<F: SegmentFiles> EventLog for RedbLog<F> {
         let _owner = lock_of(&self.owner);
         self.head.send_modify(|head| head.closed = true);
         let mut active = self.write_active();
-        let closed = match active.open.take() {
-            Some(open) => segment::close(open.database, active.first_offset),
-            None => Ok(()),
-        };
+        let closed = active.close();
         lock_of(&self.sealed).clear();
         *lock_of(&self.lock) = None;
         closed

@@ -3,6 +3,7 @@
 
 mod damage;
 mod full_disk;
+mod measure;
 mod power_loss;
 
 use std::sync::Arc;

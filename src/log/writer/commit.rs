@@ -1,10 +1,6 @@
 //! One group: decided, encoded, appended, or rolled back.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{channel::oneshot, executor::block_on};
 

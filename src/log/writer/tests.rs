@@ -1,1 +1,368 @@
+//! The writer, over a log that can be told to fail and to be slow.
 
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::join_all;
+
+use super::*;
+use crate::{
+    domain::{ContentHash, Namespace},
+    log::{
+        memory::MemoryLog,
+        port::{Acquired, EncodedFrame, FrameBatch, LogStats},
+        reader::LogReader,
+        samples,
+    },
+};
+
+const SHARD: ShardId = ShardId(0);
+
+/// How the next appends end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    NoSpace,
+    LostAnswer,
+    NeverArrived,
+}
+
+/// A log in memory that fails as told.
+#[derive(Default)]
+struct Fallible {
+    inner: MemoryLog,
+    outcomes: Mutex<VecDeque<Outcome>>,
+    append_micros: AtomicU64,
+    appends: AtomicUsize,
+}
+
+#[async_trait]
+impl EventLog for Fallible {
+    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+        self.inner.acquire(shard).await
+    }
+
+    async fn append(
+        &self,
+        shard: ShardId,
+        epoch: Epoch,
+        head: u64,
+        batch: FrameBatch,
+    ) -> Result<u64, LogError> {
+        self.appends.fetch_add(1, Ordering::SeqCst);
+        thread::sleep(Duration::from_micros(
+            self.append_micros.load(Ordering::SeqCst),
+        ));
+        let unknown = LogError::UnknownOutcome {
+            head,
+            what: "the line broke".to_owned(),
+        };
+        let outcome = lock(&self.outcomes).pop_front();
+        match outcome {
+            None => self.inner.append(shard, epoch, head, batch).await,
+            Some(Outcome::NoSpace) => Err(LogError::NoSpace { doing: "testing" }),
+            Some(Outcome::NeverArrived) => Err(unknown),
+            Some(Outcome::LostAnswer) => {
+                self.inner.append(shard, epoch, head, batch).await?;
+                Err(unknown)
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        shard: ShardId,
+        from_offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<EncodedFrame>, LogError> {
+        self.inner.read(shard, from_offset, bytes_max).await
+    }
+
+    async fn blob(
+        &self,
+        shard: ShardId,
+        namespace: &Namespace,
+        hash: ContentHash,
+        home_offset: u64,
+    ) -> Result<Bytes, LogError> {
+        self.inner.blob(shard, namespace, hash, home_offset).await
+    }
+
+    async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {
+        self.inner.tail(shard, after_offset).await
+    }
+
+    async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
+        self.inner.stats(shard).await
+    }
+
+    async fn close(&self) -> Result<(), LogError> {
+        self.inner.close().await
+    }
+}
+
+/// What is asked of the counter below.
+#[derive(Clone, Copy)]
+enum Ask {
+    /// Append this many records.
+    Add(usize),
+    Reject,
+}
+
+#[derive(Debug, PartialEq)]
+enum Answer {
+    /// The count after it, and how many groups were published by then.
+    Counted(u64),
+    Rejected {
+        at: u64,
+    },
+    Failed(String),
+}
+
+/// Counts records; what is staged counts at once, and is taken back on abort.
+#[derive(Default)]
+struct Counter {
+    committed: u64,
+    staged: u64,
+}
+
+impl Sequencer for Counter {
+    type Request = Ask;
+    type Answer = Answer;
+
+    fn stage(&mut self, next_offset: u64, ask: Ask) -> Staged<Answer> {
+        assert_eq!(next_offset, self.committed + self.staged + 1);
+        let (records, answer) = match ask {
+            Ask::Add(count) => {
+                self.staged += count as u64;
+                let answer = Answer::Counted(self.committed + self.staged);
+                (samples::records(count, 100), answer)
+            }
+            Ask::Reject => {
+                let at = self.committed + self.staged;
+                (Vec::new(), Answer::Rejected { at })
+            }
+        };
+        Staged {
+            records,
+            blobs: Vec::new(),
+            answer,
+        }
+    }
+
+    fn committed(&mut self, group: &Arc<CommittedGroup>) {
+        assert_eq!(group.first_offset, self.committed + 1);
+        assert_eq!(group.records.len() as u64, self.staged);
+        self.committed += std::mem::take(&mut self.staged);
+    }
+
+    fn aborted(&mut self, _: &LogError) {
+        self.staged = 0;
+    }
+
+    fn failure(&self, error: &LogError) -> Answer {
+        Answer::Failed(error.to_string())
+    }
+}
+
+/// Notes the last published offset.
+#[derive(Clone, Default)]
+struct Shown {
+    last: Arc<AtomicU64>,
+    groups: Arc<AtomicUsize>,
+    fail_at: Option<usize>,
+}
+
+impl Publisher for Shown {
+    fn publish(&mut self, group: &Arc<CommittedGroup>) -> Result<(), PublishError> {
+        if self.fail_at == Some(self.groups.fetch_add(1, Ordering::SeqCst)) {
+            let what = "the views are full".to_owned();
+            return Err(PublishError { what });
+        }
+        let last = group.first_offset + group.records.len() as u64 - 1;
+        let before = self.last.swap(last, Ordering::SeqCst);
+        assert_eq!(before + 1, group.first_offset);
+        Ok(())
+    }
+}
+
+async fn start(log: &Arc<Fallible>, shown: &Shown, limits: WriterLimits) -> GroupWriter<Counter> {
+    let acquired = log.acquire(SHARD).await.unwrap();
+    let owner = ShardOwner {
+        shard: SHARD,
+        epoch: acquired.epoch,
+        head: acquired.head,
+    };
+    let log = Arc::clone(log) as Arc<dyn EventLog>;
+    GroupWriter::start(log, owner, Counter::default(), shown.clone(), limits).unwrap()
+}
+
+async fn ask(writer: &GroupWriter<Counter>, ask: Ask) -> Answer {
+    writer.submit(ask, 100).unwrap().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_form_under_concurrency_and_answers_follow_publishing() {
+    // 2,000 appends at once over a slow disk: far fewer commits than appends,
+    // every answer after its group was published, no count twice.
+    let log = Arc::new(Fallible::default());
+    log.append_micros.store(2_000, Ordering::SeqCst);
+    let shown = Shown::default();
+    let writer = Arc::new(start(&log, &shown, WriterLimits::default()).await);
+    let asked = (0..2_000).map(|_| {
+        let (writer, shown) = (Arc::clone(&writer), shown.clone());
+        tokio::spawn(async move {
+            let Answer::Counted(count) = ask(&writer, Ask::Add(1)).await else {
+                panic!("refused");
+            };
+            assert!(shown.last.load(Ordering::SeqCst) >= count);
+            count
+        })
+    });
+    let mut counts: Vec<u64> = join_all(asked)
+        .await
+        .into_iter()
+        .map(|count| count.unwrap())
+        .collect();
+    counts.sort_unstable();
+    assert_eq!(counts, (1..=2_000).collect::<Vec<_>>());
+    let appends = log.appends.load(Ordering::SeqCst);
+    assert!(appends < 500, "{appends} commits");
+    assert_eq!(writer.queued(), 0);
+    let log = Arc::clone(&log) as Arc<dyn EventLog>;
+    let reader = LogReader::new(log, SHARD, 1 << 20);
+    let read = reader.records(1, usize::MAX, usize::MAX).await.unwrap();
+    assert_eq!(read.len(), 2_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_is_answered_after_what_it_was_decided_on() {
+    // A rejection speaks of events that were staged before it; whoever gets it
+    // must be able to read them.
+    let log = Arc::new(Fallible::default());
+    log.append_micros.store(20_000, Ordering::SeqCst);
+    let shown = Shown::default();
+    let writer = start(&log, &shown, WriterLimits::default()).await;
+    let first = writer.submit(Ask::Add(3), 100).unwrap();
+    let second = writer.submit(Ask::Reject, 100).unwrap();
+    let Answer::Rejected { at } = second.await.unwrap() else {
+        panic!("not rejected");
+    };
+    assert!(shown.last.load(Ordering::SeqCst) >= at);
+    assert_eq!(first.await.unwrap(), Answer::Counted(3));
+    // Alone, it costs no commit.
+    let appends = log.appends.load(Ordering::SeqCst);
+    assert_eq!(ask(&writer, Ask::Reject).await, Answer::Rejected { at: 3 });
+    assert_eq!(log.appends.load(Ordering::SeqCst), appends);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_aborted_group_never_happened() {
+    // A full disk fails the whole group, rejections too; the next one starts
+    // from what was before.
+    let log = Arc::new(Fallible::default());
+    let shown = Shown::default();
+    let writer = start(&log, &shown, WriterLimits::default()).await;
+    assert_eq!(ask(&writer, Ask::Add(2)).await, Answer::Counted(2));
+    lock(&log.outcomes).push_back(Outcome::NoSpace);
+    let failed = ask(&writer, Ask::Add(5)).await;
+    assert!(matches!(&failed, Answer::Failed(text) if text.contains("no space")));
+    assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(3));
+    assert_eq!(shown.last.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_outcome_is_found_out() {
+    // The answer of the log got lost: the group is acknowledged if it is there,
+    // failed if it is not, and appends go on.
+    let log = Arc::new(Fallible::default());
+    let shown = Shown::default();
+    let writer = start(&log, &shown, WriterLimits::default()).await;
+    lock(&log.outcomes).push_back(Outcome::LostAnswer);
+    assert_eq!(ask(&writer, Ask::Add(2)).await, Answer::Counted(2));
+    lock(&log.outcomes).push_back(Outcome::NeverArrived);
+    assert!(matches!(ask(&writer, Ask::Add(4)).await, Answer::Failed(_)));
+    assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(3));
+    assert_eq!(shown.last.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_owner_stops_the_writer() {
+    // Fenced off, it must refuse everything: the order is decided elsewhere now.
+    let log = Arc::new(Fallible::default());
+    let shown = Shown::default();
+    let writer = start(&log, &shown, WriterLimits::default()).await;
+    log.acquire(SHARD).await.unwrap();
+    for _ in 0..2 {
+        assert!(matches!(ask(&writer, Ask::Add(1)).await, Answer::Failed(_)));
+    }
+    assert_eq!(shown.groups.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_refuses_with_a_hint() {
+    // Callers that come faster than the disk must be told, not buffered.
+    let log = Arc::new(Fallible::default());
+    log.append_micros.store(50_000, Ordering::SeqCst);
+    let limits = WriterLimits {
+        queue_appends_max: 8,
+        queue_bytes_max: 1_000,
+        ..WriterLimits::default()
+    };
+    let writer = start(&log, &Shown::default(), limits).await;
+    // One request may be over the bound when it is alone.
+    let huge = writer.submit(Ask::Add(1), 5_000).unwrap();
+    let full = writer.submit(Ask::Add(1), 1).err().unwrap();
+    assert!((1..=1_000).contains(&full.retry_after_ms));
+    huge.await.unwrap();
+    let accepted: Vec<_> = (0..8)
+        .map(|_| writer.submit(Ask::Add(1), 10).unwrap())
+        .collect();
+    assert!(writer.submit(Ask::Add(1), 10).is_err());
+    for answer in accepted {
+        answer.await.unwrap();
+    }
+    ask(&writer, Ask::Add(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_finishes_what_was_accepted() {
+    // Accepted means answered, also when the server goes down meanwhile; later
+    // requests learn that the writer is gone.
+    let log = Arc::new(Fallible::default());
+    log.append_micros.store(5_000, Ordering::SeqCst);
+    let writer = Arc::new(start(&log, &Shown::default(), WriterLimits::default()).await);
+    let accepted: Vec<_> = (0..100)
+        .map(|_| writer.submit(Ask::Add(1), 10).unwrap())
+        .collect();
+    let stopping = tokio::task::spawn_blocking({
+        let writer = Arc::clone(&writer);
+        move || writer.shutdown()
+    });
+    stopping.await.unwrap();
+    for (index, answer) in accepted.into_iter().enumerate() {
+        assert_eq!(answer.await.unwrap(), Answer::Counted(index as u64 + 1));
+    }
+    let late = writer.submit(Ask::Add(1), 10).unwrap();
+    assert_eq!(late.await, Err(WriterGone));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_published_stops_appends() {
+    // The group is durable and says so; going on would let readers miss events.
+    let log = Arc::new(Fallible::default());
+    let shown = Shown {
+        fail_at: Some(1),
+        ..Shown::default()
+    };
+    let writer = start(&log, &shown, WriterLimits::default()).await;
+    assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(1));
+    assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(2));
+    let refused = ask(&writer, Ask::Add(1)).await;
+    assert!(matches!(&refused, Answer::Failed(text) if text.contains("views")));
+    assert!(writer.publish_failure().is_some());
+}

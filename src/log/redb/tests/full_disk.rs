@@ -42,3 +42,35 @@ async fn a_full_disk_refuses_appends_and_nothing_else() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_small_file_system_fills_up_and_is_emptied() {
+    // The same on a real file system, where one is given: an empty folder on a
+    // small one (32 MiB or so), in `TREERING_SMALL_DISK`.
+    let Some(place) = std::env::var_os("TREERING_SMALL_DISK") else {
+        println!("skipped: TREERING_SMALL_DISK names no small file system");
+        return;
+    };
+    let folder = tempfile::tempdir_in(place).unwrap();
+    let ballast = folder.path().join("ballast");
+    let log = Arc::new(RedbLog::open(folder.path(), small()).unwrap());
+    let mut expected = Vec::new();
+    for round in 0..3 {
+        std::fs::write(&ballast, samples::noise(6 << 20)).unwrap();
+        loop {
+            let records: Vec<_> = (0..20).map(|_| samples::noisy_record(5_000)).collect();
+            match append(&log, &records).await {
+                Ok(_) => expected.extend(records),
+                Err(LogError::NoSpace { .. }) => break,
+                Err(error) => panic!("round {round}: {error}"),
+            }
+        }
+        let read = all(Arc::clone(&log)).await.unwrap();
+        assert!(read == expected, "round {round}");
+        std::fs::remove_file(&ballast).unwrap();
+        let records = samples::records(3, 100);
+        append(&log, &records).await.unwrap();
+        expected.extend(records);
+        println!("round {round}: {} records", expected.len());
+    }
+}

@@ -62,7 +62,9 @@ struct Model {
 
 impl Model {
     fn head(&self) -> u64 {
-        self.acknowledged.last().map_or(0, EncodedFrame::last_offset)
+        self.acknowledged
+            .last()
+            .map_or(0, EncodedFrame::last_offset)
     }
 
     fn acknowledge(&mut self, batch: FrameBatch) {
@@ -75,7 +77,11 @@ impl Model {
         if let Some(batch) = self.in_flight.take()
             && head != self.head()
         {
-            assert_eq!(head, batch.new_head(0), "seed {seed}: a group is there in part");
+            assert_eq!(
+                head,
+                batch.new_head(0),
+                "seed {seed}: a group is there in part"
+            );
             self.acknowledge(batch);
         }
         assert_eq!(head, self.head(), "seed {seed}");

@@ -1,0 +1,200 @@
+//! `verify`, `rebuild`, `stats`: the store itself.
+
+use clap::Args;
+use indicatif::ProgressBar;
+
+use super::{
+    connect::Connection,
+    error::{CliError, Exit},
+    json::{self, Object},
+    output::{Out, Tone, Unit, progress},
+    pb,
+    text::{bytes_human, count, day_clock},
+};
+
+/// Check everything in the store
+///
+/// Reads all of the log and checks checksums, hash chains, revisions and large
+/// bodies, and that views and index agree. Exits with 0 only when all is sound.
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    /// Compare views and index with a rebuild too (slower)
+    #[arg(long)]
+    deep: bool,
+}
+
+/// Build the views and the search index anew from the log
+///
+/// The log is the truth: this loses nothing. Without an option, both.
+#[derive(Args, Debug)]
+pub struct RebuildArgs {
+    /// Only the views
+    #[arg(long)]
+    views: bool,
+    /// Only the search index
+    #[arg(long)]
+    index: bool,
+}
+
+/// Show the store in numbers
+#[derive(Args, Debug)]
+pub struct StatsArgs {}
+
+/// Verifies the store.
+///
+/// # Errors
+/// [`CliError::Outcome`] when something is not sound, and what the store or the
+/// output says.
+pub async fn verify(args: &VerifyArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let bar = progress("verify", None, Unit::Things);
+    let request = pb::VerifyRequest { deep: args.deep };
+    let mut answers = store.admin().verify(request).await?.into_inner();
+    let mut outcome = None;
+    while let Some(answer) = answers.message().await? {
+        match answer.item {
+            Some(pb::verify_response::Item::Progress(step)) => advance(&bar, &step),
+            Some(pb::verify_response::Item::Fault(fault)) => {
+                bar.suspend(|| print_fault(&fault, out))?;
+            }
+            Some(pb::verify_response::Item::Outcome(done)) => outcome = Some(done),
+            None => {}
+        }
+    }
+    bar.finish_and_clear();
+    let outcome = outcome.ok_or(CliError::Answer {
+        call: "Verify",
+        part: "outcome",
+    })?;
+    print_outcome(&outcome, out)?;
+    if outcome.sound {
+        return Ok(());
+    }
+    Err(CliError::Outcome {
+        what: format!("the store is damaged: {} faults", count(outcome.faults)),
+        hint: "faults in views or index go away with `treering rebuild`; for the log, restore a \
+               backup"
+            .into(),
+        exit: Exit::Damaged,
+    })
+}
+
+fn print_fault(fault: &pb::Fault, out: &mut Out) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json::verify_fault(fault))?);
+    }
+    let place = match (fault.conversation_id.is_empty(), fault.revision) {
+        (true, _) => fault.position.map_or(String::new(), |place| {
+            format!(" at offset {}", place.offset)
+        }),
+        (false, 0) => format!(" in {}", fault.conversation_id),
+        (false, revision) => format!(" in {} #{revision}", fault.conversation_id),
+    };
+    let part = out.paint.text(Tone::Bad, &fault.part);
+    Ok(out.line(format!("{part}{place}: {}", fault.message))?)
+}
+
+fn print_outcome(outcome: &pb::VerifyOutcome, out: &mut Out) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json::verify_outcome(outcome))?);
+    }
+    let word = if outcome.sound {
+        out.paint.text(Tone::Good, "sound")
+    } else {
+        out.paint.text(Tone::Bad, "not sound")
+    };
+    Ok(out.line(format!(
+        "{word}: {} events of {} conversations, {} large bodies checked",
+        count(outcome.events),
+        count(outcome.conversations),
+        count(outcome.blobs)
+    ))?)
+}
+
+fn advance(bar: &ProgressBar, step: &pb::Progress) {
+    if step.total > 0 {
+        bar.set_length(step.total);
+    }
+    bar.set_message(step.what.clone());
+    bar.set_position(step.done);
+}
+
+/// Rebuilds views and index.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn rebuild(
+    args: &RebuildArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let both = args.views == args.index;
+    let request = pb::RebuildRequest {
+        views: both || args.views,
+        index: both || args.index,
+    };
+    let bar = progress("rebuild", None, Unit::Things);
+    let mut answers = store.admin().rebuild(request).await?.into_inner();
+    let mut outcome = None;
+    while let Some(answer) = answers.message().await? {
+        match answer.item {
+            Some(pb::rebuild_response::Item::Progress(step)) => advance(&bar, &step),
+            Some(pb::rebuild_response::Item::Outcome(done)) => outcome = Some(done),
+            None => {}
+        }
+    }
+    bar.finish_and_clear();
+    let outcome = outcome.ok_or(CliError::Answer {
+        call: "Rebuild",
+        part: "outcome",
+    })?;
+    if out.json {
+        let mut object = Object::new();
+        object
+            .number("events", outcome.events)
+            .number("documents", outcome.documents);
+        return Ok(out.line(object.finish())?);
+    }
+    let events = count(outcome.events);
+    let documents = count(outcome.documents);
+    Ok(out.line(format!(
+        "Rebuilt from {events} events; {documents} documents in the index"
+    ))?)
+}
+
+/// Prints the numbers.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
+    if out.json {
+        return Ok(out.line(json::stats(&stats))?);
+    }
+    let row = |name: &str, value: String| format!("{name:<20} {value}");
+    let offset = |place: Option<pb::Position>| place.map_or(0, |place| place.offset);
+    for (name, value) in [
+        ("version", stats.version.clone()),
+        ("data folder", stats.data_dir.clone()),
+        ("up since", day_clock(stats.started_at.as_ref())),
+        ("conversations", count(stats.conversations)),
+        ("branches", count(stats.branches)),
+        ("events", count(stats.events)),
+        ("waiting approvals", count(stats.pending_approvals)),
+        ("indexed documents", count(stats.indexed_documents)),
+        ("log", bytes_human(stats.log_bytes)),
+        ("views", bytes_human(stats.views_bytes)),
+        ("index", bytes_human(stats.index_bytes)),
+        ("log segments", count(stats.log_segments)),
+        ("log head", count(offset(stats.head))),
+        ("views reached", count(offset(stats.views_reached))),
+        ("index reached", count(offset(stats.index_reached))),
+    ] {
+        out.line(row(name, value))?;
+    }
+    let mut kinds: Vec<_> = stats.events_by_kind.iter().collect();
+    kinds.sort_by_key(|(name, number)| (std::cmp::Reverse(**number), (*name).clone()));
+    for (name, number) in kinds {
+        out.line(row(&format!("  {name}"), count(*number)))?;
+    }
+    Ok(())
+}

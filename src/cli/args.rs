@@ -1,0 +1,161 @@
+//! The options that every command takes: which store, which namespace, which
+//! output.
+
+use std::{env, ffi::OsString, path::PathBuf};
+
+use clap::{Args, ValueEnum};
+use directories::ProjectDirs;
+
+use super::error::CliError;
+
+/// Environment variable with the default of `--data`.
+pub const DATA_ENV: &str = "TREERING_DATA";
+/// Environment variable with the default of `--server`.
+pub const SERVER_ENV: &str = "TREERING_SERVER";
+
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Work on the store in this folder, in this process
+    ///
+    /// Default: $TREERING_DATA, else the platform's data folder.
+    #[arg(long, global = true, value_name = "DIR", conflicts_with = "server")]
+    #[arg(help_heading = "Store")]
+    pub data: Option<PathBuf>,
+    /// Work through the server at this address, for example http://127.0.0.1:7171
+    ///
+    /// Default: $TREERING_SERVER, if it is set and --data is not given.
+    #[arg(long, global = true, value_name = "URL", help_heading = "Store")]
+    pub server: Option<String>,
+    /// The tenant: nothing of one namespace can be seen from another
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
+    #[arg(env = "TREERING_NAMESPACE", default_value = "default")]
+    pub namespace: String,
+    /// Print JSON, one object a line
+    #[arg(long, global = true, help_heading = "Output")]
+    pub json: bool,
+    /// When to use colour
+    #[arg(long, global = true, value_name = "WHEN", help_heading = "Output")]
+    #[arg(value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+}
+
+/// When to use colour.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Color {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Where the store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A folder, opened in this process.
+    Data(PathBuf),
+    /// A server, by its URL.
+    Server(String),
+}
+
+impl Common {
+    /// The store that this command works on.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] when no folder was given and the platform has none.
+    pub fn target(&self) -> Result<Target, CliError> {
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty());
+        self.target_from(set(SERVER_ENV), set(DATA_ENV))
+    }
+
+    /// The folder of `--data` or its defaults, whatever `--server` says.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] when no folder was given and the platform has none.
+    pub fn data_dir(&self) -> Result<PathBuf, CliError> {
+        let from_env = env::var_os(DATA_ENV).filter(|value| !value.is_empty());
+        self.data
+            .clone()
+            .or(from_env.map(PathBuf::from))
+            .map_or_else(platform_data_dir, Ok)
+    }
+
+    fn target_from(
+        &self,
+        server_env: Option<OsString>,
+        data_env: Option<OsString>,
+    ) -> Result<Target, CliError> {
+        if let Some(dir) = &self.data {
+            return Ok(Target::Data(dir.clone()));
+        }
+        if let Some(url) = &self.server {
+            return Ok(Target::Server(with_scheme(url)));
+        }
+        if let Some(url) = server_env {
+            return Ok(Target::Server(with_scheme(&url.to_string_lossy())));
+        }
+        match data_env {
+            Some(dir) => Ok(Target::Data(dir.into())),
+            None => platform_data_dir().map(Target::Data),
+        }
+    }
+}
+
+fn with_scheme(url: &str) -> String {
+    if url.contains("://") {
+        url.to_owned()
+    } else {
+        format!("http://{url}")
+    }
+}
+
+fn platform_data_dir() -> Result<PathBuf, CliError> {
+    ProjectDirs::from("", "", "treering")
+        .map(|dirs| dirs.data_dir().to_owned())
+        .ok_or_else(|| CliError::Usage {
+            what: "this account has no home folder to keep a store in".into(),
+            hint: "name a folder with --data DIR or TREERING_DATA".into(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common(data: Option<&str>, server: Option<&str>) -> Common {
+        Common {
+            data: data.map(PathBuf::from),
+            server: server.map(str::to_owned),
+            namespace: "default".into(),
+            json: false,
+            color: Color::Auto,
+        }
+    }
+
+    /// Someone with TREERING_SERVER in the profile types `--data x`: what was
+    /// typed must win over what is in the environment.
+    #[test]
+    fn what_is_typed_wins_over_the_environment() {
+        let server = || Some(OsString::from("far:1"));
+        let data = || Some(OsString::from("/env"));
+        let target = |c: Common, s, d| c.target_from(s, d).ok();
+        assert_eq!(
+            target(common(Some("/x"), None), server(), data()),
+            Some(Target::Data("/x".into()))
+        );
+        assert_eq!(
+            target(common(None, Some("http://near:1")), server(), data()),
+            Some(Target::Server("http://near:1".into()))
+        );
+        assert_eq!(
+            target(common(None, None), server(), data()),
+            Some(Target::Server("http://far:1".into()))
+        );
+        assert_eq!(
+            target(common(None, None), None, data()),
+            Some(Target::Data("/env".into()))
+        );
+    }
+}

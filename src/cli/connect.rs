@@ -1,0 +1,211 @@
+//! The way to a store. Commands always speak gRPC: to a server over the
+//! network, or to the engine in this process through a pipe in memory. So
+//! `--data` and `--server` give the same output by construction.
+
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::{io::DuplexStream, sync::mpsc};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{
+    Request, Status,
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::{Channel, Endpoint},
+};
+
+use super::{
+    args::{Common, Target},
+    embedded::Embedded,
+    error::CliError,
+    pb,
+};
+
+/// Metadata that names the tenant.
+const NAMESPACE_METADATA: &str = "treering-namespace";
+/// How long to wait for a server to answer the door.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes in flight on a stream: large results should not wait for windows.
+const WINDOW_BYTES: u32 = 4 << 20;
+/// Capacity of the in-memory pipe, each way.
+const PIPE_BYTES: usize = 1 << 20;
+/// Largest answer that is read: the server bounds what it sends.
+const ANSWER_BYTES_MAX: usize = usize::MAX;
+
+/// The transport that the generated clients use.
+pub type Transport = InterceptedService<Channel, Tag>;
+
+/// Puts the namespace on every request.
+#[derive(Clone, Debug)]
+pub struct Tag(MetadataValue<Ascii>);
+
+impl Interceptor for Tag {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request
+            .metadata_mut()
+            .insert(NAMESPACE_METADATA, self.0.clone());
+        Ok(request)
+    }
+}
+
+/// A store that answers.
+#[derive(Debug)]
+pub struct Connection {
+    channel: Channel,
+    tag: Tag,
+    embedded: Option<Embedded>,
+}
+
+impl Connection {
+    /// Connects to the store that the options name.
+    ///
+    /// # Errors
+    /// [`CliError::Connect`] when no server answers, [`CliError::Locked`] when
+    /// another process holds the folder, [`CliError::Open`] when it cannot be
+    /// opened.
+    pub async fn open(common: &Common) -> Result<Self, CliError> {
+        match common.target()? {
+            Target::Server(url) => Self::to_server(&url, &common.namespace).await,
+            Target::Data(dir) => {
+                let (client, server) = pipes();
+                let embedded = Embedded::start(&dir, None, server).await?;
+                Ok(Self {
+                    channel: through_pipe(client).await?,
+                    tag: tag(&common.namespace)?,
+                    embedded: Some(embedded),
+                })
+            }
+        }
+    }
+
+    /// Connects to a server by its URL.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] when the URL is none; [`CliError::Connect`] when
+    /// nothing answers.
+    pub async fn to_server(url: &str, namespace: &str) -> Result<Self, CliError> {
+        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| CliError::Usage {
+            what: format!("`{url}` is not the address of a server"),
+            hint: "give it as http://HOST:PORT, for example http://127.0.0.1:7171".into(),
+        })?;
+        let channel = tuned(endpoint)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .connect()
+            .await
+            .map_err(|error| CliError::Connect {
+                url: url.to_owned(),
+                cause: innermost(&error),
+            })?;
+        Ok(Self {
+            channel,
+            tag: tag(namespace)?,
+            embedded: None,
+        })
+    }
+
+    /// Ends the connection. When the engine ran in this process, waits until it
+    /// has finished what it took.
+    ///
+    /// # Errors
+    /// [`CliError::Outcome`] when the engine in this process ended badly.
+    pub async fn close(self) -> Result<(), CliError> {
+        drop(self.channel);
+        match self.embedded {
+            Some(embedded) => embedded.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn events(&self) -> pb::events_client::EventsClient<Transport> {
+        pb::events_client::EventsClient::new(self.transport())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// Conversations and branches.
+    #[must_use]
+    pub fn conversations(&self) -> pb::conversations_client::ConversationsClient<Transport> {
+        pb::conversations_client::ConversationsClient::new(self.transport())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// Tool calls.
+    #[must_use]
+    pub fn tools(&self) -> pb::tools_client::ToolsClient<Transport> {
+        pb::tools_client::ToolsClient::new(self.transport())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// Search.
+    #[must_use]
+    pub fn search(&self) -> pb::search_client::SearchClient<Transport> {
+        pb::search_client::SearchClient::new(self.transport())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// The store itself.
+    #[must_use]
+    pub fn admin(&self) -> pb::admin_client::AdminClient<Transport> {
+        pb::admin_client::AdminClient::new(self.transport())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    fn transport(&self) -> Transport {
+        InterceptedService::new(self.channel.clone(), self.tag.clone())
+    }
+}
+
+fn tag(namespace: &str) -> Result<Tag, CliError> {
+    let unusable = |cause: String| CliError::Usage {
+        what: cause,
+        hint: "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -".into(),
+    };
+    crate::domain::Namespace::new(namespace).map_err(|error| unusable(error.to_string()))?;
+    let value = MetadataValue::try_from(namespace).map_err(|error| unusable(error.to_string()))?;
+    Ok(Tag(value))
+}
+
+fn tuned(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES)
+}
+
+/// The server's ends of the in-memory pipes, as a listener would give them.
+type Incoming = UnboundedReceiverStream<std::io::Result<DuplexStream>>;
+type Dial = mpsc::UnboundedSender<std::io::Result<DuplexStream>>;
+
+fn pipes() -> (Dial, Incoming) {
+    let (dial, incoming) = mpsc::unbounded_channel();
+    (dial, UnboundedReceiverStream::new(incoming))
+}
+
+async fn through_pipe(dial: Dial) -> Result<Channel, CliError> {
+    let connector = tower::service_fn(move |_| {
+        let dial = dial.clone();
+        async move {
+            let (near, far) = tokio::io::duplex(PIPE_BYTES);
+            dial.send(Ok(far))
+                .map_err(|_| std::io::Error::from(std::io::ErrorKind::ConnectionRefused))?;
+            Ok::<_, std::io::Error>(TokioIo::new(near))
+        }
+    });
+    tuned(Endpoint::from_static("http://in-process"))
+        .connect_with_connector(connector)
+        .await
+        .map_err(|error| CliError::Connect {
+            url: "in-process".into(),
+            cause: innermost(&error),
+        })
+}
+
+/// What really happened: transports wrap it several times.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,135 @@
+//! `demo`: a server with a real conversation in it, in one command.
+//!
+//! [`agent`] is the script, [`tools`] what it runs, [`author`] how it writes over
+//! gRPC, [`tour`] what the user reads.
+
+mod agent;
+mod author;
+mod tools;
+mod tour;
+
+use std::{
+    env,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+
+use super::{
+    args::Common,
+    connect::Connection,
+    error::CliError,
+    output::{Out, Tone},
+    serve::{Served, bind_or_any, listen_default, stop_signal},
+};
+use tour::Reach;
+
+/// Where the demo keeps its store, unless `--data` says otherwise.
+const DEMO_DATA: &str = ".treering-demo";
+
+/// A tour: a server with a real agent conversation in it
+///
+/// Makes a store in ./.treering-demo (or --data DIR), starts a server, and lets
+/// a small scripted agent work in the folder that you stand in. Its tools really
+/// run, and only read. Then it shows what was kept, and serves until Ctrl-C.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering demo                     the tour, then serves until Ctrl-C
+  treering demo --exit              the tour alone
+  treering demo --claude-code      over your own Claude Code sessions")]
+pub struct DemoArgs {
+    /// Stop after the tour
+    #[arg(long)]
+    exit: bool,
+    /// Import your own Claude Code sessions, and tour these
+    #[arg(long)]
+    claude_code: bool,
+    /// Where to serve; another free port is taken when this one is not
+    #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
+    listen: SocketAddr,
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// What the store, the network or the output says.
+pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+    let dir = common
+        .data
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(DEMO_DATA));
+    let (listener, moved) = bind_or_any(args.listen).await?;
+    if moved {
+        out.line(format!("{} is taken: using a free port.", args.listen))?;
+    }
+    let served = Served::start(&dir, listener).await?;
+    let toured = tour(args, common, &served, &dir, out).await;
+    let shown = out.flush();
+    if toured.is_ok() && shown.is_ok() && !args.exit {
+        stop_signal().await;
+    }
+    let stopped = served.stop().await;
+    toured?;
+    shown?;
+    stopped
+}
+
+async fn tour(
+    args: &DemoArgs,
+    common: &Common,
+    served: &Served,
+    dir: &Path,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let store = Connection::to_server(&served.url(), &common.namespace).await?;
+    let paint = out.paint;
+    out.line(format!(
+        "Serving {} at {} (gRPC, with reflection)",
+        dir.display(),
+        paint.text(Tone::Name, served.url())
+    ))?;
+    let reach = Reach {
+        command: command_typed(),
+        store: if args.exit {
+            format!("--data {}", quoted(dir))
+        } else {
+            format!("--server {}", served.url())
+        },
+    };
+    scripted(&store, &reach, out).await?;
+    if !args.exit {
+        out.line("")?;
+        out.line("Still serving. Open a second terminal for these; Ctrl-C here ends it.")?;
+    }
+    store.close().await
+}
+
+async fn scripted(store: &Connection, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+    let folder = env::current_dir().map_err(|cause| CliError::ReadFile {
+        path: PathBuf::from("."),
+        cause,
+    })?;
+    let story = agent::work(store, &folder).await?;
+    tour::story(&story, out)?;
+    tour::search(&story.word, &story.conversation, store, out).await?;
+    tour::diff(&story, store, out).await?;
+    tour::next_commands(&story, reach, out)
+}
+
+/// The command as the user can type it again.
+fn command_typed() -> String {
+    env::args()
+        .next()
+        .filter(|command| !command.is_empty())
+        .unwrap_or_else(|| "treering".into())
+}
+
+fn quoted(dir: &Path) -> String {
+    let text = dir.display().to_string();
+    let plain = text
+        .chars()
+        .all(|c| c.is_alphanumeric() || "/._-:\\".contains(c));
+    if plain { text } else { format!("'{text}'") }
+}

@@ -1,0 +1,167 @@
+//! What the demo prints: what was done, what can be found in it, and the exact
+//! commands to try next.
+
+use super::{
+    super::{
+        connect::Connection,
+        error::CliError,
+        output::{Out, Tone},
+        pb,
+        text::{count, first_line, printable},
+    },
+    agent::{OTHER_WAY, Story},
+};
+
+/// Hits that the tour shows.
+const HITS: u32 = 3;
+
+/// How the user reaches the store after the tour.
+#[derive(Debug)]
+pub struct Reach {
+    /// The command as the user typed it.
+    pub command: String,
+    /// `--server URL` or `--data DIR`.
+    pub store: String,
+}
+
+impl Reach {
+    fn line(&self, rest: &str) -> String {
+        format!("  {} {} {rest}", self.command, self.store)
+    }
+}
+
+/// Prints the agent's story.
+///
+/// # Errors
+/// What the output says.
+pub fn story(story: &Story, out: &mut Out) -> Result<(), CliError> {
+    let paint = out.paint;
+    out.line("")?;
+    out.line(paint.text(
+        Tone::Strong,
+        "What the agent did (its tools really ran here)",
+    ))?;
+    let width = out.width.saturating_sub(10);
+    for (revision, what) in &story.steps {
+        let place = paint.text(Tone::Name, format!("{:>6}", format!("#{revision}")));
+        out.line(format!("{place}  {}", first_line(what, width)))?;
+    }
+    Ok(())
+}
+
+/// Searches, and prints the best hits.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn search(
+    query: &str,
+    conversation: &str,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let paint = out.paint;
+    let head = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
+    let request = pb::SearchRequest {
+        query: query.to_owned(),
+        limit: HITS,
+        conversation_id: conversation.to_owned(),
+        at_least: head.head,
+        ..Default::default()
+    };
+    let answer = store.search().search(request).await?.into_inner();
+    out.line("")?;
+    out.line(paint.text(
+        Tone::Strong,
+        format!("Searching for {query} in all that its tools returned and that was said"),
+    ))?;
+    for hit in &answer.hits {
+        let tool = if hit.tool.is_empty() {
+            "message"
+        } else {
+            &hit.tool
+        };
+        let place = paint.text(Tone::Name, format!("{:>6}", format!("#{}", hit.revision)));
+        out.line(format!(
+            "{place}  {} on {}, line {}: {}",
+            paint.text(Tone::Tool, tool),
+            hit.branch,
+            hit.line,
+            first_line(&printable(&hit.snippet), out.width.saturating_sub(40))
+        ))?;
+    }
+    if answer.hits.is_empty() {
+        out.line("        nothing found")?;
+    }
+    Ok(())
+}
+
+/// Compares the two branches.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn diff(story: &Story, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let request = pb::DiffRequest {
+        conversation_id: story.conversation.clone(),
+        left_branch: "main".into(),
+        right_branch: OTHER_WAY.into(),
+        headers_only: true,
+        limit: 0,
+    };
+    let diff = store.conversations().diff(request).await?.into_inner();
+    let paint = out.paint;
+    out.line("")?;
+    out.line(paint.text(Tone::Strong, "Comparing the branches"))?;
+    out.line(format!(
+        "        both share everything up to #{}; then main has {} events of its own, {OTHER_WAY} {}",
+        diff.ancestor_revision,
+        count(diff.left.len() as u64),
+        count(diff.right.len() as u64)
+    ))?;
+    Ok(())
+}
+
+/// Prints the commands to try next on the scripted conversation.
+///
+/// # Errors
+/// What the output says.
+pub fn next_commands(story: &Story, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+    let id = &story.conversation;
+    heading(out)?;
+    for rest in [
+        format!("show {id}"),
+        format!("log {id} --branch {OTHER_WAY}"),
+        format!("replay {id} --speed 1"),
+        format!("diff {id} main {OTHER_WAY}"),
+        format!("fork {id} --at {} --name my-way", story.fork_revision),
+        format!("search -k 5 --tool read_file {}", story.word),
+        "ls --json".to_owned(),
+    ] {
+        out.line(reach.line(&rest))?;
+    }
+    Ok(())
+}
+
+/// Prints the commands to try next on conversations that were imported.
+///
+/// # Errors
+/// What the output says.
+pub fn next_for_imported(conversation: &str, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+    heading(out)?;
+    for rest in [
+        "ls --limit 20".to_owned(),
+        format!("show {conversation}"),
+        format!("log {conversation} --reverse --limit 20"),
+        "search -k 5 --failed error".to_owned(),
+        "stats".to_owned(),
+    ] {
+        out.line(reach.line(&rest))?;
+    }
+    Ok(())
+}
+
+fn heading(out: &mut Out) -> Result<(), CliError> {
+    let heading = out.paint.text(Tone::Strong, "Try next");
+    out.line("")?;
+    out.line(heading)?;
+    Ok(())
+}

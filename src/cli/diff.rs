@@ -1,0 +1,126 @@
+//! `diff`: what two branches have in common, and what each did then.
+
+use clap::Args;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json::{self, Object},
+    output::{Out, Paint, Tone},
+    pb,
+    text::{EventText, count, event_lines},
+};
+
+/// Lines of content of one event that are shown without `--full`.
+const LINES: usize = 6;
+
+/// Compare two branches: where they part, then what each of them did
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering diff CONVERSATION main retry
+  treering diff CONVERSATION main retry --json | jq -r '.side + \" \" + .event.kind'")]
+pub struct DiffArgs {
+    /// The conversation: its UUID, or its id at its source
+    conversation: String,
+    /// One branch
+    left: String,
+    /// The other branch
+    right: String,
+    /// At most so many events a side
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    limit: u32,
+    /// Show contents whole, however long
+    #[arg(long)]
+    full: bool,
+}
+
+/// Prints the difference.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: &DiffArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let request = pb::DiffRequest {
+        conversation_id: args.conversation.clone(),
+        left_branch: args.left.clone(),
+        right_branch: args.right.clone(),
+        headers_only: false,
+        limit: args.limit,
+    };
+    let diff = store.conversations().diff(request).await?.into_inner();
+    if out.json {
+        return print_json(&diff, out);
+    }
+    let paint = out.paint;
+    if diff.ancestor_revision == 0 {
+        out.line("They share no event.")?;
+    } else {
+        out.line(format!(
+            "Both share everything up to {}",
+            paint.text(Tone::Name, format!("#{}", diff.ancestor_revision))
+        ))?;
+    }
+    let how = EventText::new(out, LINES, args.full);
+    side(&args.left, Mark('<', Tone::Bad), &diff.left, how, out)?;
+    side(&args.right, Mark('>', Tone::Good), &diff.right, how, out)?;
+    if diff.truncated {
+        out.line("")?;
+        out.line(paint.text(
+            Tone::Dim,
+            "There is more: raise --limit, or use `treering log`.",
+        ))?;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+struct Mark(char, Tone);
+
+fn side(
+    name: &str,
+    mark: Mark,
+    events: &[pb::Event],
+    how: EventText,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let paint: Paint = out.paint;
+    let events_count = count(events.len() as u64);
+    out.line("")?;
+    out.line(paint.text(
+        Tone::Strong,
+        format!("{name}: {events_count} events of its own"),
+    ))?;
+    let sign = paint.text(mark.1, mark.0);
+    for event in events {
+        for line in event_lines(event, how) {
+            out.line(format!("{sign} {line}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn print_json(diff: &pb::DiffResponse, out: &mut Out) -> Result<(), CliError> {
+    let mut ancestor = Object::new();
+    ancestor
+        .string("side", "ancestor")
+        .string("conversation", &diff.ancestor_conversation_id)
+        .number("revision", diff.ancestor_revision)
+        .boolean("truncated", diff.truncated);
+    out.line(ancestor.finish())?;
+    for (side, events) in [("left", &diff.left), ("right", &diff.right)] {
+        for event in events {
+            let mut object = Object::new();
+            object
+                .string("side", side)
+                .raw("event", &json::event(event));
+            out.line(object.finish())?;
+        }
+    }
+    Ok(())
+}

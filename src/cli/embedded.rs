@@ -1,0 +1,115 @@
+//! The engine in this process, served on whatever connections come in: a pipe
+//! in memory, or a network listener.
+
+use std::{io, path::Path, time::Duration};
+
+use futures::Stream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::oneshot,
+    task::JoinHandle,
+};
+use tonic::transport::server::Connected;
+
+use super::error::{CliError, Exit};
+use crate::{
+    engine::{Engine, OpenError, OpenOptions},
+    server::{self, ServeError, ServeOptions},
+};
+
+/// How long calls of others may go on after the end was asked for.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// An engine that runs in this process.
+#[derive(Debug)]
+pub struct Embedded {
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Embedded {
+    /// Opens the folder and serves it on these connections. `address` is what
+    /// another process is told that wants the folder too.
+    ///
+    /// # Errors
+    /// [`CliError::Locked`] and [`CliError::Open`].
+    pub async fn start<I, C>(
+        dir: &Path,
+        address: Option<String>,
+        incoming: I,
+    ) -> Result<Self, CliError>
+    where
+        I: Stream<Item = io::Result<C>> + Send + 'static,
+        C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    {
+        let engine = Engine::open(OpenOptions::new(dir)).await.map_err(refused)?;
+        if let Some(address) = address {
+            engine.announce(&address);
+        }
+        let (stop, stopped) = oneshot::channel();
+        // A sender that is gone ends the serving too.
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        let options = ServeOptions {
+            grace: GRACE,
+            ..ServeOptions::default()
+        };
+        let serving = tokio::spawn(server::serve_on(engine, incoming, shutdown, options));
+        Ok(Self { stop, serving })
+    }
+
+    /// Finishes what was taken, and closes the store.
+    ///
+    /// # Errors
+    /// [`CliError::Outcome`] when the server ended badly.
+    pub async fn stop(self) -> Result<(), CliError> {
+        // It may have ended by itself: then there is nobody to tell.
+        let _ = self.stop.send(());
+        let why = match self.serving.await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        Err(CliError::Outcome {
+            what: format!("the engine ended badly: {why}"),
+            hint: "what was acknowledged is safe; run `treering verify` to be sure".into(),
+            exit: Exit::Failed,
+        })
+    }
+}
+
+fn refused(error: OpenError) -> CliError {
+    let cause = error.to_string();
+    let (path, exit) = match error {
+        OpenError::Locked {
+            path,
+            holder,
+            address,
+        } => {
+            return CliError::Locked {
+                dir: path,
+                holder,
+                server: address.map(|address| with_scheme(&address)),
+            };
+        }
+        OpenError::Damaged { path, .. } => (path, Exit::Damaged),
+        OpenError::ReadOnly { path } => (path, Exit::Unavailable),
+        OpenError::NewerFormat { path, .. } | OpenError::Failed { path, .. } => {
+            (path, Exit::Failed)
+        }
+    };
+    CliError::Open {
+        dir: path,
+        cause,
+        exit,
+    }
+}
+
+fn with_scheme(address: &str) -> String {
+    if address.contains("://") {
+        address.to_owned()
+    } else {
+        format!("http://{address}")
+    }
+}

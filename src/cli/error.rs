@@ -1,0 +1,320 @@
+//! What can go wrong in a command, what the user reads about it, and the exit
+//! code that a script sees. Not here: the texts of the engine's own refusals;
+//! they come with the gRPC status.
+
+use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+/// Exit codes, for `--help`.
+pub const EXIT_CODES_HELP: &str = "\
+Exit codes:
+  0  it worked
+  1  it failed
+  2  the command line (or a query, id or name in it) cannot be understood
+  3  there is no such conversation, branch, call or revision
+  4  refused: a rule or an expected revision stands against it
+  5  the store is locked by another process, or the server cannot be reached
+  6  the store is damaged";
+
+/// How a command ended, as scripts see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Something failed.
+    Failed = 1,
+    /// The command line cannot be understood.
+    Usage = 2,
+    /// What was named does not exist.
+    NotFound = 3,
+    /// A rule stands against it.
+    Refused = 4,
+    /// The store cannot be reached.
+    Unavailable = 5,
+    /// The store is damaged.
+    Damaged = 6,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The reader of our output went away (`| head`). Not an error to the user.
+    #[error("the reader of the output went away")]
+    OutputClosed,
+    /// Our output could not be written.
+    #[error("cannot write the output: {0}")]
+    Output(#[source] io::Error),
+    /// The server, or the engine in this process, said no.
+    #[error("{}", .0.message())]
+    Status(Box<Status>),
+    /// Nothing answers at the server's address.
+    #[error("cannot reach the server at {url}: {cause}")]
+    Connect {
+        /// Where we looked.
+        url: String,
+        /// What the transport says.
+        cause: String,
+    },
+    /// Another process has the data folder open.
+    #[error("the data folder {} is in use by {holder}", .dir.display())]
+    Locked {
+        /// The folder.
+        dir: PathBuf,
+        /// Who holds it.
+        holder: String,
+        /// The holder's gRPC address, if it serves.
+        server: Option<String>,
+    },
+    /// The data folder could not be opened.
+    #[error("{cause}")]
+    Open {
+        /// The folder.
+        dir: PathBuf,
+        /// What the engine says.
+        cause: String,
+        /// What a script sees.
+        exit: Exit,
+    },
+    /// This address is taken, or not ours.
+    #[error("cannot listen on {addr}: {cause}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// A file could not be read.
+    #[error("cannot read {}: {cause}", .path.display())]
+    ReadFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// The answer lacks a part that this command needs.
+    #[error("the server's answer to {call} lacks its {part}")]
+    Answer {
+        /// The call.
+        call: &'static str,
+        /// What is missing or cannot be read.
+        part: &'static str,
+    },
+    /// Something that the command line names is not there.
+    #[error("{what}")]
+    NotFound {
+        /// What is missing.
+        what: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The command line says something that cannot be.
+    #[error("{what}")]
+    Usage {
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The command ran, and its outcome is a failure.
+    #[error("{what}")]
+    Outcome {
+        /// What came out.
+        what: String,
+        /// What to do.
+        hint: String,
+        /// What a script sees.
+        exit: Exit,
+    },
+}
+
+impl From<Status> for CliError {
+    fn from(status: Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::OutputClosed
+        } else {
+            Self::Output(error)
+        }
+    }
+}
+
+impl CliError {
+    /// The exit code that scripts see.
+    #[must_use]
+    pub fn exit(&self) -> ExitCode {
+        match self {
+            Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Status(status) => status_exit(status.code()).into(),
+            Self::Connect { .. } | Self::Locked { .. } => Exit::Unavailable.into(),
+            Self::Open { exit, .. } | Self::Outcome { exit, .. } => (*exit).into(),
+            Self::NotFound { .. } => Exit::NotFound.into(),
+            Self::Usage { .. } => Exit::Usage.into(),
+            Self::Output(_) | Self::Listen { .. } | Self::ReadFile { .. } | Self::Answer { .. } => {
+                Exit::Failed.into()
+            }
+        }
+    }
+
+    /// One line on what to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            Self::OutputClosed | Self::Output(_) => return None,
+            Self::Status(status) => return status_hint(status),
+            Self::Connect { .. } => "start one with `treering serve`, or give --data DIR instead \
+                                     of --server (or unset TREERING_SERVER)"
+                .into(),
+            Self::Locked {
+                server: Some(url), ..
+            } => format!("talk to the server that holds it: add `--server {url}`"),
+            Self::Locked { server: None, .. } => {
+                "wait until that process has ended, or work on another folder with --data".into()
+            }
+            Self::Open { exit, dir, .. } => match exit {
+                Exit::Damaged => "keep a copy of the folder, then restore a backup".into(),
+                _ => format!(
+                    "check {} and its permissions, or name another folder with --data",
+                    dir.display()
+                ),
+            },
+            Self::Listen { .. } => {
+                "choose another address with --listen (port 0 takes any free one)".into()
+            }
+            Self::ReadFile { .. } => "check the path and its permissions".into(),
+            Self::Answer { .. } => {
+                "the server may be of another version: compare `treering --version` there and here"
+                    .into()
+            }
+            Self::NotFound { hint, .. } | Self::Usage { hint, .. } | Self::Outcome { hint, .. } => {
+                hint.clone()
+            }
+        };
+        Some(text)
+    }
+}
+
+/// The exit code for a status. One place, every code named.
+#[must_use]
+pub fn status_exit(code: Code) -> Exit {
+    match code {
+        Code::NotFound => Exit::NotFound,
+        Code::InvalidArgument | Code::OutOfRange => Exit::Usage,
+        Code::AlreadyExists
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::PermissionDenied
+        | Code::Unauthenticated => Exit::Refused,
+        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => Exit::Unavailable,
+        Code::DataLoss => Exit::Damaged,
+        Code::Ok | Code::Cancelled | Code::Unknown | Code::Unimplemented | Code::Internal => {
+            Exit::Failed
+        }
+    }
+}
+
+/// What to do about a status: what it says itself, else what its code suggests.
+fn status_hint(status: &Status) -> Option<String> {
+    if let Some(hint) = hint_in_details(status) {
+        return Some(hint);
+    }
+    let text = match status.code() {
+        Code::NotFound => "`treering ls` lists the conversations, `treering show` their branches",
+        Code::AlreadyExists => "take another name or id, or append to the one that is there",
+        Code::FailedPrecondition | Code::Aborted => {
+            "look at the branch as it is now with `treering log`, then try again"
+        }
+        Code::InvalidArgument | Code::OutOfRange => "see --help for what is expected",
+        Code::ResourceExhausted => "the store is busy: try again in a moment",
+        Code::Unavailable => "check that the server runs and that the address is right",
+        Code::DeadlineExceeded => "try again, or look at the server's load",
+        Code::DataLoss => "run `treering verify` to see what is damaged",
+        Code::Unimplemented => "the server is older than this command: update it",
+        _ => return None,
+    };
+    Some(text.into())
+}
+
+fn hint_in_details(status: &Status) -> Option<String> {
+    let details = status.get_error_details();
+    let bad_request = details.bad_request().and_then(|bad| {
+        let violation = bad.field_violations.first()?;
+        (!violation.description.is_empty())
+            .then(|| format!("{}: {}", violation.field, violation.description))
+    });
+    let precondition = details.precondition_failure().and_then(|failure| {
+        let violation = failure.violations.first()?;
+        (!violation.description.is_empty()).then(|| violation.description.clone())
+    });
+    let retry = details.retry_info().and_then(|retry| {
+        let delay = retry.retry_delay?;
+        Some(format!("try again in {:.1} s", delay.as_secs_f32()))
+    });
+    // A detail that only repeats the message teaches nothing.
+    bad_request
+        .or(precondition)
+        .or(retry)
+        .filter(|hint| !hint.contains(status.message()) && !status.message().contains(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    /// A script tells "not there" from "refused" by the exit code alone: each
+    /// status must keep its own.
+    #[test]
+    fn statuses_keep_their_exit_codes() {
+        for (code, exit) in [
+            (Code::NotFound, Exit::NotFound),
+            (Code::InvalidArgument, Exit::Usage),
+            (Code::FailedPrecondition, Exit::Refused),
+            (Code::Aborted, Exit::Refused),
+            (Code::Unavailable, Exit::Unavailable),
+            (Code::DataLoss, Exit::Damaged),
+            (Code::Internal, Exit::Failed),
+        ] {
+            assert_eq!(status_exit(code), exit, "{code:?}");
+        }
+    }
+
+    /// `treering log | head` must not print an error when head has had enough.
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let error = CliError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(matches!(error, CliError::OutputClosed));
+        assert_eq!(error.hint(), None);
+    }
+
+    /// The server knows best what to do: its own words win over ours, unless
+    /// they only repeat the message.
+    #[test]
+    fn hints_in_the_details_win() {
+        let mut details = ErrorDetails::new();
+        details.add_bad_request_violation("query", "close the quotation mark");
+        let status = Status::with_error_details(Code::InvalidArgument, "bad query", details);
+        assert_eq!(
+            CliError::from(status).hint().as_deref(),
+            Some("query: close the quotation mark")
+        );
+        let bare = Status::not_found("no conversation abc");
+        assert!(
+            CliError::from(bare)
+                .hint()
+                .is_some_and(|h| h.contains("ls"))
+        );
+    }
+}

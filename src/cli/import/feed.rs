@@ -1,0 +1,168 @@
+//! Reads files and converts what they hold, on a thread of its own: reading,
+//! decompressing and converting go on while the store writes.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use indicatif::ProgressBar;
+use tokio::sync::mpsc;
+
+use super::Format;
+use crate::{
+    codec::{envelope::new_event_to_pb, pb},
+    importer::{self, ImportedConversation, openai_chat, source::LineSource},
+};
+
+/// Conversations that wait for the store.
+const WAITING_MAX: usize = 32;
+/// Events of one append: a large conversation takes several.
+const BATCH_EVENTS_MAX: usize = 4_000;
+/// Bytes of one append.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// Where something was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The file, as it was named.
+    pub file: String,
+    /// The line, from 1; 0: the file as a whole.
+    pub line: u64,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.file),
+            line => write!(f, "{}:{line}", self.file),
+        }
+    }
+}
+
+/// A conversation, ready to be appended.
+#[derive(Debug)]
+pub struct Ready {
+    /// Where it was found.
+    pub origin: Origin,
+    /// What it holds.
+    pub imported: ImportedConversation,
+    /// The same as appends, to be made one after the other.
+    pub batches: Vec<Vec<pb::NewEvent>>,
+    /// About how much memory it takes, in bytes.
+    pub bytes: usize,
+}
+
+/// What reading brings.
+#[derive(Debug)]
+pub enum Found {
+    /// A conversation.
+    Conversation(Box<Ready>),
+    /// A line that is none.
+    BadLine(Origin, String),
+    /// A file that cannot be read, or not to its end.
+    BadFile(Origin, String),
+}
+
+/// Conversations as they are read.
+#[derive(Debug)]
+pub struct Feed {
+    found: mpsc::Receiver<Found>,
+}
+
+impl Feed {
+    /// Starts to read the files, one after the other.
+    #[must_use]
+    pub fn start(format: Format, files: Vec<PathBuf>, bar: ProgressBar) -> Self {
+        let (to, found) = mpsc::channel(WAITING_MAX);
+        // It ends with the files, or when nobody listens any more.
+        thread::spawn(move || {
+            for file in &files {
+                let read = match format {
+                    Format::OpenaiChat => openai_chat_file(file, &bar, &to),
+                };
+                if read.is_err() {
+                    return;
+                }
+            }
+        });
+        Self { found }
+    }
+
+    /// What comes next; none at the end.
+    pub async fn next(&mut self) -> Option<Found> {
+        self.found.recv().await
+    }
+}
+
+/// Nobody listens any more.
+struct Gone;
+
+type Sender = mpsc::Sender<Found>;
+
+fn send(to: &Sender, found: Found) -> Result<(), Gone> {
+    to.blocking_send(found).map_err(|_| Gone)
+}
+
+fn name(file: &Path) -> String {
+    if file.as_os_str() == "-" {
+        "(standard input)".into()
+    } else {
+        file.display().to_string()
+    }
+}
+
+fn openai_chat_file(file: &Path, bar: &ProgressBar, to: &Sender) -> Result<(), Gone> {
+    let file_name = name(file);
+    let origin = |line| Origin {
+        file: file_name.clone(),
+        line,
+    };
+    let counted = bar.clone();
+    let lines = match LineSource::open(file, move |bytes| counted.inc(bytes)) {
+        Ok(lines) => lines,
+        Err(error) => return send(to, Found::BadFile(origin(0), error.to_string())),
+    };
+    for (number, line) in lines {
+        let origin = origin(number);
+        let found = match line {
+            Ok(line) => match openai_chat::import_line(&line) {
+                Ok(imported) => ready(origin, imported),
+                Err(fault) => Found::BadLine(origin, fault.to_string()),
+            },
+            Err(fault @ importer::source::LineFault::TooLong { .. }) => {
+                Found::BadLine(origin, fault.to_string())
+            }
+            Err(fault @ importer::source::LineFault::Read(_)) => {
+                Found::BadFile(origin, fault.to_string())
+            }
+        };
+        send(to, found)?;
+    }
+    Ok(())
+}
+
+fn ready(origin: Origin, imported: ImportedConversation) -> Found {
+    let batches = batches(imported.events.clone());
+    let bytes = batches.iter().flatten().map(size).sum();
+    Found::Conversation(Box::new(Ready {
+        origin,
+        imported,
+        batches,
+        bytes,
+    }))
+}
+
+fn size(event: &pb::NewEvent) -> usize {
+    prost::Message::encoded_len(event)
+}
+
+/// Events as appends, to be made one after the other.
+#[must_use]
+pub fn batches(events: Vec<crate::domain::NewEvent>) -> Vec<Vec<pb::NewEvent>> {
+    importer::plan::batches(events, BATCH_EVENTS_MAX, BATCH_BYTES_MAX)
+        .into_iter()
+        .map(|batch| batch.iter().map(new_event_to_pb).collect())
+        .collect()
+}

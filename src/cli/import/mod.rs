@@ -1,0 +1,134 @@
+//! `import`: conversations from files into a store.
+//!
+//! [`feed`] reads and converts on a thread of its own, [`upload`] appends what it
+//! brings over one pipelined stream, [`report`] keeps count and tells the user.
+
+mod feed;
+mod report;
+mod upload;
+
+pub use report::Report;
+
+use std::{fs, path::PathBuf, time::Instant};
+
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+
+use super::{
+    connect::Connection,
+    error::{CliError, Exit},
+    output::{Out, Unit, progress},
+};
+use feed::Feed;
+use upload::Upload;
+
+/// What files hold.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One conversation a line: {"id", "source", "messages": [...]}.
+    OpenaiChat,
+}
+
+/// Import conversations from files
+///
+/// Importing the same file again adds nothing; when it has grown, what is new is
+/// added. Files may be compressed (.gz, .zst); `-` reads standard input. A line
+/// that is no conversation is reported and does not stop the rest.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering import --format openai-chat conversations.jsonl more.jsonl.zst
+  zcat old.gz | treering import --format openai-chat -
+  treering import --format claude-code ~/.claude/projects/*/*.jsonl
+  treering import --format openai-chat --strict FILE || echo 'something was odd'")]
+pub struct ImportArgs {
+    /// What the files hold
+    #[arg(long, value_enum)]
+    format: Format,
+    /// Refuse conversations that contradict themselves (a result without its
+    /// call …), and exit with 1 when there was one, or a line that is none
+    #[arg(long)]
+    strict: bool,
+    /// The files; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Imports the files and says what came of it.
+///
+/// # Errors
+/// [`CliError::Outcome`] when something could not be imported (or was odd, with
+/// `--strict`); what the store or the output says.
+pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let strict = args.strict;
+    let report = files(args.format, args.files, strict, store).await?;
+    if out.json {
+        out.line(report.json())?;
+    } else {
+        out.line(report.summary())?;
+    }
+    report.judge(strict)
+}
+
+/// Imports files: what a command, or the demo, does after that is its own.
+///
+/// # Errors
+/// When the store goes away in the middle. What else goes wrong is in the
+/// report.
+pub async fn files(
+    format: Format,
+    files: Vec<PathBuf>,
+    strict: bool,
+    store: &Connection,
+) -> Result<Report, CliError> {
+    let started = Instant::now();
+    let bar = progress("import", bytes_of(&files), Unit::Bytes);
+    let feed = Feed::start(format, files, bar.clone());
+    let report = Report::new(bar.clone(), strict);
+    let done = Upload::new(store, &report).run(feed).await;
+    bar.finish_and_clear();
+    done?;
+    Ok(report.timed(started.elapsed()))
+}
+
+/// How much there is to read; unknown with standard input.
+fn bytes_of(files: &[PathBuf]) -> Option<u64> {
+    files
+        .iter()
+        .map(|file| fs::metadata(file).ok().filter(fs::Metadata::is_file))
+        .map(|meta| meta.map(|meta| meta.len()))
+        .sum()
+}
+
+impl Report {
+    /// Whether the import went as it should.
+    ///
+    /// # Errors
+    /// [`CliError::Outcome`] when something was not imported, or, with
+    /// `--strict`, was odd.
+    fn judge(&self, strict: bool) -> Result<(), CliError> {
+        let counts = self.counts();
+        let what = if counts.failed > 0 {
+            format!("{} conversations or files were not imported", counts.failed)
+        } else if strict && counts.bad_lines + counts.refused > 0 {
+            format!(
+                "{} lines were no conversations, and {} conversations contradict themselves",
+                counts.bad_lines, counts.refused
+            )
+        } else {
+            return Ok(());
+        };
+        Err(CliError::Outcome {
+            what,
+            hint: "they are named above by file and line; the others are imported, and importing \
+                   again adds only what is missing"
+                .into(),
+            exit: Exit::Failed,
+        })
+    }
+}
+
+/// Prints beside a progress bar without tearing it.
+fn note(bar: &ProgressBar, line: &str) {
+    bar.suspend(|| anstream::eprintln!("{line}"));
+}

@@ -1,0 +1,186 @@
+//! What an import did, counted, and said by file and line where it matters.
+
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+
+use indicatif::ProgressBar;
+
+use super::{
+    super::{json::Object, text::count},
+    feed::Origin,
+    note,
+};
+use crate::importer::ImportNote;
+
+/// What came of an import.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Conversations that were read.
+    pub conversations: u64,
+    /// … and were not in the store before.
+    pub new: u64,
+    /// … and had grown.
+    pub continued: u64,
+    /// … and were there already, whole.
+    pub known: u64,
+    /// … and contradict themselves, with `--strict`.
+    pub refused: u64,
+    /// Conversations and files that were not imported.
+    pub failed: u64,
+    /// Lines that are no conversation.
+    pub bad_lines: u64,
+    /// Events that were appended.
+    pub events: u64,
+    /// What was odd, by name.
+    pub oddities: BTreeMap<&'static str, u64>,
+    /// UUID of the last conversation that is in the store now.
+    pub last: Option<String>,
+}
+
+/// How a conversation got into the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It was not there.
+    New,
+    /// It was there in part.
+    Continued,
+    /// It was there whole.
+    Known,
+}
+
+/// Counts, and tells standard error what is odd.
+#[derive(Debug)]
+pub struct Report {
+    counts: RefCell<Counts>,
+    bar: ProgressBar,
+    strict: bool,
+    took: Duration,
+}
+
+impl Report {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(bar: ProgressBar, strict: bool) -> Self {
+        Self {
+            counts: RefCell::default(),
+            bar,
+            strict,
+            took: Duration::ZERO,
+        }
+    }
+
+    /// How long it took.
+    #[must_use]
+    pub fn timed(mut self, took: Duration) -> Self {
+        self.took = took;
+        self
+    }
+
+    /// The counts so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts.borrow().clone()
+    }
+
+    /// A line is no conversation.
+    pub fn bad_line(&self, origin: &Origin, why: &str) {
+        self.counts.borrow_mut().bad_lines += 1;
+        note(&self.bar, &format!("{origin}: {why}"));
+    }
+
+    /// A file, or a conversation, was not imported.
+    pub fn failed(&self, origin: &Origin, why: &str) {
+        self.counts.borrow_mut().failed += 1;
+        note(&self.bar, &format!("{origin}: not imported: {why}"));
+    }
+
+    /// A conversation was read. False: it is not to be imported.
+    pub fn read(&self, origin: &Origin, notes: &[ImportNote]) -> bool {
+        let mut counts = self.counts.borrow_mut();
+        counts.conversations += 1;
+        let mut faults = 0;
+        for odd in notes {
+            *counts.oddities.entry(odd.what.name()).or_default() += 1;
+            // What contradicts itself is named; what merely lacks something is
+            // counted.
+            if odd.what.is_fault() {
+                faults += 1;
+                let message = odd.message_index;
+                note(
+                    &self.bar,
+                    &format!("{origin}: message {message}: {}", odd.what),
+                );
+            }
+        }
+        let refused = self.strict && faults > 0;
+        if refused {
+            counts.refused += 1;
+        }
+        !refused
+    }
+
+    /// A conversation is in the store.
+    pub fn arrived(&self, conversation: &str, how: Arrival, events: u64) {
+        let mut counts = self.counts.borrow_mut();
+        match how {
+            Arrival::New => counts.new += 1,
+            Arrival::Continued => counts.continued += 1,
+            Arrival::Known => counts.known += 1,
+        }
+        counts.events += events;
+        counts.last = Some(conversation.to_owned());
+        self.bar
+            .set_message(format!("import {} conversations", count(counts.new)));
+    }
+
+    /// One sentence or two for people.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let counts = self.counts.borrow();
+        let mut text = format!(
+            "{} conversations read in {:.1} s: {} new, {} continued, {} already there; {} events \
+             appended",
+            count(counts.conversations),
+            self.took.as_secs_f64(),
+            count(counts.new),
+            count(counts.continued),
+            count(counts.known),
+            count(counts.events)
+        );
+        for (number, what) in [
+            (counts.refused, "contradict themselves and were refused"),
+            (counts.failed, "not imported"),
+            (counts.bad_lines, "lines were no conversations"),
+        ] {
+            if number > 0 {
+                text.push_str(&format!("\n  {:>8}  {what}", count(number)));
+            }
+        }
+        for (what, number) in &counts.oddities {
+            text.push_str(&format!("\n  {:>8}  {what} (kept)", count(*number)));
+        }
+        text
+    }
+
+    /// The same for scripts.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let counts = self.counts.borrow();
+        let mut object = Object::new();
+        object
+            .number("conversations", counts.conversations)
+            .number("new", counts.new)
+            .number("continued", counts.continued)
+            .number("known", counts.known)
+            .number("refused", counts.refused)
+            .number("failed", counts.failed)
+            .number("bad_lines", counts.bad_lines)
+            .number("events", counts.events)
+            .float("seconds", self.took.as_secs_f64());
+        let mut oddities = Object::new();
+        for (what, number) in &counts.oddities {
+            oddities.number(&what.replace(' ', "_"), *number);
+        }
+        object.raw("oddities", &oddities.finish());
+        object.finish()
+    }
+}

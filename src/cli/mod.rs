@@ -1,0 +1,221 @@
+//! The command line: arguments in, text or JSON lines out.
+//!
+//! Commands know the gRPC services and nothing behind them, so what they print
+//! does not depend on where the store is. One file a command group; shared are
+//! [`args`] (which store), [`connect`] (the way to it), [`output`], [`text`] and
+//! [`json`] (how things look), [`error`] (messages and exit codes).
+
+mod admin;
+mod annotate;
+mod approve;
+mod args;
+mod connect;
+pub mod demo;
+mod diff;
+mod embedded;
+mod error;
+mod export;
+mod fork;
+mod import;
+mod json;
+mod log;
+mod ls;
+mod output;
+mod read;
+mod replay;
+mod search;
+mod serve;
+mod show;
+mod text;
+
+use std::{io::Write, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub use args::Common;
+pub use connect::Connection;
+pub use error::{CliError, EXIT_CODES_HELP};
+use output::{Out, Paint, Tone};
+
+use crate::codec::pb;
+
+/// Keeps what agents do, and lets you read, fork, replay and search it
+///
+/// A store is a folder (--data DIR) or a server (--server URL); every command
+/// works on both and prints the same. Start with `treering demo`, or import
+/// conversations of your own with `treering import`.
+#[derive(Parser, Debug)]
+#[command(name = "treering", version, after_help = EXIT_CODES_HELP, max_term_width = 100)]
+#[command(arg_required_else_help = true, infer_subcommands = false)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Serve(serve::ServeArgs),
+    Demo(demo::DemoArgs),
+    Import(import::ImportArgs),
+    Export(export::ExportArgs),
+    Ls(ls::LsArgs),
+    Show(show::ShowArgs),
+    Log(log::LogArgs),
+    Fork(fork::ForkArgs),
+    Replay(replay::ReplayArgs),
+    Diff(diff::DiffArgs),
+    Search(search::SearchArgs),
+    Pending(approve::PendingArgs),
+    Approve(approve::ApproveArgs),
+    Deny(approve::DenyArgs),
+    Annotate(annotate::AnnotateArgs),
+    Verify(admin::VerifyArgs),
+    Rebuild(admin::RebuildArgs),
+    Stats(admin::StatsArgs),
+    Completions(CompletionsArgs),
+}
+
+/// Print a completion script for a shell
+///
+/// For bash: treering completions bash > ~/.local/share/bash-completion/completions/treering
+#[derive(clap::Args, Debug)]
+struct CompletionsArgs {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&CliError::Output(error), cli.common.color),
+    };
+    let mut out = Out::stdout(cli.common.color, cli.common.json);
+    let color = cli.common.color;
+    let done = runtime.block_on(async {
+        let done = run(cli, &mut out).await;
+        let flushed = out.flush();
+        done?;
+        flushed.map_err(CliError::from)
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error, color),
+    }
+}
+
+async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
+    match cli.command {
+        Command::Serve(args) => serve::run(&args, &cli.common, out).await,
+        Command::Demo(args) => demo::run(&args, &cli.common, out).await,
+        Command::Completions(args) => completions(&args, out),
+        command => {
+            let store = Connection::open(&cli.common).await?;
+            let done = on_store(command, &store, out).await;
+            // What was printed is shown before the engine takes its time to end.
+            let shown = out.flush();
+            let closed = store.close().await;
+            done?;
+            shown?;
+            closed
+        }
+    }
+}
+
+async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    match command {
+        Command::Import(args) => import::run(args, store, out).await,
+        Command::Export(args) => export::run(args, store, out).await,
+        Command::Ls(args) => ls::run(&args, store, out).await,
+        Command::Show(args) => show::run(&args, store, out).await,
+        Command::Log(args) => log::run(&args, store, out).await,
+        Command::Fork(args) => fork::run(args, store, out).await,
+        Command::Replay(args) => replay::run(&args, store, out).await,
+        Command::Diff(args) => diff::run(&args, store, out).await,
+        Command::Search(args) => search::run(args, store, out).await,
+        Command::Pending(args) => approve::pending(args, store, out).await,
+        Command::Approve(args) => approve::approve(args, store, out).await,
+        Command::Deny(args) => approve::deny(args, store, out).await,
+        Command::Annotate(args) => annotate::run(args, store, out).await,
+        Command::Verify(args) => admin::verify(&args, store, out).await,
+        Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
+        Command::Stats(_) => admin::stats(store, out).await,
+        // These need no store of their own; `run` has dealt with them.
+        Command::Serve(_) | Command::Demo(_) | Command::Completions(_) => Ok(()),
+    }
+}
+
+fn completions(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "treering", &mut script);
+    Ok(out.bytes(&script)?)
+}
+
+/// One line on what happened, one on what to do; and the exit code.
+fn report(error: &CliError, color: args::Color) -> ExitCode {
+    if !matches!(error, CliError::OutputClosed) {
+        let choice = match color {
+            args::Color::Always => anstream::ColorChoice::Always,
+            args::Color::Never => anstream::ColorChoice::Never,
+            args::Color::Auto => anstream::AutoStream::choice(&std::io::stderr()),
+        };
+        let paint = Paint(!matches!(choice, anstream::ColorChoice::Never));
+        let mut stderr = anstream::AutoStream::new(std::io::stderr(), choice);
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(stderr, "{} {error}", paint.text(Tone::Bad, "error:"));
+        if let Some(hint) = error.hint() {
+            let _ = writeln!(stderr, "{} {hint}", paint.text(Tone::Dim, " hint:"));
+        }
+    }
+    error.exit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// clap finds clashing options only when the command is built: build it.
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Scripts rely on these lines as they stand.
+    #[test]
+    fn the_fixed_command_lines_are_understood() {
+        for line in [
+            "treering search --data D --json -k 5 --tool T --conversation C --branch B words here",
+            "treering search --data D --json -k 5 one",
+            "treering fork --data D C --at 7 --name N",
+            "treering log --data D C --json",
+            "treering ls --data D --json",
+            "treering stats --data D --json",
+            "treering verify --data D",
+            "treering --server http://h:1 show C",
+            "treering serve --data D --listen 127.0.0.1:0",
+            "treering demo --exit --data D",
+            "treering import --data D --format openai-chat a.jsonl b.jsonl.zst -",
+            "treering import --data D --format openai-chat --strict a.jsonl",
+            "treering export --data D --format openai-chat",
+            "treering export --data D --format openai-chat C1 C2",
+            "treering approve C call_1 --by me --reason fine",
+            "treering annotate C --score 0.5",
+            "treering replay C --speed 2 --until 9 --as-of 12",
+            "treering diff C main other",
+        ] {
+            assert!(
+                Cli::try_parse_from(line.split(' ')).is_ok(),
+                "not understood: {line}"
+            );
+        }
+        assert!(Cli::try_parse_from(["treering", "annotate", "C"]).is_err());
+        assert!(Cli::try_parse_from(["treering", "ls", "--data", "d", "--server", "s"]).is_err());
+    }
+}

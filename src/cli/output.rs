@@ -1,0 +1,203 @@
+//! Standard output of commands: colour where it is wanted, progress on a
+//! terminal only.
+
+use std::{
+    fmt::{self, Display},
+    io::{self, BufWriter, IsTerminal, Write},
+    time::Duration,
+};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Color as StyleColor, Style};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::args::Color;
+
+/// Bytes gathered before they are written, when nobody watches live.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// Width of text when the output is no terminal.
+const PLAIN_WIDTH: usize = 100;
+/// Wider lines are hard to read, however wide the terminal is.
+const WIDTH_MAX: usize = 120;
+
+/// Standard output.
+pub struct Out {
+    to: Box<dyn Write + Send>,
+    /// What colours there are.
+    pub paint: Paint,
+    /// Print JSON lines, not text.
+    pub json: bool,
+    /// Columns of text.
+    pub width: usize,
+}
+
+impl fmt::Debug for Out {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Out")
+            .field("json", &self.json)
+            .field("width", &self.width)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Out {
+    /// Standard output, as the options want it.
+    #[must_use]
+    pub fn stdout(color: Color, json: bool) -> Self {
+        let choice = match color {
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+            Color::Auto => AutoStream::choice(&io::stdout()),
+        };
+        let colored = !json && !matches!(choice, ColorChoice::Never);
+        // Without colour nothing of ours needs stripping, and contents are
+        // passed on as they are.
+        let to: Box<dyn Write + Send> = if colored {
+            Box::new(BufWriter::with_capacity(
+                BUFFER_BYTES,
+                AutoStream::new(io::stdout(), choice),
+            ))
+        } else {
+            Box::new(BufWriter::with_capacity(BUFFER_BYTES, io::stdout()))
+        };
+        Self {
+            to,
+            paint: Paint(colored),
+            json,
+            width: width(),
+        }
+    }
+
+    /// Writes one line.
+    ///
+    /// # Errors
+    /// What the stream says.
+    pub fn line(&mut self, text: impl Display) -> io::Result<()> {
+        writeln!(self.to, "{text}")
+    }
+
+    /// Writes text that ends its own lines.
+    ///
+    /// # Errors
+    /// What the stream says.
+    pub fn text(&mut self, text: &str) -> io::Result<()> {
+        self.to.write_all(text.as_bytes())
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Errors
+    /// What the stream says.
+    pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.to.write_all(bytes)
+    }
+
+    /// Shows what was written so far.
+    ///
+    /// # Errors
+    /// What the stream says.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+fn width() -> usize {
+    match terminal_size::terminal_size_of(io::stdout()) {
+        Some((terminal_size::Width(columns), _)) => usize::from(columns).clamp(40, WIDTH_MAX),
+        None => PLAIN_WIDTH,
+    }
+}
+
+/// Colours, when they are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paint(pub bool);
+
+/// What a piece of text is, so that one place chooses its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// Names that can be used in the next command.
+    Name,
+    /// Numbers and times beside the text.
+    Dim,
+    /// The user speaks.
+    User,
+    /// The assistant speaks.
+    Assistant,
+    /// A tool is asked or answers.
+    Tool,
+    /// It worked.
+    Good,
+    /// It failed or was refused.
+    Bad,
+    /// Wants attention.
+    Wait,
+    /// A heading.
+    Strong,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        let fg = |color| Style::new().fg_color(Some(StyleColor::Ansi(color)));
+        match self {
+            Self::Name => fg(AnsiColor::Cyan),
+            Self::Dim => Style::new().dimmed(),
+            Self::User => fg(AnsiColor::Blue).bold(),
+            Self::Assistant => fg(AnsiColor::Magenta).bold(),
+            Self::Tool => fg(AnsiColor::Yellow),
+            Self::Good => fg(AnsiColor::Green),
+            Self::Bad => fg(AnsiColor::Red),
+            Self::Wait => fg(AnsiColor::Yellow).bold(),
+            Self::Strong => Style::new().bold(),
+        }
+    }
+}
+
+impl Paint {
+    /// The text in its colour.
+    #[must_use]
+    pub fn text(self, tone: Tone, text: impl Display) -> String {
+        if self.0 {
+            let style = tone.style();
+            format!("{style}{text}{style:#}")
+        } else {
+            text.to_string()
+        }
+    }
+}
+
+/// A progress bar on standard error; none when that is no terminal.
+#[must_use]
+pub fn progress(what: &str, total: Option<u64>, unit: Unit) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = match total {
+        Some(total) => ProgressBar::new(total),
+        None => ProgressBar::new_spinner(),
+    };
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
+    if let Ok(style) = ProgressStyle::with_template(template(total.is_some(), unit)) {
+        bar.set_style(style.progress_chars("━╸─"));
+    }
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// What a bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Anything else.
+    Things,
+}
+
+fn template(known: bool, unit: Unit) -> &'static str {
+    match (known, unit) {
+        (true, Unit::Bytes) => "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+        (true, Unit::Things) => "{msg} {bar:30} {human_pos}/{human_len} {eta}",
+        (false, Unit::Bytes) => "{spinner} {msg} {bytes} {bytes_per_sec}",
+        (false, Unit::Things) => "{spinner} {msg} {human_pos}",
+    }
+}

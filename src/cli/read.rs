@@ -1,0 +1,96 @@
+//! Reading events from a store: requests that several commands make.
+
+use clap::builder::PossibleValue;
+use tonic::Streaming;
+
+use super::{connect::Connection, error::CliError, pb};
+use crate::domain::EventKind;
+
+/// A kind of event on the command line, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind(pub EventKind);
+
+impl clap::ValueEnum for Kind {
+    fn value_variants<'a>() -> &'a [Self] {
+        static KINDS: std::sync::LazyLock<Vec<Kind>> =
+            std::sync::LazyLock::new(|| EventKind::ALL.iter().copied().map(Kind).collect());
+        &KINDS
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.as_str()))
+    }
+}
+
+impl Kind {
+    /// The number on the wire.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        i32::from(self.0.number())
+    }
+}
+
+/// Everything that happened on a branch, its inherited history first.
+#[must_use]
+pub fn of_branch(conversation: &str, branch: &str) -> pb::ReadRequest {
+    let source = pb::BranchSource {
+        conversation_id: conversation.to_owned(),
+        branch: branch.to_owned(),
+    };
+    pb::ReadRequest {
+        source: Some(pb::read_request::Source::Branch(source)),
+        ..Default::default()
+    }
+}
+
+/// Everything that happened in a conversation, on any branch.
+#[must_use]
+pub fn of_conversation(conversation: &str) -> pb::ReadRequest {
+    let source = pb::ConversationSource {
+        conversation_id: conversation.to_owned(),
+    };
+    pb::ReadRequest {
+        source: Some(pb::read_request::Source::Conversation(source)),
+        ..Default::default()
+    }
+}
+
+/// Starts reading.
+///
+/// # Errors
+/// What the store says.
+pub async fn start(
+    store: &Connection,
+    request: pb::ReadRequest,
+) -> Result<Streaming<pb::ReadResponse>, CliError> {
+    Ok(store.events().read(request).await?.into_inner())
+}
+
+/// A conversation and one branch; empty: the active one. Revision 0: now.
+///
+/// # Errors
+/// What the store says.
+pub async fn state(
+    store: &Connection,
+    conversation: &str,
+    branch: &str,
+    as_of_revision: u64,
+) -> Result<pb::ConversationState, CliError> {
+    let request = pb::GetConversationRequest {
+        conversation_id: conversation.to_owned(),
+        branch: branch.to_owned(),
+        as_of_revision,
+    };
+    Ok(store.conversations().get(request).await?.into_inner())
+}
+
+/// Appends a batch.
+///
+/// # Errors
+/// What the store says.
+pub async fn append(
+    store: &Connection,
+    request: pb::AppendRequest,
+) -> Result<pb::AppendResponse, CliError> {
+    Ok(store.events().append(request).await?.into_inner())
+}

@@ -1,0 +1,202 @@
+//! `replay`: a branch as it happened, with its own timing if wanted.
+
+use std::time::Duration;
+
+use clap::Args;
+use prost_types::Timestamp;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json::{approval_name, moment},
+    log,
+    output::{Out, Tone},
+    pb, read,
+    text::EventText,
+};
+
+/// Lines of content of one event that are shown without `--full`.
+const LINES: usize = 40;
+
+/// Print a branch as it happened, from the first event on
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering replay CONVERSATION                 everything, at once
+  treering replay CONVERSATION --speed 1       with the original pauses
+  treering replay CONVERSATION --speed 10 --until 80
+  treering replay CONVERSATION --as-of 41      up to there, and what was open then")]
+pub struct ReplayArgs {
+    /// The conversation: its UUID, or its id at its source
+    conversation: String,
+    /// The branch [default: the active one]
+    #[arg(long, short, value_name = "NAME")]
+    branch: Option<String>,
+    /// Keep the original timing, so many times faster
+    #[arg(long, value_name = "X", value_parser = speed)]
+    speed: Option<f64>,
+    /// Longest pause between two events with --speed, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pause_max: u64,
+    /// Stop after this revision
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    until: u64,
+    /// The conversation as it was at this revision: the branch that was active
+    /// then, and at the end its state
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    as_of: u64,
+    /// Show contents whole, however long
+    #[arg(long)]
+    full: bool,
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('x').parse::<f64>() {
+        Ok(speed) if speed.is_finite() && speed > 0.0 => Ok(speed),
+        _ => Err("a number above 0, for example 1 or 2.5".into()),
+    }
+}
+
+/// Prints the branch.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let mut branch = args.branch.clone().unwrap_or_default();
+    let mut state = None;
+    if args.as_of > 0 {
+        let then = read::state(store, &args.conversation, &branch, args.as_of).await?;
+        if let Some(of_branch) = &then.branch {
+            branch.clone_from(&of_branch.name);
+        }
+        state = Some(then);
+    }
+    let to_revision = [args.until, args.as_of]
+        .into_iter()
+        .filter(|revision| *revision > 0)
+        .min()
+        .unwrap_or(0);
+    let request = pb::ReadRequest {
+        to_revision,
+        ..read::of_branch(&args.conversation, &branch)
+    };
+    let how = EventText::new(out, LINES, args.full);
+    let mut events = read::start(store, request).await?;
+    let mut pace = Pace::new(args);
+    while let Some(batch) = events.message().await? {
+        for event in &batch.events {
+            if let Some(pause) = pace.before(event) {
+                out.flush()?;
+                tokio::time::sleep(pause).await;
+            }
+            log::print(event, how, out)?;
+        }
+    }
+    match state {
+        Some(state) if !out.json => print_state(&state, args.as_of, out),
+        _ => Ok(()),
+    }
+}
+
+/// How long to wait before each event.
+struct Pace {
+    speed: Option<f64>,
+    pause_max: Duration,
+    last: Option<Timestamp>,
+}
+
+impl Pace {
+    fn new(args: &ReplayArgs) -> Self {
+        Self {
+            speed: args.speed,
+            pause_max: Duration::from_secs(args.pause_max),
+            last: None,
+        }
+    }
+
+    fn before(&mut self, event: &pb::Event) -> Option<Duration> {
+        let speed = self.speed?;
+        let time = event.occurred_at.or(event.recorded_at)?;
+        let last = self.last.replace(time)?;
+        // Clocks of several authors may run backwards: then there is no pause.
+        let apart: Duration = (moment(&time)? - moment(&last)?).try_into().ok()?;
+        let pause = Duration::try_from_secs_f64(apart.as_secs_f64() / speed)
+            .unwrap_or(self.pause_max)
+            .min(self.pause_max);
+        (!pause.is_zero()).then_some(pause)
+    }
+}
+
+fn print_state(state: &pb::ConversationState, as_of: u64, out: &mut Out) -> Result<(), CliError> {
+    let branch = state.branch.clone().unwrap_or_default();
+    let paint = out.paint;
+    out.line("")?;
+    out.line(paint.text(
+        Tone::Strong,
+        format!("As of #{as_of}, on {} (head #{})", branch.name, branch.head),
+    ))?;
+    out.line(format!(
+        "  {} finished turns, {}",
+        branch.finished_turns,
+        if branch.turn_open {
+            "one open"
+        } else {
+            "none open"
+        }
+    ))?;
+    for call in &branch.open_calls {
+        out.line(format!(
+            "  open call {} {} (#{}, approval {})",
+            paint.text(Tone::Name, &call.call_id),
+            call.tool,
+            call.request.as_ref().map_or(0, |event| event.revision),
+            approval_name(call.approval())
+        ))?;
+    }
+    let mut context: Vec<_> = branch.active_context.iter().collect();
+    context.sort_by_key(|(key, _)| *key);
+    for (key, event) in context {
+        out.line(format!("  context {key} set at #{}", event.revision))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> pb::Event {
+        pb::Event {
+            recorded_at: Some(Timestamp { seconds, nanos: 0 }),
+            ..Default::default()
+        }
+    }
+
+    /// A night between two events must not stop a replay for hours, and a clock
+    /// that was set back must not stop it at all.
+    #[test]
+    fn pauses_follow_the_original_within_bounds() {
+        let mut pace = Pace {
+            speed: Some(2.0),
+            pause_max: Duration::from_secs(10),
+            last: None,
+        };
+        let pauses: Vec<_> = [0, 4, 40_000, 30_000, 30_001]
+            .map(|second| pace.before(&at(second)).map(|p| p.as_millis()))
+            .into();
+        assert_eq!(
+            pauses,
+            vec![None, Some(2_000), Some(10_000), None, Some(500)]
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! `serve`: the services on a network address, until told to stop.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+};
+
+use clap::Args;
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+
+use super::{
+    args::Common,
+    embedded::Embedded,
+    error::CliError,
+    output::{Out, Tone},
+};
+
+/// The default port.
+const PORT: u16 = 7171;
+
+/// The default address: this machine only, as there are no keys yet.
+#[must_use]
+pub fn listen_default() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, PORT).into()
+}
+
+/// Serve a store over gRPC
+///
+/// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
+/// health are on.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering serve --data ./store
+  treering serve --data ./store --listen 0.0.0.0:7171
+  grpcurl -plaintext 127.0.0.1:7171 list")]
+pub struct ServeArgs {
+    /// Where to listen; port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
+    listen: SocketAddr,
+}
+
+/// Serves until told to stop.
+///
+/// # Errors
+/// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
+pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+    let dir = common.data_dir()?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|cause| CliError::Listen {
+            addr: args.listen,
+            cause,
+        })?;
+    let served = Served::start(&dir, listener).await?;
+    let url = out.paint.text(Tone::Name, served.url());
+    out.line(format!("Serving {} at {url}", dir.display()))?;
+    out.line("Ctrl-C ends it.")?;
+    out.flush()?;
+    stop_signal().await;
+    served.stop().await
+}
+
+/// A store that is served on a network address by this process.
+#[derive(Debug)]
+pub struct Served {
+    engine: Embedded,
+    addr: SocketAddr,
+}
+
+impl Served {
+    /// Opens the folder and serves it.
+    ///
+    /// # Errors
+    /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
+    pub async fn start(dir: &Path, listener: TcpListener) -> Result<Self, CliError> {
+        let addr = listener.local_addr()?;
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let engine = Embedded::start(dir, Some(url_of(addr)), incoming).await?;
+        Ok(Self { engine, addr })
+    }
+
+    /// Where clients on this machine reach it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        url_of(self.addr)
+    }
+
+    /// Finishes what was taken, and closes the store.
+    ///
+    /// # Errors
+    /// [`CliError::Outcome`] when it ended badly.
+    pub async fn stop(self) -> Result<(), CliError> {
+        self.engine.stop().await
+    }
+}
+
+/// An address that can be typed: "any address" is reached as this machine.
+fn url_of(addr: SocketAddr) -> String {
+    if addr.ip().is_unspecified() {
+        format!("http://127.0.0.1:{}", addr.port())
+    } else {
+        format!("http://{addr}")
+    }
+}
+
+/// Listens there, or on any free port of the same address when it is taken.
+///
+/// # Errors
+/// [`CliError::Listen`] when that does not work either.
+pub async fn bind_or_any(addr: SocketAddr) -> Result<(TcpListener, bool), CliError> {
+    match TcpListener::bind(addr).await {
+        Ok(listener) => Ok((listener, false)),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            let any = SocketAddr::new(addr.ip(), 0);
+            let listener = TcpListener::bind(any)
+                .await
+                .map_err(|cause| CliError::Listen { addr: any, cause })?;
+            Ok((listener, true))
+        }
+        Err(cause) => Err(CliError::Listen { addr, cause }),
+    }
+}
+
+/// Returns when the process is asked to stop.
+pub async fn stop_signal() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+            let _ = interrupt.await;
+            return;
+        };
+        tokio::select! {
+            _ = interrupt => {}
+            _ = terminate.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = interrupt.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A second demo finds the port taken: it must take another, not fail.
+    #[tokio::test]
+    async fn a_taken_port_gives_another() {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let (first, moved) = bind_or_any(any).await.unwrap();
+        assert!(!moved);
+        let taken = first.local_addr().unwrap();
+        let (second, moved) = bind_or_any(taken).await.unwrap();
+        assert!(moved);
+        assert_ne!(second.local_addr().unwrap(), taken);
+    }
+
+    #[test]
+    fn the_url_can_be_typed() {
+        assert_eq!(
+            url_of("0.0.0.0:7171".parse().unwrap()),
+            "http://127.0.0.1:7171"
+        );
+        assert_eq!(url_of("[::1]:80".parse().unwrap()), "http://[::1]:80");
+    }
+}

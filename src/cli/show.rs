@@ -1,0 +1,361 @@
+//! `show`: one conversation, its branches as a tree, and what is open.
+
+use std::collections::HashMap;
+
+use clap::Args;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json::{self, Object, approval_name},
+    output::{Out, Paint, Tone},
+    pb, read,
+    text::{count, day_clock, first_line},
+};
+use crate::domain::EventKind;
+
+/// Show a conversation: its branches as a tree, their heads, what is open
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering show CONVERSATION
+  treering show CONVERSATION --branch retry
+  treering show CONVERSATION --as-of 41
+  treering show CONVERSATION --json | jq '.branch_list[] | {name, head, fork_revision}'")]
+pub struct ShowArgs {
+    /// The conversation: its UUID, or its id at its source
+    conversation: String,
+    /// The branch whose state is shown [default: the active one]
+    #[arg(long, short, value_name = "NAME")]
+    branch: Option<String>,
+    /// As it was at this revision
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    as_of: u64,
+}
+
+/// What was counted on one branch, without what it inherited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    events: u64,
+    messages: u64,
+    calls: u64,
+    results: u64,
+}
+
+/// Prints the conversation.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: &ShowArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let branch = args.branch.as_deref().unwrap_or("");
+    let state = read::state(store, &args.conversation, branch, args.as_of).await?;
+    let counts = count_events(args, store).await?;
+    if out.json {
+        let text = json::conversation(&state, |branch, object| {
+            write_counts(
+                counts.get(&branch.branch_id).copied().unwrap_or_default(),
+                object,
+            );
+        });
+        return Ok(out.line(text)?);
+    }
+    for line in about(&state, &counts, out.paint, out.width) {
+        out.line(line)?;
+    }
+    out.line("")?;
+    for line in tree(&state.branches, &counts, out.paint) {
+        out.line(line)?;
+    }
+    if let Some(of_branch) = &state.branch {
+        for line in open_calls(of_branch, out.paint) {
+            out.line(line)?;
+        }
+    }
+    Ok(())
+}
+
+async fn count_events(
+    args: &ShowArgs,
+    store: &Connection,
+) -> Result<HashMap<u64, Counts>, CliError> {
+    let request = pb::ReadRequest {
+        headers_only: true,
+        to_revision: args.as_of,
+        ..read::of_conversation(&args.conversation)
+    };
+    let mut counts: HashMap<u64, Counts> = HashMap::new();
+    let mut events = read::start(store, request).await?;
+    while let Some(batch) = events.message().await? {
+        for event in &batch.events {
+            let of_branch = counts.entry(event.branch_id).or_default();
+            of_branch.events += 1;
+            match u16::try_from(event.kind)
+                .ok()
+                .and_then(EventKind::from_number)
+            {
+                Some(EventKind::MessageAppended) => of_branch.messages += 1,
+                Some(EventKind::ToolCallRequested) => of_branch.calls += 1,
+                Some(EventKind::ToolResultRecorded) => of_branch.results += 1,
+                _ => {}
+            }
+        }
+    }
+    Ok(counts)
+}
+
+fn write_counts(counts: Counts, object: &mut Object) {
+    object
+        .number("events", counts.events)
+        .number("messages", counts.messages)
+        .number("tool_calls", counts.calls)
+        .number("tool_results", counts.results);
+}
+
+fn about(
+    state: &pb::ConversationState,
+    counts: &HashMap<u64, Counts>,
+    paint: Paint,
+    width: usize,
+) -> Vec<String> {
+    let summary = state.summary.clone().unwrap_or_default();
+    let title = match first_line(&summary.title, width) {
+        title if title.is_empty() => "(no title)".to_owned(),
+        title => title,
+    };
+    let mut lines = vec![
+        paint.text(Tone::Strong, title),
+        paint.text(Tone::Name, &summary.conversation_id),
+    ];
+    if !summary.source_id.is_empty() || !summary.source.is_empty() {
+        let id = paint.text(Tone::Name, &summary.source_id);
+        lines.push(format!("from {} as {id}", summary.source));
+    }
+    let created = day_clock(summary.created_at.as_ref());
+    let updated = day_clock(summary.updated_at.as_ref());
+    lines.push(format!("created {created}, last event {updated}"));
+    if let Some(config) = summary.config.filter(|config| !config.model_id.is_empty()) {
+        lines.push(format!("model {}", config.model_id));
+    }
+    if let Some(parent) = &summary.parent {
+        let how = if summary.shares_history {
+            "shares the history of"
+        } else {
+            "sub-context of"
+        };
+        let id = paint.text(Tone::Name, &parent.conversation_id);
+        lines.push(format!("{how} {id} up to #{}", parent.revision));
+    }
+    let all = counts.values().fold(Counts::default(), |sum, one| Counts {
+        events: sum.events + one.events,
+        messages: sum.messages + one.messages,
+        calls: sum.calls + one.calls,
+        results: sum.results + one.results,
+    });
+    let sealed = if summary.sealed { ", sealed" } else { "" };
+    lines.push(format!(
+        "{} events: {} messages, {} tool calls, {} results, on {} branches{sealed}",
+        count(all.events),
+        count(all.messages),
+        count(all.calls),
+        count(all.results),
+        count(state.branches.len() as u64),
+    ));
+    lines
+}
+
+fn open_calls(branch: &pb::BranchState, paint: Paint) -> Vec<String> {
+    if branch.open_calls.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![
+        String::new(),
+        paint.text(Tone::Strong, format!("Open calls on {}", branch.name)),
+    ];
+    lines.extend(branch.open_calls.iter().map(|call| {
+        let status = match call.approval() {
+            pb::ApprovalStatus::Pending => paint.text(Tone::Wait, "waits for approval"),
+            pb::ApprovalStatus::Denied => paint.text(Tone::Bad, "denied"),
+            _ if call.started => paint.text(Tone::Tool, "started"),
+            other => approval_name(other).replace('_', " "),
+        };
+        let revision = call.request.as_ref().map_or(0, |event| event.revision);
+        format!(
+            "  {} {} {}  {status}",
+            paint.text(Tone::Name, format!("#{revision}")),
+            call.tool,
+            paint.text(Tone::Name, &call.call_id),
+        )
+    }));
+    lines
+}
+
+/// The branches as a tree: each below the one that it left, in the order of
+/// their fork points.
+fn tree(branches: &[pb::Branch], counts: &HashMap<u64, Counts>, paint: Paint) -> Vec<String> {
+    let mut children: HashMap<u64, Vec<&pb::Branch>> = HashMap::new();
+    let mut roots = Vec::new();
+    for branch in branches {
+        let has_parent = branch.branch_id != branch.parent_branch_id
+            && branches
+                .iter()
+                .any(|other| other.branch_id == branch.parent_branch_id)
+            && branch.branch_id != 0;
+        if has_parent {
+            children
+                .entry(branch.parent_branch_id)
+                .or_default()
+                .push(branch);
+        } else {
+            roots.push(branch);
+        }
+    }
+    for of_parent in children.values_mut() {
+        of_parent.sort_by_key(|branch| (branch.fork_revision, branch.branch_id));
+    }
+    let mut lines = Vec::new();
+    // Forks of forks can be a thousand deep: no recursion.
+    let mut stack: Vec<Row> = roots.iter().rev().map(|branch| Row::root(branch)).collect();
+    while let Some(row) = stack.pop() {
+        lines.push(row.draw(counts, paint));
+        let below = children
+            .get(&row.branch.branch_id)
+            .map_or(&[][..], Vec::as_slice);
+        for (place, child) in below.iter().enumerate().rev() {
+            stack.push(row.child(child, place + 1 == below.len()));
+        }
+    }
+    lines
+}
+
+/// Deeper forks are drawn no further right than this many steps.
+const STEPS_MAX: usize = 20;
+
+/// One line of the tree.
+struct Row<'a> {
+    branch: &'a pb::Branch,
+    /// What stands before the branch's own joint.
+    margin: String,
+    joint: &'static str,
+    depth: usize,
+}
+
+impl<'a> Row<'a> {
+    fn root(branch: &'a pb::Branch) -> Self {
+        Self {
+            branch,
+            margin: String::new(),
+            joint: "",
+            depth: 0,
+        }
+    }
+
+    fn child(&self, branch: &'a pb::Branch, last: bool) -> Self {
+        let margin = match self.joint {
+            _ if self.depth >= STEPS_MAX => self.margin.clone(),
+            "" => self.margin.clone(),
+            "└─ " => format!("{}   ", self.margin),
+            _ => format!("{}│  ", self.margin),
+        };
+        Self {
+            branch,
+            margin,
+            joint: if last { "└─ " } else { "├─ " },
+            depth: self.depth + 1,
+        }
+    }
+
+    fn draw(&self, counts: &HashMap<u64, Counts>, paint: Paint) -> String {
+        let branch = self.branch;
+        let own = counts.get(&branch.branch_id).copied().unwrap_or_default();
+        let fork = if self.joint.is_empty() {
+            String::new()
+        } else if self.depth > STEPS_MAX {
+            format!("(depth {}) after #{} ", self.depth, branch.fork_revision)
+        } else {
+            format!("after #{} ", branch.fork_revision)
+        };
+        let name = if branch.active {
+            format!(
+                "{} {}",
+                paint.text(Tone::Name, &branch.name),
+                paint.text(Tone::Good, "(active)")
+            )
+        } else {
+            paint.text(Tone::Name, &branch.name)
+        };
+        let archived = if branch.archived { ", archived" } else { "" };
+        let numbers = format!(
+            "head #{}: {} events, {} messages, {} calls{archived}",
+            branch.head,
+            count(own.events),
+            count(own.messages),
+            count(own.calls)
+        );
+        format!(
+            "{}{}{}{name}  {}",
+            paint.text(Tone::Dim, &self.margin),
+            paint.text(Tone::Dim, self.joint),
+            paint.text(Tone::Dim, fork),
+            paint.text(Tone::Dim, numbers)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn branch(id: u64, name: &str, parent: u64, fork: u64) -> pb::Branch {
+        pb::Branch {
+            branch_id: id,
+            name: name.into(),
+            parent_branch_id: parent,
+            fork_revision: fork,
+            head: id + 5,
+            archived: false,
+            active: id == 0,
+        }
+    }
+
+    /// Forks of forks, listed in any order, must hang below the branch that
+    /// they left, and the lines must connect.
+    #[test]
+    fn branches_hang_below_the_one_that_they_left() {
+        let branches = [
+            branch(30, "late", 0, 20),
+            branch(0, "main", 0, 0),
+            branch(15, "again", 10, 12),
+            branch(10, "retry", 0, 7),
+        ];
+        let lines: Vec<_> = tree(&branches, &HashMap::new(), Paint(false))
+            .into_iter()
+            .map(|line| line.split("  head").next().unwrap_or("").to_owned())
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "main (active)",
+                "├─ after #7 retry",
+                "│  └─ after #12 again",
+                "└─ after #20 late",
+            ]
+        );
+    }
+
+    /// A thousand forks of forks must neither overflow the stack nor run off
+    /// the screen.
+    #[test]
+    fn deep_chains_are_drawn() {
+        let branches: Vec<_> = (0..2_000)
+            .map(|id: u64| branch(id, "b", id.saturating_sub(1), id))
+            .collect();
+        let lines = tree(&branches, &HashMap::new(), Paint(false));
+        assert_eq!(lines.len(), 2_000);
+        assert!(lines.iter().all(|line| line.chars().count() < 200));
+    }
+}

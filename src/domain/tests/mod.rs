@@ -1,0 +1,8 @@
+//! The rules of appends: one story a rule, and random batches.
+
+mod batches;
+mod branch_rules;
+mod call_rules;
+mod compaction_rules;
+mod conversation_rules;
+mod world;

@@ -1,0 +1,224 @@
+//! Searching, with everything that the index does not know: branches, names,
+//! and the text that snippets are made from.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Engine,
+    error::SearchError,
+    query::{SearchAnswer, SearchRequest},
+};
+use super::{Inner, error::ReadError, query::SearchHit};
+use crate::{
+    domain::{BranchId, BranchName, ConversationId, Namespace, Position},
+    search::{
+        Hit, LineageSegment, Scope, SearchFilters, SearchQuery, Snippet, Snippeter, searchable_text,
+    },
+};
+
+/// Longest snippet, in bytes.
+const SNIPPET_BYTES_MAX: usize = 240;
+/// Most conversations that a search over sub-contexts spans.
+const SUB_CONTEXTS_MAX: usize = 1_000;
+
+impl Engine {
+    /// Searches what tools returned, messages and summaries.
+    ///
+    /// # Errors
+    /// [`SearchError::Query`] when the query cannot be read; others when the
+    /// index or a name in the filters is not there.
+    pub async fn search(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
+        let inner = &self.inner;
+        if let Some(position) = request.at_least {
+            let head = inner.published.load(std::sync::atomic::Ordering::Acquire);
+            if position.offset > head {
+                return Err(SearchError::Query {
+                    message: format!("position {position} is not written yet; the head is {head}"),
+                });
+            }
+            inner.indexer.wait_for(position.offset).await?;
+        }
+        let scope = inner.scope(&request)?;
+        let query = SearchQuery {
+            namespace: request.namespace.clone(),
+            limit: request.limit,
+            offset: request.offset,
+            filters: SearchFilters {
+                scope,
+                tools: request.tools,
+                success: request.success,
+                recorded_from: request.recorded_from,
+                recorded_to: request.recorded_to,
+                kinds: request.kinds,
+                ..SearchFilters::default()
+            },
+            ..SearchQuery::new(request.namespace.clone(), request.text)
+        };
+        let index = inner.indexer.index();
+        let (results, mut snippeter) = tokio::task::spawn_blocking(move || {
+            let results = index.search(&query)?;
+            let snippeter = Snippeter::for_query(&index, &query)?;
+            Ok::<_, crate::search::SearchError>((results, snippeter))
+        })
+        .await
+        .map_err(|error| SearchError::Index {
+            message: error.to_string(),
+        })?
+        .map_err(refused)?;
+        let mut names = Names::default();
+        let mut hits = Vec::with_capacity(results.hits.len());
+        for hit in results.hits {
+            hits.push(
+                inner
+                    .hit(&request.namespace, hit, &mut names, &mut snippeter)
+                    .await?,
+            );
+        }
+        Ok(SearchAnswer {
+            hits,
+            total: results.total,
+            reached: results.reached,
+        })
+    }
+}
+
+fn refused(error: crate::search::SearchError) -> SearchError {
+    match error {
+        crate::search::SearchError::Index(error) => SearchError::Index {
+            message: error.to_string(),
+        },
+        other => SearchError::Query {
+            message: other.to_string(),
+        },
+    }
+}
+
+/// Names that hits of one answer share.
+#[derive(Default)]
+struct Names(BTreeMap<ConversationId, (String, BTreeMap<BranchId, BranchName>)>);
+
+impl Inner {
+    /// The conversations or histories that a search is restricted to.
+    fn scope(&self, request: &SearchRequest) -> Result<Option<Scope>, SearchError> {
+        let Some(id) = request.conversation else {
+            if request.branch.is_some() || request.include_sub_contexts {
+                let message = "a branch or sub-contexts need a conversation".to_owned();
+                return Err(SearchError::Query { message });
+            }
+            return Ok(None);
+        };
+        self.row(&request.namespace, id)?;
+        let mut conversations = BTreeSet::from([id]);
+        if request.include_sub_contexts {
+            self.add_children(id, &mut conversations)?;
+        }
+        let Some(name) = &request.branch else {
+            return Ok(Some(Scope::Conversations(
+                conversations.into_iter().collect(),
+            )));
+        };
+        let branch = self.branch(&request.namespace, id, Some(name))?;
+        let segments = self.history().lineage(id, &branch)?;
+        let mut lineage: Vec<_> = segments
+            .into_iter()
+            .map(|segment| LineageSegment {
+                conversation: segment.conversation,
+                branch: segment.branch,
+                up_to: segment.last,
+            })
+            .collect();
+        for child in conversations.into_iter().filter(|child| *child != id) {
+            let state = self.state(&request.namespace, child)?;
+            lineage.extend(state.branches.values().map(|branch| LineageSegment {
+                conversation: child,
+                branch: branch.id,
+                up_to: branch.head,
+            }));
+        }
+        Ok(Some(Scope::Lineage(lineage)))
+    }
+
+    fn add_children(
+        &self,
+        root: ConversationId,
+        found: &mut BTreeSet<ConversationId>,
+    ) -> Result<(), ReadError> {
+        let mut waiting = vec![root];
+        while let Some(id) = waiting.pop() {
+            for child in self.views.load().children(id)? {
+                if found.len() < SUB_CONTEXTS_MAX && found.insert(child) {
+                    waiting.push(child);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn hit(
+        &self,
+        namespace: &Namespace,
+        hit: Hit,
+        names: &mut Names,
+        snippeter: &mut Snippeter,
+    ) -> Result<SearchHit, ReadError> {
+        let (source_id, branch_name) = self.names(namespace, &hit, names)?;
+        let snippet = self.snippet(&hit, snippeter).await?;
+        Ok(SearchHit {
+            conversation: hit.conversation,
+            source_id,
+            branch: hit.branch,
+            branch_name,
+            revision: hit.revision,
+            position: hit.position,
+            kind: hit.kind,
+            call_id: hit.call_id,
+            tool: hit.tool,
+            success: hit.success,
+            score: hit.score,
+            line: hit.line,
+            byte_start: hit.byte_start,
+            byte_end: hit.byte_end,
+            snippet: snippet.text,
+            highlights: snippet.highlights,
+            recorded_at: hit.recorded_at,
+        })
+    }
+
+    fn names(
+        &self,
+        namespace: &Namespace,
+        hit: &Hit,
+        names: &mut Names,
+    ) -> Result<(String, BranchName), ReadError> {
+        if !names.0.contains_key(&hit.conversation) {
+            let row = self.row(namespace, hit.conversation)?;
+            let branches = self.branch_names(namespace, hit.conversation)?;
+            names
+                .0
+                .insert(hit.conversation, (row.info.source_id.clone(), branches));
+        }
+        let known = names.0.get(&hit.conversation);
+        Ok(known
+            .map(|(source_id, branches)| {
+                (
+                    source_id.clone(),
+                    branches.get(&hit.branch).cloned().unwrap_or_default(),
+                )
+            })
+            .unwrap_or_default())
+    }
+
+    async fn snippet(&self, hit: &Hit, snippeter: &mut Snippeter) -> Result<Snippet, ReadError> {
+        let Position { offset, .. } = hit.position;
+        let record = self.reader.record(offset).await?;
+        let body = self.history().decode(offset, &record).await?;
+        let text = searchable_text(&body).unwrap_or_default();
+        let start = usize::try_from(hit.byte_start).unwrap_or(usize::MAX);
+        let end = usize::try_from(hit.byte_end).unwrap_or(usize::MAX);
+        let passage = text.get(start..end).ok_or_else(|| ReadError::Damaged {
+            position: hit.position,
+            message: format!("the index names bytes {start} to {end}, which are not there"),
+        })?;
+        Ok(snippeter.snippet(passage, SNIPPET_BYTES_MAX))
+    }
+}

@@ -1,0 +1,488 @@
+//! What became of tool calls: history, waiting approvals, results.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use futures::StreamExt;
+
+use super::{
+    Engine, Inner,
+    error::ReadError,
+    history::{decode_body, stored},
+    query::{
+        CallStatus, NamedEvent, ReadQuery, RecordedResult, Source, ToolCall, ToolHistoryQuery,
+        WhichResult,
+    },
+};
+use crate::{
+    domain::{
+        ApprovalStatus, BranchName, BranchState, ConversationId, EventBody, EventHeader, EventKind,
+        JsonText, Namespace, Revision, StoredEvent, ToolCallRequested, ToolResultRecorded,
+    },
+    search::searchable_text,
+};
+
+/// Kinds of events that a call's life is made of.
+const CALL_KINDS: [EventKind; 5] = [
+    EventKind::ToolCallRequested,
+    EventKind::ApprovalDecided,
+    EventKind::ToolCallStarted,
+    EventKind::ToolResultRecorded,
+    EventKind::ToolCallCancelled,
+];
+/// How much of a result's text a history shows, in bytes.
+const RESULT_HEAD_BYTES: usize = 200;
+
+impl Engine {
+    /// Calls of a branch with their outcomes, newest first.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the branch is not there.
+    pub async fn tool_history(&self, query: ToolHistoryQuery) -> Result<Vec<ToolCall>, ReadError> {
+        let (namespace, id) = (&query.namespace, query.conversation);
+        let branch = self.inner.branch(namespace, id, query.branch.as_ref())?;
+        if let Some(revision) = query.as_of {
+            self.inner.as_of(id, &branch, revision).await?;
+        }
+        let to = query.as_of.unwrap_or(branch.head);
+        let mut calls = Vec::new();
+        let mut later = Later::default();
+        let mut batches = self.read(ReadQuery {
+            backward: true,
+            to: to.0,
+            kinds: CALL_KINDS.to_vec(),
+            ..branch_query(namespace, id, &branch)
+        });
+        while let Some(batch) = batches.next().await {
+            for event in batch? {
+                if calls.len() >= query.limit {
+                    return Ok(calls);
+                }
+                let call = later.meet(&event, &branch)?;
+                let wanted = |call: &ToolCall| query.tool.as_ref().is_none_or(|t| *t == call.tool);
+                calls.extend(call.filter(wanted));
+            }
+        }
+        Ok(calls)
+    }
+
+    /// Calls that wait for a decision, in a conversation or in the namespace.
+    ///
+    /// # Errors
+    /// [`ReadError`] when a name is not there.
+    pub async fn pending(
+        &self,
+        namespace: &Namespace,
+        conversation: Option<ConversationId>,
+        branch: Option<&BranchName>,
+        limit: usize,
+    ) -> Result<Vec<ToolCall>, ReadError> {
+        let inner = &self.inner;
+        if let Some(id) = conversation {
+            inner.branch(namespace, id, branch)?;
+        }
+        let places = inner.views.load().pending(namespace, conversation, limit)?;
+        let mut calls = Vec::new();
+        for (id, branch_id) in places {
+            let state = inner.history().branch(id, branch_id)?;
+            if branch.is_some_and(|name| *name != state.name) {
+                continue;
+            }
+            for (call_id, open) in &state.open_calls {
+                if open.approval == ApprovalStatus::Pending && calls.len() < limit {
+                    calls.push(inner.open_call(&state, call_id).await?);
+                }
+            }
+        }
+        Ok(calls)
+    }
+
+    /// Waits until a call is decided or has ended, at most for `timeout`. Returns
+    /// the call as it is then, and whether it was decided.
+    ///
+    /// # Errors
+    /// [`ReadError::CallNotFound`] when the branch has no such call.
+    pub async fn wait_for_decision(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+        call_id: &str,
+        timeout: Duration,
+    ) -> Result<(ToolCall, bool), ReadError> {
+        let inner = &self.inner;
+        let deadline = tokio::time::Instant::now() + timeout;
+        let mut news = inner.news.clone();
+        loop {
+            news.borrow_and_update();
+            let state = inner.branch(namespace, id, branch)?;
+            match state.open_calls.get(call_id) {
+                None => return Ok((self.last_call(namespace, id, &state, call_id).await?, true)),
+                Some(open) if open.approval != ApprovalStatus::Pending => {
+                    return Ok((inner.open_call(&state, call_id).await?, true));
+                }
+                Some(_) => {}
+            }
+            let changed = tokio::time::timeout_at(deadline, news.changed()).await;
+            if !matches!(changed, Ok(Ok(()))) {
+                return Ok((inner.open_call(&state, call_id).await?, false));
+            }
+        }
+    }
+
+    /// A recorded result with its text.
+    ///
+    /// # Errors
+    /// [`ReadError::CallNotFound`] or [`ReadError::RevisionNotFound`].
+    pub async fn result(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+        which: WhichResult,
+    ) -> Result<RecordedResult, ReadError> {
+        let inner = &self.inner;
+        let state = inner.branch(namespace, id, branch)?;
+        let query = ReadQuery {
+            backward: true,
+            kinds: vec![EventKind::ToolResultRecorded],
+            ..branch_query(namespace, id, &state)
+        };
+        let call_id = match which {
+            WhichResult::Revision(revision) => {
+                let query = ReadQuery {
+                    from: revision.0,
+                    to: revision.0,
+                    ..query
+                };
+                let found = self.read_all(query).await?.into_iter().next();
+                let event = found.ok_or_else(|| ReadError::RevisionNotFound {
+                    branch: state.name.to_string(),
+                    revision,
+                    head: state.head,
+                })?;
+                return inner.recorded_result(event.event);
+            }
+            WhichResult::CallId(call_id) => call_id,
+        };
+        let mut batches = self.read(query);
+        while let Some(batch) = batches.next().await {
+            for event in batch? {
+                if let EventBody::ToolResultRecorded(result) = decoded(&event)?
+                    && result.call_id == call_id
+                {
+                    return inner.recorded_result(event.event);
+                }
+            }
+        }
+        let state_text = "with a recorded result";
+        Err(call_not_found(&state, &call_id, state_text))
+    }
+
+    /// The recorded result of the same tool with the same arguments on a branch:
+    /// the `occurrence`-th from the start, or the last one for 0. Arguments are
+    /// compared as JSON: key order and spacing do not matter.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the branch is not there or the arguments are not JSON.
+    pub async fn recorded(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+        tool: &str,
+        arguments: &JsonText,
+        occurrence: u32,
+    ) -> Result<Option<(ToolCall, RecordedResult)>, ReadError> {
+        let wanted = parsed(arguments)?;
+        let state = self.inner.branch(namespace, id, branch)?;
+        let history = self
+            .tool_history(ToolHistoryQuery {
+                namespace: namespace.clone(),
+                conversation: id,
+                branch: Some(state.name.clone()),
+                as_of: None,
+                tool: Some(tool.to_owned()),
+                limit: usize::MAX,
+            })
+            .await?;
+        let mut same = history.into_iter().filter(|call| {
+            matches!(call.status, CallStatus::Succeeded | CallStatus::Failed)
+                && parsed(&call.arguments).is_ok_and(|arguments| arguments == wanted)
+        });
+        let found = match occurrence {
+            0 => same.next(),
+            nth => {
+                let mut same: Vec<_> = same.collect();
+                same.reverse();
+                same.into_iter().nth(nth as usize - 1)
+            }
+        };
+        let Some(call) = found else { return Ok(None) };
+        let end = call.end_revision.unwrap_or_default();
+        let which = WhichResult::Revision(end);
+        let result = self.result(namespace, id, Some(&state.name), which).await?;
+        Ok(Some((call, result)))
+    }
+
+    /// The last call with an id on a branch, ended or not.
+    async fn last_call(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        state: &BranchState,
+        call_id: &str,
+    ) -> Result<ToolCall, ReadError> {
+        let mut later = Later::default();
+        let mut batches = self.read(ReadQuery {
+            backward: true,
+            kinds: CALL_KINDS.to_vec(),
+            ..branch_query(namespace, id, state)
+        });
+        while let Some(batch) = batches.next().await {
+            for event in batch? {
+                if let Some(call) = later.meet(&event, state)?
+                    && call.call_id == call_id
+                {
+                    return Ok(call);
+                }
+            }
+        }
+        Err(call_not_found(state, call_id, "at all"))
+    }
+}
+
+impl Inner {
+    /// The tool that a call is for: the last request with its id before an event.
+    pub(super) fn tool_of(&self, header: &EventHeader, call_id: &str) -> Result<String, ReadError> {
+        let views = self.views.load();
+        let mut conversation = header.conversation;
+        let mut before = header.revision;
+        loop {
+            let calls = views.calls(conversation, call_id)?;
+            let own = calls
+                .iter()
+                .rfind(|call| call.request < before && call.branch == header.branch)
+                .or_else(|| calls.iter().rfind(|call| call.request < before));
+            if let Some(call) = own {
+                return Ok(call.tool.clone());
+            }
+            // The request may be in the history that a forked conversation shares.
+            let parent = views
+                .conversation(conversation)?
+                .filter(|row| row.info.shares_history)
+                .and_then(|row| row.info.parent.clone());
+            let Some(parent) = parent else {
+                return Ok(String::new());
+            };
+            conversation = parent.conversation;
+            before = parent.revision.next();
+        }
+    }
+
+    /// An open call, from the branch's state and the call's request.
+    async fn open_call(&self, state: &BranchState, call_id: &str) -> Result<ToolCall, ReadError> {
+        let missing = || call_not_found(state, call_id, "that is open");
+        let open = state.open_calls.get(call_id).ok_or_else(missing)?;
+        let place = open.request;
+        let offset = self
+            .views
+            .load()
+            .offset(place.conversation, place.revision)?
+            .ok_or_else(missing)?;
+        let record = self.reader.record(offset).await?;
+        let body = self.history().decode(offset, &record).await?;
+        let EventBody::ToolCallRequested(request) = body else {
+            return Err(missing());
+        };
+        let event = stored(offset, record, bytes::Bytes::new());
+        let mut call = requested(&event, request, state);
+        call.approval = open.approval;
+        call.status = match (open.started, open.approval) {
+            (true, _) => CallStatus::Started,
+            (false, approval) => undecided_status(approval),
+        };
+        Ok(call)
+    }
+
+    fn recorded_result(&self, event: StoredEvent) -> Result<RecordedResult, ReadError> {
+        let body = decode_body(event.position.offset, event.header.kind, &event.body)?;
+        let text = searchable_text(&body).unwrap_or_default().into_owned();
+        let EventBody::ToolResultRecorded(result) = body else {
+            let message = "the event is no tool result".to_owned();
+            return Err(ReadError::Damaged {
+                position: event.position,
+                message,
+            });
+        };
+        let tool = self.tool_of(&event.header, &result.call_id)?;
+        Ok(RecordedResult {
+            event,
+            tool,
+            result,
+            text,
+        })
+    }
+}
+
+/// What was met of calls whose request comes earlier, when a branch is read
+/// from its end.
+#[derive(Default)]
+struct Later {
+    ends: HashMap<String, (StoredEvent, EventBody)>,
+    decisions: HashMap<String, (Revision, crate::domain::ApprovalDecided)>,
+    starts: BTreeMap<String, Revision>,
+}
+
+impl Later {
+    /// Notes an event; a request gives the call with all that came later.
+    fn meet(
+        &mut self,
+        event: &NamedEvent,
+        branch: &BranchState,
+    ) -> Result<Option<ToolCall>, ReadError> {
+        let revision = event.event.header.revision;
+        match decoded(event)? {
+            EventBody::ApprovalDecided(decided) => {
+                self.decisions
+                    .insert(decided.call_id.clone(), (revision, decided));
+            }
+            EventBody::ToolCallStarted(started) => {
+                self.starts.insert(started.call_id, revision);
+            }
+            EventBody::ToolCallRequested(request) => {
+                return Ok(Some(self.finish(&event.event, request, branch)));
+            }
+            body => {
+                let call_id = match &body {
+                    EventBody::ToolResultRecorded(result) => result.call_id.clone(),
+                    EventBody::ToolCallCancelled(cancelled) => cancelled.call_id.clone(),
+                    _ => return Ok(None),
+                };
+                self.ends.insert(call_id, (event.event.clone(), body));
+            }
+        }
+        Ok(None)
+    }
+
+    fn finish(
+        &mut self,
+        event: &StoredEvent,
+        request: ToolCallRequested,
+        branch: &BranchState,
+    ) -> ToolCall {
+        let mut call = requested(event, request, branch);
+        if let Some((revision, decided)) = self.decisions.remove(&call.call_id) {
+            call.approval = decided.decision.into();
+            call.status = undecided_status(call.approval);
+            call.decided_by = decided.decided_by;
+            call.decision_reason = decided.reason;
+            call.decision_revision = Some(revision);
+        }
+        if let Some(revision) = self.starts.remove(&call.call_id) {
+            call.started_revision = Some(revision);
+            call.status = CallStatus::Started;
+        }
+        if let Some((end, body)) = self.ends.remove(&call.call_id) {
+            call.end_revision = Some(end.header.revision);
+            call.ended_at = Some(end.header.recorded_at);
+            match body {
+                EventBody::ToolResultRecorded(result) => note_result(&mut call, result),
+                EventBody::ToolCallCancelled(cancelled) => {
+                    call.status = CallStatus::Cancelled;
+                    call.cancel_reason = Some(cancelled.reason);
+                    call.error_message = cancelled.detail;
+                }
+                _ => {}
+            }
+        }
+        call
+    }
+}
+
+fn note_result(call: &mut ToolCall, result: ToolResultRecorded) {
+    call.status = if result.success {
+        CallStatus::Succeeded
+    } else {
+        CallStatus::Failed
+    };
+    call.error_message.clone_from(&result.error_message);
+    call.execution_time_ms = result.execution_time_ms;
+    let body = EventBody::ToolResultRecorded(result);
+    let text = searchable_text(&body).unwrap_or_default();
+    call.result_bytes = text.len() as u64;
+    let end = text.floor_char_boundary(RESULT_HEAD_BYTES.min(text.len()));
+    call.result_head = text[..end].to_owned();
+}
+
+fn requested(event: &StoredEvent, request: ToolCallRequested, branch: &BranchState) -> ToolCall {
+    let approval = if request.needs_approval {
+        ApprovalStatus::Pending
+    } else {
+        ApprovalStatus::NotRequired
+    };
+    ToolCall {
+        conversation: event.header.conversation,
+        branch: branch.id,
+        branch_name: branch.name.clone(),
+        call_id: request.call_id,
+        tool: request.tool,
+        arguments: request.arguments,
+        arguments_hash: request.arguments_hash,
+        request_revision: event.header.revision,
+        status: undecided_status(approval),
+        approval,
+        decided_by: String::new(),
+        decision_reason: String::new(),
+        decision_revision: None,
+        started_revision: None,
+        end_revision: None,
+        cancel_reason: None,
+        error_message: String::new(),
+        execution_time_ms: None,
+        result_bytes: 0,
+        result_head: String::new(),
+        requested_at: event.header.recorded_at,
+        ended_at: None,
+    }
+}
+
+/// The status of a call that was neither started nor ended.
+fn undecided_status(approval: ApprovalStatus) -> CallStatus {
+    match approval {
+        ApprovalStatus::NotRequired => CallStatus::Requested,
+        ApprovalStatus::Pending => CallStatus::PendingApproval,
+        ApprovalStatus::Approved => CallStatus::Approved,
+        ApprovalStatus::Denied => CallStatus::Denied,
+        ApprovalStatus::Expired => CallStatus::Expired,
+    }
+}
+
+fn branch_query(namespace: &Namespace, id: ConversationId, branch: &BranchState) -> ReadQuery {
+    let source = Source::Branch {
+        conversation: id,
+        branch: Some(branch.name.clone()),
+    };
+    ReadQuery::all(namespace.clone(), source)
+}
+
+fn decoded(event: &NamedEvent) -> Result<EventBody, ReadError> {
+    let event = &event.event;
+    decode_body(event.position.offset, event.header.kind, &event.body)
+}
+
+fn parsed(arguments: &JsonText) -> Result<serde_json::Value, ReadError> {
+    serde_json::from_slice(arguments.as_bytes()).map_err(|error| ReadError::Invalid {
+        message: format!("the arguments are not JSON: {error}"),
+    })
+}
+
+fn call_not_found(branch: &BranchState, call_id: &str, state: &'static str) -> ReadError {
+    ReadError::CallNotFound {
+        branch: branch.name.to_string(),
+        call_id: call_id.to_owned(),
+        state,
+    }
+}

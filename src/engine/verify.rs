@@ -1,0 +1,314 @@
+//! Checking everything: checksums, chain hashes, revisions, blobs, views and
+//! index. And the store in numbers.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
+
+use super::{
+    Engine, Inner,
+    error::ReadError,
+    fold::Folder,
+    query::{Fault, Progress, Stats, VerifyItem, VerifyOutcome},
+};
+use crate::{
+    domain::{ContentHash, ConversationId, EventKind, Namespace, Position, Revision, ShardId},
+    log::{LogError, Record, RecordBody},
+    search::{passages, searchable_text},
+    views::Views,
+};
+
+/// Records read at once, and their bytes.
+const RECORDS_MAX: usize = 4_096;
+const RECORDS_BYTES_MAX: usize = 4 << 20;
+
+impl Engine {
+    /// The store in numbers: counts of a namespace, sizes of the whole.
+    ///
+    /// # Errors
+    /// [`ReadError`] when a part of the store fails.
+    pub async fn stats(&self, namespace: &Namespace) -> Result<Stats, ReadError> {
+        let inner = &self.inner;
+        let views = inner.views.load_full();
+        let counts = views.counts(namespace)?;
+        let log = inner.log.stats(ShardId::default()).await?;
+        let index = inner.indexer.index();
+        let by_kind = |(number, count): (&u16, &u64)| {
+            let name = EventKind::from_number(*number)
+                .map_or_else(|| format!("kind_{number}"), |kind| kind.to_string());
+            (name, *count)
+        };
+        Ok(Stats {
+            conversations: counts.conversations,
+            branches: counts.branches,
+            events: counts.events,
+            pending_approvals: self.pending(namespace, None, None, usize::MAX).await?.len() as u64,
+            events_by_kind: counts.by_kind.iter().map(by_kind).collect(),
+            head: self.head(),
+            views_reached: Position::local(views.reached()?),
+            index_reached: Position::local(inner.indexer.reached()),
+            log_bytes: log.bytes,
+            views_bytes: views.file_bytes(),
+            index_bytes: index.size_bytes().map_err(|error| ReadError::Storage {
+                message: error.to_string(),
+            })?,
+            log_segments: log.segments,
+            indexed_documents: index.passage_count(),
+            data_dir: inner.options.data_dir.display().to_string(),
+            started_at: inner.started_at,
+        })
+    }
+
+    /// Reads everything and checks it. `deep` also compares views and index with
+    /// what a rebuild would make. Appends and reads go on; what is appended
+    /// meanwhile is not checked. Faults of another namespace than `namespace`
+    /// name their position but not their conversation.
+    pub fn verify(
+        &self,
+        namespace: &Namespace,
+        deep: bool,
+    ) -> BoxStream<'static, Result<VerifyItem, ReadError>> {
+        let (sender, receiver) = mpsc::channel(64);
+        let check = Check {
+            inner: Arc::clone(&self.inner),
+            namespace: namespace.clone(),
+            reports: sender,
+            outcome: VerifyOutcome::default(),
+            chains: HashMap::new(),
+            passages: 0,
+        };
+        tokio::spawn(check.run(deep));
+        receiver.boxed()
+    }
+}
+
+struct Check {
+    inner: Arc<Inner>,
+    namespace: Namespace,
+    reports: mpsc::Sender<Result<VerifyItem, ReadError>>,
+    outcome: VerifyOutcome,
+    /// Last revision and chain hash of each conversation.
+    chains: HashMap<ConversationId, (Revision, ContentHash)>,
+    /// Passages that the index should have.
+    passages: u64,
+}
+
+impl Check {
+    async fn run(mut self, deep: bool) {
+        let done = self.check(deep).await;
+        self.outcome.conversations = self.chains.len() as u64;
+        self.outcome.sound = self.outcome.faults == 0;
+        let last = done.map(|()| VerifyItem::Outcome(self.outcome));
+        // Whoever asked may have gone.
+        let _ = self.reports.send(last).await;
+    }
+
+    async fn check(&mut self, deep: bool) -> Result<(), ReadError> {
+        let head = self.inner.published.load(Ordering::Acquire);
+        let log_is_whole = self.check_log(head, deep).await;
+        if log_is_whole {
+            self.check_heads(head).await?;
+            if deep {
+                self.check_views().await?;
+            }
+        }
+        self.check_index(deep && log_is_whole, head).await
+    }
+
+    /// Reads the log; false when it cannot be read to its end.
+    async fn check_log(&mut self, head: u64, deep: bool) -> bool {
+        let mut next = 1;
+        while next <= head {
+            let count = usize::try_from(head - next + 1)
+                .unwrap_or(RECORDS_MAX)
+                .min(RECORDS_MAX);
+            let records = match self
+                .inner
+                .reader
+                .records(next, count, RECORDS_BYTES_MAX)
+                .await
+            {
+                Ok(records) if records.is_empty() => {
+                    let missing = LogError::NotFound { offset: next };
+                    self.log_fault(next, &missing).await;
+                    return false;
+                }
+                Ok(records) => records,
+                Err(error) => {
+                    self.log_fault(next, &error).await;
+                    return false;
+                }
+            };
+            for (offset, record) in records {
+                self.check_record(offset, &record, deep).await;
+                next = offset + 1;
+            }
+            let progress = Progress {
+                what: "log",
+                done: next - 1,
+                total: head,
+            };
+            let _ = self.reports.try_send(Ok(VerifyItem::Progress(progress)));
+        }
+        true
+    }
+
+    async fn check_record(&mut self, offset: u64, record: &Record, deep: bool) {
+        self.outcome.events += 1;
+        let header = &record.header;
+        let (last, chain) = self
+            .chains
+            .get(&header.conversation)
+            .copied()
+            .unwrap_or_default();
+        if header.revision != last.next() {
+            let message = format!("revision {} comes after revision {last}", header.revision);
+            self.fault("log", Some((offset, record)), message).await;
+        }
+        if !record.verify_chain(chain) {
+            let message = "its hash does not follow from the event before it".to_owned();
+            self.fault("chain", Some((offset, record)), message).await;
+        }
+        self.chains
+            .insert(header.conversation, (header.revision, record.chain_hash));
+        if let RecordBody::Blob(blob) = &record.body
+            && blob.home_offset == offset
+        {
+            self.outcome.blobs += 1;
+        }
+        match self.inner.history().decode(offset, record).await {
+            Ok(body) if deep => {
+                if let Some(text) = searchable_text(&body)
+                    && !text.is_empty()
+                {
+                    self.passages += passages(&text).count() as u64;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let part = match record.body {
+                    RecordBody::Blob(_) => "blob",
+                    RecordBody::Inline(_) => "log",
+                };
+                self.fault(part, Some((offset, record)), error.to_string())
+                    .await;
+            }
+        }
+    }
+
+    /// The views must have the heads that the log has.
+    async fn check_heads(&mut self, head: u64) -> Result<(), ReadError> {
+        let views = self.inner.views.load_full();
+        if views.reached()? < head {
+            self.fault(
+                "views",
+                None,
+                "they have not come as far as reads say".to_owned(),
+            )
+            .await;
+        }
+        let chains: Vec<_> = self
+            .chains
+            .iter()
+            .map(|(id, chain)| (*id, *chain))
+            .collect();
+        for (id, (revision, chain_hash)) in chains {
+            let row = views.conversation(id)?;
+            let sound = row.as_ref().is_some_and(|row| {
+                row.head > revision || (row.head == revision && row.chain_hash == chain_hash)
+            });
+            if !sound {
+                let seen = row.map_or(Revision::NONE, |row| row.head);
+                let message =
+                    format!("the log's head of a conversation is {revision}, the views' {seen}");
+                self.fault("views", None, message).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The views must be what a rebuild makes.
+    async fn check_views(&mut self) -> Result<(), ReadError> {
+        let inner = Arc::clone(&self.inner);
+        let total = inner.published.load(Ordering::Acquire);
+        let fresh = Arc::new(Views::in_memory()?);
+        let mut folder = Folder::new(Arc::clone(&fresh), Arc::clone(&inner.reader))?;
+        let mut reports = self.reports.clone();
+        folder
+            .run(total, |done| {
+                let progress = Progress {
+                    what: "views",
+                    done,
+                    total,
+                };
+                let _ = reports.try_send(Ok(VerifyItem::Progress(progress)));
+            })
+            .await?;
+        let difference = tokio::task::spawn_blocking(move || {
+            // Nothing may be published while both are compared.
+            let _gate = super::sequencer::lock(&inner.views_gate);
+            let head = inner.published.load(Ordering::Acquire);
+            futures::executor::block_on(folder.run(head, |_| {}))?;
+            Ok::<_, ReadError>(inner.views.load().differs_from(&fresh)?)
+        });
+        let difference = difference.await.map_err(|error| ReadError::Storage {
+            message: error.to_string(),
+        })??;
+        if let Some(place) = difference {
+            self.fault(
+                "views",
+                None,
+                format!("a rebuild makes something else: {place}"),
+            )
+            .await;
+        }
+        Ok(())
+    }
+
+    /// The index must reach the head, and hold as many passages as the log has.
+    async fn check_index(&mut self, count: bool, head: u64) -> Result<(), ReadError> {
+        if let Err(error) = self.inner.indexer.wait_for(head).await {
+            self.fault("index", None, error.to_string()).await;
+            return Ok(());
+        }
+        let at_head = self.inner.published.load(Ordering::Acquire) == head;
+        let found = self.inner.indexer.index().passage_count();
+        if count && at_head && found != self.passages {
+            let message = format!("it has {found} passages; the log has {}", self.passages);
+            self.fault("index", None, message).await;
+        }
+        Ok(())
+    }
+
+    async fn log_fault(&mut self, offset: u64, error: &LogError) {
+        self.outcome.faults += 1;
+        let offset = match error {
+            LogError::Damaged { offset, .. } => *offset,
+            _ => offset,
+        };
+        let fault = Fault {
+            part: "log",
+            position: Some(Position::local(offset)),
+            conversation: None,
+            revision: None,
+            message: error.to_string(),
+        };
+        let _ = self.reports.send(Ok(VerifyItem::Fault(fault))).await;
+    }
+
+    async fn fault(&mut self, part: &'static str, at: Option<(u64, &Record)>, message: String) {
+        self.outcome.faults += 1;
+        let own = at.filter(|(_, record)| record.header.namespace == self.namespace);
+        let fault = Fault {
+            part,
+            position: at.map(|(offset, _)| Position::local(offset)),
+            conversation: own.map(|(_, record)| record.header.conversation),
+            revision: own.map(|(_, record)| record.header.revision),
+            message,
+        };
+        let _ = self.reports.send(Ok(VerifyItem::Fault(fault))).await;
+    }
+}

@@ -1,0 +1,409 @@
+//! The lines of one session or side chain as events.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::{
+    SOURCE, blocks,
+    line::SessionLine,
+    place::places,
+    render::{self, TYPE_PREFIX},
+};
+use crate::{
+    domain::{
+        BranchId, ContentHash, ConversationCreated, ConversationId, Custom, EventBody, JsonText,
+        MessageAppended, NameError, ParentRef, RawEncoding, RawMessage, Revision, Role,
+        SubContextReturned, SubContextSpawned, ToolCallRequested, ToolResultRecorded,
+        limits::SHORT_TEXT_BYTES_MAX,
+    },
+    importer::{
+        ImportedConversation, Oddity, canonical,
+        content::short,
+        number::numbers_survive,
+        openai_chat::{conversation_id, shortened},
+        raw,
+        timeline::{BranchIndex, Timeline},
+    },
+};
+
+/// A side chain that some call of the session may have asked for.
+#[derive(Clone)]
+pub(super) struct Child {
+    pub(super) conversation: ConversationId,
+    pub(super) agent: String,
+    pub(super) prompt: String,
+    /// Filled when the call is found.
+    pub(super) asked_by: Option<AskedBy>,
+}
+
+/// The call that asked for a side chain.
+#[derive(Clone)]
+pub(super) struct AskedBy {
+    pub(super) branch: BranchId,
+    pub(super) revision: Revision,
+    pub(super) call_id: String,
+}
+
+impl Default for AskedBy {
+    /// Nobody is known: the session itself.
+    fn default() -> Self {
+        Self {
+            branch: BranchId::MAIN,
+            revision: Revision(1),
+            call_id: String::new(),
+        }
+    }
+}
+
+impl AskedBy {
+    pub(super) fn parent_ref(&self, conversation: ConversationId) -> ParentRef {
+        ParentRef {
+            conversation,
+            branch: self.branch,
+            revision: self.revision,
+            call_id: self.call_id.clone(),
+        }
+    }
+}
+
+/// Converts lines; gives the children back with the calls that asked for them.
+pub(super) fn convert(
+    source_id: &str,
+    lines: &[SessionLine],
+    children: Vec<Child>,
+    parent: Option<ParentRef>,
+) -> Result<(ImportedConversation, Vec<Child>), NameError> {
+    let conversation = conversation_id(SOURCE, source_id);
+    let first_time = lines.iter().find_map(time_of);
+    let created = ConversationCreated {
+        title: title(lines).unwrap_or_else(|| shortened(source_id)),
+        parent,
+        source: SOURCE.to_owned(),
+        source_id: source_id.to_owned(),
+        source_meta: meta(lines),
+        ..ConversationCreated::default()
+    };
+    let mut converter = Converter {
+        timeline: Timeline::new(conversation, created, first_time),
+        children,
+        prompts: HashMap::new(),
+        after_boundary: false,
+    };
+    let tree = places(lines);
+    for (index, line) in lines.iter().enumerate() {
+        converter.timeline.occurred_at = time_of(line);
+        let branch = converter.timeline.arrive(&tree, index)?;
+        if tree.nodes[index].is_beside {
+            converter.keep_as_custom(branch, line);
+        } else {
+            converter.step(branch, line);
+        }
+        converter.timeline.leave(&tree, index);
+    }
+    let (events, notes) = converter.timeline.finish();
+    let imported = ImportedConversation {
+        conversation,
+        source: SOURCE.to_owned(),
+        source_id: source_id.to_owned(),
+        events,
+        notes,
+    };
+    Ok((imported, converter.children))
+}
+
+fn time_of(line: &SessionLine) -> Option<crate::domain::TimestampMicros> {
+    canonical::read_time(&line.value["timestamp"])
+}
+
+/// The first prompt that a person wrote.
+fn title(lines: &[SessionLine]) -> Option<String> {
+    let prompts = lines
+        .iter()
+        .filter(|line| line.is_user() && !line.flag("isMeta") && !line.flag("isCompactSummary"));
+    prompts.filter_map(SessionLine::prompt).find_map(|text| {
+        // What starts with a tag was written by the tool.
+        let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+        (!line.starts_with('<')).then(|| shortened(line))
+    })
+}
+
+/// Where the session was held, by its first line that says so.
+fn meta(lines: &[SessionLine]) -> JsonText {
+    let Some(line) = lines.iter().find(|line| line.value["cwd"].is_string()) else {
+        return JsonText::default();
+    };
+    let fields = ["sessionId", "cwd", "gitBranch", "version"];
+    let meta: Map<String, Value> = fields
+        .iter()
+        .filter_map(|field| Some(((*field).to_owned(), line.value.get(*field)?.clone())))
+        .filter(|(_, value)| value.is_string())
+        .collect();
+    JsonText::from_checked(Value::Object(meta).to_string().into())
+}
+
+struct Converter {
+    timeline: Timeline,
+    children: Vec<Child>,
+    /// Call id to the prompt that the call gives a sub-agent.
+    prompts: HashMap<String, String>,
+    /// The last step was a compact boundary.
+    after_boundary: bool,
+}
+
+impl Converter {
+    fn step(&mut self, branch: BranchIndex, line: &SessionLine) {
+        let is_boundary = line.is_boundary();
+        let after_boundary = std::mem::replace(&mut self.after_boundary, is_boundary);
+        // Older versions wrote the summary alone.
+        if is_boundary || (line.flag("isCompactSummary") && !after_boundary) {
+            let metadata = &line.value["compactMetadata"];
+            let before = metadata["preTokens"].as_u64().unwrap_or_default();
+            self.timeline.compact(branch, before);
+        }
+        if line.is_assistant() {
+            self.assistant(branch, line);
+        } else if line.is_user() {
+            self.user(branch, line);
+        } else {
+            self.keep_as_custom(branch, line);
+        }
+    }
+
+    fn keep_as_custom(&mut self, branch: BranchIndex, line: &SessionLine) {
+        let name = if line.is_readable() {
+            line.text_of("type")
+        } else {
+            self.timeline.note(Oddity::UnreadableLine);
+            "unreadable"
+        };
+        let fits = TYPE_PREFIX.len() + name.len() <= SHORT_TEXT_BYTES_MAX;
+        let type_name = format!("{TYPE_PREFIX}{}", if fits { name } else { "" });
+        let content_type = if line.is_readable() {
+            "application/json"
+        } else {
+            "application/octet-stream"
+        };
+        let custom = Custom {
+            type_name,
+            content_type: content_type.to_owned(),
+            data: line.text.clone(),
+        };
+        self.timeline.push(branch, EventBody::Custom(custom));
+    }
+
+    fn assistant(&mut self, branch: BranchIndex, line: &SessionLine) {
+        let message = &line.value["message"];
+        let model = short(&message["model"]).unwrap_or_default();
+        let mut calls = Vec::new();
+        let mut said = MessageAppended {
+            usage: canonical::read_usage(&message["usage"]),
+            message_id: line.message_id(),
+            finish_reason: short(&message["stop_reason"]).unwrap_or_default(),
+            ..MessageAppended::new(Role::Assistant, Vec::new())
+        };
+        if let Some(text) = message["content"].as_str() {
+            said.parts = blocks::read(&text.into(), &model);
+        }
+        for block in line.blocks() {
+            match typed_call(block) {
+                Some(call) => calls.push((call, prompt_of(block))),
+                None => {
+                    if block["type"] == "tool_use" {
+                        self.timeline.note(Oddity::CallNotTyped);
+                    }
+                    said.parts.push(blocks::read_block(block, &model));
+                }
+            }
+        }
+        let mut bodies = vec![EventBody::MessageAppended(said)];
+        let requests = calls.iter().map(|(call, _)| call.clone());
+        bodies.extend(requests.map(EventBody::ToolCallRequested));
+        self.keep_raw(&mut bodies, line, &model);
+        let revision = self.timeline.push(branch, bodies.swap_remove(0));
+        for (call, prompt) in calls {
+            if let Some(prompt) = prompt {
+                self.prompts.insert(call.call_id.clone(), prompt);
+            }
+            self.timeline.request(branch, revision, call);
+        }
+    }
+
+    fn user(&mut self, branch: BranchIndex, line: &SessionLine) {
+        let message = &line.value["message"];
+        let results = line.blocks().iter().filter(|b| b["type"] == "tool_result");
+        let results = results.count();
+        let mut parts = Vec::new();
+        if let Some(text) = message["content"].as_str() {
+            parts = blocks::read(&text.into(), "");
+        }
+        let mut bodies = Vec::new();
+        let mut answered = Vec::new();
+        for block in line.blocks() {
+            if block["type"] != "tool_result" {
+                parts.push(blocks::read_block(block, ""));
+                continue;
+            }
+            let body = self.result(branch, block, &answered);
+            if let EventBody::ToolResultRecorded(result) = &body {
+                answered.push(result.call_id.clone());
+            }
+            bodies.push(body);
+        }
+        if let ([EventBody::ToolResultRecorded(result)], Some(structured), 1) = (
+            bodies.as_mut_slice(),
+            line.value.get("toolUseResult"),
+            results,
+        ) {
+            result.structured = JsonText::from_checked(structured.to_string().into());
+        }
+        if !parts.is_empty() || bodies.is_empty() {
+            bodies.push(EventBody::MessageAppended(MessageAppended::new(
+                Role::User,
+                parts,
+            )));
+        }
+        self.keep_raw(&mut bodies, line, "");
+        let agent = line.value["toolUseResult"]["agentId"].as_str();
+        for body in bodies {
+            self.push_answer(branch, body, agent);
+        }
+    }
+
+    /// A result, or a plain tool message if its call is not open.
+    fn result(&mut self, branch: BranchIndex, block: &Value, answered: &[String]) -> EventBody {
+        let call_id = short(&block["tool_use_id"]).unwrap_or_default();
+        let parts = blocks::read(&block["content"], "");
+        if self.timeline.is_open(branch, &call_id) && !answered.contains(&call_id) {
+            return EventBody::ToolResultRecorded(ToolResultRecorded {
+                call_id,
+                success: block["is_error"] != Value::Bool(true),
+                error_message: String::new(),
+                execution_time_ms: None,
+                parts,
+                structured: JsonText::default(),
+                raw: None,
+            });
+        }
+        self.timeline.note(Oddity::OrphanResult {
+            call_id: call_id.clone(),
+        });
+        EventBody::MessageAppended(MessageAppended {
+            tool_call_id: call_id,
+            ..MessageAppended::new(Role::Tool, parts)
+        })
+    }
+
+    /// Appends an answer; that of a sub-agent says where its work is.
+    fn push_answer(&mut self, branch: BranchIndex, body: EventBody, agent: Option<&str>) {
+        let EventBody::ToolResultRecorded(result) = &body else {
+            self.timeline.push(branch, body);
+            return;
+        };
+        let call_id = result.call_id.clone();
+        let Some(child) = self.child_of(&call_id, agent) else {
+            self.timeline.push(branch, body);
+            return;
+        };
+        let conversation = self.children[child].conversation;
+        self.children[child].asked_by = Some(AskedBy {
+            branch: self.timeline.branch_id(branch),
+            revision: self
+                .timeline
+                .request_of(branch, &call_id)
+                .unwrap_or_default(),
+            call_id: call_id.clone(),
+        });
+        // Only now is it certain which call asked for it. The raw form of the
+        // line must stay on the first of its events that has one.
+        self.timeline.push(
+            branch,
+            EventBody::SubContextSpawned(SubContextSpawned {
+                conversation,
+                call_id: call_id.clone(),
+                purpose: shortened(&self.children[child].prompt),
+            }),
+        );
+        self.timeline.push(branch, body);
+        self.timeline.push(
+            branch,
+            EventBody::SubContextReturned(SubContextReturned {
+                conversation,
+                summary: String::new(),
+                call_id,
+            }),
+        );
+    }
+
+    fn child_of(&self, call_id: &str, agent: Option<&str>) -> Option<usize> {
+        let free = |child: &Child| child.asked_by.is_none();
+        let by_agent = agent.and_then(|agent| {
+            self.children
+                .iter()
+                .position(|c| free(c) && c.agent == agent)
+        });
+        by_agent.or_else(|| {
+            let prompt = self.prompts.get(call_id)?;
+            self.children
+                .iter()
+                .position(|c| free(c) && c.prompt == *prompt)
+        })
+    }
+
+    /// Keeps on the first event what the events do not say of their line.
+    fn keep_raw(&mut self, bodies: &mut [EventBody], line: &SessionLine, model: &str) {
+        let source = raw::Source {
+            origin: SOURCE,
+            provider: "",
+            model,
+            value: &line.value,
+            text: line.as_str(),
+        };
+        if !numbers_survive(source.text) {
+            self.timeline.note(Oddity::NumberTooPrecise);
+        }
+        // The model is said by the raw form itself, so it must be there first.
+        let nothing = RawMessage {
+            origin: SOURCE.to_owned(),
+            provider: String::new(),
+            model: model.to_owned(),
+            encoding: RawEncoding::JsonPatch,
+            data: Bytes::from_static(b"[]"),
+        };
+        set_raw(bodies, nothing);
+        let all: Vec<_> = bodies.iter().collect();
+        let rendered = render::line(&all, self.timeline.occurred_at);
+        let contents = render::contents(&line.value);
+        if let Some(raw) = raw::keep(&source, rendered, &contents) {
+            set_raw(bodies, raw);
+        }
+    }
+}
+
+fn set_raw(bodies: &mut [EventBody], raw: RawMessage) {
+    match bodies.first_mut() {
+        Some(EventBody::MessageAppended(message)) => message.raw = Some(raw),
+        Some(EventBody::ToolResultRecorded(result)) => result.raw = Some(raw),
+        _ => {}
+    }
+}
+
+fn typed_call(block: &Value) -> Option<ToolCallRequested> {
+    if block["type"] != "tool_use" {
+        return None;
+    }
+    let arguments = JsonText::from_checked(block.get("input")?.to_string().into());
+    Some(ToolCallRequested {
+        call_id: short(&block["id"]).filter(|id| !id.is_empty())?,
+        tool: short(&block["name"]).filter(|name| !name.is_empty())?,
+        arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+        arguments,
+        message_revision: None,
+        needs_approval: false,
+    })
+}
+
+fn prompt_of(block: &Value) -> Option<String> {
+    block["input"]["prompt"].as_str().map(str::to_owned)
+}

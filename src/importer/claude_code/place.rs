@@ -1,0 +1,99 @@
+//! Branches from `parentUuid`.
+//!
+//! The tool's tree has more forks than its user made: the results of parallel
+//! calls are children of different lines of one assistant message, and lines
+//! about progress are children too. Those go on where the branch is; a branch is
+//! opened only where a prompt was given twice or an answer tried again.
+
+use std::collections::HashMap;
+
+use super::line::SessionLine;
+use crate::importer::tree::Tree;
+
+#[derive(Clone, Copy)]
+struct Step {
+    index: usize,
+    /// The first line of the assistant message that the step belongs to or
+    /// answers.
+    group: usize,
+    is_results: bool,
+}
+
+/// Where each line belongs: one node a line.
+pub(super) fn places(lines: &[SessionLine]) -> Tree {
+    let mut tree = Tree::default();
+    // Lines that are no steps stand for the step that they follow.
+    let mut known: HashMap<&str, Option<Step>> = HashMap::new();
+    let mut steps: HashMap<usize, Step> = HashMap::new();
+    let mut groups: HashMap<String, usize> = HashMap::new();
+    for (index, line) in lines.iter().enumerate() {
+        let uuid = line.text_of("uuid");
+        let parent = parent_of(line);
+        let found = parent.and_then(|parent| known.get(parent).copied());
+        let step = found.flatten();
+        if !line.is_step() || (!uuid.is_empty() && known.contains_key(uuid)) {
+            let branch = step.map_or(tree.current(), |step| tree.nodes[step.index].branch);
+            tree.beside(branch);
+            if !uuid.is_empty() {
+                known.entry(uuid).or_insert(step);
+            }
+            continue;
+        }
+        let is_results = line.is_results();
+        let group = match step {
+            Some(step) if is_results => step.group,
+            _ if line.is_assistant() => {
+                let id = line.message_id();
+                *groups.entry(id).or_insert(index)
+            }
+            _ => index,
+        };
+        let this = Step {
+            index,
+            group,
+            is_results,
+        };
+        match step {
+            Some(step) => {
+                let branch = tree.nodes[step.index].branch;
+                let tip = tree.tip(branch).and_then(|tip| steps.get(&tip)).copied();
+                if tip.is_some_and(|tip| goes_on(&this, line, &step, &tip)) {
+                    tree.continues(branch, false);
+                } else {
+                    tree.forks(Some(step.index));
+                }
+            }
+            None if steps.is_empty() || line.is_boundary() || line.flag("isCompactSummary") => {
+                tree.continues(tree.current(), false);
+            }
+            None if parent.is_some() && found.is_none() => tree.continues(tree.current(), true),
+            None => tree.forks(None),
+        }
+        steps.insert(index, this);
+        if !uuid.is_empty() {
+            known.insert(uuid, Some(this));
+        }
+    }
+    tree
+}
+
+/// A compact boundary is a root in the file, and says what it really follows.
+fn parent_of(line: &SessionLine) -> Option<&str> {
+    let fields = ["parentUuid", "logicalParentUuid"];
+    fields
+        .iter()
+        .map(|field| line.text_of(field))
+        .find(|parent| !parent.is_empty())
+}
+
+/// True when a step follows its branch's tip, though the tool says that it
+/// follows `parent`.
+fn goes_on(this: &Step, line: &SessionLine, parent: &Step, tip: &Step) -> bool {
+    if parent.index == tip.index {
+        return true;
+    }
+    let same_round = parent.group == tip.group;
+    let of_the_round = this.is_results || this.group == tip.group;
+    let after_the_round = parent.is_results && tip.is_results && line.is_assistant();
+    same_round && (of_the_round || after_the_round)
+}

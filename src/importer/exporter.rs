@@ -1,0 +1,207 @@
+//! Conversations as OpenAI chat lines: what was imported comes back equal, and
+//! what was not is rendered the same way.
+//!
+//! Events that the engine or an importer made (forks, cancellations,
+//! compactions) leave no message.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::{
+    canonical::{self, ORIGIN},
+    openai_chat::MESSAGE_TYPE,
+    raw::{self, RawFault},
+};
+use crate::{
+    codec::body::{self, BodyFault},
+    domain::{
+        ConversationCreated, ConversationId, EventBody, MessageAppended, RawMessage, Revision,
+        Role, StoredEvent, ToolCallRequested,
+    },
+};
+
+/// The source of conversations that no importer made.
+pub const OWN_SOURCE: &str = "treering";
+
+/// Why a conversation was not exported. Never quotes it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExportFault {
+    /// There is nothing to export.
+    #[error("the conversation has no events")]
+    Empty,
+    /// A stored body cannot be read.
+    #[error("revision {revision} cannot be read: {fault}")]
+    Body {
+        /// Which event.
+        revision: Revision,
+        /// Why.
+        fault: BodyFault,
+    },
+    /// What was kept of the source's message cannot be used.
+    #[error("revision {revision} cannot be given back as it came: {fault}")]
+    Raw {
+        /// Which event.
+        revision: Revision,
+        /// Why.
+        fault: RawFault,
+    },
+}
+
+/// One line, without its end: `{"id", "source", …, "messages": [...]}`.
+///
+/// `events` are those of one conversation in revision order: of all branches
+/// for one that was imported, of one branch's history for any other. A history
+/// that starts in another conversation may be given too.
+///
+/// # Errors
+/// [`ExportFault`] names the event that cannot be exported.
+pub fn export_line(events: &[StoredEvent]) -> Result<String, ExportFault> {
+    let conversation = events.last().ok_or(ExportFault::Empty)?.header.conversation;
+    let events = decoded(events)?;
+    let created = events.iter().find_map(|event| match &event.body {
+        EventBody::ConversationCreated(created)
+            if event.stored.header.conversation == conversation =>
+        {
+            Some(created)
+        }
+        _ => None,
+    });
+    let mut fields = head_fields(conversation, created);
+    let messages = messages(&events)?;
+    fields.push(format!("\"messages\":[{}]", messages.join(",")));
+    Ok(format!("{{{}}}", fields.join(",")))
+}
+
+struct Decoded<'a> {
+    stored: &'a StoredEvent,
+    body: EventBody,
+}
+
+impl Decoded<'_> {
+    fn place(&self) -> (ConversationId, Revision) {
+        (self.stored.header.conversation, self.stored.header.revision)
+    }
+}
+
+/// Events of kinds that this version does not know leave no message.
+fn decoded(events: &[StoredEvent]) -> Result<Vec<Decoded<'_>>, ExportFault> {
+    let known = events.iter().filter_map(|stored| {
+        let kind = stored.header.kind()?;
+        let revision = stored.header.revision;
+        let body = body::decode(kind, &stored.body);
+        let body = body.map_err(|fault| ExportFault::Body { revision, fault });
+        Some(body.map(|body| Decoded { stored, body }))
+    });
+    known.collect()
+}
+
+/// Everything but the messages, each as `"name":value`.
+fn head_fields(conversation: ConversationId, created: Option<&ConversationCreated>) -> Vec<String> {
+    let text = |text: &str| Value::from(text).to_string();
+    let imported = created.filter(|created| !created.source_id.is_empty());
+    let Some(created) = imported else {
+        let id = text(&conversation.to_string());
+        let source = text(OWN_SOURCE);
+        return vec![format!("\"id\":{id}"), format!("\"source\":{source}")];
+    };
+    let rest = created.source_meta.as_str();
+    let rest_has = |field: &str| {
+        let rest: Option<HashMap<&str, &serde_json::value::RawValue>> =
+            serde_json::from_str(rest).ok();
+        rest.is_some_and(|rest| rest.contains_key(field))
+    };
+    let mut fields = Vec::new();
+    if !rest_has("id") {
+        fields.push(format!("\"id\":{}", text(&created.source_id)));
+    }
+    if !created.source.is_empty() && !rest_has("source") {
+        fields.push(format!("\"source\":{}", text(&created.source)));
+    }
+    let inner = rest
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'))
+        .unwrap_or_default();
+    if !inner.is_empty() {
+        fields.push(inner.to_owned());
+    }
+    fields
+}
+
+fn messages(events: &[Decoded<'_>]) -> Result<Vec<String>, ExportFault> {
+    let calls = calls_by_message(events);
+    let mut tools: HashMap<&str, &str> = HashMap::new();
+    let mut out = Vec::new();
+    for event in events {
+        let revision = event.stored.header.revision;
+        let occurred_at = event.stored.header.occurred_at;
+        let text = match &event.body {
+            EventBody::MessageAppended(message) => {
+                let calls = calls.get(&event.place()).map_or(&[][..], Vec::as_slice);
+                raw::restore(
+                    || canonical::message(message, calls, occurred_at),
+                    ours(message.raw.as_ref()),
+                )
+            }
+            EventBody::ToolResultRecorded(result) => {
+                let tool = tools
+                    .get(result.call_id.as_str())
+                    .copied()
+                    .unwrap_or_default();
+                raw::restore(
+                    || canonical::result(result, tool, occurred_at),
+                    ours(result.raw.as_ref()),
+                )
+            }
+            EventBody::SystemPromptSet(prompt) => {
+                let message = MessageAppended::text(Role::System, prompt.content.as_str());
+                Ok(canonical::message(&message, &[], occurred_at).to_string())
+            }
+            EventBody::Custom(custom) if custom.type_name == MESSAGE_TYPE => {
+                let text = std::str::from_utf8(&custom.data);
+                text.map(str::to_owned).map_err(|_| RawFault::NotJson)
+            }
+            EventBody::ToolCallRequested(call) => {
+                tools.insert(&call.call_id, &call.tool);
+                continue;
+            }
+            _ => continue,
+        };
+        out.push(text.map_err(|fault| ExportFault::Raw { revision, fault })?);
+    }
+    Ok(out)
+}
+
+/// A raw form of this shape; those of other importers do not apply here.
+fn ours(raw: Option<&RawMessage>) -> Option<&RawMessage> {
+    raw.filter(|raw| raw.origin == ORIGIN)
+}
+
+type Calls<'a> = HashMap<(ConversationId, Revision), Vec<&'a ToolCallRequested>>;
+
+/// The calls of each assistant message: those that name it, else those that
+/// follow it on its branch.
+fn calls_by_message<'a>(events: &'a [Decoded<'_>]) -> Calls<'a> {
+    let mut calls: Calls<'a> = HashMap::new();
+    let mut last_assistant = HashMap::new();
+    for event in events {
+        let header = &event.stored.header;
+        let branch = (header.conversation, header.branch);
+        match &event.body {
+            EventBody::MessageAppended(message) if message.role == Role::Assistant => {
+                last_assistant.insert(branch, header.revision);
+            }
+            EventBody::ToolCallRequested(call) => {
+                let message = call
+                    .message_revision
+                    .or(last_assistant.get(&branch).copied());
+                if let Some(message) = message {
+                    let place = (header.conversation, message);
+                    calls.entry(place).or_default().push(call);
+                }
+            }
+            _ => {}
+        }
+    }
+    calls
+}

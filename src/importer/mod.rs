@@ -1,0 +1,186 @@
+//! Conversations from elsewhere, and back.
+//!
+//! Importers convert: text in, events out. They never talk to an engine or a
+//! server; whoever calls them appends what they return. [`openai_chat`] reads
+//! one conversation a line, [`claude_code`] reads the sessions of Claude Code,
+//! [`exporter`] writes conversations as OpenAI chat lines, [`source`] reads
+//! lines, [`plan`] says what a repeated import still has to append.
+//!
+//! What came in comes back: a message is stored as typed events, and what they
+//! do not say (unknown fields, odd shapes) as a JSON Patch beside them, so that
+//! text is stored once.
+
+mod canonical;
+mod content;
+mod number;
+mod raw;
+mod timeline;
+mod tree;
+
+pub mod claude_code;
+pub mod exporter;
+pub mod openai_chat;
+pub mod plan;
+pub mod source;
+
+use std::fmt;
+
+use crate::domain::{ConversationId, NewEvent};
+
+pub use plan::{Plan, plan};
+
+/// A conversation as events for a fresh stream: the n-th event is to get
+/// revision n, and revisions in the bodies rely on that.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportedConversation {
+    /// Derived from source and source id, so that importing again finds it.
+    pub conversation: ConversationId,
+    /// Where it comes from.
+    pub source: String,
+    /// Its id there.
+    pub source_id: String,
+    /// In order; the first is `ConversationCreated`.
+    pub events: Vec<NewEvent>,
+    /// What was odd.
+    pub notes: Vec<ImportNote>,
+}
+
+/// Something odd that was imported all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportNote {
+    /// Which message (or line of a session), from 0.
+    pub message_index: usize,
+    /// What is odd about it.
+    pub what: Oddity,
+}
+
+/// What is odd about a message. Nothing of it is lost.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Oddity {
+    /// A tool result whose call is not open there: kept as a plain message.
+    OrphanResult {
+        /// The call that it names.
+        call_id: String,
+    },
+    /// A call id that was asked again while the first call was open: the first
+    /// is recorded as cancelled.
+    SupersededCall {
+        /// The id.
+        call_id: String,
+    },
+    /// A call that nobody answered: it stays open.
+    UnansweredCall {
+        /// Its id.
+        call_id: String,
+    },
+    /// So many calls were open that the oldest was recorded as cancelled.
+    CallGivenUp {
+        /// Its id.
+        call_id: String,
+    },
+    /// Arguments that are not JSON: kept as a JSON string.
+    ArgumentsNotJson {
+        /// The call's id.
+        call_id: String,
+    },
+    /// A tool call without a usable id or name: kept with its message only.
+    CallNotTyped,
+    /// A role that Treering has no word for: kept as a custom event.
+    UnknownRole,
+    /// A parent that is not an earlier message: taken as following the one
+    /// before it.
+    ParentNotFound,
+    /// A compaction that is not at the end of a turn: only its message is kept.
+    CompactionNotAtTurn,
+    /// A number that 64 bits cannot hold: the message is kept as text too.
+    NumberTooPrecise,
+    /// Work of a sub-agent that no call of its session is known to have asked
+    /// for: kept as a conversation of its own.
+    SubContextNotLinked,
+    /// A line that is not JSON, or no object: kept as a custom event.
+    UnreadableLine,
+}
+
+impl Oddity {
+    /// A short name, for counting.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::OrphanResult { .. } => "orphan result",
+            Self::SupersededCall { .. } => "superseded call",
+            Self::UnansweredCall { .. } => "unanswered call",
+            Self::CallGivenUp { .. } => "call given up",
+            Self::ArgumentsNotJson { .. } => "arguments not JSON",
+            Self::CallNotTyped => "call without id or name",
+            Self::UnknownRole => "unknown role",
+            Self::ParentNotFound => "parent not found",
+            Self::CompactionNotAtTurn => "compaction not at a turn's end",
+            Self::NumberTooPrecise => "number too precise",
+            Self::SubContextNotLinked => "sub-context not linked",
+            Self::UnreadableLine => "unreadable line",
+        }
+    }
+
+    /// True for what `--strict` refuses: the source contradicts itself.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::OrphanResult { .. }
+                | Self::SupersededCall { .. }
+                | Self::CallGivenUp { .. }
+                | Self::CallNotTyped
+                | Self::UnknownRole
+                | Self::ParentNotFound
+                | Self::UnreadableLine
+        )
+    }
+}
+
+impl fmt::Display for Oddity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OrphanResult { call_id } => write!(
+                f,
+                "a result for the call {call_id:?}, which is not open; kept as a plain tool message"
+            ),
+            Self::SupersededCall { call_id } => write!(
+                f,
+                "the call id {call_id:?} is used again while its call is open; the first call is cancelled"
+            ),
+            Self::UnansweredCall { call_id } => {
+                write!(f, "the call {call_id:?} has no result; it stays open")
+            }
+            Self::CallGivenUp { call_id } => write!(
+                f,
+                "too many open calls; the oldest, {call_id:?}, is cancelled"
+            ),
+            Self::ArgumentsNotJson { call_id } => write!(
+                f,
+                "the arguments of the call {call_id:?} are not JSON; kept as a JSON string"
+            ),
+            Self::CallNotTyped => {
+                f.write_str("a tool call without a usable id or name; kept with its message only")
+            }
+            Self::UnknownRole => f.write_str("an unknown role; kept as a custom event"),
+            Self::ParentNotFound => {
+                f.write_str("its parent is not an earlier message; taken as following the last one")
+            }
+            Self::CompactionNotAtTurn => f.write_str(
+                "a compaction before any turn has ended since the last one; kept as a message only",
+            ),
+            Self::NumberTooPrecise => {
+                f.write_str("a number that 64 bits cannot hold; the message is kept as text too")
+            }
+            Self::SubContextNotLinked => {
+                f.write_str("work of a sub-agent whose call is not known; kept as a conversation")
+            }
+            Self::UnreadableLine => {
+                f.write_str("a line that is no JSON object; kept as a custom event")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod stored;

@@ -1,0 +1,357 @@
+//! OpenAI chat lines: `{"id", "source", "meta", "messages": [...]}`.
+//!
+//! Messages become typed events; what events do not say is kept as a JSON Patch
+//! beside them (see [`exporter`](super::exporter) for the way back). Messages
+//! that name their parent in `x.parent` make a tree: the first child goes on
+//! where its parent is, further ones and further roots open branches.
+
+mod line;
+mod tree;
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{
+    ImportedConversation, Oddity,
+    canonical::{self, ORIGIN},
+    content::{self, short},
+    number::numbers_survive,
+    raw,
+    timeline::{BranchIndex, Timeline},
+};
+use crate::{
+    codec::json,
+    domain::{
+        Config, ContentHash, ContentPart, ConversationCreated, ConversationId, Custom, EventBody,
+        JsonText, MessageAppended, NameError, RawMessage, Reasoning, Revision, Role,
+        ToolCallRequested, ToolResultRecorded,
+    },
+};
+use line::Line;
+
+/// Custom events of this type hold a message that has no other form.
+pub(super) const MESSAGE_TYPE: &str = "openai-chat/message";
+
+/// Longest title, in characters: about one line of a terminal.
+const TITLE_CHARS_MAX: usize = 80;
+
+/// Ids of imported conversations are made within this namespace.
+const IDS: Uuid = Uuid::from_u128(0x6b1f_1f0e_8c5c_5d0a_9a55_3f3c_4f1e_7a21);
+
+/// Why a line is no conversation. Never quotes it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportFault {
+    /// Not JSON, or JSON that nothing can read.
+    #[error("not a JSON line: {0}")]
+    NotJson(#[from] json::JsonFault),
+    /// A value that cannot be held, for example a number beyond 1e308.
+    #[error("{place} has a value that cannot be read (a number out of range, or a broken escape)")]
+    Unreadable {
+        /// Where.
+        place: String,
+    },
+    /// The line is another JSON value.
+    #[error("not a conversation: the line is not a JSON object")]
+    NotAnObject,
+    /// A field is missing or has another type.
+    #[error("not a conversation: {field} must be {expected}")]
+    Field {
+        /// Which.
+        field: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// An id or source over its bound.
+    #[error("{field} has {bytes} bytes; at most {max} are allowed")]
+    TooLong {
+        /// Which.
+        field: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// A branch could not be named.
+    #[error(transparent)]
+    Branch(#[from] NameError),
+}
+
+/// The id that a conversation of a source gets, whoever imports it.
+#[must_use]
+pub fn conversation_id(source: &str, source_id: &str) -> ConversationId {
+    let name = format!("{source}\n{source_id}");
+    ConversationId(Uuid::new_v5(&IDS, name.as_bytes()))
+}
+
+/// Converts one line.
+///
+/// # Errors
+/// [`ImportFault`] when the line is no conversation. Odd messages are no error:
+/// they come back as notes.
+pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
+    json::check_text(line)?;
+    let line = Line::read(line)?;
+    let messages = line.messages()?;
+    let conversation = conversation_id(&line.source, &line.id);
+    let created = ConversationCreated {
+        title: title(&messages).unwrap_or_else(|| shortened(&line.id)),
+        config: Config {
+            model_id: line.model.clone(),
+            ..Config::default()
+        },
+        source: line.source.clone(),
+        source_id: line.id.clone(),
+        source_meta: line.rest.clone(),
+        ..ConversationCreated::default()
+    };
+    let first_time = messages.first().and_then(|message| time_of(&message.value));
+    let mut import = Import {
+        timeline: Timeline::new(conversation, created, first_time),
+        marked: Vec::new(),
+        tools: std::collections::HashMap::new(),
+    };
+    import.run(&messages)?;
+    let (events, notes) = import.timeline.finish();
+    Ok(ImportedConversation {
+        conversation,
+        source: line.source,
+        source_id: line.id,
+        events,
+        notes,
+    })
+}
+
+/// A message of the list.
+struct Message<'a> {
+    text: &'a str,
+    value: Value,
+}
+
+fn time_of(message: &Value) -> Option<crate::domain::TimestampMicros> {
+    canonical::read_time(&message["x"]["ts"])
+}
+
+/// True where the source says that older context was replaced.
+fn is_compaction(message: &Value) -> bool {
+    let x = &message["x"];
+    ["compact_boundary", "compact_summary", "compaction"]
+        .iter()
+        .any(|key| !matches!(x[key], Value::Null | Value::Bool(false)))
+}
+
+fn title(messages: &[Message<'_>]) -> Option<String> {
+    let user = messages.iter().filter(|m| m.value["role"] == "user");
+    user.filter_map(|message| {
+        let parts = content::read(message.value.get("content"));
+        let text = parts.iter().find_map(ContentPart::text)?;
+        let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+        Some(shortened(line))
+    })
+    .next()
+}
+
+/// The start of a text, without control characters.
+pub(super) fn shortened(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let mut short: String = text.chars().take(TITLE_CHARS_MAX).map(plain).collect();
+    if text.chars().nth(TITLE_CHARS_MAX).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+struct Import {
+    timeline: Timeline,
+    /// By branch: its last message said that a compaction happened.
+    marked: Vec<bool>,
+    /// The tool that was last called with an id, on any branch.
+    tools: std::collections::HashMap<String, String>,
+}
+
+impl Import {
+    fn run(&mut self, messages: &[Message<'_>]) -> Result<(), ImportFault> {
+        let tree = tree::places(messages.iter().map(|message| &message.value));
+        for (index, message) in messages.iter().enumerate() {
+            self.timeline.occurred_at = time_of(&message.value);
+            let branch = self.timeline.arrive(&tree, index)?;
+            self.message(branch, message);
+            self.timeline.leave(&tree, index);
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, branch: BranchIndex, message: &Message<'_>) {
+        if self.marked.len() <= branch.0 {
+            self.marked.resize(branch.0 + 1, false);
+        }
+        let compaction = is_compaction(&message.value);
+        let after_one = std::mem::replace(&mut self.marked[branch.0], compaction);
+        if compaction && !after_one {
+            self.timeline.compact(branch, tokens_before(&message.value));
+        }
+        let role = message.value["role"].as_str().unwrap_or_default();
+        match role {
+            "system" => self.speak(branch, Role::System, message),
+            "developer" => self.speak(branch, Role::Developer, message),
+            "user" => self.speak(branch, Role::User, message),
+            "assistant" => self.speak(branch, Role::Assistant, message),
+            "tool" => self.answer(branch, message),
+            _ => self.keep_as_custom(branch, message),
+        }
+    }
+
+    fn keep_as_custom(&mut self, branch: BranchIndex, message: &Message<'_>) {
+        self.timeline.note(Oddity::UnknownRole);
+        let custom = Custom {
+            type_name: MESSAGE_TYPE.to_owned(),
+            content_type: "application/json".to_owned(),
+            data: bytes::Bytes::copy_from_slice(message.text.as_bytes()),
+        };
+        self.timeline.push(branch, EventBody::Custom(custom));
+    }
+
+    fn speak(&mut self, branch: BranchIndex, role: Role, message: &Message<'_>) {
+        let mut appended = typed_message(role, &message.value);
+        let calls = match (role, &message.value["tool_calls"]) {
+            (Role::Assistant, Value::Array(calls)) => self.typed_calls(calls),
+            _ => Vec::new(),
+        };
+        let listed: Vec<_> = calls.iter().collect();
+        let rendered = canonical::message(&appended, &listed, self.timeline.occurred_at);
+        appended.raw = self.keep(rendered, message);
+        let revision = self
+            .timeline
+            .push(branch, EventBody::MessageAppended(appended));
+        for call in calls {
+            self.timeline.request(branch, revision, call);
+        }
+    }
+
+    fn typed_calls(&mut self, calls: &[Value]) -> Vec<ToolCallRequested> {
+        let mut typed = Vec::with_capacity(calls.len());
+        for call in calls {
+            let Some((call, is_json)) = typed_call(call) else {
+                self.timeline.note(Oddity::CallNotTyped);
+                continue;
+            };
+            if !is_json {
+                let call_id = call.call_id.clone();
+                self.timeline.note(Oddity::ArgumentsNotJson { call_id });
+            }
+            self.tools.insert(call.call_id.clone(), call.tool.clone());
+            typed.push(call);
+        }
+        typed
+    }
+
+    fn answer(&mut self, branch: BranchIndex, message: &Message<'_>) {
+        let call_id = short(&message.value["tool_call_id"]).unwrap_or_default();
+        if !self.timeline.is_open(branch, &call_id) {
+            self.timeline.note(Oddity::OrphanResult { call_id });
+            self.speak(branch, Role::Tool, message);
+            return;
+        }
+        let x = &message.value["x"];
+        let error_message = x["error"].as_str().unwrap_or_default().to_owned();
+        let failed = x["is_error"].as_bool().unwrap_or(!error_message.is_empty());
+        let mut result = ToolResultRecorded {
+            call_id,
+            success: !failed,
+            error_message,
+            execution_time_ms: None,
+            parts: content::read(message.value.get("content")),
+            structured: JsonText::default(),
+            raw: None,
+        };
+        let tool = self.tools.get(&result.call_id).map_or("", String::as_str);
+        let rendered = canonical::result(&result, tool, self.timeline.occurred_at);
+        result.raw = self.keep(rendered, message);
+        self.timeline
+            .push(branch, EventBody::ToolResultRecorded(result));
+    }
+
+    fn keep(&mut self, rendered: Value, message: &Message<'_>) -> Option<RawMessage> {
+        if !numbers_survive(message.text) {
+            self.timeline.note(Oddity::NumberTooPrecise);
+        }
+        let source = raw::Source {
+            origin: ORIGIN,
+            provider: "",
+            model: "",
+            value: &message.value,
+            text: message.text,
+        };
+        raw::keep(&source, rendered, &[String::new()])
+    }
+}
+
+fn tokens_before(message: &Value) -> u64 {
+    let x = &message["x"];
+    [
+        &x["compact_boundary"]["preTokens"],
+        &x["compaction"]["tokensBefore"],
+    ]
+    .iter()
+    .find_map(|value| value.as_u64())
+    .unwrap_or_default()
+}
+
+fn typed_message(role: Role, value: &Value) -> MessageAppended {
+    let mut parts = Vec::new();
+    if let Some(text) = value["reasoning_content"].as_str() {
+        parts.push(ContentPart::Reasoning(Reasoning {
+            text: text.to_owned(),
+            ..Reasoning::default()
+        }));
+    }
+    parts.extend(content::read(value.get("content")));
+    let name = short(&value["name"]).unwrap_or_default();
+    let x = &value["x"];
+    let mut message = MessageAppended {
+        usage: canonical::read_usage(&x["usage"]),
+        finish_reason: short(&x["stop"]).unwrap_or_default(),
+        ..MessageAppended::new(role, parts)
+    };
+    if role == Role::Tool {
+        message.tool_call_id = short(&value["tool_call_id"]).unwrap_or_default();
+        message.tool_name = name;
+    } else {
+        message.author = name;
+    }
+    message
+}
+
+/// A call, and whether its arguments are JSON; none when it has no usable id or
+/// name.
+fn typed_call(call: &Value) -> Option<(ToolCallRequested, bool)> {
+    let function = &call["function"];
+    let call_id = short(&call["id"]).filter(|id| !id.is_empty())?;
+    let tool = short(&function["name"]).filter(|name| !name.is_empty())?;
+    let text = function["arguments"].as_str()?;
+    let (arguments, is_json) = arguments(text);
+    let call = ToolCallRequested {
+        call_id,
+        tool,
+        arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+        arguments,
+        message_revision: None::<Revision>,
+        needs_approval: false,
+    };
+    Some((call, is_json))
+}
+
+/// Arguments as JSON text: as they are; no text at all means no arguments; text
+/// that is not JSON becomes a JSON string.
+fn arguments(text: &str) -> (JsonText, bool) {
+    match json::check(text.as_bytes()) {
+        Ok(arguments) => (arguments, true),
+        Err(json::JsonFault::Empty) => (JsonText::from_checked("{}".into()), true),
+        Err(_) => {
+            let string = Value::from(text).to_string();
+            (JsonText::from_checked(string.into()), false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

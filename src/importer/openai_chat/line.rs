@@ -1,0 +1,166 @@
+//! A line's fields, as text.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::{Value, value::RawValue};
+
+use super::{ImportFault, Message};
+use crate::domain::{JsonText, limits::SHORT_TEXT_BYTES_MAX};
+
+pub(super) struct Line<'a> {
+    pub(super) id: String,
+    pub(super) source: String,
+    /// `meta.model`, or empty.
+    pub(super) model: String,
+    /// All fields that the events do not give back, as one JSON object.
+    pub(super) rest: JsonText,
+    messages: &'a RawValue,
+}
+
+/// The fields of an object in order, each value as text.
+struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields: Vec<(String, &'de RawValue)> = Vec::new();
+                while let Some((key, value)) = map.next_entry()? {
+                    // As everywhere in JSON: of two fields the last one counts.
+                    fields.retain(|(known, _)| *known != key);
+                    fields.push((key, value));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+impl<'a> Line<'a> {
+    /// Reads a line that is known to be JSON.
+    pub(super) fn read(line: &'a [u8]) -> Result<Self, ImportFault> {
+        let fields: Fields<'a> = match serde_json::from_slice(line) {
+            Ok(fields) => fields,
+            Err(error) if error.is_data() => return Err(ImportFault::NotAnObject),
+            Err(_) => return Err(unreadable("the line")),
+        };
+        let field = |name: &str| {
+            let found = fields.0.iter().find(|(key, _)| key == name);
+            found.map(|(_, value)| *value)
+        };
+        let id = field("id")
+            .map(text_or_number)
+            .transpose()?
+            .flatten()
+            .filter(|id| !id.is_empty());
+        let Some(id) = id else {
+            return Err(field_fault("id", "a text that is not empty"));
+        };
+        let source = match field("source") {
+            None => None,
+            Some(value) => text(value, "source")?,
+        };
+        let Some(messages) = field("messages") else {
+            return Err(field_fault("messages", "a list"));
+        };
+        let model = field("meta")
+            .and_then(|meta| serde_json::from_str::<Value>(meta.get()).ok())
+            .and_then(|meta| super::short(&meta["model"]))
+            .unwrap_or_default();
+        let id_is_text = field("id").is_some_and(|id| id.get().starts_with('"'));
+        let source = source.unwrap_or_default();
+        let rest = fields.0.iter().filter(|(key, _)| match key.as_str() {
+            "messages" => false,
+            "id" => !id_is_text,
+            "source" => source.is_empty(),
+            _ => true,
+        });
+        let rest = join(rest);
+        bounded("id", &id)?;
+        bounded("source", &source)?;
+        Ok(Self {
+            id,
+            source,
+            model,
+            rest,
+            messages,
+        })
+    }
+
+    pub(super) fn messages(&self) -> Result<Vec<Message<'a>>, ImportFault> {
+        let list: Vec<&'a RawValue> = serde_json::from_str(self.messages.get())
+            .map_err(|_| field_fault("messages", "a list"))?;
+        let read = |(index, text): (usize, &'a RawValue)| {
+            let place = || format!("messages[{index}]");
+            let text = text.get();
+            let value: Value = serde_json::from_str(text).map_err(|_| unreadable(&place()))?;
+            if !value.is_object() {
+                return Err(field_fault(&place(), "an object"));
+            }
+            if !value["role"].is_string() {
+                return Err(field_fault(&format!("{}.role", place()), "a text"));
+            }
+            Ok(Message { text, value })
+        };
+        list.into_iter().enumerate().map(read).collect()
+    }
+}
+
+/// An object of these fields, their values as they were written.
+fn join<'a, 'b: 'a>(fields: impl Iterator<Item = &'a (String, &'b RawValue)>) -> JsonText {
+    let fields: Vec<_> = fields
+        .map(|(key, value)| format!("{}:{}", Value::from(key.as_str()), value.get()))
+        .collect();
+    if fields.is_empty() {
+        return JsonText::default();
+    }
+    JsonText::from_checked(format!("{{{}}}", fields.join(",")).into())
+}
+
+fn text(value: &RawValue, field: &str) -> Result<Option<String>, ImportFault> {
+    match serde_json::from_str(value.get()).map_err(|_| unreadable(field))? {
+        Value::String(text) => Ok(Some(text)),
+        _ => Err(field_fault(field, "a text")),
+    }
+}
+
+fn text_or_number(value: &RawValue) -> Result<Option<String>, ImportFault> {
+    match value.get().bytes().next() {
+        Some(b'"') => text(value, "id"),
+        Some(b'-' | b'0'..=b'9') => Ok(Some(value.get().to_owned())),
+        _ => Ok(None),
+    }
+}
+
+fn bounded(field: &'static str, text: &str) -> Result<(), ImportFault> {
+    if text.len() > SHORT_TEXT_BYTES_MAX {
+        return Err(ImportFault::TooLong {
+            field,
+            bytes: text.len(),
+            max: SHORT_TEXT_BYTES_MAX,
+        });
+    }
+    Ok(())
+}
+
+fn field_fault(field: &str, expected: &'static str) -> ImportFault {
+    let field = field.to_owned();
+    ImportFault::Field { field, expected }
+}
+
+fn unreadable(place: &str) -> ImportFault {
+    let place = place.to_owned();
+    ImportFault::Unreadable { place }
+}

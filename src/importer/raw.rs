@@ -1,0 +1,132 @@
+//! What a source sent, said as a difference from what Treering renders.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::number::numbers_survive;
+use crate::domain::{RawEncoding, RawMessage};
+
+/// A raw form that cannot be turned back into a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RawFault {
+    /// `data` is not JSON.
+    #[error("the kept source form is not JSON")]
+    NotJson,
+    /// The patch does not fit the message.
+    #[error("the kept JSON Patch does not fit the message that it was made for")]
+    DoesNotApply,
+}
+
+/// A message as its source sent it.
+pub(super) struct Source<'a> {
+    pub(super) origin: &'a str,
+    pub(super) provider: &'a str,
+    pub(super) model: &'a str,
+    pub(super) value: &'a Value,
+    pub(super) text: &'a str,
+}
+
+impl Source<'_> {
+    fn raw(&self, encoding: RawEncoding, data: Bytes) -> RawMessage {
+        RawMessage {
+            origin: self.origin.to_owned(),
+            provider: self.provider.to_owned(),
+            model: self.model.to_owned(),
+            encoding,
+            data,
+        }
+    }
+}
+
+/// What has to be kept beside `rendered` to get the source's message back; none
+/// when nothing has to. `contents` points to objects whose `content` may be in
+/// another shape than the rendered one.
+pub(super) fn keep(
+    source: &Source<'_>,
+    rendered: Value,
+    contents: &[String],
+) -> Option<RawMessage> {
+    let text = || Bytes::copy_from_slice(source.text.as_bytes());
+    if !numbers_survive(source.text) {
+        return Some(source.raw(RawEncoding::Whole, text()));
+    }
+    if rendered == *source.value {
+        return None;
+    }
+    // A patch is checked before it is relied on.
+    let patch = patch_between(rendered.clone(), source.value, contents)
+        .and_then(|patch| serde_json::to_vec(&patch).ok())
+        .filter(|data| apply(rendered, data).as_ref() == Ok(source.value));
+    Some(match patch {
+        Some(data) => source.raw(RawEncoding::JsonPatch, data.into()),
+        None => source.raw(RawEncoding::Whole, text()),
+    })
+}
+
+/// The message that was kept: `rendered` with its raw form applied.
+pub(super) fn restore(
+    rendered: impl FnOnce() -> Value,
+    raw: Option<&RawMessage>,
+) -> Result<String, RawFault> {
+    match raw {
+        Some(raw) if raw.encoding == RawEncoding::Whole => {
+            let text = std::str::from_utf8(&raw.data).map_err(|_| RawFault::NotJson)?;
+            Ok(text.to_owned())
+        }
+        Some(raw) => Ok(apply(rendered(), &raw.data)?.to_string()),
+        None => Ok(rendered().to_string()),
+    }
+}
+
+fn apply(mut value: Value, patch: &[u8]) -> Result<Value, RawFault> {
+    let patch: json_patch::Patch = serde_json::from_slice(patch).map_err(|_| RawFault::NotJson)?;
+    json_patch::patch_unsafe(&mut value, &patch).map_err(|_| RawFault::DoesNotApply)?;
+    Ok(value)
+}
+
+/// Moves first, so that content in another shape is not stored twice; then a
+/// plain difference.
+fn patch_between(
+    mut rendered: Value,
+    original: &Value,
+    contents: &[String],
+) -> Option<json_patch::Patch> {
+    let mut patch = json_patch::Patch::default();
+    for place in contents {
+        let reshape = reshape(&rendered, original, place);
+        json_patch::patch_unsafe(&mut rendered, &reshape).ok()?;
+        patch.0.extend(reshape.0);
+    }
+    patch.0.extend(json_patch::diff(&rendered, original).0);
+    Some(patch)
+}
+
+fn reshape(rendered: &Value, original: &Value, place: &str) -> json_patch::Patch {
+    let content = format!("{place}/content");
+    let operations = match (rendered.pointer(&content), original.pointer(&content)) {
+        // One text, which the source sent as a list of one part.
+        (Some(Value::String(text)), Some(Value::Array(parts)))
+            if parts.len() == 1 && parts[0]["text"] == *text =>
+        {
+            json!([
+                {"op": "add", "path": "/_", "value": [{"type": "text"}]},
+                {"op": "move", "from": content, "path": "/_/0/text"},
+                {"op": "move", "from": "/_", "path": content},
+            ])
+        }
+        // The other way round.
+        (Some(Value::Array(parts)), Some(Value::String(text)))
+            if parts.len() == 1 && parts[0]["text"] == *text =>
+        {
+            json!([{"op": "move", "from": format!("{content}/0/text"), "path": content}])
+        }
+        // One value that is no list of parts.
+        (Some(Value::Array(parts)), Some(other))
+            if parts.len() == 1 && !other.is_array() && parts[0] == *other =>
+        {
+            json!([{"op": "move", "from": format!("{content}/0"), "path": content}])
+        }
+        _ => return json_patch::Patch::default(),
+    };
+    serde_json::from_value(operations).unwrap_or_default()
+}

@@ -1,0 +1,249 @@
+//! Lines of a file, of a compressed file, or of standard input.
+//!
+//! Compression is told from the first bytes, not from the name. A line that is
+//! too long or cannot be read is an error for that line; nothing is ever held in
+//! memory beyond one line.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+};
+
+use bytes::Bytes;
+
+/// Longest line, in bytes: a whole conversation with its tool results. The
+/// largest of the real ones that the importers were made with has 2.5 MB.
+pub const LINE_BYTES_MAX: usize = 256 << 20;
+
+const BUFFER_BYTES: usize = 256 * 1024;
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// Why a line was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum LineFault {
+    /// Over the bound; what follows it is read.
+    #[error("the line has more than {max} bytes, the most that can be imported")]
+    TooLong {
+        /// The bound.
+        max: usize,
+    },
+    /// Reading failed; nothing more comes.
+    #[error("reading stopped here: {0}")]
+    Read(#[from] io::Error),
+}
+
+/// The lines of one source. Iterate for `(line number from 1, line)`; blank
+/// lines are skipped.
+pub struct LineSource {
+    reader: Box<dyn BufRead>,
+    line: u64,
+    bytes_max: usize,
+    done: bool,
+}
+
+impl LineSource {
+    /// Opens a file, or standard input for `-`. `progress` is told how many bytes
+    /// of the source (before decompression) were read each time.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or its first bytes cannot be read.
+    pub fn open(path: &Path, progress: impl FnMut(u64) + 'static) -> io::Result<Self> {
+        if path.as_os_str() == "-" {
+            Self::new(io::stdin(), progress)
+        } else {
+            Self::new(File::open(path)?, progress)
+        }
+    }
+
+    /// Reads lines from anything.
+    ///
+    /// # Errors
+    /// When the first bytes cannot be read.
+    pub fn new(
+        reader: impl Read + 'static,
+        progress: impl FnMut(u64) + 'static,
+    ) -> io::Result<Self> {
+        let mut counted = Counted { reader, progress };
+        let mut head = Vec::with_capacity(ZSTD_MAGIC.len());
+        (&mut counted)
+            .take(ZSTD_MAGIC.len() as u64)
+            .read_to_end(&mut head)?;
+        let gzip = head.starts_with(GZIP_MAGIC);
+        let zstd = head.starts_with(ZSTD_MAGIC);
+        let whole = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(head).chain(counted));
+        let reader: Box<dyn BufRead> = if gzip {
+            let plain = flate2::bufread::MultiGzDecoder::new(whole);
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, plain))
+        } else if zstd {
+            let plain = zstd::stream::read::Decoder::with_buffer(whole)?;
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, plain))
+        } else {
+            Box::new(whole)
+        };
+        Ok(Self {
+            reader,
+            line: 0,
+            bytes_max: LINE_BYTES_MAX,
+            done: false,
+        })
+    }
+
+    /// The same with another bound for a line, in bytes.
+    #[must_use]
+    pub fn with_line_bytes_max(mut self, bytes_max: usize) -> Self {
+        self.bytes_max = bytes_max;
+        self
+    }
+
+    /// The next line without its end; none at the end of the source.
+    fn read_line(&mut self) -> Result<Option<Vec<u8>>, LineFault> {
+        let mut line = Vec::new();
+        let bound = self.bytes_max as u64 + 2;
+        let read = (&mut self.reader)
+            .take(bound)
+            .read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.line += 1;
+        let ended = line.last() == Some(&b'\n');
+        while line.last().is_some_and(|end| matches!(end, b'\n' | b'\r')) {
+            line.pop();
+        }
+        if line.len() > self.bytes_max {
+            drop(line);
+            if !ended {
+                self.skip_line()?;
+            }
+            let max = self.bytes_max;
+            return Err(LineFault::TooLong { max });
+        }
+        if self.line == 1 && line.starts_with(b"\xef\xbb\xbf") {
+            line.drain(..3);
+        }
+        Ok(Some(line))
+    }
+
+    fn skip_line(&mut self) -> io::Result<()> {
+        loop {
+            let buffer = self.reader.fill_buf()?;
+            if buffer.is_empty() {
+                return Ok(());
+            }
+            let end = buffer.iter().position(|&byte| byte == b'\n');
+            let used = end.map_or(buffer.len(), |end| end + 1);
+            self.reader.consume(used);
+            if end.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Iterator for LineSource {
+    type Item = (u64, Result<Bytes, LineFault>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.done {
+            match self.read_line() {
+                Ok(None) => self.done = true,
+                Ok(Some(line)) if line.iter().all(u8::is_ascii_whitespace) => {}
+                Ok(Some(line)) => return Some((self.line, Ok(line.into()))),
+                Err(fault) => {
+                    if matches!(fault, LineFault::Read(_)) {
+                        self.done = true;
+                        self.line += 1;
+                    }
+                    return Some((self.line, Err(fault)));
+                }
+            }
+        }
+        None
+    }
+}
+
+struct Counted<R, F> {
+    reader: R,
+    progress: F,
+}
+
+impl<R: Read, F: FnMut(u64)> Read for Counted<R, F> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        (self.progress)(read as u64);
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, io::Write, rc::Rc};
+
+    use super::*;
+
+    const TEXT: &[u8] = b"\xef\xbb\xbfone\r\n\n  \ntwo\nthree";
+
+    fn lines(bytes: Vec<u8>) -> Vec<(u64, String)> {
+        let source = LineSource::new(io::Cursor::new(bytes), |_| {}).unwrap();
+        source
+            .map(|(line, text)| {
+                let text = text.unwrap();
+                (line, String::from_utf8(text.to_vec()).unwrap())
+            })
+            .collect()
+    }
+
+    // The name says nothing (standard input has none): content alone must tell
+    // how to read it, and line numbers must be those of the plain text.
+    #[test]
+    fn compression_is_told_from_the_content() {
+        let expected = [(1, "one"), (4, "two"), (5, "three")].map(|(n, t)| (n, t.to_owned()));
+        assert_eq!(lines(TEXT.to_vec()), expected);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(TEXT).unwrap();
+        assert_eq!(lines(gzip.finish().unwrap()), expected);
+        assert_eq!(lines(zstd::encode_all(TEXT, 1).unwrap()), expected);
+        assert!(lines(Vec::new()).is_empty());
+    }
+
+    // One endless line must neither fill the memory nor lose the lines after it.
+    #[test]
+    fn a_long_line_is_refused_and_passed_over() {
+        let mut bytes = vec![b'x'; 1_000_000];
+        bytes.extend(b"\nnext\n");
+        let source = LineSource::new(io::Cursor::new(bytes), |_| {}).unwrap();
+        let read: Vec<_> = source.with_line_bytes_max(10).collect();
+        assert!(matches!(read[0], (1, Err(LineFault::TooLong { max: 10 }))));
+        assert!(matches!(&read[1], (2, Ok(line)) if line.as_ref() == b"next"));
+        assert_eq!(read.len(), 2);
+        let exact = LineSource::new(io::Cursor::new(b"0123456789\r\n".to_vec()), |_| {}).unwrap();
+        assert!(exact.with_line_bytes_max(10).all(|(_, line)| line.is_ok()));
+    }
+
+    // A file that was cut off in the middle must give its good lines, then one
+    // error, then end.
+    #[test]
+    fn damage_ends_the_source_with_an_error() {
+        let text = "line\n".repeat(1000);
+        let mut bytes = zstd::encode_all(text.as_bytes(), 1).unwrap();
+        bytes.truncate(bytes.len() - 3);
+        let source = LineSource::new(io::Cursor::new(bytes), |_| {}).unwrap();
+        let read: Vec<_> = source.collect();
+        let last = read.last().unwrap();
+        assert!(matches!(last.1, Err(LineFault::Read(_))));
+        assert_eq!(read.iter().filter(|(_, line)| line.is_err()).count(), 1);
+    }
+
+    // A progress bar counts bytes of the file as it lies on the disk.
+    #[test]
+    fn progress_counts_every_byte() {
+        let total = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&total);
+        let bytes = io::Cursor::new(TEXT.to_vec());
+        let source = LineSource::new(bytes, move |n| counter.set(counter.get() + n)).unwrap();
+        assert_eq!(source.count(), 3);
+        assert_eq!(total.get(), TEXT.len() as u64);
+    }
+}

@@ -1,0 +1,271 @@
+//! How good the ranking is, on real data: scifact with its judgements, and
+//! known-item searches over real tool results. Runs where `TREERING_TEST_DATA`
+//! names the data folder.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use super::*;
+use crate::domain::{
+    BranchId, ConversationId, EventKind, Namespace, Position, Revision, TimestampMicros,
+};
+
+fn data() -> Option<PathBuf> {
+    let dir = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from);
+    if dir.is_none() {
+        println!("skipped: TREERING_TEST_DATA names no data folder");
+    }
+    dir
+}
+
+fn json_lines(path: &Path) -> impl Iterator<Item = Value> {
+    let file = std::fs::File::open(path).unwrap();
+    let lines = BufReader::new(zstd::Decoder::new(file).unwrap()).lines();
+    lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+}
+
+fn result(position: u64, text: String) -> SearchableEvent {
+    SearchableEvent {
+        namespace: Namespace::default(),
+        conversation: ConversationId::default(),
+        branch: BranchId::MAIN,
+        revision: Revision(position),
+        position: Position::local(position),
+        kind: EventKind::ToolResultRecorded,
+        role: None,
+        tool: "tool".to_owned(),
+        call_id: String::new(),
+        success: Some(true),
+        recorded_at: TimestampMicros(0),
+        text,
+    }
+}
+
+fn index_of(events: &[SearchableEvent]) -> SearchIndex {
+    let index = SearchIndex::in_memory().unwrap();
+    index
+        .add(events, events[events.len() - 1].position)
+        .unwrap();
+    index.commit().unwrap();
+    index
+}
+
+/// Positions of the best events.
+fn ranked(index: &SearchIndex, text: &str, limit: usize) -> Vec<u64> {
+    let query = SearchQuery {
+        limit,
+        one_hit_per_event: true,
+        ..SearchQuery::new(Namespace::default(), text)
+    };
+    let results = index.search(&query).unwrap();
+    results.hits.iter().map(|hit| hit.position.offset).collect()
+}
+
+/// nDCG@10 with the judgement as gain, as BEIR computes it.
+fn ndcg_10(found: &[u64], judged: &HashMap<u64, f64>) -> f64 {
+    let discounted = |gains: &mut dyn Iterator<Item = f64>| -> f64 {
+        gains
+            .take(10)
+            .enumerate()
+            .map(|(rank, gain)| gain / (rank as f64 + 2.0).log2())
+            .sum()
+    };
+    let mut ideal: Vec<f64> = judged.values().copied().collect();
+    ideal.sort_by(|a, b| b.total_cmp(a));
+    let best = discounted(&mut ideal.into_iter());
+    let own = discounted(
+        &mut found
+            .iter()
+            .map(|id| judged.get(id).copied().unwrap_or(0.0)),
+    );
+    own / best
+}
+
+/// A sentence is no query: its brackets, dashes and quotes mean nothing.
+fn as_words(text: &str) -> String {
+    let plain = |c: char| {
+        if matches!(c, '"' | '(' | ')' | '*' | '+') {
+            ' '
+        } else {
+            c
+        }
+    };
+    text.chars()
+        .map(plain)
+        .collect::<String>()
+        .replace(" -", " ")
+        .trim_start_matches('-')
+        .to_owned()
+}
+
+// Ranking must not fall behind plain BM25 as published (0.679 to 0.687).
+#[test]
+fn scifact_ranking_is_above_published_bm25() {
+    let Some(data) = data() else { return };
+    let scifact = data.join("retrieval/scifact");
+    let text = |doc: &Value, key: &str| doc[key].as_str().unwrap().to_owned();
+    let id = |doc: &Value| text(doc, "_id").parse::<u64>().unwrap();
+    let mut documents: Vec<SearchableEvent> = json_lines(&scifact.join("corpus.jsonl.zst"))
+        .map(|doc| {
+            result(
+                id(&doc) + 1,
+                format!("{}\n{}", text(&doc, "title"), text(&doc, "text")),
+            )
+        })
+        .collect();
+    documents.sort_by_key(|event| event.position);
+    let index = index_of(&documents);
+    let queries: HashMap<u64, String> = json_lines(&scifact.join("queries.jsonl.zst"))
+        .map(|query| (id(&query), text(&query, "text")))
+        .collect();
+    let mut judged: BTreeMap<u64, HashMap<u64, f64>> = BTreeMap::new();
+    for line in std::fs::read_to_string(scifact.join("qrels/test.tsv"))
+        .unwrap()
+        .lines()
+        .skip(1)
+    {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let document = fields[1].parse::<u64>().unwrap() + 1;
+        let judgements = judged.entry(fields[0].parse().unwrap()).or_default();
+        judgements.insert(document, fields[2].parse().unwrap());
+    }
+    let of = |query: &u64| {
+        let found = ranked(&index, &as_words(&queries[query]), 10);
+        ndcg_10(&found, &judged[query])
+    };
+    let mean = judged.keys().map(of).sum::<f64>() / judged.len() as f64;
+    println!("scifact: nDCG@10 {mean:.4} over {} queries", judged.len());
+    assert!(mean > 0.687, "nDCG@10 is {mean:.4}");
+}
+
+/// Texts of real tool results, each once.
+fn tool_results(path: &Path) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let mut texts = Vec::new();
+    for conversation in json_lines(path) {
+        let messages = conversation["messages"].as_array().into_iter().flatten();
+        for message in messages.filter(|message| message["role"] == "tool") {
+            let text = message["content"].as_str().unwrap_or_default();
+            if !text.trim().is_empty() && seen.insert(text.to_owned()) {
+                texts.push(text.to_owned());
+            }
+        }
+    }
+    texts
+}
+
+/// What somebody might remember of one result, cut without our analyser.
+fn items(text: &str) -> HashSet<(&'static str, &str)> {
+    let apart = |c: char| c.is_whitespace() || "\"'`()[]{}<>,;=|:".contains(c);
+    let mut found = HashSet::new();
+    for word in text.split(apart).map(|word| word.trim_matches('.')) {
+        if !(8..=80).contains(&word.len()) || !word.is_ascii() {
+            continue;
+        }
+        let is_name = word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
+            && !word.bytes().any(|b| b.is_ascii_digit());
+        let humps = word.bytes().skip(1).any(|b| b.is_ascii_uppercase())
+            && word.bytes().any(|b| b.is_ascii_lowercase());
+        if is_name && (humps || word.contains('_')) {
+            found.insert(("identifier", word));
+        } else if word.matches('/').count() >= 2 && !word.contains("//") {
+            found.insert(("path", word));
+        }
+    }
+    for line in text
+        .lines()
+        .map(str::trim)
+        .filter(|line| (30..=160).contains(&line.len()))
+    {
+        if ["error", "Error", "failed", "panic"]
+            .iter()
+            .any(|word| line.contains(word))
+        {
+            found.insert(("error line", line));
+        }
+    }
+    found
+}
+
+/// `parseConfigFile` as somebody says it: `parse config file`.
+fn spoken(identifier: &str) -> String {
+    let mut words = String::new();
+    let mut before = ' ';
+    for c in identifier.chars() {
+        if c == '_' || (c.is_uppercase() && before.is_lowercase()) {
+            words.push(' ');
+        }
+        words.extend(c.to_lowercase().filter(|&c| c != '_'));
+        before = c;
+    }
+    words
+}
+
+// What occurs in one tool result only must be found there: an identifier, a
+// path, an error message as printed; an identifier as spoken.
+#[test]
+fn known_items_in_real_tool_results_are_found() {
+    let Some(data) = data() else { return };
+    let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
+    let mut places: HashMap<(&str, &str), (usize, u64)> = HashMap::new();
+    for (number, text) in texts.iter().enumerate() {
+        for item in items(text) {
+            places.entry(item).or_insert((0, number as u64 + 1)).0 += 1;
+        }
+    }
+    let numbered = (1..).zip(&texts);
+    let events: Vec<_> = numbered
+        .map(|(at, text)| result(at, text.clone()))
+        .collect();
+    let index = index_of(&events);
+    let mut cases: BTreeMap<&str, Vec<(String, u64)>> = BTreeMap::new();
+    let mut unique: Vec<_> = places
+        .into_iter()
+        .filter(|(_, (count, _))| *count == 1)
+        .collect();
+    unique.sort_unstable();
+    for ((kind, item), (_, place)) in unique {
+        let query = if kind == "error line" {
+            as_words(item)
+        } else {
+            item.to_owned()
+        };
+        cases.entry(kind).or_default().push((query, place));
+        if kind == "identifier" {
+            cases
+                .entry("spoken identifier")
+                .or_default()
+                .push((spoken(item), place));
+        }
+    }
+    let floors = [
+        ("error line", 0.8),
+        ("identifier", 0.9),
+        ("path", 0.8),
+        ("spoken identifier", 0.3),
+    ];
+    for (kind, floor) in floors {
+        let all = &cases[kind];
+        let sample: Vec<_> = all.iter().step_by((all.len() / 400).max(1)).collect();
+        let ranks: Vec<Option<usize>> = sample
+            .iter()
+            .map(|(query, place)| ranked(&index, query, 10).iter().position(|at| at == place))
+            .collect();
+        let of = |value: &dyn Fn(usize) -> f64| {
+            ranks.iter().flatten().map(|&rank| value(rank)).sum::<f64>() / ranks.len() as f64
+        };
+        let (mrr, recall) = (of(&|rank| 1.0 / (rank as f64 + 1.0)), of(&|_| 1.0));
+        println!(
+            "{kind}: MRR@10 {mrr:.3}, recall@10 {recall:.3}, {} of {} cases",
+            sample.len(),
+            all.len()
+        );
+        assert!(recall >= floor, "{kind}: recall@10 {recall:.3}");
+    }
+}

@@ -1,0 +1,632 @@
+//! The index end to end: what goes in is found, nothing else is.
+
+use std::path::Path;
+
+use super::*;
+use crate::domain::{
+    BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
+};
+
+fn namespace(name: &str) -> Namespace {
+    Namespace::new(name).unwrap()
+}
+
+fn conversation(number: u128) -> ConversationId {
+    ConversationId(uuid::Uuid::from_u128(number))
+}
+
+/// A tool result at this position, in conversation 1.
+fn result(position: u64, text: &str) -> SearchableEvent {
+    SearchableEvent {
+        namespace: namespace("default"),
+        conversation: conversation(1),
+        branch: BranchId::MAIN,
+        revision: Revision(position),
+        position: Position::local(position),
+        kind: EventKind::ToolResultRecorded,
+        role: None,
+        tool: "bash".to_owned(),
+        call_id: format!("call_{position}"),
+        success: Some(true),
+        recorded_at: TimestampMicros(i64::try_from(position).unwrap() * 1_000),
+        text: text.to_owned(),
+    }
+}
+
+fn index_of(events: &[SearchableEvent]) -> SearchIndex {
+    let index = SearchIndex::in_memory().unwrap();
+    let last = events
+        .last()
+        .map_or(Position::default(), |event| event.position);
+    index.add(events, last).unwrap();
+    index.commit().unwrap();
+    index
+}
+
+fn query(text: &str) -> SearchQuery {
+    SearchQuery {
+        limit: 100,
+        ..SearchQuery::new(namespace("default"), text)
+    }
+}
+
+fn found(index: &SearchIndex, query: &SearchQuery) -> Vec<u64> {
+    let results = index.search(query).unwrap();
+    assert_eq!(results.total, results.hits.len() as u64, "{query:?}");
+    results.hits.iter().map(|hit| hit.position.offset).collect()
+}
+
+fn sorted(index: &SearchIndex, text: &str) -> Vec<u64> {
+    let mut positions = found(index, &query(text));
+    positions.sort_unstable();
+    positions
+}
+
+fn corpus() -> SearchIndex {
+    index_of(&[
+        result(
+            1,
+            "error: cannot find function `parse_config` in crate::settings",
+        ),
+        result(2, "fn parseConfig(path) { readFile(path) }"),
+        result(
+            3,
+            "the config file could not be parsed; configs are in /etc/app/main.toml",
+        ),
+        result(4, "disk full: no space left on device"),
+        result(5, "space on the left of the device; the disk is not full"),
+        result(6, "src/search/index.rs:42:7 warning: unused import"),
+        result(
+            7,
+            "commit a94a8fe5ccb19ba61c4c0873d391e987982fbbd3 by 550e8400-e29b-41d4",
+        ),
+        result(8, "東京都に住んでいます。データベースの設定"),
+        result(9, "HTTPServer started on 127.0.0.1:8080 with IL-6 and p53"),
+        result(10, "connections were connecting; the connection connected"),
+    ])
+}
+
+// What agents type must find what tools printed, in every spelling of it.
+#[test]
+fn queries_find_what_they_should() {
+    let index = corpus();
+    let cases: &[(&str, &[u64])] = &[
+        // Identifiers, in any spelling; strict when they must match.
+        ("+parse_config", &[1, 2]),
+        ("+parseConfig", &[1, 2]),
+        ("+parseconfig", &[1, 2]),
+        ("parseConfig AND error", &[1]),
+        ("+readFile", &[2]),
+        ("+HttpServer", &[9]),
+        // Paths: whole, tail, and by a segment.
+        ("+src/search/index.rs", &[6]),
+        ("+search/index.rs:42", &[6]),
+        ("+/etc/app/main.toml", &[3]),
+        ("toml", &[3]),
+        ("crate::settings", &[1]),
+        // Hashes, addresses, numbers.
+        ("a94a8fe5ccb19ba61c4c0873d391e987982fbbd3", &[7]),
+        ("+550e8400-e29b-41d4", &[7]),
+        ("\"127.0.0.1\"", &[9]),
+        ("p53", &[9]),
+        // Phrases keep order; words do not.
+        ("\"no space left\"", &[4]),
+        ("\"space left\"", &[4]),
+        ("+space +left", &[4, 5]),
+        // Stems for words, not for phrases.
+        ("+connects", &[10]),
+        ("+config", &[1, 2, 3]),
+        ("\"connections were\"", &[10]),
+        // Beginnings.
+        ("conf*", &[1, 2, 3]),
+        ("a94a8*", &[7]),
+        ("src/sea*", &[6]),
+        ("parseC*", &[1, 2]),
+        ("zzz*", &[]),
+        // Boolean.
+        ("disk AND NOT space", &[]),
+        ("disk AND full", &[4, 5]),
+        ("(disk OR commit) AND (full OR by)", &[4, 5, 7]),
+        ("+disk -\"no space\"", &[5]),
+        ("disk -left", &[]),
+        ("NOT (disk OR config OR connection)", &[6, 7, 8, 9]),
+        // CJK.
+        ("東京", &[8]),
+        ("+東京都", &[8]),
+        ("都", &[8]),
+        ("設定", &[8]),
+        ("京東", &[]),
+        // Nothing.
+        ("absent", &[]),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(&sorted(&index, text), expected, "{text}");
+    }
+}
+
+// A bare identifier ranks its own spelling and its kin before loose parts.
+#[test]
+fn an_identifier_ranks_before_its_parts() {
+    let index = corpus();
+    let hits = found(&index, &query("parseConfig"));
+    assert_eq!(hits.len(), 3);
+    assert_eq!(hits[2], 3, "the text with loose parts comes last");
+}
+
+fn tagged(position: u64, change: impl FnOnce(&mut SearchableEvent)) -> SearchableEvent {
+    let mut event = result(position, "needle");
+    change(&mut event);
+    event
+}
+
+// Each filter alone, and a filter must never widen what is found.
+#[test]
+fn filters_narrow() {
+    let index = index_of(&[
+        tagged(1, |_| {}),
+        tagged(2, |event| event.tool = "grep".to_owned()),
+        tagged(3, |event| event.success = Some(false)),
+        tagged(4, |event| {
+            event.kind = EventKind::MessageAppended;
+            event.role = Some(Role::User);
+            event.success = None;
+            event.tool.clear();
+        }),
+        tagged(5, |event| event.conversation = conversation(2)),
+        tagged(6, |event| event.namespace = namespace("other")),
+        tagged(7, |event| event.text = "hay".to_owned()),
+    ]);
+    let check = |filters: SearchFilters, expected: &[u64]| {
+        let query = SearchQuery {
+            filters: filters.clone(),
+            ..query("needle")
+        };
+        assert_eq!(found(&index, &query), expected, "{filters:?}");
+    };
+    let all = SearchFilters::default();
+    check(all.clone(), &[1, 2, 3, 4, 5]);
+    check(
+        SearchFilters {
+            tools: vec!["grep".into(), "none".into()],
+            ..all.clone()
+        },
+        &[2],
+    );
+    check(
+        SearchFilters {
+            success: Some(false),
+            ..all.clone()
+        },
+        &[3],
+    );
+    check(
+        SearchFilters {
+            success: Some(true),
+            ..all.clone()
+        },
+        &[1, 2, 5],
+    );
+    check(
+        SearchFilters {
+            kinds: vec![EventKind::MessageAppended],
+            ..all.clone()
+        },
+        &[4],
+    );
+    check(
+        SearchFilters {
+            roles: vec![Role::User],
+            ..all.clone()
+        },
+        &[4],
+    );
+    check(
+        SearchFilters {
+            roles: vec![Role::Assistant],
+            ..all.clone()
+        },
+        &[],
+    );
+    check(
+        SearchFilters {
+            recorded_from: Some(TimestampMicros(3_000)),
+            ..all.clone()
+        },
+        &[3, 4, 5],
+    );
+    check(
+        SearchFilters {
+            recorded_to: Some(TimestampMicros(2_000)),
+            ..all.clone()
+        },
+        &[1, 2],
+    );
+    let one = Scope::Conversations(vec![conversation(2), conversation(9)]);
+    check(
+        SearchFilters {
+            scope: Some(one),
+            ..all.clone()
+        },
+        &[5],
+    );
+    check(
+        SearchFilters {
+            scope: Some(Scope::Conversations(Vec::new())),
+            ..all.clone()
+        },
+        &[],
+    );
+    check(
+        SearchFilters {
+            scope: Some(Scope::Lineage(Vec::new())),
+            ..all
+        },
+        &[],
+    );
+}
+
+// Tenants: neither hits, nor counts, nor ranking may depend on another's text.
+#[test]
+fn namespaces_do_not_touch() {
+    let mut own = vec![result(1, "alpha beta"), result(2, "alpha gamma gamma")];
+    let alone = index_of(&own);
+    for position in 3..60 {
+        own.push(SearchableEvent {
+            namespace: namespace("other"),
+            ..result(position, "alpha secret")
+        });
+    }
+    let shared = index_of(&own);
+    for text in ["alpha", "alpha beta", "gamma*", "-beta", "\"alpha gamma\""] {
+        let (one, other) = (
+            alone.search(&query(text)).unwrap(),
+            shared.search(&query(text)).unwrap(),
+        );
+        let places = |results: &SearchResults| -> Vec<u64> {
+            results.hits.iter().map(|hit| hit.position.offset).collect()
+        };
+        assert_eq!(places(&one), places(&other), "{text}");
+        assert_eq!(one.total, other.total);
+    }
+    assert_eq!(found(&shared, &query("secret")), Vec::<u64>::new());
+    assert_eq!(found(&shared, &query("sec*")), Vec::<u64>::new());
+}
+
+// A branch's history is its ancestors' events up to each fork: an event after
+// the fork, or of a sister branch, must not be found. 1,000 forks deep.
+#[test]
+fn lineage_of_a_thousand_forks() {
+    let mut events = Vec::new();
+    let mut lineage = Vec::new();
+    for depth in 0..1_000_u64 {
+        let fork = depth * 3;
+        for revision in fork + 1..=fork + 3 {
+            events.push(tagged(revision, |event| {
+                event.branch = BranchId(depth);
+                event.conversation = conversation(u128::from(depth / 100));
+            }));
+        }
+        lineage.push(LineageSegment {
+            conversation: conversation(u128::from(depth / 100)),
+            branch: BranchId(depth),
+            up_to: Revision(fork + 2),
+        });
+    }
+    let index = index_of(&events);
+    let filters = SearchFilters {
+        scope: Some(Scope::Lineage(lineage)),
+        ..SearchFilters::default()
+    };
+    let query = SearchQuery {
+        filters,
+        limit: 5_000,
+        ..query("needle")
+    };
+    let mut positions = found(&index, &query);
+    positions.sort_unstable();
+    let expected: Vec<u64> = (0..1_000).flat_map(|d| [d * 3 + 1, d * 3 + 2]).collect();
+    assert_eq!(positions, expected);
+}
+
+// A long result is found by its passages, each naming its bytes and line.
+#[test]
+fn passages_name_bytes_and_line() {
+    let filler = "lorem ipsum dolor sit amet\n".repeat(400);
+    let text = format!(
+        "{filler}the needle\n{filler}{filler}another needle\n{filler}needle needle\n{filler}needle last"
+    );
+    let index = index_of(&[result(1, &text), result(2, "a needle")]);
+    let results = index.search(&query("needle")).unwrap();
+    let of_first: Vec<_> = results
+        .hits
+        .iter()
+        .filter(|hit| hit.position.offset == 1)
+        .collect();
+    assert_eq!(of_first.len(), query::HITS_PER_EVENT_MAX);
+    assert!(results.total >= 5);
+    for hit in &of_first {
+        let range =
+            usize::try_from(hit.byte_start).unwrap()..usize::try_from(hit.byte_end).unwrap();
+        assert!(text[range.clone()].contains("needle"));
+        assert_eq!(
+            hit.line,
+            text[..range.start].matches('\n').count() as u64 + 1
+        );
+        assert_eq!(hit.text_bytes, text.len() as u64);
+    }
+    let single = SearchQuery {
+        one_hit_per_event: true,
+        ..query("needle")
+    };
+    let results = index.search(&single).unwrap();
+    assert_eq!(results.hits.len(), 2);
+}
+
+// Pages follow each other without gap or repetition.
+#[test]
+fn pages_join_up() {
+    let events: Vec<_> = (1..=50)
+        .map(|position| result(position, "same words"))
+        .collect();
+    let index = index_of(&events);
+    let mut seen = Vec::new();
+    for offset in (0..60).step_by(7) {
+        let page = SearchQuery {
+            offset,
+            limit: 7,
+            ..query("words")
+        };
+        let results = index.search(&page).unwrap();
+        assert_eq!(results.total, 50);
+        seen.extend(results.hits.iter().map(|hit| hit.position.offset));
+    }
+    assert_eq!(seen, (1..=50).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_cannot_be_searched_says_so() {
+    let index = corpus();
+    let ask = |query: SearchQuery| index.search(&query).unwrap_err().to_string();
+    assert!(ask(query("")).contains("no word"));
+    assert!(ask(query("--- !!")).contains("no word"));
+    assert!(ask(query("*")).contains("byte 0"));
+    assert!(ask(query(&"x".repeat(9_000))).contains("9000 bytes"));
+    assert!(ask(query(&"(a ".repeat(100))).contains("nested"));
+    assert!(ask(query(&"x ".repeat(1_000))).contains("512"));
+    assert!(
+        ask(SearchQuery {
+            offset: 1_000_000,
+            ..query("a")
+        })
+        .contains("10000")
+    );
+    let many = Scope::Conversations(vec![conversation(1); 10_001]);
+    let filters = SearchFilters {
+        scope: Some(many),
+        ..SearchFilters::default()
+    };
+    assert!(
+        ask(SearchQuery {
+            filters,
+            ..query("a")
+        })
+        .contains("10001")
+    );
+}
+
+fn open(dir: &Path) -> Result<SearchIndex, IndexError> {
+    SearchIndex::open(dir, SearchOptions::default())
+}
+
+// A crash loses what was not committed and nothing else; bringing events again
+// from the mark, and some before it, adds each once.
+#[test]
+fn reopening_goes_on_from_the_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let events: Vec<_> = (1..=30)
+        .map(|position| result(position, "needle"))
+        .collect();
+    let index = open(dir.path()).unwrap();
+    assert_eq!(index.reached(), Position::default());
+    index.add(&events[..10], Position::local(12)).unwrap();
+    assert_eq!(
+        index.reached(),
+        Position::default(),
+        "not before the commit"
+    );
+    assert_eq!(index.commit().unwrap(), Position::local(12));
+    index.add(&events[10..20], Position::local(20)).unwrap();
+    drop(index);
+
+    let index = open(dir.path()).unwrap();
+    assert_eq!(index.reached(), Position::local(12));
+    assert_eq!(index.search(&query("needle")).unwrap().total, 10);
+    index.add(&events[5..], Position::local(30)).unwrap();
+    index.commit().unwrap();
+    drop(index);
+
+    let index = open(dir.path()).unwrap();
+    assert_eq!(index.reached(), Position::local(30));
+    // 11 and 12 are before the mark: the engine said that it had read past them.
+    assert_eq!(index.search(&query("needle")).unwrap().total, 28);
+}
+
+// Events without text must move the mark, or readers that wait would hang.
+#[test]
+fn the_mark_moves_without_documents() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = open(dir.path()).unwrap();
+    index.add(&[], Position::local(7)).unwrap();
+    assert!(index.commit_due_at().is_some());
+    index.commit().unwrap();
+    assert_eq!(index.reached(), Position::local(7));
+    assert!(index.commit_due_at().is_none());
+}
+
+#[test]
+fn commits_come_due() {
+    let options = SearchOptions {
+        commit_interval: std::time::Duration::from_millis(20),
+        ..SearchOptions::default()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let index = SearchIndex::open(dir.path(), options).unwrap();
+    assert!(!index.commit_if_due().unwrap());
+    index
+        .add(&[result(1, "needle")], Position::local(1))
+        .unwrap();
+    assert!(!index.commit_if_due().unwrap());
+    std::thread::sleep(std::time::Duration::from_millis(25));
+    assert!(index.commit_if_due().unwrap());
+    assert_eq!(index.reached(), Position::local(1));
+}
+
+#[test]
+fn recovery_forgets_what_was_not_committed() {
+    let index = index_of(&[result(1, "needle")]);
+    index
+        .add(&[result(2, "needle")], Position::local(2))
+        .unwrap();
+    assert_eq!(index.recover().unwrap(), Position::local(1));
+    index
+        .add(
+            &[result(2, "needle"), result(3, "needle")],
+            Position::local(3),
+        )
+        .unwrap();
+    index.commit().unwrap();
+    assert_eq!(found(&index, &query("needle")), [1, 2, 3]);
+}
+
+// What is erased is out of sight at once, and out of the files after a purge.
+#[test]
+fn erased_events_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = open(dir.path()).unwrap();
+    let mut other = result(4, "zebracode needle");
+    other.conversation = conversation(2);
+    let events = [
+        result(1, "needle"),
+        result(2, "zebracode needle"),
+        result(3, "needle"),
+        other,
+    ];
+    index.add(&events, Position::local(4)).unwrap();
+    index.commit().unwrap();
+    index
+        .erase(&namespace("default"), conversation(1), Some(&[Revision(2)]))
+        .unwrap();
+    assert_eq!(found(&index, &query("needle")), [1, 3, 4]);
+    index
+        .erase(&namespace("default"), conversation(2), None)
+        .unwrap();
+    index
+        .erase(&namespace("other"), conversation(1), None)
+        .unwrap();
+    assert_eq!(found(&index, &query("needle")), [1, 3]);
+    index.purge().unwrap();
+    assert_eq!(found(&index, &query("needle")), [1, 3]);
+    drop(index);
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        assert!(!bytes.windows(9).any(|window| window == b"zebracode"));
+    }
+    assert_eq!(found(&open(dir.path()).unwrap(), &query("needle")), [1, 3]);
+}
+
+#[test]
+fn a_second_handle_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path()).unwrap();
+    assert!(matches!(open(dir.path()), Err(IndexError::Locked { .. })));
+    drop(first);
+    open(dir.path()).unwrap();
+}
+
+fn filled(dir: &Path) {
+    let index = open(dir).unwrap();
+    let events: Vec<_> = (1..=40)
+        .map(|p| result(p, &format!("needle number {p}")))
+        .collect();
+    index.add(&events, Position::local(40)).unwrap();
+    index.commit().unwrap();
+}
+
+fn needs_rebuild(result: &Result<SearchIndex, IndexError>) -> bool {
+    matches!(result, Err(IndexError::NeedsRebuild { .. }))
+}
+
+// Any flipped byte, missing or cut file: an answer that says to rebuild, or the
+// right hits. Never a panic, never other hits, never a wrong mark.
+#[test]
+fn damage_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    let files: Vec<_> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with('.'))
+        .collect();
+    assert!(files.len() > 4);
+    let is_sound = |opened: Result<SearchIndex, IndexError>| match opened {
+        Err(error) => matches!(error, IndexError::NeedsRebuild { .. }),
+        Ok(index) => {
+            let hits = index.search(&query("needle")).unwrap();
+            hits.total == 40 && index.reached() == Position::local(40)
+        }
+    };
+    for path in &files {
+        let sound = std::fs::read(path).unwrap();
+        for at in (0..sound.len()).step_by((sound.len() / 12).max(1)) {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 0x15;
+            std::fs::write(path, &bytes).unwrap();
+            assert!(is_sound(open(dir.path())), "{} byte {at}", path.display());
+        }
+        std::fs::write(path, &sound[..sound.len() / 2]).unwrap();
+        assert!(needs_rebuild(&open(dir.path())), "{} cut", path.display());
+        std::fs::remove_file(path).unwrap();
+        let opened = open(dir.path());
+        assert!(is_sound(opened), "{} missing", path.display());
+        std::fs::write(path, &sound).unwrap();
+    }
+    assert!(is_sound(open(dir.path())));
+    SearchIndex::wipe(dir.path()).unwrap();
+    SearchIndex::wipe(dir.path()).unwrap();
+    assert_eq!(open(dir.path()).unwrap().reached(), Position::default());
+}
+
+// A folder of something else must not be taken for an empty index.
+#[test]
+fn a_foreign_folder_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
+    assert!(needs_rebuild(&open(dir.path())));
+}
+
+// Many small commits, as a live engine makes them, while others search.
+#[test]
+fn searching_goes_on_while_writing() {
+    let index = index_of(&[result(1, "needle")]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for position in 2..=60 {
+                index
+                    .add(&[result(position, "needle")], Position::local(position))
+                    .unwrap();
+                index.commit().unwrap();
+            }
+        });
+        let mut last = 0;
+        while index.reached() < Position::local(60) {
+            let results = index.search(&query("needle")).unwrap();
+            assert_eq!(
+                results.total, results.reached.offset,
+                "hits and mark belong together"
+            );
+            assert!(results.total >= last);
+            last = results.total;
+        }
+    });
+    assert_eq!(index.search(&query("needle")).unwrap().total, 60);
+}
