@@ -158,8 +158,11 @@ fn raw_event(body: pb::new_event::Body) -> pb::NewEvent {
     }
 }
 
-/// Changes to a batch of two good events that make it a bad one.
-fn spoilt() -> Vec<(&'static str, fn(&mut pb::AppendRequest))> {
+type Spoil = fn(&mut pb::AppendRequest);
+
+/// Changes to a batch of two good events that make it a bad one, and the field
+/// that is named then.
+fn spoilt() -> Vec<(&'static str, Spoil)> {
     use pb::new_event::Body;
     vec![
         ("events[1].body", |r| r.events[1].body = None),
