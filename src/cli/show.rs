@@ -290,7 +290,7 @@ impl<'a> Row<'a> {
         };
         let archived = if branch.archived { ", archived" } else { "" };
         let numbers = format!(
-            "head #{}: {} events, {} messages, {} calls{archived}",
+            "head #{}; its own: events {}, messages {}, calls {}{archived}",
             branch.head,
             count(own.events),
             count(own.messages),

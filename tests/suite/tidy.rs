@@ -49,11 +49,20 @@ fn sources() -> Vec<(String, String)> {
     files
         .into_iter()
         .map(|path| {
-            let name = path.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
+            let name = path
+                .strip_prefix(&root)
+                .unwrap()
+                .to_string_lossy()
+                .replace('\\', "/");
             let text = fs::read_to_string(&path).unwrap();
-            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-            let code: Vec<_> =
-                text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+            let text = text
+                .split("#[cfg(test)]\nmod tests {")
+                .next()
+                .unwrap_or_default();
+            let code: Vec<_> = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"))
+                .collect();
             (name, code.join("\n"))
         })
         .filter(|(name, _)| !name.contains("tests"))
@@ -65,7 +74,11 @@ fn used_modules(code: &str) -> Vec<String> {
     let mut used = Vec::new();
     for rest in code.split("crate::").skip(1) {
         let Some(list) = rest.strip_prefix('{') else {
-            used.push(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect());
+            used.push(
+                rest.chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect(),
+            );
             continue;
         };
         let mut depth = 0;

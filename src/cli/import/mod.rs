@@ -27,6 +27,8 @@ use upload::Upload;
 pub enum Format {
     /// One conversation a line: {"id", "source", "messages": [...]}.
     OpenaiChat,
+    /// Session files of Claude Code; sub-agents become sub-contexts.
+    ClaudeCode,
 }
 
 /// Import conversations from files
