@@ -25,6 +25,7 @@ use super::{
     serve::{Served, bind_or_any, listen_default, stop_signal},
 };
 use crate::importer::claude_code;
+pub use agent::OTHER_WAY;
 use tools::Workplace;
 use tour::Reach;
 
