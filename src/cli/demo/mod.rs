@@ -23,6 +23,7 @@ use super::{
     import,
     output::{Out, Tone},
     serve::{Served, bind_or_any, listen_default, stop_signal},
+    text::things,
 };
 use crate::importer::claude_code;
 pub use agent::OTHER_WAY;
@@ -142,21 +143,21 @@ async fn own_sessions(store: &Connection, reach: &Reach, out: &mut Out) -> Resul
                 .into(),
         });
     }
+    let found = things(sessions.len() as u64, "session", "sessions");
     out.line(format!(
-        "{} sessions found; importing them.",
-        sessions.len()
+        "Importing {found}, from where Claude Code keeps them."
     ))?;
     out.flush()?;
     let report = import::files(import::Format::ClaudeCode, sessions, false, store).await?;
     out.line(report.summary())?;
-    let Some(last) = report.counts().last else {
+    let Some((largest, _)) = report.counts().largest else {
         return Err(CliError::NotFound {
             what: "none of the sessions could be imported".into(),
             hint: "the lines above say why".into(),
         });
     };
     tour::search("error", "", store, out).await?;
-    tour::next_for_imported(&last, reach, out)
+    tour::next_for_imported(&largest, reach, out)
 }
 
 /// The command as the user can type it again.

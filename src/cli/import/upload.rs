@@ -161,9 +161,9 @@ impl<'a> Upload<'a> {
             })?;
             match answer.outcome {
                 Some(Outcome::Appended(appended)) => {
-                    let id = sent.ready.imported.conversation.to_string();
                     let events = appended.events.len() as u64;
-                    self.report.arrived(&id, Arrival::New, events);
+                    self.report
+                        .arrived(&sent.ready.imported, Arrival::New, events);
                 }
                 Some(Outcome::Error(_)) | None => {
                     if unsure.send(sent.ready).await.is_err() {
@@ -214,8 +214,7 @@ impl<'a> Upload<'a> {
     ) -> Result<(), CliError> {
         match outcome {
             Ok((how, events)) => {
-                let id = imported.conversation.to_string();
-                self.report.arrived(&id, how, events);
+                self.report.arrived(imported, how, events);
                 Ok(())
             }
             Err(Refusal::One(why)) => {
