@@ -86,6 +86,10 @@ async fn what_is_imported_comes_back_equal() {
         values
     };
     assert_eq!(values(&out), values(LINES));
+    // Another tenant imports the same file: it is new there.
+    let other = [&import[..], &["--namespace", "other"]].concat();
+    let counts: Value = serde_json::from_str(&ok(&other).await).unwrap();
+    assert_eq!(counts["new"], 2, "{counts}");
     let mut strict = import.to_vec();
     strict.push("--strict");
     assert_eq!(exit(&treering(&strict).await.1), code(1));

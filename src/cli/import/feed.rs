@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::Format;
 use crate::{
     codec::{envelope::new_event_to_pb, pb},
+    domain::Namespace,
     importer::{self, ImportedConversation, claude_code, openai_chat, source::LineSource},
 };
 
@@ -76,8 +77,14 @@ pub struct Feed {
 impl Feed {
     /// Starts to read the files, one after the other.
     #[must_use]
-    pub fn start(format: Format, files: Vec<PathBuf>, bar: ProgressBar) -> Self {
-        let (to, found) = mpsc::channel(WAITING_MAX);
+    pub fn start(
+        format: Format,
+        files: Vec<PathBuf>,
+        bar: ProgressBar,
+        namespace: Namespace,
+    ) -> Self {
+        let (found, receiver) = mpsc::channel(WAITING_MAX);
+        let to = Sender { found, namespace };
         // It ends with the files, or when nobody listens any more.
         thread::spawn(move || {
             for file in &files {
@@ -90,7 +97,7 @@ impl Feed {
                 }
             }
         });
-        Self { found }
+        Self { found: receiver }
     }
 
     /// What comes next; none at the end.
@@ -102,10 +109,20 @@ impl Feed {
 /// Nobody listens any more.
 struct Gone;
 
-type Sender = mpsc::Sender<Found>;
+/// Where conversations go, and into which namespace.
+struct Sender {
+    found: mpsc::Sender<Found>,
+    namespace: Namespace,
+}
+
+impl Sender {
+    fn ready(&self, origin: Origin, imported: ImportedConversation) -> Ready {
+        ready(origin, imported.in_namespace(&self.namespace))
+    }
+}
 
 fn send(to: &Sender, found: Found) -> Result<(), Gone> {
-    to.blocking_send(found).map_err(|_| Gone)
+    to.found.blocking_send(found).map_err(|_| Gone)
 }
 
 fn name(file: &Path) -> String {
@@ -131,7 +148,7 @@ fn openai_chat_file(file: &Path, bar: &ProgressBar, to: &Sender) -> Result<(), G
         let origin = origin(number);
         let found = match line {
             Ok(line) => match openai_chat::import_line(&line) {
-                Ok(imported) => Found::Conversation(Box::new(ready(origin, imported))),
+                Ok(imported) => Found::Conversation(Box::new(to.ready(origin, imported))),
                 Err(fault) => Found::BadLine(origin, fault.to_string()),
             },
             Err(fault @ importer::source::LineFault::TooLong { .. }) => {
@@ -162,9 +179,9 @@ fn claude_code_file(file: &Path, bar: &ProgressBar, to: &Sender) -> Result<(), G
     let Some(session) = conversations.next() else {
         return Ok(());
     };
-    let mut session = ready(origin.clone(), session);
+    let mut session = to.ready(origin.clone(), session);
     session.children = conversations
-        .map(|child| ready(origin.clone(), child))
+        .map(|child| to.ready(origin.clone(), child))
         .collect();
     send(to, Found::Conversation(Box::new(session)))
 }

@@ -86,7 +86,7 @@ pub async fn files(
 ) -> Result<Report, CliError> {
     let started = Instant::now();
     let bar = progress("import", bytes_of(&files), Unit::Bytes);
-    let feed = Feed::start(format, files, bar.clone());
+    let feed = Feed::start(format, files, bar.clone(), store.namespace().clone());
     let report = Report::new(bar.clone(), strict);
     let done = Upload::new(store, &report).run(feed).await;
     bar.finish_and_clear();
