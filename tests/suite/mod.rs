@@ -1,1 +1,5 @@
+mod child;
+mod crash;
 mod engine;
+mod grpc;
+mod random;

@@ -23,7 +23,13 @@ async fn pending(server: &TestServer, id: &str) -> Vec<String> {
         conversation_id: id.into(),
         ..Default::default()
     };
-    let calls = server.tools().pending(request).await.unwrap().into_inner().calls;
+    let calls = server
+        .tools()
+        .pending(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .calls;
     calls.into_iter().map(|call| call.call_id).collect()
 }
 
@@ -35,7 +41,11 @@ async fn a_decision_ends_the_wait_and_survives_a_restart() {
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
     assert_eq!(pending(&server, "").await, ["call_1"]);
-    let early = server.tools().wait_for_decision(wait(&id, 50)).await.unwrap();
+    let early = server
+        .tools()
+        .wait_for_decision(wait(&id, 50))
+        .await
+        .unwrap();
     assert!(!early.into_inner().decided);
     server.stop().done().await;
 
@@ -72,8 +82,14 @@ async fn calls_keep_their_order_of_life() {
     for (body, refused) in [
         (done.clone(), Some("CALL_NOT_APPROVED")),
         (other, Some("ARGUMENTS_CHANGED")),
-        (decision("call_2", "{}", Decision::Approved), Some("APPROVAL_NOT_REQUIRED")),
-        (call("call_1", "weather", "{}", false), Some("CALL_ALREADY_OPEN")),
+        (
+            decision("call_2", "{}", Decision::Approved),
+            Some("APPROVAL_NOT_REQUIRED"),
+        ),
+        (
+            call("call_1", "weather", "{}", false),
+            Some("CALL_ALREADY_OPEN"),
+        ),
         (approve(), None),
         (deny, Some("CALL_ALREADY_DECIDED")),
         (done.clone(), None),
@@ -95,16 +111,30 @@ async fn calls_keep_their_order_of_life() {
         tool: "weather".into(),
         ..Default::default()
     };
-    let calls = server.tools().history(request).await.unwrap().into_inner().calls;
+    let calls = server
+        .tools()
+        .history(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .calls;
     assert_eq!(calls.len(), 1);
     assert_eq!(calls[0].status, i32::from(pb::CallStatus::Succeeded));
-    assert_eq!((&*calls[0].result_head, calls[0].result_bytes), ("sunny", 5));
+    assert_eq!(
+        (&*calls[0].result_head, calls[0].result_bytes),
+        ("sunny", 5)
+    );
     assert_eq!(calls[0].arguments, ARGUMENTS.as_bytes());
     server.stop().done().await;
 }
 
 async fn get(server: &TestServer, request: pb::GetResultRequest) -> (pb::ResultInfo, Vec<u8>) {
-    let mut stream = server.tools().get_result(request).await.unwrap().into_inner();
+    let mut stream = server
+        .tools()
+        .get_result(request)
+        .await
+        .unwrap()
+        .into_inner();
     let mut info = None;
     let mut text = Vec::new();
     while let Some(message) = stream.message().await.unwrap() {
@@ -124,7 +154,9 @@ async fn large_results_go_in_and_out_in_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
-    let text: String = (0..300_000).map(|n| format!("line {n} – größer\n")).collect();
+    let text: String = (0..300_000)
+        .map(|n| format!("line {n} – größer\n"))
+        .collect();
     let start = pb::RecordResultStart {
         conversation_id: id.clone(),
         expected: exactly(5),
@@ -149,9 +181,17 @@ async fn large_results_go_in_and_out_in_pieces() {
         futures::stream::iter(requests)
     };
     let mut tools = server.tools();
-    let recorded = tools.record_result(items(&text)).await.unwrap().into_inner();
+    let recorded = tools
+        .record_result(items(&text))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(recorded.events[0].revision, 6);
-    let again = tools.record_result(items(&text)).await.unwrap().into_inner();
+    let again = tools
+        .record_result(items(&text))
+        .await
+        .unwrap()
+        .into_inner();
     assert!(again.repeated_key);
 
     let ask = |which| pb::GetResultRequest {
@@ -201,7 +241,9 @@ async fn recorded_results_are_found_by_arguments() {
         detail: String::new(),
     });
     let again = call("call_3", "weather", ARGUMENTS, false);
-    server.append(batch(&id, [cancel, again, result("call_3", "rain")])).await;
+    server
+        .append(batch(&id, [cancel, again, result("call_3", "rain")]))
+        .await;
     let find = async |tool: &str, arguments: &'static str| {
         let request = pb::RecordedRequest {
             conversation_id: id.clone(),
