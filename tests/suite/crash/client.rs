@@ -27,6 +27,8 @@ const PIPELINED: usize = 12;
 #[derive(Default)]
 struct Conversation {
     id: String,
+    /// Last revision that is known; nobody else appends to it.
+    head: u64,
     main: Vec<u64>,
     branches: Vec<String>,
     /// Open calls on the first branch.
@@ -41,7 +43,7 @@ pub struct Client {
     batches: u64,
     conversations: Vec<Conversation>,
     sent: Vec<Sent>,
-    /// Keyed batches without an answer: sent again first of all.
+    /// Keyed batches without an answer, there or not: sent again first of all.
     again: Vec<pb::AppendRequest>,
 }
 
@@ -160,7 +162,8 @@ impl Client {
         for sent in unsettled.iter().filter(|s| s.tag.starts_with(&prefix)) {
             if !sent.request.idempotency_key.is_empty() {
                 self.again.push(sent.request.clone());
-            } else if let Some(kept) = ledger.place_of(&sent.tag) {
+            }
+            if let Some(kept) = ledger.place_of(&sent.tag) {
                 let places = kept
                     .iter()
                     .map(|k| (k.conversation.clone(), k.branch, k.revision));
@@ -185,6 +188,10 @@ impl Client {
                 }
             };
             let conversation = &mut self.conversations[at];
+            if *revision <= conversation.head {
+                continue;
+            }
+            conversation.head = *revision;
             let (kind, bytes) = envelope::arm_of_new(event.body.clone().unwrap());
             match body::decode(kind, &bytes).unwrap() {
                 EventBody::BranchForked(forked) => {
