@@ -1,5 +1,10 @@
 mod child;
 mod crash;
+mod disk;
 mod engine;
 mod grpc;
+mod hostile;
+mod model;
+mod processes;
 mod random;
+mod store;

@@ -99,7 +99,9 @@ impl State {
             model_id: state.config.model_id.clone(),
             system_prompt: state.system_prompt.as_ref().map(at),
             user_prompt: state.user_prompt.as_ref().map(at),
-            context: context.map(|(key, place)| (key.clone(), at(place))).collect(),
+            context: context
+                .map(|(key, place)| (key.clone(), at(place)))
+                .collect(),
             discovered: state.memory.discovered_tools.clone(),
             guided: state.memory.guidance_given.clone(),
             entities: entities.map(|entity| entity.id.clone()).collect(),
@@ -247,7 +249,9 @@ impl Model {
                 _ => return None,
             }
         };
-        let own = (1..).zip(events).filter(|(_, event)| event.branch == branch);
+        let own = (1..)
+            .zip(events)
+            .filter(|(_, event)| event.branch == branch);
         history.extend(own.map(|(revision, _)| (id, revision)));
         Some(history)
     }
@@ -270,12 +274,16 @@ impl Model {
     pub fn branches(&self, id: ConversationId) -> Vec<u64> {
         let forks = (1..).zip(&self.conversations[&id]);
         let forks = forks.filter(|(_, event)| matches!(event.body, EventBody::BranchForked(_)));
-        std::iter::once(0).chain(forks.map(|(revision, _)| revision)).collect()
+        std::iter::once(0)
+            .chain(forks.map(|(revision, _)| revision))
+            .collect()
     }
 
     fn own(&self, id: ConversationId, branch: u64) -> impl Iterator<Item = &EventBody> {
         let events = self.conversations[&id].iter();
-        events.filter(move |event| event.branch == branch).map(|event| &event.body)
+        events
+            .filter(move |event| event.branch == branch)
+            .map(|event| &event.body)
     }
 
     pub fn name(&self, id: ConversationId, branch: u64) -> String {
@@ -291,7 +299,8 @@ impl Model {
     }
 
     pub fn archived(&self, id: ConversationId, branch: u64) -> bool {
-        self.own(id, branch).any(|body| matches!(body, EventBody::BranchArchived { .. }))
+        self.own(id, branch)
+            .any(|body| matches!(body, EventBody::BranchArchived { .. }))
     }
 
     pub fn active(&self, id: ConversationId) -> u64 {
@@ -321,7 +330,9 @@ impl Model {
     }
 
     fn len(&self, id: ConversationId) -> u64 {
-        self.conversations.get(&id).map_or(0, |events| events.len() as u64)
+        self.conversations
+            .get(&id)
+            .map_or(0, |events| events.len() as u64)
     }
 
     fn head(&self, id: ConversationId, branch: u64) -> u64 {
@@ -513,7 +524,11 @@ impl Model {
             }
             EventBody::ToolResultRecorded(result) => {
                 let call = open(&result.call_id)?;
-                if result.success { may_run(call) } else { Ok(()) }
+                if result.success {
+                    may_run(call)
+                } else {
+                    Ok(())
+                }
             }
             EventBody::ToolCallCancelled(cancelled) => open(&cancelled.call_id).map(|_| ()),
             EventBody::ToolSnapshotRecorded(snapshot) => exists(snapshot.request_revision.0),
@@ -525,12 +540,10 @@ impl Model {
                 exists(summary.from_revision.0)?;
                 exists(summary.to_revision.0)
             }
-            EventBody::BranchRenamed(name) => {
-                match self.branch_named(id, Some(name.as_str())) {
-                    Some(_) => rule("BRANCH_NAME_TAKEN"),
-                    None => Ok(()),
-                }
-            }
+            EventBody::BranchRenamed(name) => match self.branch_named(id, Some(name.as_str())) {
+                Some(_) => rule("BRANCH_NAME_TAKEN"),
+                None => Ok(()),
+            },
             EventBody::BranchArchived { .. } if self.active(id) == branch => {
                 rule("ARCHIVES_ACTIVE_BRANCH")
             }
