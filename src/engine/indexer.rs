@@ -105,15 +105,26 @@ impl Indexer {
         self.rebuild.load(Ordering::Acquire)
     }
 
-    /// Waits for the task to commit what it has and end.
+    /// Waits for the task to commit what it has and end, and lets the folder go.
     pub async fn close(&self) {
         self.hurry.notify_one();
         let mut ended = self.ended.subscribe();
         while !*ended.borrow_and_update() {
             if ended.changed().await.is_err() {
-                return;
+                break;
             }
         }
+        match SearchIndex::in_memory() {
+            Ok(empty) => self.replace(empty),
+            Err(error) => tracing::warn!(%error, "the search index stays open"),
+        }
+    }
+
+    fn replace(&self, index: SearchIndex) {
+        *self
+            .index
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(index);
     }
 
     fn wipe(&self) -> Result<(), IndexError> {

@@ -1,4 +1,11 @@
+mod child;
+mod crash;
+mod disk;
 mod engine;
-#[cfg(feature = "server")]
 mod grpc;
+mod hostile;
+mod model;
+mod processes;
+mod random;
+mod store;
 mod tidy;
