@@ -118,12 +118,10 @@ impl Engine {
         loop {
             news.borrow_and_update();
             let state = inner.branch(namespace, id, branch)?;
-            match state.open_calls.get(call_id) {
-                None => return Ok((self.last_call(namespace, id, &state, call_id).await?, true)),
-                Some(open) if open.approval != ApprovalStatus::Pending => {
-                    return Ok((inner.open_call(&state, call_id).await?, true));
-                }
-                Some(_) => {}
+            let open = state.open_calls.get(call_id);
+            if open.is_none_or(|open| open.approval != ApprovalStatus::Pending) {
+                // Read from the events: the state does not hold who decided.
+                return Ok((self.last_call(namespace, id, &state, call_id).await?, true));
             }
             let changed = tokio::time::timeout_at(deadline, news.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {
@@ -282,7 +280,7 @@ impl Inner {
         }
     }
 
-    /// An open call, from the branch's state and the call's request.
+    /// A call that waits for a decision, from the branch's state and its request.
     async fn open_call(&self, state: &BranchState, call_id: &str) -> Result<ToolCall, ReadError> {
         let missing = || call_not_found(state, call_id, "that is open");
         let open = state.open_calls.get(call_id).ok_or_else(missing)?;

@@ -172,3 +172,39 @@ async fn a_store_survives_reopening() {
     assert!(outcome.sound);
     engine.close().await;
 }
+
+/// Whoever waits for a decision acts on who decided and why: an answer that only
+/// says "approved" would send every waiter to read the history.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_tells_who_decided() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = ConversationId::generate();
+    let mut ask = call(id, "c1", "rm", r#"{"path": "x"}"#);
+    let EventBody::ToolCallRequested(request) = &mut ask.body else {
+        panic!("a request");
+    };
+    request.needs_approval = true;
+    let arguments_hash = request.arguments_hash;
+    append(&engine, vec![created(id), ask]).await;
+    let decided = EventBody::ApprovalDecided(ApprovalDecided {
+        call_id: "c1".into(),
+        decision: Decision::Approved,
+        arguments_hash,
+        decided_by: "ada".into(),
+        reason: "an old file".into(),
+    });
+    append(&engine, vec![NewEvent::new(id, decided)]).await;
+    let wait = std::time::Duration::from_secs(20);
+    let (call, decided) = engine
+        .wait_for_decision(&ns(), id, None, "c1", wait)
+        .await
+        .unwrap();
+    assert!(decided);
+    assert_eq!(call.status, CallStatus::Approved);
+    assert_eq!(
+        (&*call.decided_by, &*call.decision_reason),
+        ("ada", "an old file")
+    );
+    assert_eq!(call.decision_revision, Some(Revision(3)));
+    engine.close().await;
+}
