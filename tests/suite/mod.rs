@@ -1,2 +1,4 @@
 mod engine;
+#[cfg(feature = "import")]
+mod real_data;
 mod tidy;
