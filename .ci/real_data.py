@@ -203,18 +203,19 @@ def check_search(store, files):
                 break
         for conversation, phrase, texts in sample:
             took.append(find(store, conversation, phrase, texts))
+        print(f"search: {file.name}: {len(sample)}")
     print(f"search: {len(took)} phrases found where they are")
     return took
 
 
 def distinctive(messages):
-    """Six words in a row of one tool result, in no other message, and that result."""
+    """Four words in a row of one tool result, in no other message, and that result."""
     texts = [m["content"] for m in messages if isinstance(m.get("content"), str)]
     for message in messages:
         text = message.get("content")
         if message["role"] != "tool" or not isinstance(text, str):
             continue
-        for match in re.finditer(r"[A-Za-z]{3,12}(?: [A-Za-z]{3,12}){5}", text):
+        for match in re.finditer(r"[A-Za-z]{3,12}(?: [A-Za-z]{3,12}){3}", text):
             phrase = match.group()
             if sum(other.count(phrase) for other in texts) == 1:
                 return phrase, {message.get("tool_call_id"): text}

@@ -7,5 +7,6 @@ mod hostile;
 mod model;
 mod processes;
 mod random;
+mod real_data;
 mod store;
 mod tidy;
