@@ -1,5 +1,6 @@
 mod child;
 mod crash;
+mod damage;
 mod disk;
 mod engine;
 mod grpc;
