@@ -211,7 +211,7 @@ def distinctive(messages):
         text = message.get("content")
         if message["role"] != "tool" or not isinstance(text, str):
             continue
-        for match in re.finditer(r"[A-Za-z]{3,12}(?: [A-Za-z]{3,12}){3}", text):
+        for match in re.finditer(r"(?<!\w)[A-Za-z]{3,12}(?: [A-Za-z]{3,12}){3}(?!\w)", text):
             phrase = match.group()
             if sum(other.count(phrase) for other in texts) == 1:
                 return phrase, {message.get("tool_call_id"): text}
