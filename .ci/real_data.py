@@ -166,28 +166,24 @@ def check_list(store, files):
             row = listed.pop(key(conversation), None)
             must(row is not None, "ls has every conversation", missing=key(conversation))
             leaves = leaves_of(conversation["messages"])
-            if leaves > 1:
-                forks += 1
-                must(row["branches"] > 1, "a tree becomes branches", leaves=leaves, row=row)
-            else:
-                must(row["branches"] == 1, "a list stays one branch", row=row)
+            forks += leaves > 1
+            must(row["branches"] == leaves, "each leaf of a tree is a branch", leaves=leaves, row=row)
     must(not listed, "ls has nothing else", more=list(listed)[:3])
     print(f"ls: all there; {forks} with branches")
 
 
 def leaves_of(messages):
     """Ends of the tree that `x.parent` makes; a list has one."""
-    if not any("parent" in (m.get("x") or {}) for m in messages):
-        return 1
-    numbers = {(m.get("x") or {}).get("i", at): at for at, m in enumerate(messages)}
     followed = set()
     for at, message in enumerate(messages):
         x = message.get("x") or {}
-        if "parent" not in x and at > 0:
+        # Where a source compacts it starts a new root, but the conversation goes on.
+        compacts = x.get("compact_boundary") is not None or x.get("compaction") is not None
+        if "parent" not in x or (x["parent"] is None and compacts):
             followed.add(at - 1)
-        elif x.get("parent") is not None:
-            followed.add(numbers.get(x["parent"]))
-    return max(1, len(messages) - len(followed - {None}))
+        elif x["parent"] is not None:
+            followed.add(x["parent"])
+    return max(1, len(messages) - len(followed - {-1}))
 
 
 def check_search(store, files):
@@ -215,7 +211,7 @@ def distinctive(messages):
         text = message.get("content")
         if message["role"] != "tool" or not isinstance(text, str):
             continue
-        for match in re.finditer(r"[A-Za-z]{3,12}(?: [A-Za-z]{3,12}){3}", text):
+        for match in re.finditer(r"(?<!\w)[A-Za-z]{3,12}(?: [A-Za-z]{3,12}){3}(?!\w)", text):
             phrase = match.group()
             if sum(other.count(phrase) for other in texts) == 1:
                 return phrase, {message.get("tool_call_id"): text}
@@ -231,7 +227,7 @@ def find(store, conversation, phrase, texts):
     must(good, "a phrase is found in its result", id=conversation["id"], phrase=phrase, hits=hits)
     # The revision is the result's: its event says the same call.
     hit = good[0]
-    events = store.objects("log", conversation["id"])
+    events = store.objects("log", "--branch", hit["branch"], conversation["id"])
     event = next((e for e in events if e["revision"] == hit["revision"]), None)
     must(event is not None, "the hit's revision is in the log", hit=hit)
     must(phrase in text_in(event), "the event at the hit's revision has the phrase", hit=hit)
