@@ -310,7 +310,10 @@ fn body(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
     match what {
         What::Message(role) => B::MessageAppended(MessageAppended::text(*role, "words")),
         What::Annotate(at) => B::AnnotationAdded(AnnotationAdded {
-            target: at.map(|at| revision(model, id, on, at)),
+            // No revision is how a body says "the whole branch".
+            target: at
+                .map(|at| revision(model, id, on, at))
+                .filter(|at| *at != Revision::NONE),
             score: Some(0.5),
             ..Default::default()
         }),
