@@ -3,6 +3,7 @@ mod crash;
 mod damage;
 mod disk;
 mod engine;
+mod fuzzed;
 mod golden;
 mod grpc;
 mod hostile;
