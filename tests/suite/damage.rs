@@ -12,7 +12,7 @@ use treering::{domain::*, engine::*};
 use super::{random::Random, store};
 
 /// Bytes that are changed in each part; more with `TREERING_DAMAGE_FLIPS`.
-const FLIPS: u64 = 90;
+const FLIPS: u64 = 40;
 /// Beyond it, something hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -339,7 +339,7 @@ async fn a_search_does_not_wait_for_what_cannot_be_indexed() {
     let sample = sample().await;
     let mut random = Random(5);
     let path = sample.files_in("log").remove(0);
-    for at in sample.places(&path, 40, &mut random) {
+    for at in sample.places(&path, 8, &mut random) {
         let dir = sample.flipped(&path, at, &mut random);
         std::fs::remove_dir_all(dir.path().join("index")).unwrap();
         let Ok(engine) = Engine::open(OpenOptions::new(dir.path())).await else {

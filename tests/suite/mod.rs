@@ -3,6 +3,8 @@ mod crash;
 mod damage;
 mod disk;
 mod engine;
+mod fuzzed;
+mod golden;
 mod grpc;
 mod hostile;
 mod model;

@@ -1,0 +1,172 @@
+//! The fuzz targets' checks as ordinary tests: over inputs that are kept, and over
+//! random changes of them.
+
+use std::path::PathBuf;
+
+use treering::{domain::*, engine::*, importer::ImportedConversation};
+
+use super::{random::Random, store};
+
+#[path = "../../fuzz/checks.rs"]
+mod checks;
+
+/// Random changes of each input; more with `TREERING_FUZZ_CHANGES`.
+const CHANGES: u64 = 400;
+
+fn changes() -> u64 {
+    let changes = std::env::var("TREERING_FUZZ_CHANGES");
+    let changes = changes.ok().and_then(|changes| changes.parse().ok());
+    changes.unwrap_or(CHANGES)
+}
+
+fn files(folder: &[&str]) -> Vec<(String, Vec<u8>)> {
+    let path: PathBuf = ["tests", "fixtures"].iter().chain(folder).collect();
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path);
+    let entries = std::fs::read_dir(&path).unwrap();
+    let mut files: Vec<_> = entries
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, std::fs::read(path).unwrap())
+        })
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+/// Changes bytes, cuts, repeats, and joins with another input.
+fn changed(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+    const ODD: [&[u8]; 8] = [
+        b"\"",
+        b"null",
+        b"[[[[",
+        b"\\ud800",
+        b"1e999",
+        b"\xff\xff\xff\xff\x0f",
+        b"{}",
+        b"\0",
+    ];
+    let mut bytes = bytes.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len() as u64 + 1) as usize;
+        let end = (at + random.below(20) as usize).min(bytes.len());
+        match random.below(7) {
+            0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+            1 if at < bytes.len() => bytes[at] = random.next() as u8,
+            2 => bytes.truncate(at),
+            3 => drop(bytes.drain(at..end)),
+            4 => drop(bytes.splice(at..at, ODD[random.below(8) as usize].iter().copied())),
+            5 => {
+                let again = bytes[at..end].to_vec();
+                drop(bytes.splice(at..at, again));
+            }
+            _ => {
+                let from = random.below(other.len() as u64 + 1) as usize;
+                let to = (from + random.below(60) as usize).min(other.len());
+                drop(bytes.splice(at..at, other[from..to].iter().copied()));
+            }
+        }
+    }
+    bytes
+}
+
+/// Runs a check over inputs and changes of them; the message names the input.
+fn check_all(inputs: &[(String, Vec<u8>)], mut check: impl FnMut(&[u8])) {
+    for (number, (name, bytes)) in inputs.iter().enumerate() {
+        println!("{name}");
+        check(bytes);
+        let mut random = Random(number as u64);
+        for _ in 0..changes() {
+            let other = &random.pick(inputs).1.clone();
+            let input = changed(bytes, other, &mut random);
+            let text = String::from_utf8_lossy(&input).into_owned();
+            let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&input)));
+            assert!(checked.is_ok(), "{name}, changed to {text:?} ({input:?})");
+        }
+    }
+}
+
+// Bytes of a damaged or hostile frame must be read or refused.
+#[test]
+fn any_frame_is_read_or_refused() {
+    let mut inputs = files(&["fuzz", "frame"]);
+    let golden = files(&["golden", "v0.1"]);
+    let frame = &golden
+        .iter()
+        .find(|(name, _)| name == "frame.bin")
+        .unwrap()
+        .1;
+    let input = [&42_u64.to_le_bytes()[..], frame].concat();
+    inputs.push(("golden frame".into(), input));
+    check_all(&inputs, checks::frame);
+}
+
+// Bytes of any body must be read or refused, and what was read must survive being
+// written.
+#[test]
+fn any_body_is_read_or_refused() {
+    let mut inputs = files(&["fuzz", "body"]);
+    for (name, bytes) in files(&["golden", "v0.1"]) {
+        let kind = name.strip_suffix(".bin").and_then(EventKind::from_name);
+        if let Some(kind) = kind {
+            let input = [&kind.number().to_le_bytes()[..], &bytes].concat();
+            inputs.push((name, input));
+        }
+    }
+    check_all(&inputs, checks::body);
+}
+
+// Whatever people type.
+#[test]
+fn any_query_is_parsed_or_refused() {
+    check_all(&files(&["fuzz", "query"]), checks::query);
+}
+
+/// Appends as a client would, to a store of its own.
+async fn append(engine: &Engine, imported: &[ImportedConversation], input: &[u8]) {
+    for conversation in imported {
+        let command = AppendCommand::new(store::ns(), conversation.events.clone());
+        match engine.append(command).await {
+            Ok(outcome) => {
+                let revisions = (1..).zip(&outcome.events);
+                revisions.for_each(|(wanted, event)| assert_eq!(event.revision, Revision(wanted)));
+            }
+            Err(error) => panic!("{error}: {:?}", String::from_utf8_lossy(input)),
+        }
+    }
+}
+
+fn check_importer(folder: &str, import: impl Fn(&[u8]) -> Vec<ImportedConversation>) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let inputs = files(&["fuzz", folder]);
+    let mut seen = 0_u64;
+    let mut engine = None;
+    check_all(&inputs, |input| {
+        let imported = import(input);
+        seen += 1;
+        runtime.block_on(async {
+            if imported.is_empty() {
+                return;
+            }
+            // Ids follow from the input: what was imported before is there.
+            let fresh = Engine::in_memory(Limits::default()).await.unwrap();
+            append(&fresh, &imported, input).await;
+            engine = Some(fresh);
+        });
+    });
+    assert!(seen > 0 && engine.is_some());
+}
+
+// A line of an import, however broken: it is refused, or becomes events that the
+// engine takes in one go.
+#[test]
+fn any_openai_line_is_imported_or_refused() {
+    check_importer("openai_line", checks::openai_line);
+}
+
+// The same for sessions, with their sub-agents.
+#[test]
+fn any_claude_session_is_imported_or_refused() {
+    check_importer("claude_session", checks::claude_session);
+}
