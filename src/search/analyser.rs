@@ -23,6 +23,8 @@ use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use frostem::{Algorithm, Stemmer};
 
+use super::document::floor_boundary;
+
 /// Longest run of letters and digits that is indexed, in bytes. A SHA-512 in
 /// hex has 128; beyond are encoded blobs that nobody types.
 pub const RUN_BYTES_MAX: usize = 256;
@@ -144,7 +146,7 @@ impl Analyser {
     /// The terms of a text, in a buffer that is used again. Only the first
     /// 4 GiB of a text are looked at.
     pub fn analyse_into(&mut self, text: &str, analysis: &mut Analysis) {
-        let text = &text[..text.floor_char_boundary(u32::MAX as usize)];
+        let text = &text[..floor_boundary(text, u32::MAX as usize)];
         analysis.arena.clear();
         analysis.entries.clear();
         let mut position = 0;
@@ -355,8 +357,7 @@ fn humps(text: &str, piece: Range<usize>, out: &mut Vec<Range<usize>>) {
     }
     let mut start = 0;
     let mut before = None::<(usize, char)>;
-    let mut chars = word.char_indices().peekable();
-    while let Some((at, c)) = chars.next() {
+    for (at, c) in word.char_indices() {
         let hump_at = match before {
             Some((_, b)) if c.is_uppercase() && !b.is_uppercase() => Some(at),
             Some((b_at, b)) if c.is_lowercase() && b.is_uppercase() => Some(b_at),
@@ -421,4 +422,97 @@ fn push(out: &mut Analysis, term_start: usize, range: Range<usize>, position: u3
         position,
         form,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// `term@position`, with `=` before a whole, `~` before a stem, `.` before a
+    /// tail.
+    fn terms(text: &str) -> String {
+        let analysis = Analyser::default().analyse(text);
+        let shown = analysis.iter().map(|term| {
+            let mark = match term.form {
+                Form::Part => "",
+                Form::Whole => "=",
+                Form::Stem => "~",
+                Form::Tail => ".",
+            };
+            format!("{mark}{}@{}", term.term, term.position)
+        });
+        shown.collect::<Vec<_>>().join(" ")
+    }
+
+    // What is not cut here as agents expect cannot be found by them.
+    #[test]
+    fn texts_become_terms() {
+        let cases = [
+            ("The QUICK fox", "the@0 quick@1 fox@2"),
+            ("connections", "connections@0 ~connect@0"),
+            ("Parkinson's disease", "parkinson@0 disease@1 ~diseas@1"),
+            ("parse_config", "parse@0 ~pars@0 =parseconfig@0 config@1"),
+            ("parseConfig", "parse@0 ~pars@0 =parseconfig@0 config@1"),
+            ("__init__", "init@0"),
+            ("HTTPServer", "http@0 =httpserver@0 server@1"),
+            (
+                "XMLHttpRequest2",
+                "xml@0 =xmlhttprequest2@0 http@1 request2@2",
+            ),
+            ("mRNA planB iPhone", "mrna@0 planb@1 iphone@2 ~iphon@2"),
+            ("MAX_BYTES", "max@0 =maxbytes@0 bytes@1 ~byte@1"),
+            ("utf8 sha256 p53", "utf8@0 sha256@1 p53@2"),
+            ("my-crate a.b c::d", "my@0 crate@1 a@2 b@3 c@4 d@5"),
+            ("/etc/app/main.rs:42:7", "etc@0 app@1 main@2 rs@3 42@4 7@5"),
+            (r"C:\src\Main.java", "c@0 src@1 main@2 java@3"),
+            ("a94a8fe5ccb19ba61c4c", "a94a8fe5ccb19ba61c4c@0"),
+            (
+                "toolu_01AbCd2EfGh3",
+                "toolu@0 =toolu01abcd2efgh3@0 01abcd2efgh3@1",
+            ),
+            ("550e8400-e29b-41d4", "550e8400@0 e29b@1 41d4@2"),
+            ("3.14 0xFF 0xff", "3@0 14@1 0x@2 =0xff@2 ff@3 0xff@4"),
+            ("Straße ÉCOLE", "straße@0 école@1"),
+            ("東京都 x", "東京@0 京都@1 .都@2 x@3"),
+            ("京", "京@0"),
+            ("한국어", "한국@0 국어@1 .어@2"),
+            ("ab東京", "ab@0 東京@1 .京@2"),
+            ("🌲 -- !?", ""),
+            ("", ""),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(terms(text), expected, "{text}");
+        }
+    }
+
+    // A blob must not fill the dictionary, nor make its neighbours adjacent.
+    #[test]
+    fn long_runs_are_not_indexed() {
+        assert_eq!(terms(&format!("a {} b", "x".repeat(300))), "a@0 b@2");
+        assert_eq!(terms(&"x".repeat(256)), format!("{}@0", "x".repeat(256)));
+        let many_humps = "Ab".repeat(40);
+        assert_eq!(
+            terms(&many_humps),
+            format!("{}@0", many_humps.to_lowercase())
+        );
+    }
+
+    proptest! {
+        // Highlights cut texts at these places: they must be character
+        // boundaries, in order of position, and free of the separator.
+        #[test]
+        fn any_text_is_analysed(text in "\\PC{0,200}|[a-zA-Z0-9_東京é'\u{1F} /.:-]{0,200}") {
+            let analysis = Analyser::default().analyse(&text);
+            let mut position = 0;
+            for term in analysis.iter() {
+                prop_assert!(text.get(term.start..term.end).is_some_and(|t| !t.is_empty()));
+                prop_assert!(term.position >= position);
+                let is_clean = !term.term.is_empty() && !term.term.contains('\u{1F}');
+                prop_assert!(is_clean);
+                position = term.position;
+            }
+        }
+    }
 }

@@ -160,11 +160,29 @@ fn passage_len(rest: &str) -> usize {
     {
         return at + 1;
     }
-    let hard = rest.floor_char_boundary(PASSAGE_BYTES_MAX);
+    let hard = floor_boundary(rest, PASSAGE_BYTES_MAX);
     let blank = bytes[PASSAGE_BYTES_TARGET..hard]
         .iter()
         .rposition(|&b| b == b' ');
     blank.map_or(hard, |at| PASSAGE_BYTES_TARGET + at + 1)
+}
+
+/// The last place up to `at` where a text may be cut.
+pub(super) fn floor_boundary(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// The first place from `at` on where a text may be cut.
+pub(super) fn ceil_boundary(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at += 1;
+    }
+    at
 }
 
 #[cfg(test)]

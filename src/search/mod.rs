@@ -13,6 +13,7 @@ pub mod analyser;
 pub mod document;
 mod error;
 mod exclusion;
+mod hits;
 mod index;
 mod plan;
 mod proximity;

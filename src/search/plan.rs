@@ -50,6 +50,16 @@ pub(super) struct Planner<'a> {
     pub namespace: &'a Namespace,
     pub text: &'a str,
     pub analyser: Analyser,
+    pub purpose: Purpose,
+}
+
+/// What a query is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Finding the best.
+    Rank,
+    /// Counting: the same passages match, by fewer clauses.
+    Count,
 }
 
 type Clause = (Occur, Box<dyn Query>);
@@ -65,7 +75,10 @@ impl Planner<'_> {
             Node::Word(range) => {
                 let analysis = self.analyser.analyse(&self.text[range.clone()]);
                 match role {
-                    Role::Should => self.lenient(&analysis),
+                    Role::Should => {
+                        let clauses = self.lenient(&analysis);
+                        (!clauses.is_empty()).then(|| union_of(clauses))
+                    }
                     Role::Must | Role::MustNot => self.strict(&analysis),
                 }
             }
@@ -83,7 +96,14 @@ impl Planner<'_> {
 
     fn group(&mut self, clauses: &[(Role, Node)]) -> Option<Box<dyn Query>> {
         let mut planned: Vec<Clause> = Vec::with_capacity(clauses.len());
+        let has_must = clauses.iter().any(|(role, _)| *role == Role::Must);
         for (role, node) in clauses {
+            if let (Role::Should, Node::Word(range)) = (role, node) {
+                // Not as a clause of its own: tantivy prunes flat lists of terms.
+                let analysis = self.analyser.analyse(&self.text[range.clone()]);
+                planned.extend(self.lenient(&analysis));
+                continue;
+            }
             // A word that must match, and has no term, holds nothing up.
             let Some(query) = self.node(node, *role) else {
                 continue;
@@ -101,6 +121,9 @@ impl Planner<'_> {
         }
         if planned.is_empty() {
             return None;
+        }
+        if has_must && self.purpose == Purpose::Count && has(&planned, Occur::Must) {
+            planned.retain(|(occur, _)| *occur != Occur::Should);
         }
         if planned.iter().all(|(occur, _)| *occur == Occur::MustNot) {
             planned.push((Occur::Must, constant(self.all(), 0.0)));
@@ -163,49 +186,50 @@ impl Planner<'_> {
         ))
     }
 
-    fn lenient(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
-        let mut clauses: Vec<Clause> = Vec::new();
+    /// Clauses of which one must match, each adding to the score.
+    fn lenient(&mut self, analysis: &Analysis) -> Vec<Clause> {
         if let [single] = parts(analysis).collect::<Vec<_>>()[..]
             && is_one_dense(single.term)
         {
-            return self.prefix(analysis);
+            let prefix = self.prefix(analysis);
+            return prefix
+                .into_iter()
+                .map(|query| (Occur::Should, query))
+                .collect();
         }
+        let mut clauses: Vec<Clause> = Vec::new();
         for (index, term) in analysis.iter().enumerate() {
-            let has_stem = analysis
-                .get(index + 1)
-                .is_some_and(|next| next.form == Form::Stem);
-            let boost = match term.form {
-                Form::Part if has_stem => EXACT_BONUS,
-                Form::Part | Form::Stem => 1.0,
-                Form::Whole | Form::Tail => continue,
+            let next = analysis.get(index + 1);
+            let has_stem = next.is_some_and(|next| next.form == Form::Stem);
+            let boost = match (term.form, self.purpose) {
+                (Form::Part, Purpose::Count) if has_stem => continue,
+                (Form::Part, Purpose::Rank) if has_stem => EXACT_BONUS,
+                (Form::Part | Form::Stem, _) => 1.0,
+                (Form::Whole | Form::Tail, _) => continue,
             };
             clauses.push((Occur::Should, boosted(self.term(term.term), boost)));
         }
-        if parts(analysis).count() > 1 {
-            clauses.push((Occur::Should, boosted(self.strict(analysis)?, WHOLE_BOOST)));
+        // What has all parts in a row has the parts: it matters for rank only.
+        if parts(analysis).count() > 1 && self.purpose == Purpose::Rank {
+            let whole = match whole_of(analysis) {
+                Some(whole) => Some(self.term(whole)),
+                None => self.phrase(analysis),
+            };
+            clauses.extend(whole.map(|query| (Occur::Should, boosted(query, WHOLE_BOOST))));
         }
-        (!clauses.is_empty()).then(|| union_of(clauses))
+        clauses
     }
 
+    /// All parts in a row, in any spelling.
     fn strict(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
-        let terms: Vec<_> = parts(analysis).collect();
-        if let [single] = terms[..] {
+        if let [single] = parts(analysis).collect::<Vec<_>>()[..] {
             return self.word(analysis, single.term);
         }
         let phrase = self.phrase(analysis)?;
-        // An identifier that is all of the word is one term: no need for positions.
-        let whole = analysis.iter().find(|term| {
-            term.form == Form::Whole
-                && terms.first().is_some_and(|first| first.start == term.start)
-                && terms.last().is_some_and(|last| last.end == term.end)
-        });
-        match whole {
-            Some(whole) => Some(Box::new(DisjunctionMaxQuery::new(vec![
-                phrase,
-                self.term(whole.term),
-            ]))),
-            None => Some(phrase),
-        }
+        Some(match whole_of(analysis) {
+            Some(whole) => Box::new(DisjunctionMaxQuery::new(vec![phrase, self.term(whole)])),
+            None => phrase,
+        })
     }
 
     /// One word: by its stem, better as it stands; one CJK character: as the
@@ -215,6 +239,9 @@ impl Planner<'_> {
             return self.prefix(analysis);
         }
         if let Some(stem) = analysis.iter().find(|term| term.form == Form::Stem) {
+            if self.purpose == Purpose::Count {
+                return Some(self.term(stem.term));
+            }
             return Some(union_of(vec![
                 (Occur::Must, self.term(stem.term)),
                 (Occur::Should, boosted(self.term(word), EXACT_BONUS)),
@@ -339,6 +366,20 @@ fn stems(analysis: &Analysis) -> impl Iterator<Item = &str> {
         let stem = terms.next_if(|term| term.form == Form::Stem);
         Some(stem.unwrap_or(part).term)
     })
+}
+
+fn has(clauses: &[Clause], wanted: Occur) -> bool {
+    clauses.iter().any(|(occur, _)| *occur == wanted)
+}
+
+/// The identifier that is all of a word, as one term.
+fn whole_of(analysis: &Analysis) -> Option<&str> {
+    let (first, last) = (parts(analysis).next()?, parts(analysis).last()?);
+    let is_all = |start, end| start == first.start && end == last.end;
+    let mut wholes = analysis.iter().filter(|term| term.form == Form::Whole);
+    wholes
+        .find(|whole| is_all(whole.start, whole.end))
+        .map(|whole| whole.term)
 }
 
 /// What phrases are made of.

@@ -1,29 +1,20 @@
 //! Searching: what is asked, what is found.
 
-use std::{
-    collections::HashMap,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tantivy::{
-    DocAddress, Score, Searcher, SegmentReader, TantivyError,
-    collector::TopDocs,
-    columnar::{BytesColumn, Column, StrColumn},
-    query::Query,
-};
+use tantivy::{Searcher, collector::TopDocs, query::Query};
 
 use super::{
     analyser::Analyser,
     error::{IndexError, SearchError},
+    hits::{self, unreadable},
     index::SearchIndex,
-    plan::{NamespaceStatistics, Planner},
+    plan::{NamespaceStatistics, Planner, Purpose},
     proximity::{POOL, rescore},
-    schema::{column, outcome_of},
     syntax::{self, QueryError},
 };
 use crate::domain::{
-    BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, ShardId,
-    TimestampMicros,
+    BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
 };
 
 /// How deep a search pages: offset and limit together.
@@ -164,11 +155,17 @@ impl SearchIndex {
             namespace: &query.namespace,
             text: &query.text,
             analyser: Analyser::default(),
+            purpose: Purpose::Rank,
         };
         let planned = planner.query(&parsed).ok_or(QueryError::Empty)?;
         let planned = Planned {
             query: planner.filtered(planned, &query.filters),
             pairs: planner.neighbours(&parsed),
+            counted: {
+                planner.purpose = Purpose::Count;
+                let counted = planner.query(&parsed).ok_or(QueryError::Empty)?;
+                planner.filtered(counted, &query.filters)
+            },
         };
         let published = self.published();
         // tantivy answers some damage by a panic.
@@ -201,7 +198,7 @@ impl SearchIndex {
         };
         let wanted = query.offset + query.limit;
         let mut fetch = (wanted * 2 + 8).max(POOL);
-        let total = planned.query.count(searcher).map_err(unreadable)?;
+        let total = planned.counted.count(searcher).map_err(unreadable)?;
         if wanted == 0 || total == 0 {
             return Ok((Vec::new(), total as u64));
         }
@@ -212,10 +209,12 @@ impl SearchIndex {
                 .map_err(unreadable)?;
             rescore(searcher, &statistics, &planned.pairs, &mut found).map_err(unreadable)?;
             let complete = found.len() >= total || found.len() < fetch;
-            let hits = limited(read_hits(searcher, &found)?, per_event);
-            if complete || hits.len() >= wanted {
-                let page = hits.into_iter().skip(query.offset).take(query.limit);
-                return Ok((page.collect(), total as u64));
+            let ranked = hits::ranked(searcher, &found, per_event)?;
+            if complete || ranked.len() >= wanted {
+                let page = ranked
+                    .get(query.offset..wanted.min(ranked.len()))
+                    .unwrap_or_default();
+                return Ok((hits::read(searcher, page)?, total as u64));
             }
             fetch *= 4;
         }
@@ -227,6 +226,8 @@ struct Planned {
     query: Box<dyn Query>,
     /// Neighbours, for the second look.
     pairs: Vec<Box<dyn Query>>,
+    /// What matches as `query` does, faster.
+    counted: Box<dyn Query>,
 }
 
 fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
@@ -252,143 +253,4 @@ fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
         }
     }
     Ok(())
-}
-
-/// Keeps the best passages of each event.
-fn limited(hits: Vec<Hit>, per_event: usize) -> Vec<Hit> {
-    let mut seen: HashMap<Position, usize> = HashMap::new();
-    let mut keep = |hit: &Hit| {
-        let count = seen.entry(hit.position).or_default();
-        *count += 1;
-        *count <= per_event
-    };
-    hits.into_iter().filter(|hit| keep(hit)).collect()
-}
-
-fn read_hits(searcher: &Searcher, found: &[(Score, DocAddress)]) -> Result<Vec<Hit>, IndexError> {
-    let mut columns: HashMap<u32, Columns> = HashMap::new();
-    let mut hits = Vec::with_capacity(found.len());
-    for &(score, address) in found {
-        let segment = match columns.entry(address.segment_ord) {
-            std::collections::hash_map::Entry::Occupied(open) => open.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => {
-                let reader = searcher.segment_reader(address.segment_ord);
-                place.insert(Columns::open(reader).map_err(unreadable)?)
-            }
-        };
-        hits.push(segment.hit(address.doc_id, score)?);
-    }
-    // Merges move documents about: equal scores need an order of their own.
-    hits.sort_by(|a, b| {
-        b.score
-            .total_cmp(&a.score)
-            .then_with(|| (a.position, a.byte_start).cmp(&(b.position, b.byte_start)))
-    });
-    Ok(hits)
-}
-
-/// The columns of a segment that hits are read from.
-struct Columns {
-    conversation: Option<BytesColumn>,
-    tool: Option<StrColumn>,
-    call_id: Option<StrColumn>,
-    recorded_at: Column<i64>,
-    branch: Column<u64>,
-    revision: Column<u64>,
-    shard: Column<u64>,
-    offset: Column<u64>,
-    kind: Column<u64>,
-    outcome: Column<u64>,
-    byte_start: Column<u64>,
-    byte_end: Column<u64>,
-    line: Column<u64>,
-    text_bytes: Column<u64>,
-}
-
-impl Columns {
-    fn open(segment: &SegmentReader) -> tantivy::Result<Self> {
-        let columns = segment.fast_fields();
-        Ok(Self {
-            conversation: columns.bytes(column::CONVERSATION)?,
-            tool: columns.str(column::TOOL)?,
-            call_id: columns.str(column::CALL_ID)?,
-            recorded_at: columns.i64(column::RECORDED_AT)?,
-            branch: columns.u64(column::BRANCH)?,
-            revision: columns.u64(column::REVISION)?,
-            shard: columns.u64(column::SHARD)?,
-            offset: columns.u64(column::OFFSET)?,
-            kind: columns.u64(column::KIND)?,
-            outcome: columns.u64(column::OUTCOME)?,
-            byte_start: columns.u64(column::BYTE_START)?,
-            byte_end: columns.u64(column::BYTE_END)?,
-            line: columns.u64(column::LINE)?,
-            text_bytes: columns.u64(column::TEXT_BYTES)?,
-        })
-    }
-
-    fn hit(&self, doc: u32, score: Score) -> Result<Hit, IndexError> {
-        let number = |column: &Column<u64>| column.first(doc).ok_or_else(damaged);
-        let narrow = |number: u64| u32::try_from(number).map_err(|_| damaged());
-        let kind = u16::try_from(number(&self.kind)?)
-            .ok()
-            .and_then(EventKind::from_number);
-        Ok(Hit {
-            conversation: self.conversation(doc)?,
-            branch: BranchId(number(&self.branch)?),
-            revision: Revision(number(&self.revision)?),
-            position: Position {
-                shard: ShardId(narrow(number(&self.shard)?)?),
-                offset: number(&self.offset)?,
-            },
-            kind: kind.ok_or_else(damaged)?,
-            tool: label(self.tool.as_ref(), doc)?,
-            call_id: label(self.call_id.as_ref(), doc)?,
-            success: outcome_of(number(&self.outcome)?),
-            recorded_at: TimestampMicros(self.recorded_at.first(doc).ok_or_else(damaged)?),
-            score,
-            byte_start: number(&self.byte_start)?,
-            byte_end: number(&self.byte_end)?,
-            line: number(&self.line)?,
-            text_bytes: number(&self.text_bytes)?,
-        })
-    }
-
-    fn conversation(&self, doc: u32) -> Result<ConversationId, IndexError> {
-        let column = self.conversation.as_ref().ok_or_else(damaged)?;
-        let ordinal = column.ords().first(doc).ok_or_else(damaged)?;
-        let mut bytes = Vec::with_capacity(16);
-        column
-            .ord_to_bytes(ordinal, &mut bytes)
-            .map_err(|_| damaged())?;
-        let id = uuid::Uuid::from_slice(&bytes).map_err(|_| damaged())?;
-        Ok(ConversationId(id))
-    }
-}
-
-fn label(column: Option<&StrColumn>, doc: u32) -> Result<String, IndexError> {
-    let mut text = String::new();
-    if let Some(column) = column
-        && let Some(ordinal) = column.ords().first(doc)
-    {
-        column
-            .ord_to_str(ordinal, &mut text)
-            .map_err(|_| damaged())?;
-    }
-    Ok(text)
-}
-
-fn damaged() -> IndexError {
-    IndexError::NeedsRebuild {
-        reason: "a column of a segment cannot be read".to_owned(),
-    }
-}
-
-fn unreadable(source: TantivyError) -> IndexError {
-    match source {
-        TantivyError::DataCorruption(_) => damaged(),
-        source => IndexError::Engine {
-            action: "searched",
-            source,
-        },
-    }
 }

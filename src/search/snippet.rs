@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{
     analyser::{AnalysedTerm, Analyser, Analysis, Form},
+    document::{ceil_boundary, floor_boundary},
     error::SearchError,
     index::SearchIndex,
     query::SearchQuery,
@@ -225,21 +226,17 @@ fn cut(passage: &str, at: usize, max_bytes: usize) -> Range<usize> {
     let start = if at - line <= lead {
         line
     } else {
-        let earliest = passage.ceil_char_boundary(at - lead);
+        let earliest = ceil_boundary(passage, at - lead);
         passage[earliest..at]
             .find(' ')
             .map_or(earliest, |blank| earliest + blank + 1)
     };
-    let start = passage
-        .ceil_char_boundary(start.min(latest))
-        .min(passage.floor_char_boundary(at));
-    let hard = passage.floor_char_boundary((start + max_bytes).min(passage.len()));
+    let start = ceil_boundary(passage, start.min(latest)).min(floor_boundary(passage, at));
+    let hard = floor_boundary(passage, (start + max_bytes).min(passage.len()));
     if hard == passage.len() {
         return start..hard;
     }
-    let soft = passage
-        .floor_char_boundary(start + max_bytes - lead)
-        .clamp(start, hard);
+    let soft = floor_boundary(passage, start + max_bytes - lead).clamp(start, hard);
     let tail = &passage[soft..hard];
     let end = tail
         .rfind('\n')

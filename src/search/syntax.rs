@@ -55,12 +55,6 @@ pub enum QueryError {
         /// The bound.
         max: usize,
     },
-    /// A `*` with nothing to begin with.
-    #[error("the `*` at byte {at} needs a letter or digit before it")]
-    BarePrefix {
-        /// The star.
-        at: usize,
-    },
 }
 
 /// How a clause takes part.
@@ -144,7 +138,7 @@ fn tokenize(text: &str) -> Result<Vec<Token>, QueryError> {
             ')' => (Some(Token::Close), at + 1),
             '+' if starts_operand(bytes, at + 1) => (Some(Token::Plus), at + 1),
             '-' if starts_operand(bytes, at + 1) => (Some(Token::Minus), at + 1),
-            _ => word(text, at)?,
+            _ => word(text, at),
         };
         if matches!(
             token,
@@ -182,7 +176,7 @@ fn phrase(text: &str, at: usize) -> (Option<Token>, usize) {
 }
 
 /// A word goes to the next blank or quote, or to a bracket that it did not open.
-fn word(text: &str, at: usize) -> Result<(Option<Token>, usize), QueryError> {
+fn word(text: &str, at: usize) -> (Option<Token>, usize) {
     let mut open = 0_usize;
     let mut end = text.len();
     for (offset, c) in text[at..].char_indices() {
@@ -203,28 +197,25 @@ fn word(text: &str, at: usize) -> Result<(Option<Token>, usize), QueryError> {
         "AND" | "&&" => Token::And,
         "OR" | "||" => Token::Or,
         "NOT" => Token::Not,
-        _ => return Ok((searchable(word, at)?, end)),
+        _ => return (searchable(word, at), end),
     };
-    Ok((Some(token), end))
+    (Some(token), end)
 }
 
-fn searchable(word: &str, at: usize) -> Result<Option<Token>, QueryError> {
+fn searchable(word: &str, at: usize) -> Option<Token> {
     let stem = word.trim_end_matches('*');
     let has_text = stem.chars().any(char::is_alphanumeric);
-    if stem.is_empty() && word.len() == 1 {
-        return Err(QueryError::BarePrefix { at });
-    }
     if !has_text {
-        return Ok(None);
+        return None;
     }
     let range = at..at + stem.len();
     let ends_in_text = stem.ends_with(char::is_alphanumeric);
     let is_prefix = stem.len() + 1 == word.len() && ends_in_text;
-    Ok(Some(if is_prefix {
+    Some(if is_prefix {
         Token::Prefix(range)
     } else {
         Token::Word(range)
-    }))
+    })
 }
 
 struct Parser<'a> {
@@ -321,5 +312,171 @@ impl Parser<'_> {
             self.next += 1;
         }
         Ok((!clauses.is_empty()).then_some((role, Node::Group(clauses))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The tree in short: `a b` should, `+a` must, `-a` must not, `[...]` group.
+    fn shown(text: &str) -> String {
+        fn one(text: &str, node: &Node) -> String {
+            match node {
+                Node::Word(range) => text[range.clone()].to_owned(),
+                Node::Phrase(range) => format!("\"{}\"", &text[range.clone()]),
+                Node::Prefix(range) => format!("{}*", &text[range.clone()]),
+                Node::Group(clauses) => format!("[{}]", all(text, clauses)),
+            }
+        }
+        fn all(text: &str, clauses: &[(Role, Node)]) -> String {
+            let shown = clauses.iter().map(|(role, node)| {
+                let mark = match role {
+                    Role::Should => "",
+                    Role::Must => "+",
+                    Role::MustNot => "-",
+                };
+                format!("{mark}{}", one(text, node))
+            });
+            shown.collect::<Vec<_>>().join(" ")
+        }
+        match parse(text) {
+            Ok(Node::Group(clauses)) => all(text, &clauses),
+            Ok(node) => one(text, &node),
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    // People and models paste anything: each reading is fixed here.
+    #[test]
+    fn queries_are_read() {
+        let cases = [
+            ("disk full", "disk full"),
+            ("\"no space left\" disk", "\"no space left\" disk"),
+            ("conf* src/sea*", "conf* src/sea*"),
+            ("+a -b c", "+a -b c"),
+            ("a OR b", "a b"),
+            ("a AND b", "[+a +b]"),
+            ("a AND b OR c", "[+a +b] c"),
+            ("a b AND c d", "a [+b +c] d"),
+            ("a AND NOT b", "[+a -b]"),
+            ("NOT a", "-a"),
+            ("NOT NOT a", "+a"),
+            ("a && b || c", "[+a +b] c"),
+            ("(a OR b) AND +(c d)", "[+[a b] +[c d]]"),
+            ("-(a b) c", "-[a b] c"),
+            ("((a))", "[[a]]"),
+            // Forgiven.
+            ("\"unfinished phrase", "\"unfinished phrase\""),
+            ("(a b", "[a b]"),
+            ("a) b", "a b"),
+            (")a( ()", "a("),
+            ("AND a OR", "a"),
+            ("a AND", "a"),
+            ("and or not", "and or not"),
+            ("main(argc, argv)", "main(argc, argv"),
+            ("(main(argc))", "[main(argc)]"),
+            ("ls --all -> x", "ls --all x"),
+            ("a - b + c", "a b c"),
+            ("SELECT * FROM t", "SELECT FROM t"),
+            ("foo** *bar", "foo *bar"),
+            ("error[E0502]: *x", "error[E0502]: *x"),
+            ("say\"hi\"there", "say \"hi\" there"),
+            // Refused.
+            ("", "Empty"),
+            (" \t\n ()", "Empty"),
+            ("*", "Empty"),
+            ("\"\"", "Empty"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn bounds_hold() {
+        assert!(matches!(
+            parse(&"x".repeat(8_193)),
+            Err(QueryError::TooLong { bytes: 8_193, .. })
+        ));
+        assert!(parse(&"x ".repeat(512)).is_ok());
+        assert!(matches!(
+            parse(&"x ".repeat(513)),
+            Err(QueryError::TooManyClauses { at: 1_024, .. })
+        ));
+        let nested = |depth: usize| format!("{}a", "(".repeat(depth));
+        assert!(parse(&nested(32)).is_ok());
+        assert!(matches!(
+            parse(&nested(33)),
+            Err(QueryError::TooDeep { at: 32, .. })
+        ));
+    }
+
+    // Inputs that have broken query parsers: none may panic here.
+    #[test]
+    fn hostile_queries_do_not_panic() {
+        for text in [
+            "\0",
+            "\u{1F}",
+            "a\u{0}b",
+            "+",
+            "-",
+            "+-+-",
+            "\"",
+            "\"\"\"",
+            "(((",
+            ")))",
+            "()()",
+            "AND",
+            "NOT",
+            "NOT NOT",
+            "AND NOT OR",
+            "(AND)",
+            "+(",
+            "-(",
+            "a:b:c",
+            "a^2~3",
+            "[a TO b]",
+            "{!func}",
+            "/re.*gex/",
+            "\\\"",
+            "\\",
+            "é*",
+            "🌲*",
+            "東*",
+            "*",
+            "**",
+            "a* *",
+            "\u{202E}abc",
+            "\u{FEFF}a",
+            "a\u{301}*",
+            "+\"",
+            "-\"a",
+            "NOT \"a",
+            "((a AND) OR (b NOT))",
+        ] {
+            let _ = parse(text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,120}|[ab\"()+*東 -]{0,80}|(AND |OR |NOT |a |\\(|\\)|\"){0,40}") {
+            fn check(text: &str, node: &Node) -> bool {
+                match node {
+                    Node::Word(range) | Node::Phrase(range) | Node::Prefix(range) => {
+                        text.get(range.clone()).is_some_and(|text| !text.is_empty())
+                    }
+                    Node::Group(clauses) => {
+                        !clauses.is_empty() && clauses.iter().all(|(_, node)| check(text, node))
+                    }
+                }
+            }
+            if let Ok(node) = parse(&text) {
+                prop_assert!(check(&text, &node));
+            }
+        }
     }
 }

@@ -389,7 +389,7 @@ fn what_cannot_be_searched_says_so() {
     let ask = |query: SearchQuery| index.search(&query).unwrap_err().to_string();
     assert!(ask(query("")).contains("no word"));
     assert!(ask(query("--- !!")).contains("no word"));
-    assert!(ask(query("*")).contains("byte 0"));
+    assert!(ask(query("*")).contains("no word"));
     assert!(ask(query(&"x".repeat(9_000))).contains("9000 bytes"));
     assert!(ask(query(&"(a ".repeat(100))).contains("nested"));
     assert!(ask(query(&"x ".repeat(1_000))).contains("512"));
@@ -629,4 +629,106 @@ fn searching_goes_on_while_writing() {
         }
     });
     assert_eq!(index.search(&query("needle")).unwrap().total, 60);
+}
+
+fn snippet(passage: &str, text: &str, max_bytes: usize) -> (Snippet, Vec<String>) {
+    let index = index_of(&[result(1, passage)]);
+    let mut snippeter = Snippeter::for_query(&index, &query(text)).unwrap();
+    let snippet = snippeter.snippet(passage, max_bytes);
+    let marked = snippet
+        .highlights
+        .iter()
+        .map(|range| snippet.text[range.clone()].to_owned());
+    let marked = marked.collect();
+    (snippet, marked)
+}
+
+// What is marked is what matched, in the spelling of the text.
+#[test]
+fn snippets_mark_what_matched() {
+    let cases: &[(&str, &str, &[&str])] = &[
+        (
+            "the Connection was connected",
+            "connecting",
+            &["Connection", "connected"],
+        ),
+        (
+            "see parseConfig and parse_config",
+            "+parse_config",
+            &["parseConfig", "parse_config"],
+        ),
+        (
+            "left space, no space left",
+            "\"no space left\"",
+            &["no space left"],
+        ),
+        (
+            "at src/search/index.rs:42",
+            "search/index.rs",
+            &["search/index.rs"],
+        ),
+        ("config, conflict, con", "conf*", &["config", "conflict"]),
+        ("disk quota", "disk -quota", &["disk"]),
+        ("東京都に", "京都", &["京都"]),
+        ("nothing here", "absent", &[]),
+    ];
+    for (passage, text, expected) in cases {
+        let (found, marked) = snippet(passage, text, 200);
+        assert_eq!(&marked, expected, "{text} in {passage}");
+        assert_eq!(found.text, *passage);
+    }
+}
+
+// In a long passage the piece is where most of the query is, of the asked size.
+#[test]
+fn snippets_are_cut_around_the_best_match() {
+    let filler = "some other line of text\n".repeat(40);
+    let passage = format!("disk\n{filler}error: the disk is full today\n{filler}full\n");
+    let (found, marked) = snippet(&passage, "disk full", 120);
+    assert!(found.text.len() <= 120);
+    assert!(found.text.starts_with("error: the disk"), "{}", found.text);
+    assert_eq!(marked, ["disk", "full"]);
+    assert_eq!(found.line_offset, 41);
+    assert_eq!(
+        &passage[found.byte_start..found.byte_start + found.text.len()],
+        found.text
+    );
+}
+
+proptest::proptest! {
+    // A snippet of anything is a piece of it, with marks inside.
+    #[test]
+    fn any_passage_gives_a_snippet(passage in "([a-cé東🌲 \n]|needle){0,200}", max_bytes in 0_usize..300) {
+        let index = SearchIndex::in_memory().unwrap();
+        let mut snippeter = Snippeter::for_query(&index, &query("needle a東 \"b c\" é*")).unwrap();
+        let snippet = snippeter.snippet(&passage, max_bytes);
+        proptest::prop_assert!(snippet.text.len() <= max_bytes);
+        proptest::prop_assert!(passage[snippet.byte_start..].starts_with(&snippet.text));
+        for range in &snippet.highlights {
+            proptest::prop_assert!(snippet.text.get(range.clone()).is_some_and(|text| !text.is_empty()));
+        }
+    }
+
+    // Whatever is typed, a search answers or refuses.
+    #[test]
+    fn any_query_is_answered(text in "\\PC{0,60}|[abc\"()+*東 -]{0,40}|(AND |OR |NOT |needle |\\(|\\)|\"|-){0,20}") {
+        thread_local! {
+            static INDEX: SearchIndex = corpus();
+        }
+        INDEX.with(|index| match index.search(&query(&text)) {
+            Ok(_) | Err(SearchError::Query(_)) => Ok(()),
+            Err(error) => Err(proptest::test_runner::TestCaseError::fail(error.to_string())),
+        })?;
+    }
+}
+
+// A phrase that must not match, before its first place in the index.
+#[test]
+fn an_excluded_phrase_excludes_only_itself() {
+    let mut events: Vec<_> = (1..=300)
+        .map(|p| result(p, "full disk of b and a"))
+        .collect();
+    events[200].text = "disk a b".to_owned();
+    let index = index_of(&events);
+    assert_eq!(index.search(&query("disk -\"a b\"")).unwrap().total, 299);
 }
