@@ -228,9 +228,9 @@ impl Fts {
             self.database
                 .prepare_cached(&sql)?
                 .query_map(params![quoted.join(" OR "), value], |row| row.get(0))?
-                .collect()
+                .collect::<rusqlite::Result<Vec<i64>>>()
         };
-        found().map_err(|error: rusqlite::Error| failed("searching FTS5", error))
+        found().map_err(|error| failed("searching FTS5", error))
     }
 
     /// Queries of words that stand in random results.
