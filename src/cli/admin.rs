@@ -170,7 +170,7 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json::stats(&stats))?);
     }
-    let row = |name: &str, value: String| format!("{name:<20} {value}");
+    let row = |name: &str, value: String| format!("{name:<26} {value}");
     let offset = |place: Option<pb::Position>| place.map_or(0, |place| place.offset);
     for (name, value) in [
         ("version", stats.version.clone()),

@@ -20,6 +20,7 @@ use super::{
     error::CliError,
     pb,
 };
+use crate::domain::Namespace;
 
 /// Metadata that names the tenant.
 const NAMESPACE_METADATA: &str = "treering-namespace";
@@ -52,6 +53,7 @@ impl Interceptor for Tag {
 #[derive(Debug)]
 pub struct Connection {
     channel: Channel,
+    namespace: Namespace,
     tag: Tag,
     embedded: Option<Embedded>,
 }
@@ -67,11 +69,13 @@ impl Connection {
         match common.target()? {
             Target::Server(url) => Self::to_server(&url, &common.namespace).await,
             Target::Data(dir) => {
+                let (namespace, tag) = tag(&common.namespace)?;
                 let (client, server) = pipes();
                 let embedded = Embedded::start(&dir, None, server).await?;
                 Ok(Self {
                     channel: through_pipe(client).await?,
-                    tag: tag(&common.namespace)?,
+                    namespace,
+                    tag,
                     embedded: Some(embedded),
                 })
             }
@@ -84,6 +88,7 @@ impl Connection {
     /// [`CliError::Usage`] when the URL is none; [`CliError::Connect`] when
     /// nothing answers.
     pub async fn to_server(url: &str, namespace: &str) -> Result<Self, CliError> {
+        let (namespace, tag) = tag(namespace)?;
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| CliError::Usage {
             what: format!("`{url}` is not the address of a server"),
             hint: "give it as http://HOST:PORT, for example http://127.0.0.1:7171".into(),
@@ -99,7 +104,8 @@ impl Connection {
             })?;
         Ok(Self {
             channel,
-            tag: tag(namespace)?,
+            namespace,
+            tag,
             embedded: None,
         })
     }
@@ -115,6 +121,12 @@ impl Connection {
             Some(embedded) => embedded.stop().await,
             None => Ok(()),
         }
+    }
+
+    /// The tenant of every request.
+    #[must_use]
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     /// The log.
@@ -159,14 +171,14 @@ impl Connection {
     }
 }
 
-fn tag(namespace: &str) -> Result<Tag, CliError> {
+fn tag(namespace: &str) -> Result<(Namespace, Tag), CliError> {
     let unusable = |cause: String| CliError::Usage {
         what: cause,
         hint: "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -".into(),
     };
-    crate::domain::Namespace::new(namespace).map_err(|error| unusable(error.to_string()))?;
+    let checked = Namespace::new(namespace).map_err(|error| unusable(error.to_string()))?;
     let value = MetadataValue::try_from(namespace).map_err(|error| unusable(error.to_string()))?;
-    Ok(Tag(value))
+    Ok((checked, Tag(value)))
 }
 
 fn tuned(endpoint: Endpoint) -> Endpoint {

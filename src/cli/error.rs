@@ -230,7 +230,9 @@ fn status_hint(status: &Status) -> Option<String> {
         return Some(hint);
     }
     let text = match status.code() {
-        Code::NotFound => "`treering ls` lists the conversations, `treering show` their branches",
+        Code::NotFound => {
+            "`treering ls` lists the conversations, `treering show` their branches and heads"
+        }
         Code::AlreadyExists => "take another name or id, or append to the one that is there",
         Code::FailedPrecondition | Code::Aborted => {
             "look at the branch as it is now with `treering log`, then try again"

@@ -99,6 +99,7 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(&CliError::Output(error), cli.common.color),
     };
+    log_to_stderr(matches!(cli.command, Command::Serve(_)));
     let mut out = Out::stdout(cli.common.color, cli.common.json);
     let color = cli.common.color;
     let done = runtime.block_on(async {
@@ -111,6 +112,25 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error, color),
     }
+}
+
+/// Logs go to standard error: a server says what it does, other commands only
+/// what they should not hide. `TREERING_LOG` sets it, for example to `debug`.
+fn log_to_stderr(serving: bool) {
+    let default = if serving {
+        "treering=info,warn"
+    } else {
+        "error"
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TREERING_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .finish();
+    // An embedding program may have set its own.
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
 async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
@@ -182,6 +202,9 @@ fn report(error: &CliError, color: args::Color) -> ExitCode {
     }
     error.exit()
 }
+
+#[cfg(test)]
+mod end_to_end;
 
 #[cfg(test)]
 mod tests {

@@ -68,20 +68,25 @@ impl Out {
         }
     }
 
+    /// An output that a test reads.
+    #[cfg(test)]
+    pub fn captured(json: bool) -> (Self, Captured) {
+        let captured = Captured::default();
+        let out = Self {
+            to: Box::new(captured.clone()),
+            paint: Paint(false),
+            json,
+            width: PLAIN_WIDTH,
+        };
+        (out, captured)
+    }
+
     /// Writes one line.
     ///
     /// # Errors
     /// What the stream says.
     pub fn line(&mut self, text: impl Display) -> io::Result<()> {
         writeln!(self.to, "{text}")
-    }
-
-    /// Writes text that ends its own lines.
-    ///
-    /// # Errors
-    /// What the stream says.
-    pub fn text(&mut self, text: &str) -> io::Result<()> {
-        self.to.write_all(text.as_bytes())
     }
 
     /// Writes bytes as they are.
@@ -98,6 +103,31 @@ impl Out {
     /// What the stream says.
     pub fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
+    }
+}
+
+/// What was written, for a test.
+#[cfg(test)]
+#[derive(Clone, Debug, Default)]
+pub struct Captured(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+#[cfg(test)]
+impl Captured {
+    /// All of it.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[cfg(test)]
+impl Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

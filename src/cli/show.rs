@@ -10,7 +10,7 @@ use super::{
     json::{self, Object, approval_name},
     output::{Out, Paint, Tone},
     pb, read,
-    text::{count, day_clock, first_line},
+    text::{count, day_clock, first_line, things},
 };
 use crate::domain::EventKind;
 
@@ -158,12 +158,12 @@ fn about(
     });
     let sealed = if summary.sealed { ", sealed" } else { "" };
     lines.push(format!(
-        "{} events: {} messages, {} tool calls, {} results, on {} branches{sealed}",
-        count(all.events),
-        count(all.messages),
-        count(all.calls),
-        count(all.results),
-        count(state.branches.len() as u64),
+        "{}: {}, {}, {}, on {}{sealed}",
+        things(all.events, "event", "events"),
+        things(all.messages, "message", "messages"),
+        things(all.calls, "tool call", "tool calls"),
+        things(all.results, "result", "results"),
+        things(state.branches.len() as u64, "branch", "branches"),
     ));
     lines
 }
@@ -290,7 +290,7 @@ impl<'a> Row<'a> {
         };
         let archived = if branch.archived { ", archived" } else { "" };
         let numbers = format!(
-            "head #{}: {} events, {} messages, {} calls{archived}",
+            "head #{}; its own: events {}, messages {}, calls {}{archived}",
             branch.head,
             count(own.events),
             count(own.messages),

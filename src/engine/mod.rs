@@ -159,7 +159,8 @@ impl Engine {
     ) -> Result<ConversationId, ReadError> {
         let views = self.inner.views.load_full();
         if let Ok(conversation) = id.parse::<ConversationId>()
-            && self.inner.find_row(namespace, conversation)?.is_some()
+            && (self.inner.hot.is_of(conversation, namespace)
+                || self.inner.find_row(namespace, conversation)?.is_some())
         {
             return Ok(conversation);
         }

@@ -37,6 +37,9 @@ const INDEX_FOLDER: &str = "index";
 const VIEWS_CACHE_BYTES: usize = 64 << 20;
 /// How often the views are made durable. What is not is read from the log again.
 const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
+/// Appends wait while the views are made durable, so that at most one part in
+/// this many of the time goes to it.
+const VIEWS_DURABLE_SHARE: u32 = 25;
 
 /// What differs between a store in a folder and one in memory.
 struct Parts {
@@ -269,8 +272,9 @@ async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
 
 async fn keep_views_durable(inner: std::sync::Weak<Inner>) {
     let mut durable_to = 0;
+    let mut pause = VIEWS_DURABLE_EVERY;
     loop {
-        tokio::time::sleep(VIEWS_DURABLE_EVERY).await;
+        tokio::time::sleep(pause).await;
         let Some(inner) = inner.upgrade() else { return };
         if inner.closing.load(Ordering::Acquire) {
             return;
@@ -280,7 +284,10 @@ async fn keep_views_durable(inner: std::sync::Weak<Inner>) {
             continue;
         }
         let views = inner.views.load_full();
-        match tokio::task::spawn_blocking(move || views.make_durable()).await {
+        let started = std::time::Instant::now();
+        let done = tokio::task::spawn_blocking(move || views.make_durable()).await;
+        pause = VIEWS_DURABLE_EVERY.max(started.elapsed() * VIEWS_DURABLE_SHARE);
+        match done {
             Ok(Ok(_)) => durable_to = published,
             Ok(Err(error)) => tracing::warn!(%error, "the views were not made durable"),
             Err(error) => tracing::warn!(%error, "the views were not made durable"),

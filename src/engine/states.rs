@@ -1,15 +1,15 @@
 //! Conversation states: the writer's cache, and what callers load ahead of it.
 
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, PoisonError, RwLock},
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use arc_swap::ArcSwap;
 
 use super::error::AppendError;
 use crate::{
-    domain::{ConversationId, ConversationState},
+    domain::{ConversationId, ConversationState, Namespace},
     views::{KeyEntry, Views},
 };
 
@@ -36,30 +36,34 @@ pub(super) struct KeyFacts {
 /// Which conversations the writer has at hand: a hint that saves callers the
 /// loading. It may be out of date; the writer then reads for itself.
 #[derive(Debug, Default)]
-pub(super) struct HotSet(RwLock<HashSet<ConversationId>>);
+pub(super) struct HotSet(RwLock<HashMap<ConversationId, Namespace>>);
 
 impl HotSet {
     pub fn contains(&self, id: ConversationId) -> bool {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&id)
+        self.read().contains_key(&id)
     }
 
-    fn insert(&self, id: ConversationId) {
+    /// True when the conversation is at hand and belongs to this namespace.
+    pub fn is_of(&self, id: ConversationId, namespace: &Namespace) -> bool {
+        self.read().get(&id) == Some(namespace)
+    }
+
+    fn insert(&self, id: ConversationId, namespace: &Namespace) {
         if !self.contains(id) {
-            self.0
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(id);
+            self.write().insert(id, namespace.clone());
         }
     }
 
     fn remove(&self, id: ConversationId) {
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&id);
+        self.write().remove(&id);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<ConversationId, Namespace>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<ConversationId, Namespace>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,7 +150,7 @@ impl StateCache {
         self.clock += 1;
         let bytes = state.estimated_bytes();
         self.bytes += bytes;
-        self.hot.insert(state.row.id);
+        self.hot.insert(state.row.id, &state.row.namespace);
         let cached = Cached {
             bytes,
             used: self.clock,

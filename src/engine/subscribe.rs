@@ -11,9 +11,9 @@ use futures::{StreamExt, stream::BoxStream};
 use super::{
     Engine, Inner,
     error::ReadError,
-    query::{ReadQuery, Source, StartAfter, SubscribeQuery, Subscribed},
+    query::{NamedEvent, ReadQuery, Source, StartAfter, SubscribeQuery, Subscribed},
 };
-use crate::domain::{Namespace, Position};
+use crate::domain::{BranchId, ConversationId, Position};
 
 /// A reader that has caught up and is then this many log offsets behind is told
 /// that it fell behind.
@@ -31,21 +31,22 @@ impl Engine {
         let engine = self.clone();
         async_stream::try_stream! {
             let mut news = inner.news.clone();
+            let followed = inner.followed(&query)?;
             let mut last = match query.start {
                 StartAfter::Place(place) => place,
-                StartAfter::Now => inner.end_of(&query.namespace, &query.source)?,
+                StartAfter::Now => inner.end_of(&followed)?.1,
             };
             let mut caught_up = false;
             let mut told_behind = false;
             loop {
                 let head = *news.borrow_and_update();
-                let end = inner.end_of(&query.namespace, &query.source)?;
-                let mut seen = last.max(1);
-                let mut batches = engine.read(continuation(&query, last, end));
+                let (source, end) = inner.end_of(&followed)?;
+                let mut seen = head;
+                let mut batches = engine.read(continuation(&query, source, last, end));
                 while let Some(batch) = batches.next().await {
                     for event in batch? {
                         seen = event.event.position.offset;
-                        last = place_of(&query.source, &event).unwrap_or(last);
+                        last = followed.place_of(&event).unwrap_or(last);
                         yield Subscribed::Event(Box::new(event));
                     }
                     let now = inner.published.load(Ordering::Acquire);
@@ -72,42 +73,69 @@ impl Engine {
     }
 }
 
+/// What is followed. A branch is followed by its id: it may be renamed, and
+/// another one may become the active one.
+enum Followed {
+    Log,
+    Conversation(ConversationId),
+    Branch(ConversationId, BranchId),
+}
+
+impl Followed {
+    /// Where a subscription goes on after an event; none for an inherited one.
+    fn place_of(&self, event: &NamedEvent) -> Option<u64> {
+        let header = &event.event.header;
+        match self {
+            Self::Log => Some(event.event.position.offset),
+            Self::Conversation(id) | Self::Branch(id, _) => {
+                (header.conversation == *id).then_some(header.revision.0)
+            }
+        }
+    }
+}
+
 /// The part of the source that was not read yet.
-fn continuation(query: &SubscribeQuery, last: u64, end: u64) -> ReadQuery {
+fn continuation(query: &SubscribeQuery, source: Source, last: u64, end: u64) -> ReadQuery {
     ReadQuery {
         // 0 reads what a forked conversation inherits, too.
         from: if last == 0 { 0 } else { last + 1 },
         to: end,
         kinds: query.kinds.clone(),
-        ..ReadQuery::all(query.namespace.clone(), query.source.clone())
-    }
-}
-
-/// Where a subscription goes on after an event; none for an inherited one.
-fn place_of(source: &Source, event: &super::query::NamedEvent) -> Option<u64> {
-    let header = &event.event.header;
-    match source {
-        Source::Log => Some(event.event.position.offset),
-        Source::Conversation(id)
-        | Source::Branch {
-            conversation: id, ..
-        } => (header.conversation == *id).then_some(header.revision.0),
+        ..ReadQuery::all(query.namespace.clone(), source)
     }
 }
 
 impl Inner {
-    /// The last revision or log offset of a source.
-    fn end_of(&self, namespace: &Namespace, source: &Source) -> Result<u64, ReadError> {
-        match source {
-            Source::Log => Ok(self.published.load(Ordering::Acquire)),
-            Source::Conversation(id) => Ok(self.row(namespace, *id)?.head.0),
+    fn followed(&self, query: &SubscribeQuery) -> Result<Followed, ReadError> {
+        Ok(match &query.source {
+            Source::Log => Followed::Log,
+            Source::Conversation(id) => Followed::Conversation(self.row(&query.namespace, *id)?.id),
             Source::Branch {
                 conversation,
                 branch,
-            } => Ok(self
-                .branch(namespace, *conversation, branch.as_ref())?
-                .head
-                .0),
-        }
+            } => {
+                let branch = self.branch(&query.namespace, *conversation, branch.as_ref())?;
+                Followed::Branch(*conversation, branch.id)
+            }
+        })
+    }
+
+    /// The source as it is now, and its last revision or log offset.
+    fn end_of(&self, followed: &Followed) -> Result<(Source, u64), ReadError> {
+        Ok(match followed {
+            Followed::Log => (Source::Log, self.published.load(Ordering::Acquire)),
+            Followed::Conversation(id) => {
+                let row = self.views.load().conversation(*id)?;
+                (Source::Conversation(*id), row.map_or(0, |row| row.head.0))
+            }
+            Followed::Branch(id, branch) => {
+                let branch = self.history().branch(*id, *branch)?;
+                let source = Source::Branch {
+                    conversation: *id,
+                    branch: Some(branch.name.clone()),
+                };
+                (source, branch.head.0)
+            }
+        })
     }
 }

@@ -118,12 +118,12 @@ impl Engine {
         loop {
             news.borrow_and_update();
             let state = inner.branch(namespace, id, branch)?;
-            match state.open_calls.get(call_id) {
-                None => return Ok((self.last_call(namespace, id, &state, call_id).await?, true)),
-                Some(open) if open.approval != ApprovalStatus::Pending => {
-                    return Ok((inner.open_call(&state, call_id).await?, true));
-                }
-                Some(_) => {}
+            let waits = state
+                .open_calls
+                .get(call_id)
+                .is_some_and(|open| open.approval == ApprovalStatus::Pending);
+            if !waits {
+                return Ok((self.last_call(namespace, id, &state, call_id).await?, true));
             }
             let changed = tokio::time::timeout_at(deadline, news.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {

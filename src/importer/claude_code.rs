@@ -19,6 +19,7 @@ mod place;
 mod render;
 
 use std::{
+    collections::HashMap,
     io,
     path::{Path, PathBuf},
 };
@@ -209,8 +210,9 @@ pub fn import_session(session: &Session) -> Result<Vec<ImportedConversation>, Se
         chains.push((agent.clone(), read(lines)));
     }
     let mut children = Vec::with_capacity(chains.len());
+    let mut names: HashMap<String, usize> = HashMap::new();
     for (agent, lines) in chains {
-        let source_id = shorter_id(&format!("{}/{agent}", session.id));
+        let source_id = shorter_id(&format!("{}/{}", session.id, distinct(&mut names, &agent)));
         let child = Child {
             conversation: conversation_id(SOURCE, &source_id),
             prompt: line::first_prompt(&lines).unwrap_or_default(),
@@ -244,6 +246,17 @@ pub fn import_session(session: &Session) -> Result<Vec<ImportedConversation>, Se
         imported.push(conversation);
     }
     Ok(imported)
+}
+
+/// A name that no other side chain of the session has.
+fn distinct(names: &mut HashMap<String, usize>, agent: &str) -> String {
+    let mut name = agent.to_owned();
+    while let Some(count) = names.get_mut(&name) {
+        *count += 1;
+        name = format!("{agent}-{count}");
+    }
+    names.insert(name.clone(), 1);
+    name
 }
 
 /// Ids are file names, so they are nearly always short.

@@ -205,3 +205,121 @@ fn calls_by_message<'a>(events: &'a [Decoded<'_>]) -> Calls<'a> {
     }
     calls
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        codec::json,
+        domain::{
+            BranchName, Compacted, CompactionTrigger, ContentHash, ContentPart, NewEvent,
+            PromptSet, RawEncoding, ToolResultRecorded,
+        },
+        importer::{ImportedConversation, openai_chat::import_line, stored::stored},
+    };
+
+    fn native(bodies: Vec<EventBody>) -> Vec<StoredEvent> {
+        let conversation = ConversationId(uuid::Uuid::from_u128(7));
+        let created = EventBody::ConversationCreated(ConversationCreated::default());
+        let main = BranchName::default;
+        let events = std::iter::once(created)
+            .chain(bodies)
+            .map(|body| NewEvent::new(conversation, body).on_branch(main()));
+        stored(&ImportedConversation {
+            conversation,
+            source: String::new(),
+            source_id: String::new(),
+            events: events.collect(),
+            notes: Vec::new(),
+        })
+    }
+
+    fn call(message: Option<u64>) -> EventBody {
+        let arguments = json::check(b"{\"a\": 1}").unwrap();
+        EventBody::ToolCallRequested(ToolCallRequested {
+            call_id: "c".into(),
+            tool: "ls".into(),
+            arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+            arguments,
+            message_revision: message.map(Revision),
+            needs_approval: false,
+        })
+    }
+
+    // A conversation that was made here must be readable elsewhere, and by the
+    // importer: calls that name no message belong to the last one.
+    #[test]
+    fn own_conversations_are_rendered() {
+        let said = |role, text: &str| EventBody::MessageAppended(MessageAppended::text(role, text));
+        let events = native(vec![
+            EventBody::SystemPromptSet(PromptSet {
+                id: "p".into(),
+                content: "be brief".into(),
+            }),
+            said(Role::User, "list"),
+            EventBody::MessageAppended(MessageAppended::new(Role::Assistant, Vec::new())),
+            call(None),
+            EventBody::ToolResultRecorded(ToolResultRecorded::text("c", "a.rs")),
+            said(Role::Assistant, "one file"),
+            EventBody::Compacted(Compacted {
+                summary: "s".into(),
+                cut_revision: Revision(7),
+                kept_turns: 0,
+                tokens_before: 1,
+                tokens_after: 1,
+                trigger: CompactionTrigger::Manual,
+                raw: None,
+            }),
+        ]);
+        let line = export_line(&events).unwrap();
+        let expected = json!({
+            "id": "00000000-0000-0000-0000-000000000007", "source": "treering", "messages": [
+                {"role": "system", "content": "be brief"},
+                {"role": "user", "content": "list"},
+                {"role": "assistant", "content": null, "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{\"a\": 1}"}}]},
+                {"role": "tool", "tool_call_id": "c", "name": "ls", "content": "a.rs"},
+                {"role": "assistant", "content": "one file"},
+            ]
+        });
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), expected);
+        assert!(import_line(line.as_bytes()).unwrap().notes.is_empty());
+    }
+
+    // What cannot be given back must be an error that names the event: a message
+    // that is silently missing would be a loss.
+    #[test]
+    fn damage_is_named() {
+        assert_eq!(export_line(&[]), Err(ExportFault::Empty));
+        let raw = |data: &'static str| {
+            EventBody::MessageAppended(MessageAppended {
+                raw: Some(RawMessage {
+                    origin: ORIGIN.into(),
+                    provider: String::new(),
+                    model: String::new(),
+                    encoding: RawEncoding::JsonPatch,
+                    data: Bytes::from_static(data.as_bytes()),
+                }),
+                ..MessageAppended::new(Role::User, vec![ContentPart::Text("hi".into())])
+            })
+        };
+        let revision = Revision(2);
+        let fault = |fault| Err(ExportFault::Raw { revision, fault });
+        let misfit = native(vec![raw("[{\"op\":\"remove\",\"path\":\"/none\"}]")]);
+        assert_eq!(export_line(&misfit), fault(RawFault::DoesNotApply));
+        let no_patch = native(vec![raw("{}")]);
+        assert_eq!(export_line(&no_patch), fault(RawFault::NotJson));
+        let mut damaged = native(vec![call(None)]);
+        damaged[1].body = Bytes::from_static(b"\xff");
+        assert!(matches!(
+            export_line(&damaged),
+            Err(ExportFault::Body {
+                revision: Revision(2),
+                ..
+            })
+        ));
+    }
+}

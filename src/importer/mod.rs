@@ -25,7 +25,9 @@ pub mod source;
 
 use std::fmt;
 
-use crate::domain::{ConversationId, NewEvent};
+use uuid::Uuid;
+
+use crate::domain::{ConversationId, EventBody, Namespace, NewEvent};
 
 pub use plan::{Plan, plan};
 
@@ -43,6 +45,37 @@ pub struct ImportedConversation {
     pub events: Vec<NewEvent>,
     /// What was odd.
     pub notes: Vec<ImportNote>,
+}
+
+impl ImportedConversation {
+    /// The same with ids of its own in a namespace. Ids are unique in a store,
+    /// and those of an import follow from the source: without this, only one
+    /// namespace could import a conversation. The default one keeps its ids.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: &Namespace) -> Self {
+        if *namespace == Namespace::default() {
+            return self;
+        }
+        let own = |id: &mut ConversationId| {
+            *id = ConversationId(Uuid::new_v5(&id.0, namespace.as_str().as_bytes()));
+        };
+        own(&mut self.conversation);
+        for event in &mut self.events {
+            own(&mut event.conversation);
+            match &mut event.body {
+                EventBody::ConversationCreated(created) => {
+                    created
+                        .parent
+                        .iter_mut()
+                        .for_each(|parent| own(&mut parent.conversation));
+                }
+                EventBody::SubContextSpawned(spawned) => own(&mut spawned.conversation),
+                EventBody::SubContextReturned(returned) => own(&mut returned.conversation),
+                _ => {}
+            }
+        }
+        self
+    }
 }
 
 /// Something odd that was imported all the same.

@@ -80,3 +80,63 @@ pub fn batches(events: Vec<NewEvent>, events_max: usize, bytes_max: usize) -> Ve
     }
     batches
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        domain::{BranchForked, BranchId, ConversationId, MessageAppended, Role},
+        importer::stored::stored,
+    };
+
+    use super::*;
+
+    fn said(text: &str) -> NewEvent {
+        let message = MessageAppended::text(Role::User, text);
+        NewEvent::new(
+            ConversationId::default(),
+            EventBody::MessageAppended(message),
+        )
+    }
+
+    fn forked() -> NewEvent {
+        let forked = BranchForked {
+            name: BranchName::default(),
+            parent: BranchId::MAIN,
+            fork_revision: Revision(1),
+            system_prompt: String::new(),
+        };
+        NewEvent::new(ConversationId::default(), EventBody::BranchForked(forked))
+    }
+
+    // A batch is decided as a whole, so a fork of its own past could not be
+    // looked up; and no batch may be over the engine's bounds.
+    #[test]
+    fn batches_are_cut_where_they_must_be() {
+        let events = vec![said("a"), said("b"), said("c"), forked(), said("d")];
+        let sizes = |events_max, bytes_max| {
+            let batches = batches(events.clone(), events_max, bytes_max);
+            assert_eq!(batches.concat(), events);
+            batches.iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(100, 100_000), [3, 2]);
+        assert_eq!(sizes(2, 100_000), [2, 1, 2]);
+        assert_eq!(sizes(100, 1), [1, 1, 1, 1, 1]);
+        assert!(batches(Vec::new(), 1, 1).is_empty());
+    }
+
+    // The same text on another branch is another history.
+    #[test]
+    fn branches_are_compared_too() {
+        let line = |parent: usize| {
+            let x = format!(
+                r#"{{"id":"a","source":"s","messages":[{{"role":"user","content":"1","x":{{"parent":null}}}},{{"role":"user","content":"2","x":{{"parent":0}}}},{{"role":"user","content":"3","x":{{"parent":0}}}},{{"role":"user","content":"4","x":{{"parent":{parent}}}}}]}}"#
+            );
+            crate::importer::openai_chat::import_line(x.as_bytes()).unwrap()
+        };
+        let mut elsewhere = stored(&line(2));
+        assert_eq!(plan(&elsewhere, &line(2)), Plan::Nothing);
+        elsewhere[5].header.branch = BranchId::MAIN;
+        let at_revision = Revision(6);
+        assert_eq!(plan(&elsewhere, &line(2)), Plan::Conflict { at_revision });
+    }
+}

@@ -209,22 +209,22 @@ impl Timeline {
         let open = &self.branches[branch.0].now.open;
         if open.contains_key(call.call_id.as_str()) {
             let call_id = call.call_id.clone();
-            self.cancel(branch, call_id.clone());
+            self.cancel(branch, call_id.clone(), CancelReason::Superseded);
             self.note(Oddity::SupersededCall { call_id });
         } else if open.len() >= OPEN_CALLS_MAX {
             let oldest = open.iter().min_by_key(|(_, call)| call.request);
             if let Some(call_id) = oldest.map(|(id, _)| id.to_string()) {
-                self.cancel(branch, call_id.clone());
+                self.cancel(branch, call_id.clone(), CancelReason::Interrupted);
                 self.note(Oddity::CallGivenUp { call_id });
             }
         }
         self.push(branch, EventBody::ToolCallRequested(call));
     }
 
-    fn cancel(&mut self, branch: BranchIndex, call_id: String) {
+    fn cancel(&mut self, branch: BranchIndex, call_id: String, reason: CancelReason) {
         let cancelled = ToolCallCancelled {
             call_id,
-            reason: CancelReason::Superseded,
+            reason,
             detail: String::new(),
         };
         self.push(branch, EventBody::ToolCallCancelled(cancelled));

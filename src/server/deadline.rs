@@ -1,6 +1,6 @@
 //! Deadlines of calls. tonic ends a late call with CANCELLED; gRPC clients expect
 //! DEADLINE_EXCEEDED. What the call was doing is dropped. Streams end
-//! themselves, see [`Call::bound`](super::call::Call::bound).
+//! themselves, see `Call::bound`.
 
 use std::task::{Context, Poll};
 
@@ -58,5 +58,40 @@ where
                 () = deadline => Ok(deadline_exceeded().into_http()),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, time::Duration};
+
+    use tonic::Status;
+
+    use super::*;
+
+    async fn code_of(timeout: Option<&str>, work: Duration) -> Option<tonic::Code> {
+        let handler = tower::service_fn(move |_: Request<Body>| async move {
+            tokio::time::sleep(work).await;
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        let mut request = Request::new(Body::empty());
+        if let Some(timeout) = timeout {
+            let value = timeout.parse().unwrap();
+            request.headers_mut().insert("grpc-timeout", value);
+        }
+        let answer = DeadlineLayer.layer(handler).call(request).await.unwrap();
+        Status::from_header_map(answer.headers()).map(|status| status.code())
+    }
+
+    // A client that gave up must be told by the code that it waits for, and what
+    // is in time, or has no deadline, must be let through.
+    #[tokio::test]
+    async fn late_calls_end_with_deadline_exceeded() {
+        let late = code_of(Some("20m"), Duration::from_secs(60)).await;
+        assert_eq!(late, Some(tonic::Code::DeadlineExceeded));
+        assert_eq!(code_of(Some("60S"), Duration::ZERO).await, None);
+        let soon = Duration::from_millis(5);
+        assert_eq!(code_of(None, soon).await, None);
+        assert_eq!(code_of(Some("nonsense"), soon).await, None);
     }
 }

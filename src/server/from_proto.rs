@@ -135,7 +135,7 @@ pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
     json::check_bytes(bytes).map_err(|fault| Malformed::new(field, fault.to_string()))
 }
 
-/// A page token that [`super::to_proto::page_token`] made; empty: the first page.
+/// A page token that `to_proto::page_token` made; empty: the first page.
 pub(super) fn page_token(token: &str) -> Result<Option<u64>, Malformed> {
     if token.is_empty() {
         return Ok(None);

@@ -1,8 +1,8 @@
 //! The gRPC services of `proto/treering/v1`, thin over the engine.
 //!
-//! Here lives what gRPC needs: fields to values ([`from_proto`],
-//! [`append_request`]), answers to messages ([`to_proto`]), errors to status
-//! ([`status`]), namespaces and deadlines ([`call`]), streams of a bounded size,
+//! Here lives what gRPC needs: fields to values (`from_proto`,
+//! `append_request`), answers to messages (`to_proto`), errors to status
+//! (`status`), namespaces and deadlines (`call`), streams of a bounded size,
 //! health, reflection, and the clean end. What an append may do and what a read
 //! finds is the engine's matter. Nothing here buffers without bound.
 

@@ -83,7 +83,7 @@ fn parent(parent: &ParentRef) -> pb::ParentRef {
 }
 
 /// A conversation in short. What is not in its row (config, the source's
-/// description) is left to [`conversation`].
+/// description) is left to `conversation`.
 pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary {
     let info = &summary.info;
     pb::ConversationSummary {

@@ -2,12 +2,14 @@
 //! endian; and a checksum over each row and its key, because the store checks
 //! its pages only when it is opened.
 
+use std::sync::Arc;
+
 use bincode::config::{Configuration, Fixint, LittleEndian};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::domain::{
-    BranchId, ContentHash, ConversationInfo, ConversationRow, Namespace, Position, Revision,
-    TimestampMicros,
+    BranchId, ContentHash, ConversationId, ConversationInfo, ConversationRow, Namespace, Position,
+    Revision, TimestampMicros,
 };
 
 use super::error::ViewsError;
@@ -41,7 +43,7 @@ pub(super) struct CreatedRow {
     namespace: Namespace,
     first_position: Position,
     created_at: TimestampMicros,
-    info: std::sync::Arc<ConversationInfo>,
+    info: Arc<ConversationInfo>,
 }
 
 impl HeadRow {
@@ -61,11 +63,7 @@ impl HeadRow {
         self.head
     }
 
-    pub(super) fn joined(
-        self,
-        id: crate::domain::ConversationId,
-        created: CreatedRow,
-    ) -> ConversationRow {
+    pub(super) fn joined(self, id: ConversationId, created: CreatedRow) -> ConversationRow {
         ConversationRow {
             namespace: created.namespace,
             id,
@@ -89,7 +87,7 @@ impl CreatedRow {
             namespace: row.namespace.clone(),
             first_position: row.first_position,
             created_at: row.created_at,
-            info: std::sync::Arc::clone(&row.info),
+            info: Arc::clone(&row.info),
         }
     }
 }

@@ -5,6 +5,7 @@ use redb::ReadableTable;
 use crate::domain::ContentHash;
 
 use super::{
+    codec,
     error::ViewsError,
     store::{CONVERSATIONS, META, NAMESPACES, RawDefinition, Reader, Views},
 };
@@ -32,6 +33,7 @@ impl Views {
                 part(name.as_bytes());
                 for row in reader.table(definition)?.iter()? {
                     let (key, value) = row?;
+                    codec::checked(key.value(), value.value())?;
                     part(key.value());
                     part(value.value());
                 }

@@ -43,8 +43,8 @@ const KEY: u8 = 4;
 const PENDING: u8 = 5;
 const BLOB: u8 = 6;
 
-/// Bytes before a conversation row's own part: its id and what it is.
-const CONVERSATION_PREFIX_BYTES: usize = 16 + 1;
+/// Bytes of a conversation's id, after which comes what the row is.
+const ID_BYTES: usize = 16;
 
 /// A key, or the beginning that keys share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,10 +192,10 @@ pub(super) enum StateRow {
 
 /// Which of the three rows of a state this key is of.
 pub(super) fn state_row(key: &[u8]) -> Option<StateRow> {
-    match key.get(CONVERSATION_PREFIX_BYTES - 1)? {
-        &TIP => Some(StateRow::Tip),
-        &CREATED => Some(StateRow::Created),
-        &BRANCH => Some(StateRow::Branch),
+    match *key.get(ID_BYTES)? {
+        TIP => Some(StateRow::Tip),
+        CREATED => Some(StateRow::Created),
+        BRANCH => Some(StateRow::Branch),
         _ => None,
     }
 }

@@ -59,6 +59,15 @@ impl Views {
     /// [`wipe`](Self::wipe) and a rebuild; [`ViewsError::Locked`] when it is in
     /// use; [`ViewsError::NoSpace`] and [`ViewsError::Storage`] as they say.
     pub fn open(path: &Path, cache_bytes: usize) -> Result<Self, ViewsError> {
+        Self::open_checking(path, cache_bytes, CHECKED_OPEN_BYTES_MAX)
+    }
+
+    /// Checks every page of files up to this size.
+    pub(super) fn open_checking(
+        path: &Path,
+        cache_bytes: usize,
+        checked_bytes_max: u64,
+    ) -> Result<Self, ViewsError> {
         let bytes = match std::fs::metadata(path) {
             Ok(file) => file.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
@@ -67,7 +76,7 @@ impl Views {
         contained(|| {
             let mut builder = Database::builder();
             builder.set_cache_size(cache_bytes);
-            builder.set_check_integrity_on_open(bytes > 0 && bytes <= CHECKED_OPEN_BYTES_MAX);
+            builder.set_check_integrity_on_open(bytes > 0 && bytes <= checked_bytes_max);
             Self::prepare(builder.create(path)?, Some(path.to_owned()))
         })
     }

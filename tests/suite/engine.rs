@@ -172,3 +172,378 @@ async fn a_store_survives_reopening() {
     assert!(outcome.sound);
     engine.close().await;
 }
+
+fn text_of(event: &NamedEvent) -> String {
+    let kind = event.event.header.kind().unwrap();
+    match treering::codec::body::decode(kind, &event.event.body).unwrap() {
+        EventBody::MessageAppended(message) => message
+            .parts
+            .iter()
+            .filter_map(|part| part.text())
+            .collect(),
+        body => format!("({})", body.kind()),
+    }
+}
+
+fn fork_at(id: ConversationId, branch: &str, at: u64, name: &str) -> ForkCommand {
+    ForkCommand {
+        namespace: ns(),
+        conversation: id,
+        branch: Some(BranchName::new(branch).unwrap()),
+        at: Some(Revision(at)),
+        name: name.into(),
+        system_prompt: String::new(),
+        into: None,
+        activate: false,
+        idempotency_key: None,
+        actor: String::new(),
+    }
+}
+
+/// Forks that copy, or that walk their ancestors one by one at every step, make
+/// deep trees useless: a fork of a fork, a thousand deep, must read right, as of
+/// its middle too, and after a rebuild.
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_of_forks_a_thousand_deep() {
+    const DEPTH: u64 = 1_000;
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id), message(id, Role::User, "root")]).await;
+    let mut head = 2;
+    let mut parent = "main".to_owned();
+    for depth in 1..=DEPTH {
+        let name = format!("fork-{depth}");
+        let forked = engine
+            .fork(fork_at(id, &parent, head, &name))
+            .await
+            .unwrap();
+        let text = format!("at depth {depth}");
+        let branch = BranchName::new(&name).unwrap();
+        let outcome = append(
+            &engine,
+            vec![message(id, Role::Assistant, &text).on_branch(branch)],
+        )
+        .await;
+        assert_eq!(forked.branch.depth as u64, depth);
+        head = outcome.events[0].revision.0;
+        parent = name;
+    }
+    let deepest = Source::Branch {
+        conversation: id,
+        branch: Some(BranchName::new(&parent).unwrap()),
+    };
+    let events = engine
+        .read_all(ReadQuery::all(ns(), deepest.clone()))
+        .await
+        .unwrap();
+    assert_eq!(events.len() as u64, 2 + 2 * DEPTH);
+    let mut backward = engine
+        .read_all(ReadQuery {
+            backward: true,
+            ..ReadQuery::all(ns(), deepest)
+        })
+        .await
+        .unwrap();
+    backward.reverse();
+    assert_eq!(backward, events);
+    assert_eq!(text_of(&events[2 * 500 + 1]), "at depth 500");
+    let middle = events[2 * 500 + 1].event.header.revision;
+    let branch = BranchName::new(&parent).unwrap();
+    let view = engine
+        .conversation(&ns(), id, Some(&branch), Some(middle))
+        .await
+        .unwrap();
+    assert_eq!(view.branch.depth, 500);
+    assert_eq!(view.branch.history_events, 2 + 2 * 500);
+    let lineage = engine.lineage(&ns(), id, Some(&branch)).await.unwrap();
+    assert_eq!(lineage.steps.len() as u64, DEPTH + 1);
+    let (outcome, faults) = verify(&engine).await;
+    assert_eq!(faults, []);
+    assert!(outcome.sound);
+}
+
+/// A fork into a new conversation must share the history by reference, and go
+/// its own way without touching the parent, even when that one is sealed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_into_a_new_conversation_shares_history() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let (id, other) = (ConversationId::generate(), ConversationId::generate());
+    append(
+        &engine,
+        vec![
+            created(id),
+            message(id, Role::User, "one"),
+            message(id, Role::Assistant, "two"),
+            message(id, Role::User, "three"),
+        ],
+    )
+    .await;
+    let sealed = EventBody::ConversationSealed {
+        reason: "done".into(),
+        summary: String::new(),
+    };
+    append(&engine, vec![NewEvent::new(id, sealed)]).await;
+    let command = ForkCommand {
+        into: Some(other),
+        ..fork_at(id, "main", 3, "a fork")
+    };
+    let before = engine.stats(&ns()).await.unwrap().events;
+    engine.fork(command).await.unwrap();
+    assert_eq!(engine.stats(&ns()).await.unwrap().events, before + 1);
+    append(&engine, vec![message(other, Role::User, "another three")]).await;
+    let source = Source::Branch {
+        conversation: other,
+        branch: None,
+    };
+    let events = engine.read_all(ReadQuery::all(ns(), source)).await.unwrap();
+    let texts: Vec<_> = events.iter().map(text_of).collect();
+    let expected = [
+        "(conversation_created)",
+        "one",
+        "two",
+        "(conversation_created)",
+        "another three",
+    ];
+    assert_eq!(texts, expected);
+    let lineage = engine.lineage(&ns(), id, None).await.unwrap();
+    assert_eq!(lineage.children, [other]);
+    let refused = engine
+        .append(AppendCommand::new(
+            ns(),
+            vec![message(id, Role::User, "more")],
+        ))
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        refused,
+        AppendError::Rejected(Rejection {
+            rule: Rule::Sealed { .. },
+            ..
+        })
+    ));
+    let (outcome, faults) = verify(&engine).await;
+    assert_eq!(faults, []);
+    assert!(outcome.sound);
+}
+
+/// Approvals that live in memory are lost at a restart, and an approval for
+/// other arguments is a hole: both the waiting call and the decision must be
+/// there after the store was opened again, bound to exactly these arguments.
+#[tokio::test(flavor = "multi_thread")]
+async fn approvals_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let id = ConversationId::generate();
+    let mut asked = call(id, "c1", "delete", r#"{"path": "/etc"}"#);
+    let EventBody::ToolCallRequested(request) = &mut asked.body else {
+        unreachable!()
+    };
+    request.needs_approval = true;
+    let hash = request.arguments_hash;
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    append(
+        &engine,
+        vec![created(id), message(id, Role::Assistant, "may I?"), asked],
+    )
+    .await;
+    engine.close().await;
+    drop(engine);
+
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    let pending = engine.pending(&ns(), None, None, 10).await.unwrap();
+    assert_eq!(pending.len(), 1);
+    assert_eq!(pending[0].arguments_hash, hash);
+    let decided = |hash| {
+        let body = ApprovalDecided {
+            call_id: "c1".into(),
+            decision: Decision::Approved,
+            arguments_hash: hash,
+            decided_by: "a person".into(),
+            reason: String::new(),
+        };
+        AppendCommand::new(
+            ns(),
+            vec![NewEvent::new(id, EventBody::ApprovalDecided(body))],
+        )
+    };
+    let early = engine
+        .append(AppendCommand::new(ns(), vec![result(id, "c1", "gone")]))
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        early,
+        AppendError::Rejected(Rejection {
+            rule: Rule::CallNotApproved { .. },
+            ..
+        })
+    ));
+    let other = engine
+        .append(decided(ContentHash([7; 32])))
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        other,
+        AppendError::Rejected(Rejection {
+            rule: Rule::ArgumentsChanged { .. },
+            ..
+        })
+    ));
+    let waiting = {
+        let engine = engine.clone();
+        let patience = std::time::Duration::from_secs(20);
+        tokio::spawn(async move {
+            engine
+                .wait_for_decision(&ns(), id, None, "c1", patience)
+                .await
+        })
+    };
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    engine.append(decided(hash)).await.unwrap();
+    let (call, decided) = waiting.await.unwrap().unwrap();
+    assert!(decided);
+    assert_eq!(call.status, CallStatus::Approved);
+    assert_eq!(call.decided_by, "a person");
+    assert!(
+        engine
+            .pending(&ns(), None, None, 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    engine.close().await;
+    drop(engine);
+
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    append(&engine, vec![result(id, "c1", "gone")]).await;
+    engine.close().await;
+}
+
+/// A client that does not know whether its append arrived sends it again: the
+/// key must answer with the first result, for ever, and never hide other content.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotency_key_answers_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let id = ConversationId::generate();
+    let keyed = |text: &str| AppendCommand {
+        idempotency_key: Some("the key".into()),
+        ..AppendCommand::new(ns(), vec![created(id), message(id, Role::User, text)])
+    };
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    let first = engine.append(keyed("hello")).await.unwrap();
+    assert!(!first.repeated_key);
+    let (a, b) = tokio::join!(engine.append(keyed("hello")), engine.append(keyed("hello")));
+    for again in [a.unwrap(), b.unwrap()] {
+        assert!(again.repeated_key);
+        assert_eq!(again.events, first.events);
+    }
+    engine.close().await;
+    drop(engine);
+
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    let again = engine.append(keyed("hello")).await.unwrap();
+    assert!(again.repeated_key);
+    assert_eq!(again.events, first.events);
+    let conflict = engine.append(keyed("other")).await.unwrap_err();
+    assert!(matches!(
+        conflict,
+        AppendError::Rejected(Rejection {
+            rule: Rule::IdempotencyConflict,
+            ..
+        })
+    ));
+    let elsewhere = AppendCommand {
+        namespace: Namespace::new("elsewhere").unwrap(),
+        expectations: Vec::new(),
+        idempotency_key: Some("the key".into()),
+        events: vec![created(ConversationId::generate())],
+    };
+    assert!(!engine.append(elsewhere).await.unwrap().repeated_key);
+    assert_eq!(engine.head(), Position::local(3));
+    engine.close().await;
+}
+
+/// A reader that is slower than the writers must lose nothing, be told when it
+/// has caught up, and see what comes after.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_subscriber_loses_nothing() {
+    const EVENTS: u64 = 300;
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id)]).await;
+    let mut follow = engine.subscribe(SubscribeQuery {
+        namespace: ns(),
+        source: Source::Conversation(id),
+        start: StartAfter::Place(0),
+        kinds: Vec::new(),
+    });
+    let writer = {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            for number in 0..EVENTS {
+                append(&engine, vec![message(id, Role::User, &number.to_string())]).await;
+            }
+        })
+    };
+    let mut seen = Vec::new();
+    let mut caught_up = 0;
+    while seen.len() as u64 <= EVENTS {
+        let next = tokio::time::timeout(std::time::Duration::from_secs(30), follow.next());
+        match next.await.unwrap().unwrap().unwrap() {
+            Subscribed::Event(event) => seen.push(event.event.header.revision.0),
+            Subscribed::CaughtUp(_) => caught_up += 1,
+            Subscribed::FellBehind(_) => {}
+        }
+        if seen.len() % 50 == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+    writer.await.unwrap();
+    assert_eq!(seen, (1..=EVENTS + 1).collect::<Vec<_>>());
+    // Told once: here, unless it was told before.
+    while caught_up == 0 {
+        let last = tokio::time::timeout(std::time::Duration::from_secs(30), follow.next());
+        if let Subscribed::CaughtUp(position) = last.await.unwrap().unwrap().unwrap() {
+            caught_up += 1;
+            assert_eq!(position, engine.head());
+        }
+    }
+    assert_eq!(caught_up, 1);
+}
+
+/// Nothing of one namespace can be seen, counted or found from another.
+#[tokio::test(flavor = "multi_thread")]
+async fn namespaces_are_kept_apart() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = ConversationId::generate();
+    append(
+        &engine,
+        vec![created(id), message(id, Role::User, "a secret word")],
+    )
+    .await;
+    let other = Namespace::new("other").unwrap();
+    assert_eq!(engine.stats(&other).await.unwrap().events, 0);
+    let log = engine
+        .read_all(ReadQuery::all(other.clone(), Source::Log))
+        .await
+        .unwrap();
+    assert!(log.is_empty());
+    let refused = engine
+        .conversation(&other, id, None, None)
+        .await
+        .unwrap_err();
+    assert!(matches!(refused, ReadError::ConversationNotFound { .. }));
+    assert!(engine.resolve(&other, &id.to_string()).await.is_err());
+    let append = AppendCommand::new(other.clone(), vec![message(id, Role::User, "mine")]);
+    let refused = engine.append(append).await.unwrap_err();
+    assert!(matches!(
+        refused,
+        AppendError::Rejected(Rejection {
+            rule: Rule::ConversationNotFound { .. },
+            ..
+        })
+    ));
+    let search = SearchRequest {
+        at_least: Some(engine.head()),
+        ..SearchRequest::new(other, "secret", 10)
+    };
+    assert!(engine.search(search).await.unwrap().hits.is_empty());
+}

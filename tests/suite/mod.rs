@@ -1,1 +1,4 @@
 mod engine;
+#[cfg(feature = "server")]
+mod grpc;
+mod tidy;

@@ -1,11 +1,7 @@
 //! The scripted agent: what it says is written here, what it sees is real. Its
 //! decisions follow from what its tools returned in the user's folder.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{collections::HashMap, path::Path, time::Instant};
 
 use super::{
     super::{connect::Connection, error::CliError, pb},
@@ -13,7 +9,7 @@ use super::{
         AGENT, Author, PERSON, asks, decides, gives_up, judges, offers, returns, says, starts,
         system_prompt,
     },
-    tools::{Found, Task, walk},
+    tools::{Found, Task, Workplace, walk},
 };
 
 /// Name of the branch that goes another way.
@@ -53,12 +49,13 @@ const TOOLS: [(&str, &str, bool); 5] = [
 ///
 /// # Errors
 /// What the store says.
-pub async fn work(store: &Connection, folder: &Path) -> Result<Story, CliError> {
+pub async fn work(store: &Connection, place: Workplace) -> Result<Story, CliError> {
+    let folder = &place.root;
     let name = folder.file_name().map_or_else(
         || folder.display().to_string(),
         |name| name.to_string_lossy().into_owned(),
     );
-    let mut session = Session::begin(store, folder, &name).await?;
+    let mut session = Session::begin(store, place, &name).await?;
     let seen = session.look_around().await?;
     let fork_revision = session.revision;
     session.read_what_is_large(&seen).await?;
@@ -94,24 +91,10 @@ impl Seen {
             .files
             .iter()
             .find(|file| file.path.to_lowercase().starts_with("readme"));
-        readme.or(self.largest_text()).map_or_else(
+        readme.or(largest_text(&self.files)).map_or_else(
             || "a first file, as there is none yet".into(),
             |file| file.path.clone(),
         )
-    }
-
-    fn largest_text(&self) -> Option<&Found> {
-        const TEXTS: [&str; 14] = [
-            "md", "rs", "py", "js", "ts", "go", "c", "h", "java", "txt", "toml", "json", "yaml",
-            "proto",
-        ];
-        self.files
-            .iter()
-            .filter(|file| {
-                let ending = Path::new(&file.path).extension().and_then(|e| e.to_str());
-                ending.is_some_and(|ending| TEXTS.contains(&ending))
-            })
-            .max_by_key(|file| (file.bytes, file.path.clone()))
     }
 
     /// The word of at least five letters that comes up most.
@@ -120,7 +103,8 @@ impl Seen {
         let words = self
             .text
             .split(|c: char| !c.is_ascii_alphabetic())
-            .filter(|word| (5..=20).contains(&word.len()));
+            .filter(|word| (5..=20).contains(&word.len()))
+            .filter(|word| !COMMON.contains(&word.to_lowercase().as_str()));
         for word in words {
             *counts.entry(word.to_lowercase()).or_default() += 1;
         }
@@ -131,9 +115,30 @@ impl Seen {
     }
 }
 
+/// Words that say nothing about a folder.
+const COMMON: [&str; 12] = [
+    "about", "after", "because", "before", "other", "should", "their", "there", "these", "which",
+    "where", "would",
+];
+
+/// Endings of files that are worth reading.
+const TEXTS: [&str; 12] = [
+    "md", "rs", "py", "js", "ts", "go", "c", "h", "java", "txt", "toml", "proto",
+];
+
+fn largest_text(files: &[Found]) -> Option<&Found> {
+    files
+        .iter()
+        .filter(|file| {
+            let ending = Path::new(&file.path).extension().and_then(|e| e.to_str());
+            ending.is_some_and(|ending| TEXTS.contains(&ending))
+        })
+        .max_by_key(|file| (file.bytes, file.path.clone()))
+}
+
 struct Session<'a> {
     author: Author<'a>,
-    folder: PathBuf,
+    place: Workplace,
     steps: Vec<(u64, String)>,
     calls: u32,
     revision: u64,
@@ -142,7 +147,7 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     async fn begin(
         store: &'a Connection,
-        folder: &Path,
+        place: Workplace,
         name: &str,
     ) -> Result<Session<'a>, CliError> {
         let question = format!("What is in the folder {name}, and what should I read first?");
@@ -160,13 +165,14 @@ impl<'a> Session<'a> {
         let opening = vec![
             system_prompt("Look before you answer. Ask before you change anything."),
             offers(&TOOLS),
-            says(pb::Role::User, &question),
         ];
-        let revision = author.append(AGENT, opening).await?;
+        author.append(AGENT, opening).await?;
+        let asked = vec![says(pb::Role::User, &question)];
+        let revision = author.append(PERSON, asked).await?;
         let steps = vec![(revision, format!("A user asks: {question}"))];
         Ok(Session {
             author,
-            folder: folder.to_owned(),
+            place,
             steps,
             calls: 0,
             revision,
@@ -185,11 +191,11 @@ impl<'a> Session<'a> {
 
     /// Three calls in one message, run at the same time.
     async fn look_around(&mut self) -> Result<Seen, CliError> {
-        let (files, _) = walk(&self.folder);
+        let (files, _) = walk(&self.place);
         let readme = files
             .iter()
             .find(|file| file.path.to_lowercase().starts_with("readme"))
-            .or(files.first())
+            .or(largest_text(&files))
             .map(|file| file.path.clone());
         let mut tasks = vec![Task::ListFiles, Task::SearchText("TODO".into())];
         tasks.extend(readme.map(Task::ReadFile));
@@ -223,7 +229,7 @@ impl<'a> Session<'a> {
         self.author.append(AGENT, bodies).await?;
         let running: Vec<_> = tasks
             .into_iter()
-            .map(|task| run(task, self.folder.clone()))
+            .map(|task| run(task, self.place.clone()))
             .collect();
         let ran = futures::future::try_join_all(running).await?;
         let bodies = ids
@@ -237,7 +243,7 @@ impl<'a> Session<'a> {
 
     /// One call that works, and one for a file that is not there.
     async fn read_what_is_large(&mut self, seen: &Seen) -> Result<(), CliError> {
-        if let Some(file) = seen.largest_text() {
+        if let Some(file) = largest_text(&seen.files) {
             let plan = format!("The largest text is {}; I read it.", file.path);
             let ran = self
                 .run_together(&plan, vec![Task::ReadFile(file.path.clone())])
@@ -253,7 +259,7 @@ impl<'a> Session<'a> {
         }
         let missing = (0..1_000)
             .map(|number| format!("NOTES-{number}.md"))
-            .find(|name| !self.folder.join(name).exists())
+            .find(|name| !self.place.root.join(name).exists())
             .unwrap_or_else(|| "NOTES.md".into());
         let plan = "There may be notes from last time.";
         let ran = self
@@ -295,7 +301,7 @@ impl<'a> Session<'a> {
         )];
         self.author.append(PERSON, bodies).await?;
         self.author.append(AGENT, vec![starts(&id)]).await?;
-        let (_, outcome, ms) = run(task, self.folder.clone()).await?;
+        let (_, outcome, ms) = run(task, self.place.clone()).await?;
         let bodies = vec![returns(&id, &outcome, ms)];
         let revision = self.author.append(AGENT, bodies).await?;
         self.step(revision, format!("measure_folder: approved, run ({ms} ms)"));
@@ -363,10 +369,10 @@ impl<'a> Session<'a> {
 /// A call that was run: what, what came out, and how many milliseconds it took.
 type Ran = (Task, Result<String, String>, u64);
 
-async fn run(task: Task, folder: PathBuf) -> Result<Ran, CliError> {
+async fn run(task: Task, place: Workplace) -> Result<Ran, CliError> {
     let ran = tokio::task::spawn_blocking(move || {
         let started = Instant::now();
-        let outcome = task.run(&folder);
+        let outcome = task.run(&place);
         let took = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         (task, outcome, took)
     });
@@ -402,7 +408,10 @@ mod tests {
             files: vec![file("a.bin", 900), file("b.rs", 10), file("c.md", 20)],
             text: String::new(),
         };
-        assert_eq!(seen.largest_text().map(|f| f.path.as_str()), Some("c.md"));
+        assert_eq!(
+            largest_text(&seen.files).map(|f| f.path.as_str()),
+            Some("c.md")
+        );
         assert_eq!(seen.first_to_read(), "c.md");
     }
 }

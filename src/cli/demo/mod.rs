@@ -20,9 +20,14 @@ use super::{
     args::Common,
     connect::Connection,
     error::CliError,
+    import,
     output::{Out, Tone},
     serve::{Served, bind_or_any, listen_default, stop_signal},
+    text::things,
 };
+use crate::importer::claude_code;
+pub use agent::OTHER_WAY;
+use tools::Workplace;
 use tour::Reach;
 
 /// Where the demo keeps its store, unless `--data` says otherwise.
@@ -98,7 +103,11 @@ async fn tour(
             format!("--server {}", served.url())
         },
     };
-    scripted(&store, &reach, out).await?;
+    if args.claude_code {
+        own_sessions(&store, &reach, out).await?;
+    } else {
+        scripted(&store, dir, &reach, out).await?;
+    }
     if !args.exit {
         out.line("")?;
         out.line("Still serving. Open a second terminal for these; Ctrl-C here ends it.")?;
@@ -106,16 +115,49 @@ async fn tour(
     store.close().await
 }
 
-async fn scripted(store: &Connection, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+async fn scripted(
+    store: &Connection,
+    dir: &Path,
+    reach: &Reach,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let folder = env::current_dir().map_err(|cause| CliError::ReadFile {
         path: PathBuf::from("."),
         cause,
     })?;
-    let story = agent::work(store, &folder).await?;
+    let story = agent::work(store, Workplace::new(folder, dir)).await?;
     tour::story(&story, out)?;
     tour::search(&story.word, &story.conversation, store, out).await?;
     tour::diff(&story, store, out).await?;
     tour::next_commands(&story, reach, out)
+}
+
+/// The tour over the user's own Claude Code sessions.
+async fn own_sessions(store: &Connection, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+    let sessions = claude_code::find_sessions();
+    if sessions.is_empty() {
+        return Err(CliError::NotFound {
+            what: "there are no Claude Code sessions in this account".into(),
+            hint: "they are looked for below projects/ in $CLAUDE_CONFIG_DIR or ~/.claude; \
+                   `treering demo` without --claude-code needs none"
+                .into(),
+        });
+    }
+    let found = things(sessions.len() as u64, "session", "sessions");
+    out.line(format!(
+        "Importing {found}, from where Claude Code keeps them."
+    ))?;
+    out.flush()?;
+    let report = import::files(import::Format::ClaudeCode, sessions, false, store).await?;
+    out.line(report.summary())?;
+    let Some((largest, _)) = report.counts().largest else {
+        return Err(CliError::NotFound {
+            what: "none of the sessions could be imported".into(),
+            hint: "the lines above say why".into(),
+        });
+    };
+    tour::search("error", "", store, out).await?;
+    tour::next_for_imported(&largest, reach, out)
 }
 
 /// The command as the user can type it again.

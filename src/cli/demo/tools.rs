@@ -66,14 +66,38 @@ impl Task {
     ///
     /// # Errors
     /// What went wrong, in words for the model.
-    pub fn run(&self, root: &Path) -> Result<String, String> {
+    pub fn run(&self, place: &Workplace) -> Result<String, String> {
         match self {
-            Self::ListFiles => Ok(list_files(root)),
-            Self::ReadFile(path) => read_file(root, path),
-            Self::SearchText(text) => Ok(search_text(root, text)),
-            Self::MeasureFolder => Ok(measure_folder(root)),
+            Self::ListFiles => Ok(list_files(place)),
+            Self::ReadFile(path) => read_file(&place.root, path),
+            Self::SearchText(text) => Ok(search_text(place, text)),
+            Self::MeasureFolder => Ok(measure_folder(place)),
             Self::DeleteFile(path) => Err(format!("{path}: this demo deletes nothing")),
         }
+    }
+}
+
+/// The folder that the tools look at.
+#[derive(Clone, Debug)]
+pub struct Workplace {
+    /// The folder.
+    pub root: PathBuf,
+    /// The demo's own store, which may lie in it: not to be looked at.
+    store: Option<PathBuf>,
+}
+
+impl Workplace {
+    /// A folder, but for the demo's own store.
+    #[must_use]
+    pub fn new(root: PathBuf, store: &Path) -> Self {
+        Self {
+            root,
+            store: fs::canonicalize(store).ok(),
+        }
+    }
+
+    fn leaves_out(&self, folder: &Path) -> bool {
+        self.store.is_some() && fs::canonicalize(folder).ok() == self.store
     }
 }
 
@@ -88,7 +112,8 @@ pub struct Found {
 
 /// The files below a folder, in the order of their names.
 #[must_use]
-pub fn walk(root: &Path) -> (Vec<Found>, bool) {
+pub fn walk(place: &Workplace) -> (Vec<Found>, bool) {
+    let root = place.root.as_path();
     let started = Instant::now();
     let mut files = Vec::new();
     let mut seen = 0;
@@ -112,6 +137,9 @@ pub fn walk(root: &Path) -> (Vec<Found>, bool) {
                 continue;
             };
             if kind.is_dir() && depth < DEPTH_MAX {
+                if place.leaves_out(&entry.path()) {
+                    continue;
+                }
                 folders.push((entry.path(), depth + 1));
             } else if kind.is_file() {
                 files.push(Found {
@@ -134,8 +162,8 @@ fn relative(root: &Path, path: &Path) -> String {
     parts.join("/")
 }
 
-fn list_files(root: &Path) -> String {
-    let (files, cut) = walk(root);
+fn list_files(place: &Workplace) -> String {
+    let (files, cut) = walk(place);
     if files.is_empty() {
         return "0 files: the folder is empty (hidden files are not listed)".into();
     }
@@ -183,10 +211,10 @@ fn read_head(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn search_text(root: &Path, text: &str) -> String {
+fn search_text(place: &Workplace, text: &str) -> String {
     let started = Instant::now();
     let wanted = text.to_lowercase();
-    let (files, _) = walk(root);
+    let (files, _) = walk(place);
     let mut lines = Vec::new();
     let mut searched = 0;
     for file in &files {
@@ -194,7 +222,7 @@ fn search_text(root: &Path, text: &str) -> String {
             lines.push("(there may be more)".into());
             break;
         }
-        let Ok(bytes) = read_head(&root.join(&file.path)) else {
+        let Ok(bytes) = read_head(&place.root.join(&file.path)) else {
             continue;
         };
         searched += 1;
@@ -215,8 +243,8 @@ fn search_text(root: &Path, text: &str) -> String {
     lines.join("\n")
 }
 
-fn measure_folder(root: &Path) -> String {
-    let (files, cut) = walk(root);
+fn measure_folder(place: &Workplace) -> String {
+    let (files, cut) = walk(place);
     let mut kinds: Vec<(String, u64, u64)> = Vec::new();
     for file in &files {
         let kind = Path::new(&file.path).extension().map_or_else(
@@ -251,6 +279,10 @@ fn measure_folder(root: &Path) -> String {
 mod tests {
     use super::*;
 
+    fn at(dir: &tempfile::TempDir) -> Workplace {
+        Workplace::new(dir.path().to_owned(), &dir.path().join("store"))
+    }
+
     fn folder() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("src/deep")).unwrap();
@@ -261,6 +293,8 @@ mod tests {
         fs::write(dir.path().join("src/b.bin"), b"hello\0").unwrap();
         fs::write(dir.path().join(".git/config"), "hello").unwrap();
         fs::write(dir.path().join("target/out"), "hello").unwrap();
+        fs::create_dir_all(dir.path().join("store")).unwrap();
+        fs::write(dir.path().join("store/LOCK"), "hello").unwrap();
         dir
     }
 
@@ -269,15 +303,15 @@ mod tests {
     #[test]
     fn only_plain_text_files_are_looked_at() {
         let dir = folder();
-        let (files, cut) = walk(dir.path());
+        let (files, cut) = walk(&at(&dir));
         let paths: Vec<_> = files.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(paths, ["README.md", "src/b.bin", "src/deep/a.rs"]);
         assert!(!cut);
         assert_eq!(
-            Task::SearchText("HELLO".into()).run(dir.path()).unwrap(),
+            Task::SearchText("HELLO".into()).run(&at(&dir)).unwrap(),
             "README.md:1: Hello World\nsrc/deep/a.rs:1: // hello again"
         );
-        assert!(Task::ReadFile("src/b.bin".into()).run(dir.path()).is_err());
+        assert!(Task::ReadFile("src/b.bin".into()).run(&at(&dir)).is_err());
     }
 
     /// A path from a model must not lead out of the folder.
@@ -285,20 +319,20 @@ mod tests {
     fn reading_stays_inside() {
         let dir = folder();
         for path in ["../x", "/etc/hostname", "src/../../x"] {
-            let error = Task::ReadFile(path.into()).run(dir.path()).unwrap_err();
+            let error = Task::ReadFile(path.into()).run(&at(&dir)).unwrap_err();
             assert!(error.contains("outside"), "{path}: {error}");
         }
-        assert!(Task::ReadFile("none".into()).run(dir.path()).is_err());
+        assert!(Task::ReadFile("none".into()).run(&at(&dir)).is_err());
     }
 
     /// An empty folder is a folder too.
     #[test]
     fn an_empty_folder_is_fine() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Task::ListFiles.run(dir.path()).unwrap().contains("empty"));
+        assert!(Task::ListFiles.run(&at(&dir)).unwrap().contains("empty"));
         assert!(
             Task::MeasureFolder
-                .run(dir.path())
+                .run(&at(&dir))
                 .unwrap()
                 .starts_with("0 files")
         );

@@ -133,7 +133,7 @@ pub fn next_commands(story: &Story, reach: &Reach, out: &mut Out) -> Result<(), 
         format!("replay {id} --speed 1"),
         format!("diff {id} main {OTHER_WAY}"),
         format!("fork {id} --at {} --name my-way", story.fork_revision),
-        format!("search -k 5 --tool read_file {}", story.word),
+        format!("search -k 5 {}", story.word),
         "ls --json".to_owned(),
     ] {
         out.line(reach.line(&rest))?;

@@ -2,7 +2,7 @@
 //! decompressing and converting go on while the store writes.
 
 use std::{
-    fmt,
+    fmt, fs,
     path::{Path, PathBuf},
     thread,
 };
@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 use super::Format;
 use crate::{
     codec::{envelope::new_event_to_pb, pb},
-    importer::{self, ImportedConversation, openai_chat, source::LineSource},
+    domain::Namespace,
+    importer::{self, ImportedConversation, claude_code, openai_chat, source::LineSource},
 };
 
 /// Conversations that wait for the store.
@@ -52,6 +53,8 @@ pub struct Ready {
     pub batches: Vec<Vec<pb::NewEvent>>,
     /// About how much memory it takes, in bytes.
     pub bytes: usize,
+    /// Its sub-contexts: they name it, so they are appended after it.
+    pub children: Vec<Ready>,
 }
 
 /// What reading brings.
@@ -74,20 +77,27 @@ pub struct Feed {
 impl Feed {
     /// Starts to read the files, one after the other.
     #[must_use]
-    pub fn start(format: Format, files: Vec<PathBuf>, bar: ProgressBar) -> Self {
-        let (to, found) = mpsc::channel(WAITING_MAX);
+    pub fn start(
+        format: Format,
+        files: Vec<PathBuf>,
+        bar: ProgressBar,
+        namespace: Namespace,
+    ) -> Self {
+        let (found, receiver) = mpsc::channel(WAITING_MAX);
+        let to = Sender { found, namespace };
         // It ends with the files, or when nobody listens any more.
         thread::spawn(move || {
             for file in &files {
                 let read = match format {
                     Format::OpenaiChat => openai_chat_file(file, &bar, &to),
+                    Format::ClaudeCode => claude_code_file(file, &bar, &to),
                 };
                 if read.is_err() {
                     return;
                 }
             }
         });
-        Self { found }
+        Self { found: receiver }
     }
 
     /// What comes next; none at the end.
@@ -99,10 +109,20 @@ impl Feed {
 /// Nobody listens any more.
 struct Gone;
 
-type Sender = mpsc::Sender<Found>;
+/// Where conversations go, and into which namespace.
+struct Sender {
+    found: mpsc::Sender<Found>,
+    namespace: Namespace,
+}
+
+impl Sender {
+    fn ready(&self, origin: Origin, imported: ImportedConversation) -> Ready {
+        ready(origin, imported.in_namespace(&self.namespace))
+    }
+}
 
 fn send(to: &Sender, found: Found) -> Result<(), Gone> {
-    to.blocking_send(found).map_err(|_| Gone)
+    to.found.blocking_send(found).map_err(|_| Gone)
 }
 
 fn name(file: &Path) -> String {
@@ -128,7 +148,7 @@ fn openai_chat_file(file: &Path, bar: &ProgressBar, to: &Sender) -> Result<(), G
         let origin = origin(number);
         let found = match line {
             Ok(line) => match openai_chat::import_line(&line) {
-                Ok(imported) => ready(origin, imported),
+                Ok(imported) => Found::Conversation(Box::new(to.ready(origin, imported))),
                 Err(fault) => Found::BadLine(origin, fault.to_string()),
             },
             Err(fault @ importer::source::LineFault::TooLong { .. }) => {
@@ -143,15 +163,39 @@ fn openai_chat_file(file: &Path, bar: &ProgressBar, to: &Sender) -> Result<(), G
     Ok(())
 }
 
-fn ready(origin: Origin, imported: ImportedConversation) -> Found {
+/// A session is one conversation, and one for each of its sub-agents.
+fn claude_code_file(file: &Path, bar: &ProgressBar, to: &Sender) -> Result<(), Gone> {
+    let origin = Origin {
+        file: name(file),
+        line: 0,
+    };
+    let converted =
+        claude_code::read_session(file).and_then(|session| claude_code::import_session(&session));
+    bar.inc(fs::metadata(file).map_or(0, |meta| meta.len()));
+    let mut conversations = match converted {
+        Ok(conversations) => conversations.into_iter(),
+        Err(fault) => return send(to, Found::BadFile(origin, fault.to_string())),
+    };
+    let Some(session) = conversations.next() else {
+        return Ok(());
+    };
+    let mut session = to.ready(origin.clone(), session);
+    session.children = conversations
+        .map(|child| to.ready(origin.clone(), child))
+        .collect();
+    send(to, Found::Conversation(Box::new(session)))
+}
+
+fn ready(origin: Origin, imported: ImportedConversation) -> Ready {
     let batches = batches(imported.events.clone());
     let bytes = batches.iter().flatten().map(size).sum();
-    Found::Conversation(Box::new(Ready {
+    Ready {
         origin,
         imported,
         batches,
         bytes,
-    }))
+        children: Vec::new(),
+    }
 }
 
 fn size(event: &pb::NewEvent) -> usize {

@@ -18,6 +18,7 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     output::{Out, Unit, progress},
+    text::things,
 };
 use feed::Feed;
 use upload::Upload;
@@ -27,6 +28,8 @@ use upload::Upload;
 pub enum Format {
     /// One conversation a line: {"id", "source", "messages": [...]}.
     OpenaiChat,
+    /// Session files of Claude Code; sub-agents become sub-contexts.
+    ClaudeCode,
 }
 
 /// Import conversations from files
@@ -83,7 +86,7 @@ pub async fn files(
 ) -> Result<Report, CliError> {
     let started = Instant::now();
     let bar = progress("import", bytes_of(&files), Unit::Bytes);
-    let feed = Feed::start(format, files, bar.clone());
+    let feed = Feed::start(format, files, bar.clone(), store.namespace().clone());
     let report = Report::new(bar.clone(), strict);
     let done = Upload::new(store, &report).run(feed).await;
     bar.finish_and_clear();
@@ -109,10 +112,18 @@ impl Report {
     fn judge(&self, strict: bool) -> Result<(), CliError> {
         let counts = self.counts();
         let what = if counts.failed > 0 {
-            format!("{} conversations or files were not imported", counts.failed)
+            format!(
+                "{} not imported",
+                things(
+                    counts.failed,
+                    "conversation or file was",
+                    "conversations or files were"
+                )
+            )
         } else if strict && counts.bad_lines + counts.refused > 0 {
             format!(
-                "{} lines were no conversations, and {} conversations contradict themselves",
+                "not strictly as it should be: lines that are no conversation: {}, conversations \
+                 that contradict themselves: {}",
                 counts.bad_lines, counts.refused
             )
         } else {

@@ -5,11 +5,14 @@ use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 use indicatif::ProgressBar;
 
 use super::{
-    super::{json::Object, text::count},
+    super::{
+        json::Object,
+        text::{count, things},
+    },
     feed::Origin,
     note,
 };
-use crate::importer::ImportNote;
+use crate::importer::{ImportNote, ImportedConversation};
 
 /// What came of an import.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +35,8 @@ pub struct Counts {
     pub events: u64,
     /// What was odd, by name.
     pub oddities: BTreeMap<&'static str, u64>,
-    /// UUID of the last conversation that is in the store now.
-    pub last: Option<String>,
+    /// UUID of the conversation with the most events, and their number.
+    pub largest: Option<(String, usize)>,
 }
 
 /// How a conversation got into the store.
@@ -119,7 +122,7 @@ impl Report {
     }
 
     /// A conversation is in the store.
-    pub fn arrived(&self, conversation: &str, how: Arrival, events: u64) {
+    pub fn arrived(&self, imported: &ImportedConversation, how: Arrival, events: u64) {
         let mut counts = self.counts.borrow_mut();
         match how {
             Arrival::New => counts.new += 1,
@@ -127,7 +130,10 @@ impl Report {
             Arrival::Known => counts.known += 1,
         }
         counts.events += events;
-        counts.last = Some(conversation.to_owned());
+        let size = imported.events.len();
+        if counts.largest.as_ref().is_none_or(|(_, most)| size > *most) {
+            counts.largest = Some((imported.conversation.to_string(), size));
+        }
         self.bar
             .set_message(format!("import {} conversations", count(counts.new)));
     }
@@ -137,19 +143,18 @@ impl Report {
     pub fn summary(&self) -> String {
         let counts = self.counts.borrow();
         let mut text = format!(
-            "{} conversations read in {:.1} s: {} new, {} continued, {} already there; {} events \
-             appended",
-            count(counts.conversations),
+            "{} read in {:.1} s: {} new, {} continued, {} already there; {} appended",
+            things(counts.conversations, "conversation", "conversations"),
             self.took.as_secs_f64(),
             count(counts.new),
             count(counts.continued),
             count(counts.known),
-            count(counts.events)
+            things(counts.events, "event", "events")
         );
         for (number, what) in [
-            (counts.refused, "contradict themselves and were refused"),
+            (counts.refused, "refused: contradicting themselves"),
             (counts.failed, "not imported"),
-            (counts.bad_lines, "lines were no conversations"),
+            (counts.bad_lines, "not a conversation (lines)"),
         ] {
             if number > 0 {
                 text.push_str(&format!("\n  {:>8}  {what}", count(number)));

@@ -123,7 +123,7 @@ impl<'a> Upload<'a> {
             if !self.report.read(&ready.origin, &ready.imported.notes) {
                 continue;
             }
-            if ready.batches.len() != 1 {
+            if ready.batches.len() != 1 || !ready.children.is_empty() {
                 // Compared with nothing, it is appended step by step.
                 if unsure.send(ready).await.is_err() {
                     return Ok(());
@@ -161,9 +161,9 @@ impl<'a> Upload<'a> {
             })?;
             match answer.outcome {
                 Some(Outcome::Appended(appended)) => {
-                    let id = sent.ready.imported.conversation.to_string();
                     let events = appended.events.len() as u64;
-                    self.report.arrived(&id, Arrival::New, events);
+                    self.report
+                        .arrived(&sent.ready.imported, Arrival::New, events);
                 }
                 Some(Outcome::Error(_)) | None => {
                     if unsure.send(sent.ready).await.is_err() {
@@ -177,13 +177,31 @@ impl<'a> Upload<'a> {
 
     async fn compare_all(&self, to_compare: mpsc::Receiver<Box<Ready>>) -> Result<(), CliError> {
         let mut done = ReceiverStream::new(to_compare)
-            .map(|ready| async move {
-                let outcome = self.compare(&ready.imported).await;
-                (ready, outcome)
-            })
+            .map(|ready| self.compare_family(*ready))
             .buffer_unordered(COMPARED);
-        while let Some((ready, outcome)) = done.next().await {
-            self.settle(&ready.origin, &ready.imported, outcome)?;
+        while let Some(outcome) = done.next().await {
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// A conversation, and then its sub-contexts, which need it in the store.
+    async fn compare_family(&self, ready: Ready) -> Result<(), CliError> {
+        let outcome = self.compare(&ready.imported).await;
+        let missing = matches!(outcome, Err(Refusal::One(_)));
+        self.settle(&ready.origin, &ready.imported, outcome)?;
+        for child in ready.children {
+            if !self.report.read(&child.origin, &child.imported.notes) {
+                continue;
+            }
+            let outcome = if missing {
+                Err(Refusal::One(
+                    "the session that it belongs to was not imported".into(),
+                ))
+            } else {
+                self.compare(&child.imported).await
+            };
+            self.settle(&child.origin, &child.imported, outcome)?;
         }
         Ok(())
     }
@@ -196,8 +214,7 @@ impl<'a> Upload<'a> {
     ) -> Result<(), CliError> {
         match outcome {
             Ok((how, events)) => {
-                let id = imported.conversation.to_string();
-                self.report.arrived(&id, how, events);
+                self.report.arrived(imported, how, events);
                 Ok(())
             }
             Err(Refusal::One(why)) => {

@@ -94,6 +94,12 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// A count of things, in the right number: `1 call`, `2,000 calls`.
+#[must_use]
+pub fn things(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
 /// A size in the unit that fits: `1.5 MiB`.
 #[must_use]
 #[allow(clippy::cast_precision_loss)] // Three digits are shown.
@@ -153,6 +159,8 @@ mod tests {
         ] {
             assert_eq!(count(number), text);
         }
+        assert_eq!(things(1, "branch", "branches"), "1 branch");
+        assert_eq!(things(2_000, "branch", "branches"), "2,000 branches");
         assert_eq!(bytes_human(1023), "1023 B");
         assert_eq!(bytes_human(1536), "1.5 KiB");
     }

@@ -5,4 +5,6 @@ mod event;
 mod format;
 
 pub use event::{EventText, event_lines};
-pub use format::{bytes_human, clock, count, day_clock, first_line, indent, printable, short_id};
+pub use format::{
+    bytes_human, clock, count, day_clock, first_line, indent, printable, short_id, things,
+};

@@ -19,8 +19,8 @@ fn any_event() -> impl Strategy<Value = NewEvent> {
     let call = prop::sample::select(&CALLS[..]);
     let branch = prop::sample::select(&BRANCHES[..]);
     let body = prop_oneof![
-        3 => Just(user()),
-        3 => Just(assistant()),
+        6 => Just(user()),
+        6 => Just(assistant()),
         6 => (call.clone(), any::<bool>()).prop_map(|(call, asks)| request(call, asks)),
         2 => call.clone().prop_map(approve),
         2 => call.clone().prop_map(deny),
@@ -34,18 +34,20 @@ fn any_event() -> impl Strategy<Value = NewEvent> {
         1 => Just(event(EventBody::BranchArchived { reason: String::new() })),
         1 => (2..4_u128, 1..20_u64).prop_map(|(n, r)| create_from(n, 1, r, true)),
     ];
-    (body, prop::option::of(branch), 1..12_u128).prop_map(|(mut event, branch, conversation)| {
-        let creates = matches!(event.body, EventBody::ConversationCreated(_));
-        if !creates && conversation < 4 {
+    // Mostly what is there from the start, so that enough is accepted.
+    let branch = prop_oneof![6 => Just(None), 4 => branch.prop_map(Some)];
+    let conversation = prop_oneof![9 => Just(1_u128), 1 => 2..4_u128];
+    (body, branch, conversation).prop_map(|(mut event, branch, conversation)| {
+        if !matches!(event.body, EventBody::ConversationCreated(_)) {
             event.conversation = id(conversation);
+            event.branch = branch.map(name);
         }
-        event.branch = branch.filter(|_| !creates).map(name);
         event
     })
 }
 
 fn batches() -> impl Strategy<Value = Vec<Vec<NewEvent>>> {
-    prop::collection::vec(prop::collection::vec(any_event(), 1..4), 1..40)
+    prop::collection::vec(prop::collection::vec(any_event(), 1..4), 1..80)
 }
 
 /// How often a call was requested, decided and ended on a branch's own events

@@ -5,7 +5,7 @@ use super::world::{
     request, start, success, user,
 };
 use crate::domain::{
-    AnnotationAdded, AppendCommand, BranchId, ConversationId, EventBody, EventKind,
+    AnnotationAdded, AppendCommand, ApprovalStatus, BranchId, EventBody, EventKind,
     ExpectedRevision, Namespace, NewEvent, Revision, Rule, SummaryRecorded, ToolSnapshotRecorded,
 };
 
@@ -255,76 +255,6 @@ fn message_missing() {
     world.take(vec![asked(3)]);
 }
 
-// A compaction that cuts inside a turn would part a call from its result, or a
-// question from its answer.
-#[test]
-fn not_a_turn_boundary() {
-    let mut world = World::new();
-    world.take(vec![user(), assistant(), user(), assistant()]);
-    world.take(vec![request("call", false), success("call"), assistant()]);
-    let inside = |revision| Rule::NotATurnBoundary {
-        branch: name("main"),
-        revision: Revision(revision),
-    };
-    for cut in [2, 4, 5, 6, 7, 99] {
-        assert_eq!(
-            first(world.refusal(vec![compact(cut)])),
-            inside(cut),
-            "{cut}"
-        );
-    }
-    let mut early = world.clone();
-    early.take(vec![compact(3)]);
-    world.take(vec![compact(8)]);
-}
-
-// The message at the stored head ends its turn, unless the batch itself goes on
-// with a call: then a cut between the two, decided later in the same batch, must
-// be refused as it would be in two batches.
-#[test]
-fn a_cut_before_a_call_of_the_same_batch() {
-    let mut world = World::new();
-    world.take(vec![user(), assistant()]);
-    let batch = vec![request("call", false), success("call"), compact(3)];
-    let rejection = world.refusal(batch.clone());
-    let inside = Rule::NotATurnBoundary {
-        branch: name("main"),
-        revision: Revision(3),
-    };
-    assert_eq!((rejection.event_index, rejection.rule), (Some(2), inside));
-    world.clone().take(vec![user(), compact(3)]);
-    world.take(vec![user(), assistant(), compact(5)]);
-}
-
-// A second summary of what was summed up already would bring the old text back
-// into the window.
-#[test]
-fn cut_before_last_cut() {
-    let mut world = World::new();
-    world.take(vec![user(), assistant(), user(), assistant(), compact(5)]);
-    for cut in [3, 5] {
-        let before = Rule::CutBeforeLastCut {
-            cut: Revision(cut),
-            last_cut: Revision(5),
-        };
-        assert_eq!(first(world.refusal(vec![compact(cut)])), before);
-    }
-    world.take(vec![compact(6)]);
-}
-
-// A fork into a new conversation counts its revisions from 1 again. What its
-// parent's last cut was says nothing about its own.
-#[test]
-fn a_cut_counts_in_its_own_conversation() {
-    let mut world = World::new();
-    world.take(vec![user(), assistant(), user(), assistant(), compact(5)]);
-    world.take(vec![create_from(2, 1, 6, true)]);
-    let own = |event: NewEvent| NewEvent::new(id(2), event.body);
-    world.take(vec![own(user()), own(assistant()), own(compact(3))]);
-    let again = world.refusal(vec![own(compact(3))]);
-    assert!(matches!(again.rule, Rule::CutBeforeLastCut { .. }));
-}
-
 // Keys are looked up before anything is decided, so this rule has no state here;
 // its name and text are what clients see.
 #[test]
@@ -340,24 +270,106 @@ fn idempotency_conflict() {
     );
 }
 
-// Clients tell rules apart by name: no two may share one.
+// Clients tell rules apart by name: each has one of its own, in capitals, and a
+// text that says what happened.
 #[test]
-fn rule_names_are_distinct() {
-    let id = ConversationId::default();
-    let names: Vec<&str> = [
+fn every_rule_has_a_name_and_a_text_of_its_own() {
+    let conversation = id(1);
+    let branch = name("main");
+    let call_id = "call".to_owned();
+    let status = ApprovalStatus::Pending;
+    let revision = Revision(1);
+    let rules = [
         Rule::EmptyBatch,
-        Rule::ConversationNotFound { conversation: id },
-        Rule::Sealed { conversation: id },
+        Rule::ConversationNotFound { conversation },
+        Rule::ConversationExists {
+            conversation,
+            head: revision,
+        },
+        Rule::BranchNotFound {
+            conversation,
+            branch: "a".to_owned(),
+        },
+        Rule::RevisionMismatch {
+            branch: branch.clone(),
+            expected: revision,
+            actual: revision,
+        },
+        Rule::Sealed { conversation },
+        Rule::BranchArchived {
+            branch: branch.clone(),
+        },
+        Rule::ArchivesActiveBranch {
+            branch: branch.clone(),
+        },
+        Rule::BranchNameTaken {
+            name: branch.clone(),
+        },
+        Rule::ForkPointMissing {
+            conversation,
+            branch: BranchId::MAIN,
+            revision,
+        },
+        Rule::CallNotOpen {
+            branch: branch.clone(),
+            call_id: call_id.clone(),
+            state: "ended",
+        },
+        Rule::CallAlreadyOpen {
+            call_id: call_id.clone(),
+            since: revision,
+        },
+        Rule::CallAlreadyDecided {
+            call_id: call_id.clone(),
+            status,
+        },
+        Rule::ApprovalNotRequired {
+            call_id: call_id.clone(),
+        },
+        Rule::CallAlreadyStarted {
+            call_id: call_id.clone(),
+        },
+        Rule::CallNotApproved {
+            call_id: call_id.clone(),
+            status,
+        },
+        Rule::ArgumentsChanged {
+            call_id,
+            approved: String::new(),
+            actual: String::new(),
+        },
+        Rule::MessageMissing { revision },
+        Rule::NotATurnBoundary { branch, revision },
+        Rule::CutBeforeLastCut {
+            cut: revision,
+            last_cut: revision,
+        },
+        Rule::RevisionMissing {
+            revision,
+            head: revision,
+        },
         Rule::IdempotencyConflict,
-        Rule::OwnParent { conversation: id },
-        Rule::BranchNameTaken { name: name("a") },
-        Rule::BranchArchived { branch: name("a") },
-        Rule::ArchivesActiveBranch { branch: name("a") },
-    ]
-    .iter()
-    .map(Rule::name)
-    .collect();
-    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        Rule::DifferentTrees {
+            first: conversation,
+            second: id(2),
+        },
+        Rule::EngineOnly {
+            kind: EventKind::ContentErased,
+        },
+        Rule::LimitReached {
+            what: "calls",
+            actual: 2,
+            max: 1,
+            limit: "open_calls_max",
+        },
+        Rule::OwnParent { conversation },
+        Rule::ParentIncomplete { what: "nothing" },
+    ];
+    let names: BTreeSet<&str> = rules.iter().map(Rule::name).collect();
+    let texts: BTreeSet<String> = rules.iter().map(Rule::to_string).collect();
+    assert_eq!((names.len(), texts.len()), (rules.len(), rules.len()));
+    let capital = |c: char| c.is_ascii_uppercase() || c == '_';
+    assert!(names.iter().all(|name| name.chars().all(capital)));
 }
 
 // An import brings a whole conversation in one batch: rules must see the batch's

@@ -3,5 +3,6 @@
 mod batches;
 mod branch_rules;
 mod call_rules;
+mod compaction_rules;
 mod conversation_rules;
 mod world;

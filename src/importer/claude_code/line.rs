@@ -131,7 +131,9 @@ pub(super) fn split_chains(lines: Vec<SessionLine>) -> (Vec<SessionLine>, Vec<Ch
         if !agent.is_empty() {
             by_name.insert(agent, chain);
         }
-        by_line.insert(uuid, chain);
+        if !uuid.is_empty() {
+            by_line.insert(uuid, chain);
+        }
         chains[chain].1.push(line);
     }
     (own, chains)

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -35,6 +37,8 @@ fn lines_in(session: &Session) -> Vec<Value> {
 /// Imports, checks the rules, and compares every line with what went in.
 fn there_and_back(session: &Session) -> Vec<(ImportedConversation, Vec<StoredEvent>)> {
     let imported = import_session(session).unwrap();
+    let ids: HashSet<_> = imported.iter().map(|c| c.conversation).collect();
+    assert_eq!(ids.len(), imported.len(), "two conversations, one id");
     let mut out = Vec::new();
     let mut lines = Vec::new();
     for conversation in imported {

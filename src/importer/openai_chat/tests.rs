@@ -114,6 +114,24 @@ fn odd_calls_are_noted() {
     assert_eq!(cancelled, Some(CancelReason::Superseded));
 }
 
+// Calls that nobody ever answers pile up: an import must stay below the bound on
+// open calls, or the engine would refuse the whole conversation.
+#[test]
+fn open_calls_stay_bounded() {
+    let calls: Vec<_> = (0..1_500).map(|n| call(&format!("c{n}"))).collect();
+    let line = conversation(json!([{"role": "assistant", "content": null, "tool_calls": calls}]));
+    let imported = import(&line);
+    let open = crate::domain::Limits::default().open_calls_max;
+    let count = |name| {
+        oddities(&imported)
+            .iter()
+            .filter(|(_, n)| *n == name)
+            .count()
+    };
+    assert_eq!(count("call given up"), 500);
+    assert!(count("unanswered call") <= open);
+}
+
 // A tree of messages must become branches that each hold what the author saw:
 // a call that was open at the fork is open on both sides.
 #[test]

@@ -19,11 +19,11 @@ const SECTOR_BYTES: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
     /// When space is set aside, as it should.
-    AtReserve,
+    Reserve,
     /// Only when a file grows.
-    AtGrowth,
+    Growth,
     /// Only when something is written behind what was written before.
-    AtWrite,
+    Write,
 }
 
 /// A clone is the same disk.
@@ -270,8 +270,8 @@ impl SegmentStorage for SimulatedFile {
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         self.with(|disk, name| {
             let more = bytes.saturating_sub(disk.file(name)?.reserved);
-            disk.need(more, Full::AtReserve)?;
-            if disk.room.is_none_or(|(_, full)| full == Full::AtReserve) {
+            disk.need(more, Full::Reserve)?;
+            if disk.room.is_none_or(|(_, full)| full == Full::Reserve) {
                 disk.file(name)?.reserved += more;
             }
             Ok(())
@@ -300,8 +300,8 @@ impl StorageBackend for SimulatedFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.with(|disk, name| {
             let more = len.saturating_sub(disk.file(name)?.reserved);
-            disk.need(more, Full::AtGrowth)?;
-            disk.need(more, Full::AtReserve)?;
+            disk.need(more, Full::Growth)?;
+            disk.need(more, Full::Reserve)?;
             let file = disk.file(name)?;
             if len < file.current.len() as u64 {
                 file.reserved = len;
@@ -326,7 +326,7 @@ impl StorageBackend for SimulatedFile {
         self.with(|disk, name| {
             let end = offset + data.len() as u64;
             if end > disk.file(name)?.written {
-                disk.need(1, Full::AtWrite)?;
+                disk.need(1, Full::Write)?;
             }
             let file = disk.file(name)?;
             file.written = file.written.max(end);

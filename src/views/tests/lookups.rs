@@ -106,7 +106,7 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
     }
     for source_id in ["session", "session-1", "sess", ""] {
         let rows = model.rows.values().filter(|row| {
-            row.namespace == *namespace && row.info.source_id == source_id && source_id != ""
+            row.namespace == *namespace && row.info.source_id == source_id && !source_id.is_empty()
         });
         let found = views.by_source_id(namespace, source_id).unwrap();
         assert!(found.iter().eq(rows.map(|row| &row.id)));
@@ -265,6 +265,33 @@ fn a_delta_that_comes_again_or_too_early_is_refused() {
     );
     views.apply(&left_out).unwrap();
     views.apply(&third).unwrap();
+}
+
+// Rows are found by the conversation's id alone. Were the id used again, by
+// another namespace for example, it would take the first one's rows over: that
+// must be refused here, whatever let it come so far.
+#[test]
+fn a_conversation_id_that_comes_again_is_refused() {
+    let views = Views::in_memory().unwrap();
+    let mut model = Model::default();
+    let step = super::model::Step {
+        conversation: 0,
+        branch: 0,
+        what: 20,
+    };
+    views.apply(&model.grow(&[step])).unwrap();
+    let mut other = Model {
+        reached: model.reached,
+        ..Model::default()
+    };
+    let mut again = other.grow(&[step]);
+    again.conversations[0].namespace = namespace(1);
+    let refused = views.apply(&again);
+    assert!(
+        matches!(refused, Err(ViewsError::Gap { .. })),
+        "{refused:?}"
+    );
+    check(&views, &model);
 }
 
 // A stretch of the log may hold nothing for the views; the mark moves all the

@@ -92,7 +92,11 @@ async fn forks_share_the_past_only() {
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
     let mut client = server.conversations();
-    let forked = client.fork(fork(&id, "other", 3)).await.unwrap().into_inner();
+    let forked = client
+        .fork(fork(&id, "other", 3))
+        .await
+        .unwrap()
+        .into_inner();
     let branch = forked.branch.unwrap();
     assert_eq!((&*branch.name, branch.fork_revision), ("other", 3));
     assert!(!branch.active);
@@ -134,7 +138,10 @@ async fn forks_share_the_past_only() {
     let diff = client.diff(request.clone()).await.unwrap().into_inner();
     assert_eq!(diff.ancestor_revision, 3);
     let side = |events: &[pb::Event]| events.iter().map(|e| e.revision).collect::<Vec<_>>();
-    assert_eq!((side(&diff.left), side(&diff.right)), (vec![4, 5], vec![6, 7]));
+    assert_eq!(
+        (side(&diff.left), side(&diff.right)),
+        (vec![4, 5], vec![6, 7])
+    );
     assert!(!diff.truncated);
     let request = pb::DiffRequest {
         limit: 1,
@@ -182,7 +189,10 @@ async fn a_fork_can_be_a_conversation() {
     };
     let lineage = client.lineage(request).await.unwrap().into_inner();
     assert_eq!(lineage.steps.len(), 2);
-    assert_eq!((lineage.steps[0].from_revision, lineage.steps[1].to_revision), (0, 3));
+    assert_eq!(
+        (lineage.steps[0].from_revision, lineage.steps[1].to_revision),
+        (0, 3)
+    );
     let request = pb::LineageRequest {
         conversation_id: id,
         branch: String::new(),
@@ -211,7 +221,11 @@ async fn bad_forks_are_refused() {
         (into("not a uuid"), Code::InvalidArgument),
         (into(&id), Code::AlreadyExists),
     ] {
-        let status = server.conversations().fork(request.clone()).await.unwrap_err();
+        let status = server
+            .conversations()
+            .fork(request.clone())
+            .await
+            .unwrap_err();
         assert_eq!(status.code(), code, "{request:?} {status:?}");
     }
     assert_eq!(server.engine.head(), head);

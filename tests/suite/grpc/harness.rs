@@ -135,7 +135,12 @@ pub fn opening() -> Vec<EventBody> {
         created("trip"),
         message(Role::User, "What is the weather in Lisbon?"),
         message(Role::Assistant, "I look it up."),
-        call("call_1", "weather", r#"{"city": "Lisbon", "days": 2}"#, true),
+        call(
+            "call_1",
+            "weather",
+            r#"{"city": "Lisbon", "days": 2}"#,
+            true,
+        ),
         call("call_2", "clock", "{}", false),
     ]
 }

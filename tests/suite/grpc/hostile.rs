@@ -158,8 +158,11 @@ fn raw_event(body: pb::new_event::Body) -> pb::NewEvent {
     }
 }
 
-/// Changes to a batch of two good events that make it a bad one.
-fn spoilt() -> Vec<(&'static str, fn(&mut pb::AppendRequest))> {
+type Spoil = fn(&mut pb::AppendRequest);
+
+/// Changes to a batch of two good events that make it a bad one, and the field
+/// that is named then.
+fn spoilt() -> Vec<(&'static str, Spoil)> {
     use pb::new_event::Body;
     vec![
         ("events[1].body", |r| r.events[1].body = None),
@@ -179,7 +182,9 @@ fn spoilt() -> Vec<(&'static str, fn(&mut pb::AppendRequest))> {
         ("events[0].message_appended.role", |r| {
             r.events[0] = raw_event(Body::MessageAppended(Bytes::new()));
         }),
-        ("events[1].causation_id", |r| r.events[1].causation_id = "x".into()),
+        ("events[1].causation_id", |r| {
+            r.events[1].causation_id = "x".into()
+        }),
         ("events[1].branch", |r| r.events[1].branch = "\u{7}".into()),
         ("events[1].actor", |r| r.events[1].actor = "a".repeat(600)),
         ("events[1].occurred_at", |r| {
@@ -191,7 +196,9 @@ fn spoilt() -> Vec<(&'static str, fn(&mut pb::AppendRequest))> {
         }),
         ("branch", |r| r.branch = "b".repeat(300)),
         ("idempotency_key", |r| r.idempotency_key = "k".repeat(300)),
-        ("conversation_id", |r| r.conversation_id = "c".repeat(100_000)),
+        ("conversation_id", |r| {
+            r.conversation_id = "c".repeat(100_000)
+        }),
         ("expectations[0].conversation_id", |r| {
             r.expectations.push(pb::BranchExpectation::default());
         }),
@@ -241,8 +248,15 @@ async fn oversized_things_are_refused() {
     let id = server.conversation().await;
     let head = server.engine.head();
     let text = |bytes: usize| message(Role::User, &"x".repeat(bytes));
-    for bodies in [vec![text(100_001)], vec![text(90_000), text(90_000), text(90_000)]] {
-        let status = server.events().append(batch(&id, bodies)).await.unwrap_err();
+    for bodies in [
+        vec![text(100_001)],
+        vec![text(90_000), text(90_000), text(90_000)],
+    ] {
+        let status = server
+            .events()
+            .append(batch(&id, bodies))
+            .await
+            .unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);
         assert_eq!(reason(&status), "TOO_LARGE");
     }
@@ -265,7 +279,9 @@ async fn bad_namespaces_are_refused() {
             continue;
         };
         let mut request = Request::new(batch("", opening()));
-        request.metadata_mut().insert(treering::server::NAMESPACE_KEY, value);
+        request
+            .metadata_mut()
+            .insert(treering::server::NAMESPACE_KEY, value);
         let status = server.events().append(request).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);
         assert_eq!(bad_field(&status), "treering-namespace");
@@ -294,10 +310,13 @@ async fn wild_arguments_are_answered() {
         ("kinds[0]", search(|r| r.kinds = vec![i32::MIN])),
         ("tools", search(|r| r.tools = vec!["t".into(); 1_000])),
         ("conversation_id", search(|r| r.branch = "main".into())),
-        ("recorded_to", search(|r| {
-            let (seconds, nanos) = (i64::MIN, 0);
-            r.recorded_to = Some(prost_types::Timestamp { seconds, nanos });
-        })),
+        (
+            "recorded_to",
+            search(|r| {
+                let (seconds, nanos) = (i64::MIN, 0);
+                r.recorded_to = Some(prost_types::Timestamp { seconds, nanos });
+            }),
+        ),
     ] {
         let status = server.search().search(request).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);
@@ -307,7 +326,12 @@ async fn wild_arguments_are_answered() {
         page_size: u32::MAX,
         ..Default::default()
     };
-    let list = server.conversations().list(huge).await.unwrap().into_inner();
+    let list = server
+        .conversations()
+        .list(huge)
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(list.conversations.len(), 1);
     let request = pb::WaitForDecisionRequest {
         conversation_id: id.clone(),

@@ -34,13 +34,18 @@ async fn another_tenants_things_do_not_exist() {
     }
     let request = pb::SubscribeRequest {
         source: Some(pb::subscribe_request::Source::Conversation(
-            pb::ConversationSource { conversation_id: id() },
+            pb::ConversationSource {
+                conversation_id: id(),
+            },
         )),
         ..Default::default()
     };
     not_found(events.subscribe(within("b", request)).await, "subscribe");
 
-    let request = pb::GetConversationRequest { conversation_id: id(), ..Default::default() };
+    let request = pb::GetConversationRequest {
+        conversation_id: id(),
+        ..Default::default()
+    };
     not_found(conversations.get(within("b", request)).await, "get");
     let request = pb::ForkRequest {
         conversation_id: id(),
@@ -48,16 +53,31 @@ async fn another_tenants_things_do_not_exist() {
         ..Default::default()
     };
     not_found(conversations.fork(within("b", request)).await, "fork");
-    let request = pb::LineageRequest { conversation_id: id(), ..Default::default() };
+    let request = pb::LineageRequest {
+        conversation_id: id(),
+        ..Default::default()
+    };
     not_found(conversations.lineage(within("b", request)).await, "lineage");
-    let request = pb::DiffRequest { conversation_id: id(), ..Default::default() };
+    let request = pb::DiffRequest {
+        conversation_id: id(),
+        ..Default::default()
+    };
     not_found(conversations.diff(within("b", request)).await, "diff");
-    let request = pb::SealRequest { conversation_id: id(), ..Default::default() };
+    let request = pb::SealRequest {
+        conversation_id: id(),
+        ..Default::default()
+    };
     not_found(conversations.seal(within("b", request)).await, "seal");
 
-    let request = pb::ToolHistoryRequest { conversation_id: id(), ..Default::default() };
+    let request = pb::ToolHistoryRequest {
+        conversation_id: id(),
+        ..Default::default()
+    };
     not_found(tools.history(within("b", request)).await, "history");
-    let request = pb::PendingRequest { conversation_id: id(), ..Default::default() };
+    let request = pb::PendingRequest {
+        conversation_id: id(),
+        ..Default::default()
+    };
     not_found(tools.pending(within("b", request)).await, "pending");
     let request = pb::WaitForDecisionRequest {
         conversation_id: id(),
@@ -117,8 +137,16 @@ async fn nothing_is_counted_across_tenants() {
     assert_ne!(*ours, theirs);
 
     let log = pb::read_request::Source::Log(pb::LogSource {});
-    let read = pb::ReadRequest { source: Some(log), ..Default::default() };
-    let mut stream = server.events().read(within("b", read)).await.unwrap().into_inner();
+    let read = pb::ReadRequest {
+        source: Some(log),
+        ..Default::default()
+    };
+    let mut stream = server
+        .events()
+        .read(within("b", read))
+        .await
+        .unwrap()
+        .into_inner();
     let mut count = 0;
     while let Some(response) = stream.message().await.unwrap() {
         assert!(response.events.iter().all(|e| e.conversation_id == theirs));
@@ -126,13 +154,32 @@ async fn nothing_is_counted_across_tenants() {
     }
     assert_eq!(count, 5);
     let request = within("b", pb::ListConversationsRequest::default());
-    let listed = server.conversations().list(request).await.unwrap().into_inner();
-    let listed: Vec<_> = listed.conversations.iter().map(|c| &c.conversation_id).collect();
+    let listed = server
+        .conversations()
+        .list(request)
+        .await
+        .unwrap()
+        .into_inner();
+    let listed: Vec<_> = listed
+        .conversations
+        .iter()
+        .map(|c| &c.conversation_id)
+        .collect();
     assert_eq!(listed, [&theirs]);
     let request = within("b", pb::PendingRequest::default());
-    let pending = server.tools().pending(request).await.unwrap().into_inner().calls;
+    let pending = server
+        .tools()
+        .pending(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .calls;
     assert!(pending.len() == 1 && pending[0].conversation_id == theirs);
-    let stats = server.admin().stats(within("b", pb::StatsRequest {})).await.unwrap();
+    let stats = server
+        .admin()
+        .stats(within("b", pb::StatsRequest {}))
+        .await
+        .unwrap();
     let stats = stats.into_inner();
     assert_eq!((stats.conversations, stats.events), (1, 5));
     let search = pb::SearchRequest {
@@ -140,7 +187,12 @@ async fn nothing_is_counted_across_tenants() {
         at_least: second.events[4].position,
         ..Default::default()
     };
-    let found = server.search().search(within("b", search)).await.unwrap().into_inner();
+    let found = server
+        .search()
+        .search(within("b", search))
+        .await
+        .unwrap()
+        .into_inner();
     assert!(!found.hits.is_empty());
     assert!(found.hits.iter().all(|hit| hit.conversation_id == theirs));
     server.stop().done().await;

@@ -25,7 +25,9 @@ async fn large_histories_come_in_bounded_messages() {
     client.append(request).await.unwrap();
     for _ in 0..20 {
         let text = "y".repeat(100_000);
-        server.append(batch(&id, [message(Role::User, &text)])).await;
+        server
+            .append(batch(&id, [message(Role::User, &text)]))
+            .await;
     }
     let request = pb::ReadRequest {
         source: Some(branch_source(&id, "")),
@@ -63,7 +65,10 @@ async fn reads_are_cut_as_asked() {
     let cases: Vec<(pb::ReadRequest, Vec<u64>)> = vec![
         (base(), vec![1, 2, 3, 4, 5]),
         (request(&|r| r.from_revision = 4), vec![4, 5]),
-        (request(&|r| (r.from_revision, r.to_revision) = (2, 3)), vec![2, 3]),
+        (
+            request(&|r| (r.from_revision, r.to_revision) = (2, 3)),
+            vec![2, 3],
+        ),
         (request(&|r| r.limit = 2), vec![1, 2]),
         (request(&|r| r.backward = true), vec![5, 4, 3, 2, 1]),
         (
@@ -73,7 +78,10 @@ async fn reads_are_cut_as_asked() {
         (request(&|r| (r.backward, r.limit) = (true, 1)), vec![5]),
         (request(&|r| r.kinds = vec![calls]), vec![4, 5]),
         (request(&|r| r.from_revision = 99), vec![]),
-        (request(&|r| r.source = Some(log.clone())), vec![1, 2, 3, 4, 5]),
+        (
+            request(&|r| r.source = Some(log.clone())),
+            vec![1, 2, 3, 4, 5],
+        ),
         (
             request(&|r| (r.source, r.from_offset) = (Some(log.clone()), 4)),
             vec![4, 5],
@@ -118,7 +126,12 @@ async fn a_subscription_catches_up_and_follows() {
         heartbeat_seconds: 1,
         ..follow(&id)
     };
-    let mut items = server.events().subscribe(request).await.unwrap().into_inner();
+    let mut items = server
+        .events()
+        .subscribe(request)
+        .await
+        .unwrap()
+        .into_inner();
     let mut next = async || items.message().await.unwrap().unwrap().item.unwrap();
     for revision in [4, 5] {
         let Item::Event(event) = next().await else {
@@ -134,7 +147,9 @@ async fn a_subscription_catches_up_and_follows() {
         panic!("a heartbeat");
     };
     assert_eq!(beat.position, caught_up);
-    server.append(batch(&id, [message(Role::User, "live")])).await;
+    server
+        .append(batch(&id, [message(Role::User, "live")]))
+        .await;
     let event = loop {
         match next().await {
             Item::Event(event) => break event,
@@ -157,10 +172,17 @@ async fn a_subscription_from_now_skips_the_past() {
         from_now: true,
         ..Default::default()
     };
-    let mut items = server.events().subscribe(request).await.unwrap().into_inner();
+    let mut items = server
+        .events()
+        .subscribe(request)
+        .await
+        .unwrap()
+        .into_inner();
     let first = items.message().await.unwrap().unwrap().item.unwrap();
     assert!(matches!(first, Item::CaughtUp(_)), "{first:?}");
-    server.append(batch(&id, [message(Role::User, "live")])).await;
+    server
+        .append(batch(&id, [message(Role::User, "live")]))
+        .await;
     let next = items.message().await.unwrap().unwrap().item.unwrap();
     let Item::Event(event) = next else {
         panic!("{next:?}");
@@ -208,7 +230,12 @@ async fn a_dropped_client_ends_its_stream() {
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
     for _ in 0..50 {
-        let mut items = server.events().subscribe(follow(&id)).await.unwrap().into_inner();
+        let mut items = server
+            .events()
+            .subscribe(follow(&id))
+            .await
+            .unwrap()
+            .into_inner();
         items.next().await.unwrap().unwrap();
     }
     let stopping = server.stop();

@@ -1,7 +1,7 @@
 //! Search, and the store itself.
 
 use tonic::Code;
-use treering::{codec::pb, domain::*};
+use treering::codec::pb;
 
 use super::harness::*;
 
@@ -19,11 +19,19 @@ async fn what_was_written_is_found() {
         at_least: response.events[0].position,
         ..Default::default()
     };
-    let answer = server.search().search(request.clone()).await.unwrap().into_inner();
+    let answer = server
+        .search()
+        .search(request.clone())
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(answer.hits.len(), 1);
     let hit = &answer.hits[0];
     assert_eq!((&*hit.conversation_id, hit.revision), (&*id, 6));
-    assert_eq!((&*hit.tool, &*hit.call_id, hit.success), ("clock", "call_2", Some(true)));
+    assert_eq!(
+        (&*hit.tool, &*hit.call_id, hit.success),
+        ("clock", "call_2", Some(true))
+    );
     let (start, end) = (hit.byte_start as usize, hit.byte_end as usize);
     assert!(text[start..end].contains("zebra"));
     let marked = &hit.highlights[0];
@@ -31,10 +39,34 @@ async fn what_was_written_is_found() {
     assert_eq!(marked, "zebra");
 
     for (change, hits) in [
-        (pb::SearchRequest { tools: vec!["weather".into()], ..request.clone() }, 0),
-        (pb::SearchRequest { success: Some(true), ..request.clone() }, 1),
-        (pb::SearchRequest { conversation_id: id.clone(), ..request.clone() }, 1),
-        (pb::SearchRequest { kinds: vec![28], ..request.clone() }, 0),
+        (
+            pb::SearchRequest {
+                tools: vec!["weather".into()],
+                ..request.clone()
+            },
+            0,
+        ),
+        (
+            pb::SearchRequest {
+                success: Some(true),
+                ..request.clone()
+            },
+            1,
+        ),
+        (
+            pb::SearchRequest {
+                conversation_id: id.clone(),
+                ..request.clone()
+            },
+            1,
+        ),
+        (
+            pb::SearchRequest {
+                kinds: vec![28],
+                ..request.clone()
+            },
+            0,
+        ),
     ] {
         let answer = server.search().search(change.clone()).await.unwrap();
         assert_eq!(answer.into_inner().hits.len(), hits, "{change:?}");
@@ -62,12 +94,18 @@ async fn the_store_is_counted_verified_and_rebuilt() {
     let before = server.read_all(&id).await;
     let mut admin = server.admin();
     let stats = admin.stats(pb::StatsRequest {}).await.unwrap().into_inner();
-    assert_eq!((stats.conversations, stats.events, stats.branches), (1, 6, 1));
+    assert_eq!(
+        (stats.conversations, stats.events, stats.branches),
+        (1, 6, 1)
+    );
     assert_eq!(stats.pending_approvals, 1);
     assert_eq!(stats.events_by_kind["tool_call_requested"], 2);
     assert!(!stats.version.is_empty());
 
-    let request = pb::RebuildRequest { views: true, index: true };
+    let request = pb::RebuildRequest {
+        views: true,
+        index: true,
+    };
     let mut items = admin.rebuild(request).await.unwrap().into_inner();
     let mut rebuilt = None;
     while let Some(response) = items.message().await.unwrap() {

@@ -43,7 +43,10 @@ async fn what_was_accepted_is_finished() {
     let mut taken: BTreeSet<u64> = (1..=5).collect();
     for writer in writers {
         for revision in writer.await.unwrap() {
-            assert!(taken.insert(revision), "revision {revision} was given twice");
+            assert!(
+                taken.insert(revision),
+                "revision {revision} was given twice"
+            );
         }
     }
     assert!(taken.len() > 20, "{} were taken", taken.len());
@@ -68,10 +71,20 @@ async fn open_streams_are_told() {
         source: Some(source),
         ..Default::default()
     };
-    let mut items = server.events().subscribe(request).await.unwrap().into_inner();
+    let mut items = server
+        .events()
+        .subscribe(request)
+        .await
+        .unwrap()
+        .into_inner();
     let bodies = (0..100).map(move |_| batch(&id, [message(Role::User, "x")]));
     let sent = futures::stream::iter(bodies).chain(futures::stream::pending());
-    let mut answers = server.events().append_stream(sent).await.unwrap().into_inner();
+    let mut answers = server
+        .events()
+        .append_stream(sent)
+        .await
+        .unwrap()
+        .into_inner();
     for _ in 0..100 {
         let answer = answers.message().await.unwrap().unwrap();
         assert!(matches!(answer.outcome, Some(Outcome::Appended(_))));
@@ -124,7 +137,9 @@ async fn the_grace_period_has_an_end() {
     let id = server.conversation().await;
     let text = "x".repeat(1 << 20);
     for _ in 0..16 {
-        server.append(batch(&id, [message(Role::User, &text)])).await;
+        server
+            .append(batch(&id, [message(Role::User, &text)]))
+            .await;
     }
     let request = pb::ReadRequest {
         source: Some(conversation_source(&id)),

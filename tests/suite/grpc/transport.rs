@@ -65,7 +65,10 @@ async fn reflection_tells_the_api_as_it_is_written() {
             prost::Message::decode(files[0].as_slice()).unwrap();
         let event = file.message_type.iter().find(|m| m.name() == "NewEvent");
         let arms = event.unwrap().field.iter();
-        let arm = arms.clone().find(|f| f.name() == "message_appended").unwrap();
+        let arm = arms
+            .clone()
+            .find(|f| f.name() == "message_appended")
+            .unwrap();
         assert_eq!(arm.type_name(), ".treering.v1.MessageAppended");
     }
     server.stop().done().await;
@@ -90,7 +93,11 @@ async fn health_follows_the_servers_life() {
     let mut watch = health.watch(ask("")).await.unwrap().into_inner();
     assert_eq!(watch.next().await.unwrap().unwrap().status, 1);
     let stopping = server.stop();
-    assert_eq!(watch.next().await.unwrap().unwrap().status, 2, "not serving");
+    assert_eq!(
+        watch.next().await.unwrap().unwrap().status,
+        2,
+        "not serving"
+    );
     let end = watch.next().await.unwrap().unwrap_err();
     assert_eq!(end.code(), Code::Unavailable);
     stopping.done().await;
@@ -107,7 +114,12 @@ async fn a_deadline_ends_a_stream() {
     });
     let metadata = request.metadata_mut();
     metadata.insert("grpc-timeout", "300m".parse().unwrap());
-    let mut items = server.events().subscribe(request).await.unwrap().into_inner();
+    let mut items = server
+        .events()
+        .subscribe(request)
+        .await
+        .unwrap()
+        .into_inner();
     let end = loop {
         match items.message().await {
             Ok(Some(_)) => {}
@@ -120,7 +132,12 @@ async fn a_deadline_ends_a_stream() {
     let mut request = Request::new(futures::stream::pending::<pb::AppendRequest>());
     let metadata = request.metadata_mut();
     metadata.insert("grpc-timeout", "300m".parse().unwrap());
-    let mut answers = server.events().append_stream(request).await.unwrap().into_inner();
+    let mut answers = server
+        .events()
+        .append_stream(request)
+        .await
+        .unwrap()
+        .into_inner();
     let end = tokio::time::timeout(Duration::from_secs(5), answers.message());
     let end = end.await.unwrap().unwrap_err();
     assert_eq!(end.code(), Code::DeadlineExceeded);
@@ -163,7 +180,11 @@ async fn a_pipe_serves_like_a_port() {
     let endpoint = Endpoint::from_static("http://pipe");
     let channel = endpoint.connect_with_connector(connector).await.unwrap();
     let mut client = pb::events_client::EventsClient::new(channel);
-    let response = client.append(batch("", opening())).await.unwrap().into_inner();
+    let response = client
+        .append(batch("", opening()))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(response.events.len(), 5);
     stop.send(()).unwrap();
     let done = tokio::time::timeout(Duration::from_secs(5), serving);

@@ -8,7 +8,7 @@ async fn a_full_disk_refuses_appends_and_nothing_else() {
     // Wherever the system says that the disk is full: appends fail as NoSpace,
     // reads go on, nothing is lost or half there, and appends work again once
     // there is room, without opening the log again.
-    for full in [Full::AtReserve, Full::AtGrowth, Full::AtWrite] {
+    for full in [Full::Reserve, Full::Growth, Full::Write] {
         for room in [0, 100_000, 1_000_000, 5_000_000] {
             let disk = SimulatedDisk::new(room);
             let log = Arc::new(RedbLog::open_with(disk.clone(), small()).unwrap());

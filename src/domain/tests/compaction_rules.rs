@@ -1,0 +1,74 @@
+use super::world::{
+    World, assistant, compact, create_from, first, id, name, request, success, user,
+};
+use crate::domain::{NewEvent, Revision, Rule};
+
+// A compaction that cuts inside a turn would part a call from its result, or a
+// question from its answer.
+#[test]
+fn not_a_turn_boundary() {
+    let mut world = World::new();
+    world.take(vec![user(), assistant(), user(), assistant()]);
+    world.take(vec![request("call", false), success("call"), assistant()]);
+    let inside = |revision| Rule::NotATurnBoundary {
+        branch: name("main"),
+        revision: Revision(revision),
+    };
+    for cut in [2, 4, 5, 6, 7, 99] {
+        assert_eq!(
+            first(world.refusal(vec![compact(cut)])),
+            inside(cut),
+            "{cut}"
+        );
+    }
+    let mut early = world.clone();
+    early.take(vec![compact(3)]);
+    world.take(vec![compact(8)]);
+}
+
+// The message at the stored head ends its turn, unless the batch itself goes on
+// with a call: then a cut between the two, decided later in the same batch, must
+// be refused as it would be in two batches.
+#[test]
+fn a_cut_before_a_call_of_the_same_batch() {
+    let mut world = World::new();
+    world.take(vec![user(), assistant()]);
+    let batch = vec![request("call", false), success("call"), compact(3)];
+    let rejection = world.refusal(batch.clone());
+    let inside = Rule::NotATurnBoundary {
+        branch: name("main"),
+        revision: Revision(3),
+    };
+    assert_eq!((rejection.event_index, rejection.rule), (Some(2), inside));
+    world.clone().take(vec![user(), compact(3)]);
+    world.take(vec![user(), assistant(), compact(5)]);
+}
+
+// A second summary of what was summed up already would bring the old text back
+// into the window.
+#[test]
+fn cut_before_last_cut() {
+    let mut world = World::new();
+    world.take(vec![user(), assistant(), user(), assistant(), compact(5)]);
+    for cut in [3, 5] {
+        let before = Rule::CutBeforeLastCut {
+            cut: Revision(cut),
+            last_cut: Revision(5),
+        };
+        assert_eq!(first(world.refusal(vec![compact(cut)])), before);
+    }
+    world.take(vec![compact(6)]);
+}
+
+// A fork into a new conversation counts its revisions from 1 again. What its
+// parent's last cut was says nothing about its own.
+#[test]
+fn a_cut_counts_in_its_own_conversation() {
+    let mut world = World::new();
+    world.take(vec![user(), assistant(), user(), assistant(), compact(5)]);
+    world.take(vec![create_from(2, 1, 6, true)]);
+    let own = |event: NewEvent| NewEvent::new(id(2), event.body);
+    world.take(vec![own(user()), own(assistant()), own(compact(3))]);
+    let again = world.refusal(vec![own(compact(3))]);
+    assert!(matches!(again.rule, Rule::CutBeforeLastCut { .. }));
+}

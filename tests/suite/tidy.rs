@@ -1,0 +1,163 @@
+//! Rules of the source tree that the compiler does not hold.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What each module may use of this crate, besides itself. The compiler holds
+/// the outer arrows, because adapters are features; this holds the inner ones.
+const MAY_USE: [(&str, &[&str]); 10] = [
+    ("domain", &[]),
+    ("codec", &["domain"]),
+    ("log", &["domain"]),
+    ("views", &["domain"]),
+    ("search", &["domain"]),
+    ("importer", &["domain", "codec"]),
+    ("engine", &["domain", "codec", "log", "views", "search"]),
+    ("server", &["domain", "codec", "engine"]),
+    ("cli", &["domain", "codec", "engine", "server", "importer"]),
+    ("", &[]),
+];
+
+/// Crates that only some modules may name, and which.
+const KEPT_TO: [(&str, &[&str]); 5] = [
+    ("redb::", &["log/redb", "views", "cli/bench"]),
+    ("tantivy::", &["search"]),
+    ("tonic::", &["server", "cli"]),
+    ("bincode::", &["log/codec.rs", "views/codec.rs"]),
+    ("rusqlite::", &["cli/bench"]),
+];
+
+fn source_files(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            source_files(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// Every source file with its path below `src` and its text without comments
+/// and without what only tests use.
+fn sources() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    source_files(&root, &mut files);
+    files
+        .into_iter()
+        .map(|path| {
+            let name = path
+                .strip_prefix(&root)
+                .unwrap()
+                .to_string_lossy()
+                .replace('\\', "/");
+            let text = fs::read_to_string(&path).unwrap();
+            let text = text
+                .split("#[cfg(test)]\nmod tests {")
+                .next()
+                .unwrap_or_default();
+            let code: Vec<_> = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"))
+                .collect();
+            (name, code.join("\n"))
+        })
+        .filter(|(name, _)| !name.contains("tests"))
+        .collect()
+}
+
+/// Names after `crate::`, also those in a braced list.
+fn used_modules(code: &str) -> Vec<String> {
+    let mut used = Vec::new();
+    for rest in code.split("crate::").skip(1) {
+        let Some(list) = rest.strip_prefix('{') else {
+            used.push(
+                rest.chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect(),
+            );
+            continue;
+        };
+        let mut depth = 0;
+        let mut name = String::new();
+        let mut at_start = true;
+        for c in list.chars() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => at_start = true,
+                c if depth == 0 && at_start && (c.is_alphanumeric() || c == '_') => name.push(c),
+                _ => {
+                    if !name.is_empty() {
+                        used.push(std::mem::take(&mut name));
+                        at_start = false;
+                    }
+                }
+            }
+        }
+        if !name.is_empty() {
+            used.push(name);
+        }
+    }
+    used
+}
+
+/// An arrow that points outward ties an inner module to an adapter; it must not
+/// come in unseen.
+#[test]
+fn arrows_point_inward() {
+    let mut wrong = Vec::new();
+    for (name, code) in sources() {
+        let module = name.split(['/', '.']).next().unwrap_or_default();
+        let Some((_, allowed)) = MAY_USE.iter().find(|(known, _)| *known == module) else {
+            assert!(
+                matches!(module, "lib" | "main"),
+                "src/{name} belongs to no known module: add it to the list here"
+            );
+            continue;
+        };
+        for used in used_modules(&code) {
+            let known = MAY_USE.iter().any(|(known, _)| *known == used);
+            if known && used != module && !allowed.contains(&used.as_str()) {
+                wrong.push(format!("src/{name} uses {used}"));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// A storage, index or transport crate that is named outside its adapter makes
+/// that adapter hard to replace.
+#[test]
+fn adapters_keep_their_crates_to_themselves() {
+    let mut wrong = Vec::new();
+    for (name, code) in sources() {
+        for (krate, places) in KEPT_TO {
+            let named = code.match_indices(krate).any(|(at, _)| {
+                let before = code[..at].chars().next_back().unwrap_or(' ');
+                let path = code[..at].ends_with("crate::log::") || code[..at].ends_with("self::");
+                !path && !before.is_alphanumeric() && before != '_' && before != ':'
+            });
+            if named && !places.iter().any(|place| name.starts_with(place)) {
+                wrong.push(format!("src/{name} names {krate}"));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// A file that has grown a second reason to change is hard to find one's way in.
+#[test]
+fn files_stay_short() {
+    const LINES_MAX: usize = 700;
+    let long: Vec<_> = sources()
+        .into_iter()
+        .map(|(name, code)| (code.lines().count(), name))
+        .filter(|(lines, _)| *lines > LINES_MAX)
+        .collect();
+    assert_eq!(long, Vec::new());
+}
