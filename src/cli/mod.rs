@@ -171,10 +171,9 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
         // These need no store of their own; `run` has dealt with them.
-        Command::Serve(_)
-        | Command::Demo(_)
-        | Command::Bench(_)
-        | Command::Completions(_) => Ok(()),
+        Command::Serve(_) | Command::Demo(_) | Command::Bench(_) | Command::Completions(_) => {
+            Ok(())
+        }
     }
 }
 

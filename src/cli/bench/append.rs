@@ -102,19 +102,14 @@ async fn baseline(
 }
 
 /// One writer that waits for each event, beside the same bytes in a plain file.
-async fn lone(
-    setup: &Setup,
-    engine: &Engine,
-    folder: &super::TempFolder,
-) -> Result<Row, CliError> {
+async fn lone(setup: &Setup, engine: &Engine, folder: &super::TempFolder) -> Result<Row, CliError> {
     setup.doing("append: one writer");
     let id = stores::conversations(engine, 1).await?[0];
     let mut file = raw(&folder.path().join("lone"))?;
     let (mut ours, mut files) = (Vec::new(), Vec::new());
     for _ in 0..setup.or_quick(500, 100) {
         files.push(one_raw(&mut file, &setup.payloads).await?);
-        let (done, micros) =
-            timed(stores::append(engine, vec![setup.payloads.event(id)])).await;
+        let (done, micros) = timed(stores::append(engine, vec![setup.payloads.event(id)])).await;
         done?;
         ours.push(micros);
     }
@@ -124,7 +119,11 @@ async fn lone(
         median(&ours),
         Unit::Microseconds,
     )
-    .beside("write + fdatasync", median(&files), median(&ours) / median(&files))
+    .beside(
+        "write + fdatasync",
+        median(&files),
+        median(&ours) / median(&files),
+    )
     .aim(Target::RatioAtMost(4.0))
     .note("one event after the other; ratio of the medians"))
 }

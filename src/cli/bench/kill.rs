@@ -23,7 +23,13 @@ const REST: Duration = Duration::from_secs(5);
 /// When a server does not start or an append fails.
 pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     let small = killed(setup, "kill.small", setup.or_quick(100_000, 20_000), false).await?;
-    let large = killed(setup, "kill.large", setup.or_quick(1_000_000, 100_000), true).await?;
+    let large = killed(
+        setup,
+        "kill.large",
+        setup.or_quick(1_000_000, 100_000),
+        true,
+    )
+    .await?;
     Ok(small.into_iter().chain(large).collect())
 }
 
@@ -43,7 +49,12 @@ async fn killed(
     if memory {
         setup.doing("kill: idle");
         stores::idle(&server, REST).await?;
-        rows.extend(memory_row(&child, "memory.filled", events, "after storing them"));
+        rows.extend(memory_row(
+            &child,
+            "memory.filled",
+            events,
+            "after storing them",
+        ));
     }
     setup.doing("kill: killing");
     // Killed in the middle of appends, not while it idles.
@@ -60,7 +71,12 @@ async fn killed(
         let child = Child::serve(store).await?;
         let server = child.connect().await?;
         stores::idle(&server, REST).await?;
-        rows.extend(memory_row(&child, "memory.opened", events, "after opening them"));
+        rows.extend(memory_row(
+            &child,
+            "memory.opened",
+            events,
+            "after opening them",
+        ));
     }
     Ok(rows)
 }

@@ -39,13 +39,15 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     let events = setup.or_quick(300_000, 50_000);
     let mut filler = Filler::new(&engine);
     for _ in 0..events / EACH {
-        filler
-            .append(setup.payloads.conversation(EACH - 1))
-            .await?;
+        filler.append(setup.payloads.conversation(EACH - 1)).await?;
     }
     filler.settle().await?;
     stores::indexed(&engine).await?;
-    let sqlite = filled_sqlite(&folder.path().join("events.sqlite"), &setup.payloads, events)?;
+    let sqlite = filled_sqlite(
+        &folder.path().join("events.sqlite"),
+        &setup.payloads,
+        events,
+    )?;
     let mut rows = in_process(setup, &engine, &sqlite).await?;
     rows.push(rebuild(setup, &engine).await?);
     engine.close().await;
@@ -55,11 +57,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     Ok(rows)
 }
 
-async fn in_process(
-    setup: &Setup,
-    engine: &Engine,
-    sqlite: &Sqlite,
-) -> Result<Vec<Row>, CliError> {
+async fn in_process(setup: &Setup, engine: &Engine, sqlite: &Sqlite) -> Result<Vec<Row>, CliError> {
     let (mut ours, mut theirs, mut by_conversation) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=setup.rounds() {
         setup.doing("read: in process");
@@ -75,10 +73,15 @@ async fn in_process(
     let sqlite = median(&theirs);
     let note = "1 KiB events, every body in memory; SQLite: the same rows by position";
     Ok(vec![
-        Row::new("read.log", "replay of the log, in process", median(&ours), Unit::PerSecond)
-            .beside("SQLite", sqlite, ratio(&ours, &theirs))
-            .aim(Target::AtLeast(300_000.0))
-            .note(note),
+        Row::new(
+            "read.log",
+            "replay of the log, in process",
+            median(&ours),
+            Unit::PerSecond,
+        )
+        .beside("SQLite", sqlite, ratio(&ours, &theirs))
+        .aim(Target::AtLeast(300_000.0))
+        .note(note),
         Row::new(
             "read.branch",
             "replay of branches, in process",

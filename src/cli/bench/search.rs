@@ -119,19 +119,34 @@ async fn speed(
     let (own, sqlite, ratio) = figure(50.0);
     let (own_99, sqlite_99, ratio_99) = figure(99.0);
     Ok(vec![
-        Row::new("search.p50", format!("{what}, p50"), own, Unit::Milliseconds)
-            .beside("FTS5", sqlite, ratio)
-            .aim(Target::AtMost(1.0))
-            .note(format!(
-                "{} queries of words of random results, any word may match, best {LIMIT}; ours \
+        Row::new(
+            "search.p50",
+            format!("{what}, p50"),
+            own,
+            Unit::Milliseconds,
+        )
+        .beside("FTS5", sqlite, ratio)
+        .aim(Target::AtMost(1.0))
+        .note(format!(
+            "{} queries of words of random results, any word may match, best {LIMIT}; ours \
                  with names and snippets, FTS5 (bm25 order, {} texts, the same) with neither",
-                queries.len(),
-                fts.texts
-            )),
-        Row::new("search.fts5", "FTS5's time over ours, p50", sqlite / own, Unit::Plain)
-            .aim(Target::AtLeast(10.0)),
-        Row::new("search.p99", format!("{what}, p99"), own_99, Unit::Milliseconds)
-            .beside("FTS5", sqlite_99, ratio_99),
+            queries.len(),
+            fts.texts
+        )),
+        Row::new(
+            "search.fts5",
+            "FTS5's time over ours, p50",
+            sqlite / own,
+            Unit::Plain,
+        )
+        .aim(Target::AtLeast(10.0)),
+        Row::new(
+            "search.p99",
+            format!("{what}, p99"),
+            own_99,
+            Unit::Milliseconds,
+        )
+        .beside("FTS5", sqlite_99, ratio_99),
     ])
 }
 
@@ -210,7 +225,11 @@ impl Fts {
 
     /// The best results' ids.
     fn search(&self, query: &Query) -> Result<Vec<i64>, CliError> {
-        let quoted: Vec<_> = query.words.iter().map(|word| format!("\"{word}\"")).collect();
+        let quoted: Vec<_> = query
+            .words
+            .iter()
+            .map(|word| format!("\"{word}\""))
+            .collect();
         let (clause, value): (_, rusqlite::types::Value) = match &query.filter {
             Filter::Tool(tool) => ("doc.tool = ?2", tool.clone().into()),
             Filter::Results => (
@@ -302,11 +321,19 @@ async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, CliError> {
     }
     let row = |id, what, values: &[f64]| Row::new(id, what, median(values), Unit::Milliseconds);
     Ok(vec![
-        row("search.visible", "visible to search after an append", &waited)
-            .aim(Target::AtMost(250.0))
-            .note("from the acknowledgement on, p50, in the same large store"),
-        row("search.at_once", "the same, when the query asks for it", &asked)
-            .note("a query that names the append's position waits for it"),
+        row(
+            "search.visible",
+            "visible to search after an append",
+            &waited,
+        )
+        .aim(Target::AtMost(250.0))
+        .note("from the acknowledgement on, p50, in the same large store"),
+        row(
+            "search.at_once",
+            "the same, when the query asks for it",
+            &asked,
+        )
+        .note("a query that names the append's position waits for it"),
     ])
 }
 

@@ -87,9 +87,7 @@ impl<'a> Filler<'a> {
     /// When one was refused.
     pub async fn settle(&mut self) -> Result<(), CliError> {
         for outcome in self.waiting.drain(..) {
-            outcome
-                .await
-                .map_err(|error| failed("appending", error))?;
+            outcome.await.map_err(|error| failed("appending", error))?;
         }
         Ok(())
     }
