@@ -23,7 +23,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     let folder = setup.folder()?;
     let engine = stores::open(&folder.path().join("store")).await?;
     let mut rows = many(setup, &engine, &folder).await?;
-    rows.push(lone(setup, &engine, &folder).await?);
+    rows.extend(lone(setup, &engine, &folder).await?);
     engine.close().await;
     Ok(rows)
 }
@@ -101,31 +101,51 @@ async fn baseline(
     Ok(done.await?.per_second)
 }
 
-/// One writer that waits for each event, beside the same bytes in a plain file.
-async fn lone(setup: &Setup, engine: &Engine, folder: &super::TempFolder) -> Result<Row, CliError> {
+/// One writer that waits for each event, beside the same bytes in a plain file:
+/// one that grows, as a log does, and one that was written before, so that a
+/// sync has nothing but the data to write.
+async fn lone(
+    setup: &Setup,
+    engine: &Engine,
+    folder: &super::TempFolder,
+) -> Result<Vec<Row>, CliError> {
     setup.doing("append: one writer");
     let id = stores::conversations(engine, 1).await?[0];
-    let mut file = raw(&folder.path().join("lone"))?;
-    let (mut ours, mut files) = (Vec::new(), Vec::new());
+    let mut growing = raw(&folder.path().join("growing"))?;
+    let mut written = written_before(&folder.path().join("written"))?;
+    let (mut ours, mut files, mut overwritten) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..setup.or_quick(500, 100) {
-        files.push(one_raw(&mut file, &setup.payloads).await?);
+        files.push(one_raw(&mut growing, &setup.payloads).await?);
+        overwritten.push(one_raw(&mut written, &setup.payloads).await?);
         let (done, micros) = timed(stores::append(engine, vec![setup.payloads.event(id)])).await;
         done?;
         ours.push(micros);
     }
-    Ok(Row::new(
-        "append.lone",
-        "durable append, in process, one writer",
-        median(&ours),
-        Unit::Microseconds,
-    )
-    .beside(
-        "write + fdatasync",
-        median(&files),
-        median(&ours) / median(&files),
-    )
-    .aim(Target::RatioAtMost(4.0))
-    .note("one event after the other; ratio of the medians"))
+    let row = |id, baseline, files: &[f64]| {
+        let (own, file) = (median(&ours), median(files));
+        let what = "durable append, in process, one writer";
+        Row::new(id, what, own, Unit::Microseconds)
+            .beside(baseline, file, own / file)
+            .aim(Target::RatioAtMost(4.0))
+    };
+    let note = "one event after the other, ratio of the medians; the file grows, so that a sync \
+                writes its size too";
+    Ok(vec![
+        row("append.lone", "append + fdatasync", &files).note(note),
+        row("append.lone_over", "overwrite + fdatasync", &overwritten)
+            .note("the same, over a file whose bytes were all written before"),
+    ])
+}
+
+/// A file with room for all rounds, every block of it written.
+fn written_before(path: &std::path::Path) -> Result<File, CliError> {
+    let make = || {
+        std::fs::write(path, vec![0; 4 << 20])?;
+        let file = File::options().write(true).open(path)?;
+        file.sync_all()?;
+        Ok::<_, std::io::Error>(file)
+    };
+    make().map_err(|error| failed("making the raw file", error))
 }
 
 async fn one_raw(file: &mut File, payloads: &Payloads) -> Result<f64, CliError> {
