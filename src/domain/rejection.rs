@@ -65,7 +65,8 @@ pub enum Rule {
         branch: String,
     },
     #[error(
-        "the head of branch {branch:?} is revision {actual}, not {expected}: read from there and try again"
+        "the head of branch {branch:?} is revision {actual}, not {expected}: read from there and try again",
+        branch = .branch.as_str()
     )]
     RevisionMismatch {
         branch: BranchName,
@@ -74,11 +75,11 @@ pub enum Rule {
     },
     #[error("conversation {conversation} is sealed and takes nothing more; fork it to go on")]
     Sealed { conversation: ConversationId },
-    #[error("branch {branch:?} is archived and takes nothing more; fork it to go on")]
+    #[error("branch {branch:?} is archived and takes nothing more; fork it to go on", branch = .branch.as_str())]
     BranchArchived { branch: BranchName },
-    #[error("branch {branch:?} is the active one: activate another before it is archived")]
+    #[error("branch {branch:?} is the active one: activate another before it is archived", branch = .branch.as_str())]
     ArchivesActiveBranch { branch: BranchName },
-    #[error("the conversation has a branch named {name:?} already")]
+    #[error("the conversation has a branch named {name:?} already", name = .name.as_str())]
     BranchNameTaken { name: BranchName },
     #[error(
         "revision {revision} is not in the history of branch {branch} of conversation {conversation}, so nothing can fork there"
@@ -88,7 +89,7 @@ pub enum Rule {
         branch: BranchId,
         revision: Revision,
     },
-    #[error("no call {call_id:?} is open on branch {branch:?}: {state}")]
+    #[error("no call {call_id:?} is open on branch {branch:?}: {state}", branch = .branch.as_str())]
     CallNotOpen {
         branch: BranchName,
         call_id: String,
@@ -121,7 +122,8 @@ pub enum Rule {
     #[error("revision {revision} is not the last assistant message of the branch")]
     MessageMissing { revision: Revision },
     #[error(
-        "revision {revision} is not the end of a turn of branch {branch:?}, so a compaction cannot cut there"
+        "revision {revision} is not the end of a turn of branch {branch:?}, so a compaction cannot cut there",
+        branch = .branch.as_str()
     )]
     NotATurnBoundary {
         branch: BranchName,
@@ -209,6 +211,42 @@ impl Rule {
                 expected,
                 actual,
             }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages go to people on any wire: a branch must stand there by its name,
+    /// not as a Rust value.
+    #[test]
+    fn branches_are_named_in_messages() {
+        let branch = BranchName::default;
+        let (revision, state) = (Revision(2), "it has ended");
+        for rule in [
+            Rule::RevisionMismatch {
+                branch: branch(),
+                expected: Revision(1),
+                actual: revision,
+            },
+            Rule::BranchArchived { branch: branch() },
+            Rule::ArchivesActiveBranch { branch: branch() },
+            Rule::BranchNameTaken { name: branch() },
+            Rule::CallNotOpen {
+                branch: branch(),
+                call_id: "c".into(),
+                state,
+            },
+            Rule::NotATurnBoundary {
+                branch: branch(),
+                revision,
+            },
+        ] {
+            let text = rule.to_string();
+            assert!(text.contains("\"main\""), "{text}");
+            assert!(!text.contains("BranchName"), "{text}");
         }
     }
 }

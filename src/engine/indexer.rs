@@ -23,6 +23,9 @@ const RECORDS_BYTES_MAX: usize = 4 << 20;
 /// Pause before the index is tried again after a failure.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// Whoever waits for the index is told after so many failures.
+const FAILURES_WHILE_WAITING_MAX: u32 = 3;
+
 /// Pause when the publisher has gone, which is only so while an engine closes.
 const GONE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -44,6 +47,8 @@ pub(super) struct Indexer {
     ended: watch::Sender<bool>,
     /// The index is to be made anew.
     rebuild: std::sync::atomic::AtomicBool,
+    /// Failures since the last success, and what the last one said.
+    failures: watch::Sender<(u32, String)>,
 }
 
 impl Indexer {
@@ -63,6 +68,7 @@ impl Indexer {
             hurry: Notify::new(),
             ended: watch::Sender::new(false),
             rebuild: std::sync::atomic::AtomicBool::new(false),
+            failures: watch::Sender::default(),
         })
     }
 
@@ -79,19 +85,41 @@ impl Indexer {
     }
 
     /// Waits until a search sees everything up to an offset.
+    ///
+    /// # Errors
+    /// [`SearchError::Index`] when indexing keeps failing: the disk is full, or
+    /// the log is damaged.
     pub async fn wait_for(&self, offset: u64) -> Result<(), SearchError> {
         let mut reached = self.reached.subscribe();
+        let mut failures = self.failures.subscribe();
+        let failed = |message: String| Err(SearchError::Index { message });
+        let mut seen = 0;
         while *reached.borrow_and_update() < offset {
             self.hurry.notify_one();
-            let failed = || SearchError::Index {
-                message: "the indexer has stopped".to_owned(),
-            };
             if *self.ended.borrow() {
-                return Err(failed());
+                return failed("the indexer has stopped".to_owned());
             }
-            reached.changed().await.map_err(|_| failed())?;
+            tokio::select! {
+                _ = reached.changed() => {}
+                _ = failures.changed() => {
+                    let (count, message) = failures.borrow_and_update().clone();
+                    seen += u32::from(count > 0);
+                    if seen >= FAILURES_WHILE_WAITING_MAX {
+                        return failed(message);
+                    }
+                }
+                // It may have ended meanwhile.
+                () = tokio::time::sleep(RETRY_PAUSE) => {}
+            }
         }
         Ok(())
+    }
+
+    fn note_failure(&self, message: String) {
+        self.failures.send_modify(|(count, last)| {
+            *count += 1;
+            *last = message;
+        });
     }
 
     /// Asks for an index made anew.
@@ -105,15 +133,26 @@ impl Indexer {
         self.rebuild.load(Ordering::Acquire)
     }
 
-    /// Waits for the task to commit what it has and end.
+    /// Waits for the task to commit what it has and end, and lets the folder go.
     pub async fn close(&self) {
         self.hurry.notify_one();
         let mut ended = self.ended.subscribe();
         while !*ended.borrow_and_update() {
             if ended.changed().await.is_err() {
-                return;
+                break;
             }
         }
+        match SearchIndex::in_memory() {
+            Ok(empty) => self.replace(empty),
+            Err(error) => tracing::warn!(%error, "the search index stays open"),
+        }
+    }
+
+    fn replace(&self, index: SearchIndex) {
+        *self
+            .index
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(index);
     }
 
     fn wipe(&self) -> Result<(), IndexError> {
@@ -166,8 +205,10 @@ pub(super) async fn run(weak: Weak<Inner>) {
             Ok(worked) => worked,
             Err(error) => {
                 tracing::warn!(%error, "indexing failed; it is tried again");
+                indexer.note_failure(error);
                 recover(&indexer).await;
-                false
+                // At once: whoever waits for the index gives no second sign.
+                true
             }
         };
         if closing {
@@ -216,7 +257,9 @@ async fn step(inner: &Arc<Inner>) -> Result<bool, String> {
         let inner = Arc::clone(inner);
         let wiped = tokio::task::spawn_blocking(move || {
             let wiped = inner.indexer.wipe();
-            inner.indexer.rebuild.store(false, Ordering::Release);
+            if wiped.is_ok() {
+                inner.indexer.rebuild.store(false, Ordering::Release);
+            }
             wiped
         });
         wiped.await.map_err(text)?.map_err(text)?;

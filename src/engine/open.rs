@@ -40,6 +40,8 @@ const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
 /// Appends wait while the views are made durable, so that at most one part in
 /// this many of the time goes to it.
 const VIEWS_DURABLE_SHARE: u32 = 25;
+/// How long closing waits for reads that are under way.
+const READS_END_WITHIN: Duration = Duration::from_secs(2);
 
 /// What differs between a store in a folder and one in memory.
 struct Parts {
@@ -185,7 +187,7 @@ impl Engine {
     }
 
     /// Finishes what was accepted, makes views and index durable, and lets the
-    /// folder go. Appends are refused from now on.
+    /// folder go. Appends and reads are refused from now on.
     pub async fn close(&self) {
         if self.inner.closing.swap(true, Ordering::AcqRel) {
             return;
@@ -201,8 +203,21 @@ impl Engine {
             tracing::error!(%error, "the writer did not stop cleanly");
         }
         self.inner.indexer.close().await;
+        self.inner.let_views_go().await;
         if let Err(error) = self.inner.log.close().await {
             tracing::warn!(%error, "the log was not closed cleanly; it is repaired at the next start");
+        }
+    }
+}
+
+impl Inner {
+    /// Closes the views, as soon as the reads that are under way have ended:
+    /// another engine may open the folder while handles of this one are left.
+    async fn let_views_go(&self) {
+        let views = self.views.swap(Arc::new(Views::closed()));
+        let patience = tokio::time::Instant::now() + READS_END_WITHIN;
+        while Arc::strong_count(&views) > 1 && tokio::time::Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }

@@ -52,10 +52,7 @@ impl Prepared {
         let mut bytes = 0;
         for (event_index, event) in command.events.iter().enumerate() {
             check_short_texts(event_index, event)?;
-            let body = match &event.encoded {
-                Some(encoded) => encoded.clone(),
-                None => codec::body::encode(&event.body),
-            };
+            let body = encoded(event_index, event)?;
             within(
                 "an event's body, in bytes,",
                 body.len(),
@@ -129,6 +126,27 @@ fn within(
         });
     }
     Ok(())
+}
+
+/// The bytes of a body. What could not be read back as it is would be damage to
+/// every later reader, so it is refused here.
+fn encoded(event_index: usize, event: &NewEvent) -> Result<Bytes, AppendError> {
+    let invalid = |message| AppendError::Invalid {
+        event_index,
+        message,
+    };
+    let (body, kind) = (&event.body, event.body.kind());
+    let bytes = match &event.encoded {
+        Some(encoded) => encoded.clone(),
+        None => codec::body::encode(body),
+    };
+    match codec::body::decode(kind, &bytes) {
+        Ok(read_back) if read_back == *body => Ok(bytes),
+        Ok(_) => Err(invalid(format!(
+            "{kind}: its bytes, or a hash in it, are not those of its content"
+        ))),
+        Err(fault) => Err(invalid(fault.to_string())),
+    }
 }
 
 fn check_short_texts(event_index: usize, event: &NewEvent) -> Result<(), AppendError> {

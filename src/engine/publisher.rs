@@ -85,6 +85,8 @@ impl EnginePublisher {
     }
 
     fn catch_up(&self, head: u64) -> Result<(), String> {
+        // The file can be opened again only once it is not open any more.
+        self.views.store(Arc::new(Views::closed()));
         let views = Arc::new((self.reopen)().map_err(|error| error.to_string())?);
         self.views.store(Arc::clone(&views));
         let mut folder =

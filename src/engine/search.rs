@@ -29,6 +29,8 @@ impl Engine {
     /// index or a name in the filters is not there.
     pub async fn search(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
         let inner = &self.inner;
+        // An index that was let go is empty, and would find nothing.
+        inner.views.load().reached().map_err(ReadError::from)?;
         if let Some(position) = request.at_least {
             let head = inner.published.load(std::sync::atomic::Ordering::Acquire);
             if position.offset > head {

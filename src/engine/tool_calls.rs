@@ -118,11 +118,9 @@ impl Engine {
         loop {
             news.borrow_and_update();
             let state = inner.branch(namespace, id, branch)?;
-            let waits = state
-                .open_calls
-                .get(call_id)
-                .is_some_and(|open| open.approval == ApprovalStatus::Pending);
-            if !waits {
+            let open = state.open_calls.get(call_id);
+            if open.is_none_or(|open| open.approval != ApprovalStatus::Pending) {
+                // Read from the events: the state does not hold who decided.
                 return Ok((self.last_call(namespace, id, &state, call_id).await?, true));
             }
             let changed = tokio::time::timeout_at(deadline, news.changed()).await;
@@ -282,7 +280,7 @@ impl Inner {
         }
     }
 
-    /// An open call, from the branch's state and the call's request.
+    /// A call that waits for a decision, from the branch's state and its request.
     async fn open_call(&self, state: &BranchState, call_id: &str) -> Result<ToolCall, ReadError> {
         let missing = || call_not_found(state, call_id, "that is open");
         let open = state.open_calls.get(call_id).ok_or_else(missing)?;

@@ -111,8 +111,9 @@ impl Check {
         let log_is_whole = self.check_log(head, deep).await;
         if log_is_whole {
             self.check_heads(head).await?;
-            if deep {
-                self.check_views().await?;
+            if deep && let Err(error) = self.check_views().await {
+                let message = format!("they cannot be compared with a rebuild: {error}");
+                self.fault("views", None, message).await;
             }
         }
         self.check_index(deep && log_is_whole, head).await

@@ -28,8 +28,8 @@ pub enum ViewsError {
     /// The disk, or its quota, is full.
     #[error("there is no room for the views: free some and try again")]
     NoSpace,
-    /// An earlier failure closed the store: open it again.
-    #[error("the views were closed by an earlier failure: open them again")]
+    /// They were closed, or an earlier failure closed them: open them again.
+    #[error("the views are closed: open them again")]
     Closed,
     /// The delta starts at or before what was applied already.
     #[error("the views have reached offset {reached}; a delta from {first} to {last} comes again")]

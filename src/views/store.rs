@@ -44,7 +44,8 @@ pub struct Views {
 }
 
 struct Inner {
-    db: Database,
+    /// None: nothing is open.
+    db: Option<Database>,
     /// None: in memory.
     path: Option<PathBuf>,
     durable: AtomicU64,
@@ -90,6 +91,23 @@ impl Views {
         Self::prepare(db, None)
     }
 
+    /// Views that answer everything with [`ViewsError::Closed`]. They take the
+    /// place of others whose file is to be let go.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                db: None,
+                path: None,
+                durable: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    fn db(&self) -> Result<&Database, ViewsError> {
+        self.inner.db.as_ref().ok_or(ViewsError::Closed)
+    }
+
     /// Deletes the file, if it is there. No [`Views`] may have it open.
     ///
     /// # Errors
@@ -119,7 +137,11 @@ impl Views {
         let durable = AtomicU64::new(reader.reached()?);
         drop(reader);
         Ok(Self {
-            inner: Arc::new(Inner { db, path, durable }),
+            inner: Arc::new(Inner {
+                db: Some(db),
+                path,
+                durable,
+            }),
         })
     }
 
@@ -145,7 +167,7 @@ impl Views {
     /// store is closed, and must be opened again.
     pub fn make_durable(&self) -> Result<u64, ViewsError> {
         contained(|| {
-            let mut txn = self.inner.db.begin_write()?;
+            let mut txn = self.db()?.begin_write()?;
             let reached = reached_in(&txn.open_table(META)?)?;
             if reached == self.durable() {
                 txn.abort()?;
@@ -172,7 +194,7 @@ impl Views {
         work: impl FnOnce(&Reader) -> Result<T, ViewsError>,
     ) -> Result<T, ViewsError> {
         contained(|| {
-            let txn = self.inner.db.begin_read()?;
+            let txn = self.db()?.begin_read()?;
             work(&Reader { txn })
         })
     }
@@ -183,7 +205,7 @@ impl Views {
         work: impl FnOnce(&WriteTransaction) -> Result<(), ViewsError>,
     ) -> Result<(), ViewsError> {
         contained(|| {
-            let mut txn = self.inner.db.begin_write()?;
+            let mut txn = self.db()?.begin_write()?;
             txn.set_durability(Durability::None)?;
             work(&txn)?;
             Ok(txn.commit()?)

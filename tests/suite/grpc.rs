@@ -3,7 +3,7 @@
 
 mod appends;
 mod conversations;
-mod harness;
+pub mod harness;
 mod hostile;
 mod namespaces;
 mod reads;

@@ -1,4 +1,13 @@
+mod child;
+mod crash;
+mod damage;
+mod disk;
 mod engine;
-#[cfg(feature = "server")]
 mod grpc;
+mod hostile;
+mod model;
+mod processes;
+mod random;
+mod real_data;
+mod store;
 mod tidy;

@@ -1,0 +1,131 @@
+//! Forks a conversation before an answer, gives another one, replays both, and
+//! runs an agent again on its recorded tool results instead of its tools.
+//!
+//! ```text
+//! cargo run --example fork_and_replay
+//! ```
+
+use std::{error::Error, fs};
+
+use treering::{
+    codec::{body, json},
+    domain::*,
+    engine::*,
+};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let engine = Engine::in_memory(Limits::default()).await?;
+    let namespace = Namespace::default();
+    let id = ConversationId::generate();
+
+    // The agent reads a file: the tool is really run, its result kept whole.
+    let arguments = json::check(br#"{"path": "Cargo.toml"}"#)?;
+    let manifest = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))?;
+    let events = vec![
+        EventBody::ConversationCreated(ConversationCreated::default()),
+        message(Role::User, "What does this project depend on?"),
+        EventBody::ToolCallRequested(ToolCallRequested {
+            call_id: "call_1".into(),
+            tool: "read_file".into(),
+            // An approval, where one is needed, is bound to this hash.
+            arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+            arguments: arguments.clone(),
+            message_revision: None,
+            needs_approval: false,
+        }),
+        EventBody::ToolResultRecorded(ToolResultRecorded::text("call_1", manifest)),
+        message(Role::Assistant, "On tantivy and redb, above all."),
+    ];
+    append(&engine, id, None, events).await?;
+
+    // A branch is a parent and a number: revisions 1 to 4 are shared, not copied.
+    let forked = engine
+        .fork(ForkCommand {
+            namespace: namespace.clone(),
+            conversation: id,
+            branch: None,
+            at: Some(Revision(4)),
+            name: "longer".into(),
+            system_prompt: "Answer at length.".into(),
+            into: None,
+            activate: false,
+            idempotency_key: None,
+            actor: "example".into(),
+        })
+        .await?;
+    let longer = forked.branch.name.clone();
+
+    // On the new branch the tool need not run: its result is known.
+    let recorded = engine
+        .recorded(&namespace, id, Some(&longer), "read_file", &arguments, 0)
+        .await?;
+    let (_, result) = recorded.ok_or("the result was recorded before the fork")?;
+    let crates = result
+        .text
+        .lines()
+        .filter(|line| line.contains("optional = true"));
+    let answer = format!("{} of its crates are optional.", crates.count());
+    append(
+        &engine,
+        id,
+        Some(&longer),
+        vec![message(Role::Assistant, &answer)],
+    )
+    .await?;
+
+    for branch in [BranchName::default(), longer] {
+        println!("{branch}:");
+        let source = Source::Branch {
+            conversation: id,
+            branch: Some(branch),
+        };
+        for named in engine
+            .read_all(ReadQuery::all(namespace.clone(), source))
+            .await?
+        {
+            println!("  {}", line(&named)?);
+        }
+    }
+    engine.close().await;
+    Ok(())
+}
+
+fn message(role: Role, text: &str) -> EventBody {
+    EventBody::MessageAppended(MessageAppended::text(role, text))
+}
+
+async fn append(
+    engine: &Engine,
+    id: ConversationId,
+    branch: Option<&BranchName>,
+    bodies: Vec<EventBody>,
+) -> Result<AppendOutcome, AppendError> {
+    let events = bodies.into_iter().map(|body| NewEvent {
+        branch: branch.cloned(),
+        ..NewEvent::new(id, body)
+    });
+    let command = AppendCommand::new(Namespace::default(), events.collect());
+    engine.append(command).await
+}
+
+/// An event in one line.
+fn line(named: &NamedEvent) -> Result<String, Box<dyn Error>> {
+    let header = &named.event.header;
+    let kind = header.kind().ok_or("an event of a newer version")?;
+    let what = match body::decode(kind, &named.event.body)? {
+        EventBody::MessageAppended(message) => {
+            let text: String = message.parts.iter().filter_map(ContentPart::text).collect();
+            format!("{}: {text}", message.role.as_str())
+        }
+        EventBody::ToolCallRequested(call) => {
+            format!("{} {}", call.tool, call.arguments.as_str())
+        }
+        EventBody::ToolResultRecorded(result) => {
+            let text = result.parts.iter().filter_map(ContentPart::text);
+            format!("  gave {} bytes", text.map(str::len).sum::<usize>())
+        }
+        _ => kind.to_string(),
+    };
+    Ok(format!("{:>2} {what}", header.revision))
+}

@@ -1,0 +1,81 @@
+//! Records files that a tool read, and finds a phrase in them by byte range.
+//!
+//! ```text
+//! cargo run --example search_tool_results
+//! cargo run --example search_tool_results -- "fsync OR commit"
+//! ```
+
+use std::{env, error::Error, fs, path::Path};
+
+use treering::{codec::json, domain::*, engine::*};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let query = env::args().nth(1);
+    let query = query.unwrap_or_else(|| "\"idempotency key\"".to_owned());
+    let engine = Engine::in_memory(Limits::default()).await?;
+    let namespace = Namespace::default();
+    let id = ConversationId::generate();
+
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let mut events = vec![NewEvent::new(id, created)];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto/treering/v1");
+    let mut files: Vec<_> = fs::read_dir(&folder)?.collect::<Result<_, _>>()?;
+    files.sort_by_key(fs::DirEntry::file_name);
+    for (number, file) in files.iter().enumerate() {
+        let call_id = format!("call_{number}");
+        let name = file.file_name().to_string_lossy().into_owned();
+        let text = fs::read_to_string(file.path())?;
+        let [asked, answered] = read_file(&call_id, &name, text)?;
+        events.extend([NewEvent::new(id, asked), NewEvent::new(id, answered)]);
+    }
+    let appended = engine
+        .append(AppendCommand::new(namespace.clone(), events))
+        .await?;
+
+    // Indexing goes on beside the appends: `at_least` waits for one's own.
+    let answer = engine
+        .search(SearchRequest {
+            tools: vec!["read_file".into()],
+            at_least: appended.events.last().map(|event| event.position),
+            ..SearchRequest::new(namespace.clone(), &query, 3)
+        })
+        .await?;
+    println!("{query}: {} passages", answer.total);
+    for hit in &answer.hits {
+        println!(
+            "\n{} {} (revision {}), from line {}, bytes {}..{}, score {:.2}",
+            hit.tool, hit.call_id, hit.revision, hit.line, hit.byte_start, hit.byte_end, hit.score
+        );
+        println!("{}", hit.snippet);
+        // The passage itself, from the recorded result.
+        let which = WhichResult::Revision(hit.revision);
+        let result = engine.result(&namespace, id, None, which).await?;
+        let passage = usize::try_from(hit.byte_start)?..usize::try_from(hit.byte_end)?;
+        let passage = result
+            .text
+            .get(passage)
+            .ok_or("a passage is part of its result")?;
+        println!("… in a passage of {} lines", passage.lines().count());
+    }
+    engine.close().await;
+    Ok(())
+}
+
+/// A call of a tool that reads a file, and what it returned.
+fn read_file(call_id: &str, name: &str, text: String) -> Result<[EventBody; 2], Box<dyn Error>> {
+    let arguments = json::check(serde_json::json!({ "path": name }).to_string().as_bytes())?;
+    let asked = ToolCallRequested {
+        call_id: call_id.into(),
+        tool: "read_file".into(),
+        arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+        arguments,
+        message_revision: None,
+        needs_approval: false,
+    };
+    let answered = ToolResultRecorded::text(call_id, text);
+    Ok([
+        EventBody::ToolCallRequested(asked),
+        EventBody::ToolResultRecorded(answered),
+    ])
+}

@@ -1,0 +1,77 @@
+//! The built `treering` as a process of its own.
+
+use std::{
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// No start takes so long, and no end: beyond it something hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+fn treering() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_treering"));
+    command
+        .env_remove("TREERING_DATA")
+        .env_remove("TREERING_SERVER")
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+/// Runs a command to its end.
+pub async fn run(arguments: &[&str]) -> Output {
+    let output = treering().args(arguments).output();
+    timeout(PATIENCE, output).await.expect("it hangs").unwrap()
+}
+
+/// Starts a server and does not wait until it serves.
+pub fn start_server(dir: &Path) -> Child {
+    treering()
+        .arg("serve")
+        .arg("--data")
+        .arg(dir)
+        .args(["--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// A process that serves a folder.
+pub struct Server {
+    process: Child,
+    pub url: String,
+}
+
+impl Server {
+    /// Starts one, and waits until it serves.
+    pub async fn start(dir: &Path) -> Self {
+        let mut process = start_server(dir);
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let first = timeout(PATIENCE, lines.next_line())
+            .await
+            .expect("it hangs");
+        let first = first.unwrap().expect("a server says where it serves");
+        let (_, url) = first.rsplit_once(" at ").expect("an address");
+        let url = url.to_owned();
+        // It goes on writing, and must not find the pipe closed.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Self { process, url }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id().unwrap()
+    }
+
+    /// SIGKILL: nothing of it runs any more.
+    pub async fn kill(mut self) {
+        self.process.kill().await.unwrap();
+    }
+}

@@ -1,0 +1,251 @@
+//! Disks that are full, and folders that may not be written. A small tmpfs is
+//! mounted for it, by the test itself or, where it may not, in a user namespace
+//! of its own.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use tokio::time::timeout;
+use treering::{domain::*, engine::*};
+
+use super::{child, random::Random, store};
+
+/// Set in the process that runs inside of a namespace of its own.
+const INSIDE: &str = "TREERING_TEST_MOUNTS";
+/// Room on the small disk, in MiB.
+const DISK_MIB: u64 = 64;
+
+/// A small disk, unmounted when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let size = format!("size={DISK_MIB}m");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(dir.path())
+            .output();
+        let mounted = mounted.is_ok_and(|output| output.status.success());
+        mounted.then_some(Self(dir))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn remount(&self, options: &str) -> bool {
+        let status = Command::new("mount")
+            .args(["-o", &format!("remount,{options}")])
+            .arg(self.path())
+            .status();
+        status.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _gone = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+/// A small disk; else the test runs again where it may mount one, or is skipped.
+fn small_disk(test: &str) -> Option<SmallDisk> {
+    if let Some(disk) = SmallDisk::mount() {
+        return Some(disk);
+    }
+    if std::env::var_os(INSIDE).is_none() {
+        let output = Command::new("unshare")
+            .arg("-rm")
+            .arg(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(INSIDE, "1")
+            .output();
+        if let Ok(output) = output {
+            let said = String::from_utf8_lossy(&output.stdout);
+            if said.contains("running 1 test") {
+                assert!(output.status.success(), "{said}");
+                return None;
+            }
+        }
+    }
+    println!("SKIPPED {test}: no tmpfs can be mounted here, neither as root nor with unshare -rm");
+    None
+}
+
+/// Fills the disk with batches until one is refused; returns what was taken.
+async fn fill(engine: &Engine, id: ConversationId, bytes: usize) -> (u64, AppendError) {
+    let mut random = Random(bytes as u64);
+    for taken in 0.. {
+        let event = store::message(id, &random.text(bytes));
+        let appended = store::append(engine, vec![event]);
+        match timeout(child::PATIENCE, appended).await.expect("it hangs") {
+            Ok(_) => {}
+            Err(error) => return (taken, error),
+        }
+    }
+    unreachable!("the disk has no end")
+}
+
+/// What does not depend on room: everything is there, by read and by search.
+async fn assert_readable(engine: &Engine, id: ConversationId, events: u64) {
+    let source = Source::Conversation(id);
+    let read = engine.read_all(ReadQuery::all(store::ns(), source));
+    let read = timeout(child::PATIENCE, read).await.expect("a read hangs");
+    assert_eq!(read.unwrap().len() as u64, events);
+    let state = engine.conversation(&store::ns(), id, None, None).await;
+    assert_eq!(state.unwrap().summary.head, Revision(events));
+    let search = engine.search(SearchRequest::new(store::ns(), "hello", 5));
+    let found = timeout(child::PATIENCE, search)
+        .await
+        .expect("a search hangs");
+    assert_eq!(found.unwrap().hits.len(), 1);
+}
+
+// The disk fills up while events come, first large ones, then small ones into what
+// is left. Appends must say so, reads and searches go on, and once there is room
+// the same engine must take appends again and be sound.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_appends_and_nothing_else() {
+    let Some(disk) = small_disk("suite::disk::a_full_disk_refuses_appends_and_nothing_else") else {
+        return;
+    };
+    // What is deleted later to make room.
+    std::fs::write(disk.path().join("ballast"), vec![1; 40 << 20]).unwrap();
+    let data = disk.path().join("data");
+    let engine = store::open(&data).await;
+    let id = store::conversation(&engine).await;
+    let request = SearchRequest {
+        at_least: Some(engine.head()),
+        ..SearchRequest::new(store::ns(), "hello", 5)
+    };
+    assert_eq!(engine.search(request).await.unwrap().hits.len(), 1);
+
+    let mut events = 2;
+    for bytes in [30_000, 200_000, 300] {
+        let (taken, error) = fill(&engine, id, bytes).await;
+        println!("{taken} messages of {bytes} bytes were taken");
+        events += taken;
+        assert!(matches!(error, AppendError::NoSpace), "{error:?}");
+        assert_readable(&engine, id, events).await;
+    }
+    assert!(events > 50, "only {events} events were taken");
+    // Views and index want to be written, too, and find no room.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_readable(&engine, id, events).await;
+
+    std::fs::remove_file(disk.path().join("ballast")).unwrap();
+    let again = store::append(&engine, vec![store::message(id, "room again")]);
+    timeout(child::PATIENCE, again)
+        .await
+        .expect("it hangs")
+        .unwrap();
+    events += 1;
+    assert_readable(&engine, id, events).await;
+    let verified = timeout(child::PATIENCE, store::faults(&engine)).await;
+    assert_eq!(verified.expect("a verification hangs"), []);
+    engine.close().await;
+    drop(engine);
+
+    let engine = store::open(&data).await;
+    assert_readable(&engine, id, events).await;
+    store::assert_sound(&engine).await;
+    engine.close().await;
+}
+
+// A store is opened on a disk that has no room left: reads must work, and appends
+// say what is wrong until there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_opens_on_a_full_disk() {
+    let Some(disk) = small_disk("suite::disk::a_store_opens_on_a_full_disk") else {
+        return;
+    };
+    let data = disk.path().join("data");
+    let engine = store::open(&data).await;
+    let id = store::conversation(&engine).await;
+    for _ in 0..20 {
+        let text = Random(3).text(20_000);
+        let events = vec![store::message(id, &text)];
+        store::append(&engine, events).await.unwrap();
+    }
+    engine.close().await;
+    drop(engine);
+    fill_file(&disk.path().join("ballast"));
+
+    let engine = Engine::open(OpenOptions::new(&data)).await.unwrap();
+    assert_readable(&engine, id, 22).await;
+    let (taken, error) = fill(&engine, id, 20_000).await;
+    assert!(matches!(error, AppendError::NoSpace), "{error:?}");
+    assert_readable(&engine, id, 22 + taken).await;
+    std::fs::remove_file(disk.path().join("ballast")).unwrap();
+    let again = store::append(&engine, vec![store::message(id, "room again")]);
+    timeout(child::PATIENCE, again)
+        .await
+        .expect("it hangs")
+        .unwrap();
+    store::assert_sound(&engine).await;
+    engine.close().await;
+}
+
+/// Takes all the room that is left.
+fn fill_file(path: &Path) {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path).unwrap();
+    for piece in [vec![1; 64 << 10], vec![1; 512]] {
+        while file.write_all(&piece).is_ok() {}
+    }
+}
+
+// Over gRPC a full disk is RESOURCE_EXHAUSTED, with a reason for programs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_over_grpc() {
+    use super::grpc::harness::{TestServer, batch, message, reason};
+    let Some(disk) = small_disk("suite::disk::a_full_disk_over_grpc") else {
+        return;
+    };
+    let ballast = disk.path().join("ballast");
+    std::fs::write(&ballast, vec![1; 40 << 20]).unwrap();
+    let server = TestServer::start(&disk.path().join("data")).await;
+    let id = server.conversation().await;
+    let mut random = Random(1);
+    let status = loop {
+        let request = batch(&id, [message(Role::User, &random.text(100_000))]);
+        if let Err(status) = server.events().append(request).await {
+            break status;
+        }
+    };
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status:?}");
+    assert_eq!(reason(&status), "NO_SPACE");
+    assert!(server.read_all(&id).await.len() > 5);
+    std::fs::remove_file(ballast).unwrap();
+    let request = batch(&id, [message(Role::User, "room again")]);
+    server.append(request).await;
+    server.stop().done().await;
+}
+
+// A disk that is mounted read-only, before the store is opened and while it is
+// open: the error must name the cause; a read-only store is no damage.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_disk_is_named() {
+    let Some(disk) = small_disk("suite::disk::a_read_only_disk_is_named") else {
+        return;
+    };
+    let data = disk.path().join("data");
+    let engine = store::open(&data).await;
+    let id = store::conversation(&engine).await;
+    engine.close().await;
+    drop(engine);
+    assert!(
+        disk.remount("ro"),
+        "a disk without open files can be made read-only"
+    );
+    let error = Engine::open(OpenOptions::new(&data)).await.err().unwrap();
+    assert!(matches!(error, OpenError::ReadOnly { .. }), "{error:?}");
+    let output = child::run(&["ls", "--data", data.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(5));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot be written"), "{said}");
+    assert!(disk.remount("rw"));
+    let engine = store::open(&data).await;
+    assert_readable(&engine, id, 2).await;
+    engine.close().await;
+}
