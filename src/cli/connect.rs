@@ -164,7 +164,9 @@ impl Connection {
             .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
-    fn transport(&self) -> Transport {
+    /// The connection itself, for services that are not among these.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
         InterceptedService::new(self.channel.clone(), self.tag.clone())
     }
 }

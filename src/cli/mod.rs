@@ -9,6 +9,7 @@ mod admin;
 mod annotate;
 mod approve;
 mod args;
+mod bench;
 mod connect;
 pub mod demo;
 mod diff;
@@ -74,6 +75,7 @@ enum Command {
     Verify(admin::VerifyArgs),
     Rebuild(admin::RebuildArgs),
     Stats(admin::StatsArgs),
+    Bench(bench::BenchArgs),
     Completions(CompletionsArgs),
 }
 
@@ -135,6 +137,7 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
     match cli.command {
         Command::Serve(args) => serve::run(&args, &cli.common, out).await,
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
+        Command::Bench(args) => bench::run(args, &cli.common, out).await,
         Command::Completions(args) => completions(&args, out),
         command => {
             let store = Connection::open(&cli.common).await?;
@@ -168,7 +171,9 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
         // These need no store of their own; `run` has dealt with them.
-        Command::Serve(_) | Command::Demo(_) | Command::Completions(_) => Ok(()),
+        Command::Serve(_) | Command::Demo(_) | Command::Bench(_) | Command::Completions(_) => {
+            Ok(())
+        }
     }
 }
 
@@ -232,6 +237,7 @@ mod tests {
             "treering annotate C --score 0.5",
             "treering replay C --speed 2 --until 9 --as-of 12",
             "treering diff C main other",
+            "treering bench --json --quick --only append,grpc --dir D --trajectories T",
         ] {
             assert!(
                 Cli::try_parse_from(line.split(' ')).is_ok(),

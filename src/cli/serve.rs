@@ -123,6 +123,17 @@ pub async fn bind_or_any(addr: SocketAddr) -> Result<(TcpListener, bool), CliErr
     }
 }
 
+/// Listens on any free port of this machine.
+///
+/// # Errors
+/// [`CliError::Listen`].
+pub async fn listen_any() -> Result<TcpListener, CliError> {
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    TcpListener::bind(addr)
+        .await
+        .map_err(|cause| CliError::Listen { addr, cause })
+}
+
 /// Returns when the process is asked to stop.
 pub async fn stop_signal() {
     let interrupt = tokio::signal::ctrl_c();

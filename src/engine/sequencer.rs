@@ -272,9 +272,13 @@ impl EngineSequencer {
         }
         for (id, draft) in decided.drafts {
             self.staged_conversations.insert(id);
-            let state = self.cache.take(id);
-            let state = self.staged.absorb(state, draft);
-            self.cache.put(state);
+            match self.cache.take(id) {
+                Some(state) => {
+                    let state = self.staged.absorb(Some(state), draft);
+                    self.cache.put_back(state);
+                }
+                None => self.cache.put(self.staged.absorb(None, draft)),
+            }
         }
     }
 }

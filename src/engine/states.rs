@@ -138,19 +138,25 @@ impl StateCache {
         Ok(())
     }
 
-    /// Takes a state out, to change it.
+    /// Takes a state out, to change it and put it back.
     pub fn take(&mut self, id: ConversationId) -> Option<ConversationState> {
         let cached = self.states.remove(&id)?;
         self.bytes -= cached.bytes;
         Some(cached.state)
     }
 
-    /// Puts a state in.
+    /// Puts a state in that was not here.
     pub fn put(&mut self, state: ConversationState) {
+        self.hot.insert(state.row.id, &state.row.namespace);
+        self.put_back(state);
+    }
+
+    /// Puts a state in that was taken: callers know already that it is at hand,
+    /// and are not kept waiting for the lock on that.
+    pub fn put_back(&mut self, state: ConversationState) {
         self.clock += 1;
         let bytes = state.estimated_bytes();
         self.bytes += bytes;
-        self.hot.insert(state.row.id, &state.row.namespace);
         let cached = Cached {
             bytes,
             used: self.clock,

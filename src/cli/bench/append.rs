@@ -1,0 +1,158 @@
+//! Durable appends in this process.
+
+use std::{fs::File, sync::Arc};
+
+use super::{
+    Setup, failed,
+    group::{Group, Job, append_raw, raw},
+    payload::{BODY_BYTES, Payloads},
+    rounds::{closed_loop, median, ratio, timed},
+    row::{Row, Target, Unit},
+    stores,
+};
+use crate::{cli::error::CliError, domain::ConversationId, engine::Engine};
+
+/// Writers at once, each with a conversation of its own.
+const WRITERS: usize = 256;
+
+/// Measures these rows.
+///
+/// # Errors
+/// When an append fails.
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+    let folder = setup.folder()?;
+    let engine = stores::open(&folder.path().join("store")).await?;
+    let mut rows = many(setup, &engine, &folder).await?;
+    rows.extend(lone(setup, &engine, &folder).await?);
+    engine.close().await;
+    Ok(rows)
+}
+
+async fn many(
+    setup: &Setup,
+    engine: &Engine,
+    folder: &super::TempFolder,
+) -> Result<Vec<Row>, CliError> {
+    let ids: Arc<[ConversationId]> = stores::conversations(engine, WRITERS).await?.into();
+    let file = Group::raw_file(&folder.path().join("raw"))?;
+    let sqlite = Group::sqlite(&folder.path().join("events.sqlite"))?;
+    let (mut ours, mut files, mut sqlites) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=setup.rounds() {
+        setup.doing("append: 256 writers");
+        let plain = |group: &Group| baseline(setup, group.clone(), Arc::clone(&ids));
+        let raw = plain(&file).await?;
+        let own = ours_256(setup, engine, Arc::clone(&ids)).await?;
+        let sql = plain(&sqlite).await?;
+        // The first round makes files and caches.
+        if round > 0 {
+            files.push(raw);
+            ours.push(own);
+            sqlites.push(sql);
+        }
+    }
+    let what = "durable append, in process, 256 writers";
+    let row = |id| Row::new(id, what, median(&ours), Unit::PerSecond);
+    Ok(vec![
+        row("append.raw")
+            .beside("raw file", median(&files), ratio(&ours, &files))
+            .aim(Target::RatioAtLeast(0.4))
+            .note(
+                "1 KiB incompressible events, one an append, each writer its own conversation; \
+                 the file: the same bodies, one write and one fdatasync a group",
+            ),
+        row("append.sqlite")
+            .beside("SQLite", median(&sqlites), ratio(&ours, &sqlites))
+            .aim(Target::RatioAtLeast(2.0))
+            .note(
+                "SQLite: WAL, synchronous=FULL, one transaction a group, the same columns, an \
+                 index on (conversation, revision)",
+            ),
+    ])
+}
+
+async fn ours_256(
+    setup: &Setup,
+    engine: &Engine,
+    ids: Arc<[ConversationId]>,
+) -> Result<f64, CliError> {
+    let (engine, payloads) = (engine.clone(), setup.payloads.clone());
+    let done = closed_loop(ids.len(), setup.round_time(), move |writer| {
+        let (engine, event) = (engine.clone(), payloads.event(ids[writer]));
+        async move { stores::append(&engine, vec![event]).await.map(drop) }
+    });
+    Ok(done.await?.per_second)
+}
+
+async fn baseline(
+    setup: &Setup,
+    group: Group,
+    ids: Arc<[ConversationId]>,
+) -> Result<f64, CliError> {
+    let payloads = setup.payloads.clone();
+    let done = closed_loop(ids.len(), setup.round_time(), move |writer| {
+        let job = Job {
+            conversation: ids[writer].0,
+            revision: 1,
+            body: payloads.bytes(),
+        };
+        let group = group.clone();
+        async move { group.append(job).await }
+    });
+    Ok(done.await?.per_second)
+}
+
+/// One writer that waits for each event, beside the same bytes in a plain file:
+/// one that grows, as a log does, and one that was written before, so that a
+/// sync has nothing but the data to write.
+async fn lone(
+    setup: &Setup,
+    engine: &Engine,
+    folder: &super::TempFolder,
+) -> Result<Vec<Row>, CliError> {
+    setup.doing("append: one writer");
+    let id = stores::conversations(engine, 1).await?[0];
+    let mut growing = raw(&folder.path().join("growing"))?;
+    let mut written = written_before(&folder.path().join("written"))?;
+    let (mut ours, mut files, mut overwritten) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..setup.or_quick(500, 100) {
+        files.push(one_raw(&mut growing, &setup.payloads).await?);
+        overwritten.push(one_raw(&mut written, &setup.payloads).await?);
+        let (done, micros) = timed(stores::append(engine, vec![setup.payloads.event(id)])).await;
+        done?;
+        ours.push(micros);
+    }
+    let row = |id, baseline, files: &[f64]| {
+        let (own, file) = (median(&ours), median(files));
+        let what = "durable append, in process, one writer";
+        Row::new(id, what, own, Unit::Microseconds)
+            .beside(baseline, file, own / file)
+            .aim(Target::RatioAtMost(4.0))
+    };
+    let note = "one event after the other, ratio of the medians; the file grows, so that a sync \
+                writes its size too";
+    Ok(vec![
+        row("append.lone", "append + fdatasync", &files).note(note),
+        row("append.lone_over", "overwrite + fdatasync", &overwritten)
+            .note("the same, over a file whose bytes were all written before"),
+    ])
+}
+
+/// A file with room for all rounds, every block of it written.
+fn written_before(path: &std::path::Path) -> Result<File, CliError> {
+    let make = || {
+        std::fs::write(path, vec![0; 4 << 20])?;
+        let file = File::options().write(true).open(path)?;
+        file.sync_all()?;
+        Ok::<_, std::io::Error>(file)
+    };
+    make().map_err(|error| failed("making the raw file", error))
+}
+
+async fn one_raw(file: &mut File, payloads: &Payloads) -> Result<f64, CliError> {
+    let bytes = payloads.bytes();
+    debug_assert_eq!(bytes.len(), BODY_BYTES);
+    // On a thread of its own runtime's blocking pool the hop would be measured.
+    let (done, micros) = timed(async { append_raw(file, &bytes) }).await;
+    done.map_err(|error| failed("the raw file", error))?;
+    Ok(micros)
+}

@@ -1,0 +1,127 @@
+//! Servers in processes of their own: to be measured from outside, and killed.
+
+use std::{env, fs, path::Path, process::Stdio};
+
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    process::{ChildStdout, Command},
+};
+
+use super::failed;
+use crate::cli::{connect::Connection, error::CliError};
+
+/// Clock ticks of `/proc` in a second, on every platform of ours.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// A server. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Child {
+    process: tokio::process::Child,
+    /// Kept open: a server that cannot print would end.
+    _said: Lines<BufReader<ChildStdout>>,
+    /// Where it is.
+    pub url: String,
+}
+
+impl Child {
+    /// Serves the store in a folder.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn serve(data: &Path) -> Result<Self, CliError> {
+        let mut command = this_program()?;
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+        command.arg(data);
+        Self::start(command).await
+    }
+
+    /// Serves the empty call.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn empty() -> Result<Self, CliError> {
+        let mut command = this_program()?;
+        command.args(["bench", "--serve-empty"]);
+        Self::start(command).await
+    }
+
+    async fn start(mut command: Command) -> Result<Self, CliError> {
+        let refused = |error: &dyn std::fmt::Display| failed("starting a server", error);
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| refused(&error))?;
+        let stdout = process
+            .stdout
+            .take()
+            .ok_or_else(|| refused(&"it has no standard output"))?;
+        let mut said = BufReader::new(stdout).lines();
+        while let Some(line) = said.next_line().await? {
+            if let Some(at) = line.find("http://") {
+                let url = line[at..].trim_end().to_owned();
+                return Ok(Self {
+                    process,
+                    _said: said,
+                    url,
+                });
+            }
+        }
+        Err(refused(&"it ended at once"))
+    }
+
+    /// Connects to it.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn connect(&self) -> Result<Connection, CliError> {
+        Connection::to_server(&self.url, "default").await
+    }
+
+    /// Kills it without warning, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub async fn kill(mut self) -> Result<(), CliError> {
+        self.process
+            .kill()
+            .await
+            .map_err(|error| failed("killing a server", error))
+    }
+
+    /// Processor time that it has used, in microseconds; none where the system
+    /// does not say.
+    #[must_use]
+    pub fn cpu_micros(&self) -> Option<f64> {
+        let stat = self.proc("stat")?;
+        // The name may hold anything; what follows its bracket does not.
+        let fields: Vec<_> = stat.rsplit(')').next()?.split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
+        Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND * 1e6)
+    }
+
+    /// Memory that it holds, in MiB; none where the system does not say.
+    #[must_use]
+    pub fn resident_mib(&self) -> Option<f64> {
+        let status = self.proc("status")?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let kib = line.split_whitespace().nth(1)?.parse::<f64>().ok()?;
+        Some(kib / 1024.0)
+    }
+
+    fn proc(&self, file: &str) -> Option<String> {
+        fs::read_to_string(format!("/proc/{}/{file}", self.process.id()?)).ok()
+    }
+}
+
+fn this_program() -> Result<Command, CliError> {
+    let program = env::current_exe().map_err(|error| failed("finding this program", error))?;
+    let mut command = Command::new(program);
+    // What the user's environment says about stores is not for these.
+    for name in ["TREERING_DATA", "TREERING_SERVER", "TREERING_NAMESPACE"] {
+        command.env_remove(name);
+    }
+    Ok(command)
+}

@@ -1,0 +1,84 @@
+//! What real conversations take on disk, and how fast they come in.
+
+use std::time::Instant;
+
+use super::{
+    Setup,
+    folder::bytes_on_disk,
+    row::{Row, Target, Unit},
+    stores,
+};
+use crate::cli::error::CliError;
+
+/// Files that a quick run imports: enough for a ratio.
+const QUICK_FILES_BYTES: u64 = 3 << 20;
+
+/// Measures these rows; none without real conversations.
+///
+/// # Errors
+/// When an import fails.
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+    let mut files = setup.trajectory_files();
+    if setup.quick {
+        files.retain(|file| {
+            std::fs::metadata(file).is_ok_and(|meta| meta.len() <= QUICK_FILES_BYTES)
+        });
+    }
+    if files.is_empty() {
+        tracing::warn!("no real conversations: the rows `disk` are left out");
+        return Ok(Vec::new());
+    }
+    let folder = setup.folder()?;
+    let store = folder.path();
+    setup.doing("disk: importing");
+    let engine = stores::open(store).await?;
+    let started = Instant::now();
+    let imported = stores::import(&engine, &files).await?;
+    let seconds = started.elapsed().as_secs_f64();
+    setup.doing("disk: indexing");
+    stores::indexed(&engine).await?;
+    let indexed_seconds = started.elapsed().as_secs_f64();
+    engine.close().await;
+    drop(engine);
+
+    let per_byte = |names: &[&str]| {
+        let bytes: u64 = names
+            .iter()
+            .map(|name| bytes_on_disk(&store.join(name)))
+            .sum();
+        bytes as f64 / imported.bytes as f64
+    };
+    let row = |id, what: &str, names: &[&str]| {
+        Row::new(
+            id,
+            format!("bytes on disk for each byte of JSONL, {what}"),
+            per_byte(names),
+            Unit::Plain,
+        )
+    };
+    let megabytes = imported.bytes as f64 / 1e6;
+    Ok(vec![
+        row("disk.all", "all", &["log", "views.redb", "index"])
+            .aim(Target::AtMost(0.6))
+            .note(format!(
+                "{} real conversations, {} events, {megabytes:.0} MB of JSONL, not compressed; \
+                 blocks that the files take, after closing",
+                imported.conversations, imported.events
+            )),
+        row("disk.log", "log", &["log"]),
+        row("disk.views", "views", &["views.redb"]),
+        row("disk.index", "index", &["index"]),
+        Row::new(
+            "disk.import",
+            "import of real conversations, durable",
+            megabytes / seconds,
+            Unit::MegabytesPerSecond,
+        )
+        .note(format!(
+            "MB of JSONL; reading and converting included, in process; {:.0} events/s; with all \
+             of it searchable {:.1} MB/s",
+            imported.events as f64 / seconds,
+            megabytes / indexed_seconds
+        )),
+    ])
+}

@@ -1,0 +1,100 @@
+//! An RPC that does nothing, on the transport that the services use: what a call
+//! costs before it does anything.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    task::{Context, Poll},
+};
+
+use futures::future::BoxFuture;
+use http::uri::PathAndQuery;
+use tonic::{
+    Request, Response, Status,
+    body::Body,
+    client::Grpc as Client,
+    server::{Grpc, NamedService, UnaryService},
+    transport::{Server, server::TcpIncoming},
+};
+use tonic_prost::ProstCodec;
+
+use super::failed;
+use crate::cli::{
+    connect::Transport,
+    error::CliError,
+    output::Out,
+    serve::{listen_any, stop_signal},
+};
+
+const PATH: &str = "/treering.bench.Empty/Call";
+
+/// The service.
+#[derive(Clone, Copy, Debug)]
+struct Empty;
+
+impl NamedService for Empty {
+    const NAME: &'static str = "treering.bench.Empty";
+}
+
+impl UnaryService<()> for Empty {
+    type Response = ();
+    type Future = Ready<Result<Response<()>, Status>>;
+
+    fn call(&mut self, _request: Request<()>) -> Self::Future {
+        ready(Ok(Response::new(())))
+    }
+}
+
+impl tower::Service<http::Request<Body>> for Empty {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(async move {
+            let mut grpc = Grpc::new(ProstCodec::<(), ()>::default());
+            Ok(grpc.unary(Empty, request).await)
+        })
+    }
+}
+
+/// Serves the empty call until the process is told to stop. Says where, as
+/// `serve` does.
+///
+/// # Errors
+/// When it cannot listen.
+pub async fn serve(out: &mut Out) -> Result<(), CliError> {
+    let listener = listen_any().await?;
+    out.line(format!("Serving at http://{}", listener.local_addr()?))?;
+    out.flush()?;
+    Server::builder()
+        .tcp_nodelay(true)
+        .add_service(Empty)
+        .serve_with_incoming_shutdown(
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            stop_signal(),
+        )
+        .await
+        .map_err(|error| failed("serving the empty call", error))
+}
+
+/// Calls it once.
+///
+/// # Errors
+/// What the server or the transport says.
+pub async fn call(transport: Transport) -> Result<(), CliError> {
+    let mut client = Client::new(transport);
+    client
+        .ready()
+        .await
+        .map_err(|error| failed("calling the empty call", error))?;
+    let codec = ProstCodec::<(), ()>::default();
+    client
+        .unary(Request::new(()), PathAndQuery::from_static(PATH), codec)
+        .await?;
+    Ok(())
+}

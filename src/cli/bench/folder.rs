@@ -1,0 +1,70 @@
+//! Folders that go away again, and what they take.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// A folder of this run, removed with all that is in it when it is dropped.
+#[derive(Debug)]
+pub struct TempFolder(PathBuf);
+
+impl TempFolder {
+    /// Makes an empty folder under this one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn under(parent: &Path) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("treering-bench-{}-{number}", std::process::id());
+        let path = parent.join(name);
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempFolder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "a folder of the bench was not removed");
+        }
+    }
+}
+
+/// Bytes that a file, or a folder with all that is in it, takes on disk. Holes
+/// in files take none; 0 when it is not there.
+#[must_use]
+pub fn bytes_on_disk(path: &Path) -> u64 {
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        return 0;
+    };
+    if !meta.is_dir() {
+        return file_bytes(&meta);
+    }
+    let Ok(entries) = fs::read_dir(path) else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .map(|entry| bytes_on_disk(&entry.path()))
+        .sum()
+}
+
+#[cfg(unix)]
+fn file_bytes(meta: &fs::Metadata) -> u64 {
+    const BLOCK_BYTES: u64 = 512;
+    std::os::unix::fs::MetadataExt::blocks(meta) * BLOCK_BYTES
+}
+
+#[cfg(not(unix))]
+fn file_bytes(meta: &fs::Metadata) -> u64 {
+    meta.len()
+}

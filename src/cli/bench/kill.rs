@@ -1,0 +1,106 @@
+//! Opening after `kill -9`, and memory after many events.
+
+use std::{path::Path, time::Duration};
+
+use super::{
+    Setup,
+    child::Child,
+    folder::bytes_on_disk,
+    rounds::timed,
+    row::{Row, Target, Unit},
+    stores,
+};
+use crate::cli::error::CliError;
+
+/// Events of each append, and of each conversation.
+const EACH: usize = 100;
+/// How long an idle server is left alone before its memory is looked at.
+const REST: Duration = Duration::from_secs(5);
+
+/// Measures these rows.
+///
+/// # Errors
+/// When a server does not start or an append fails.
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+    let small = killed(setup, "kill.small", setup.or_quick(100_000, 20_000), false).await?;
+    let large = killed(
+        setup,
+        "kill.large",
+        setup.or_quick(1_000_000, 100_000),
+        true,
+    )
+    .await?;
+    Ok(small.into_iter().chain(large).collect())
+}
+
+async fn killed(
+    setup: &Setup,
+    id: &'static str,
+    events: u64,
+    memory: bool,
+) -> Result<Vec<Row>, CliError> {
+    let folder = setup.folder()?;
+    let store = folder.path();
+    let mut rows = Vec::new();
+    let child = Child::serve(store).await?;
+    let server = child.connect().await?;
+    setup.doing("kill: filling");
+    stores::stream_to(&server, &setup.payloads, events, EACH).await?;
+    if memory {
+        setup.doing("kill: idle");
+        stores::idle(&server, REST).await?;
+        rows.extend(memory_row(
+            &child,
+            "memory.filled",
+            events,
+            "after storing them",
+        ));
+    }
+    setup.doing("kill: killing");
+    // Killed in the middle of appends, not while it idles.
+    let payloads = setup.payloads.clone();
+    let appending = tokio::spawn(async move {
+        // It fails when the server dies; that is what it is for.
+        let _ = stores::stream_to(&server, &payloads, u64::MAX / 2, EACH).await;
+    });
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    child.kill().await?;
+    appending.abort();
+    rows.push(opened(store, id).await?);
+    if memory {
+        let child = Child::serve(store).await?;
+        let server = child.connect().await?;
+        stores::idle(&server, REST).await?;
+        rows.extend(memory_row(
+            &child,
+            "memory.opened",
+            events,
+            "after opening them",
+        ));
+    }
+    Ok(rows)
+}
+
+async fn opened(store: &Path, id: &'static str) -> Result<Row, CliError> {
+    let megabytes = bytes_on_disk(store) as f64 / 1e6;
+    let (engine, micros) = timed(stores::open(store)).await;
+    let engine = engine?;
+    let events = engine.head().offset;
+    engine.close().await;
+    let what = format!("open after kill -9, {megabytes:.0} MB");
+    Ok(Row::new(id, what, micros / 1e6, Unit::Seconds)
+        .aim(Target::AtMost(2.0))
+        .note(format!(
+            "{events} events of 1 KiB; killed while it appended; until reads and appends work"
+        )))
+}
+
+fn memory_row(child: &Child, id: &'static str, events: u64, when: &str) -> Option<Row> {
+    let resident = child.resident_mib()?;
+    let what = format!("resident memory, {events} events, idle, {when}");
+    Some(
+        Row::new(id, what, resident, Unit::Mebibytes)
+            .aim(Target::AtMost(200.0))
+            .note("the server's process, conversations of 100 events of 1 KiB"),
+    )
+}

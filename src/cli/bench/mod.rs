@@ -1,0 +1,253 @@
+//! `bench`: how fast this machine runs Treering, beside plain alternatives that
+//! run in turn with it.
+//!
+//! Absolute figures depend on the machine and on what else it does, so each row
+//! has its baseline in the same run, and the two take turns. One file a group of
+//! rows; [`group`] and [`empty`] are the baselines. Nothing of the engine is
+//! decided here.
+
+mod append;
+mod child;
+mod disk;
+mod empty;
+mod folder;
+mod fork;
+mod group;
+mod grpc;
+mod kill;
+mod machine;
+mod payload;
+mod read;
+mod rounds;
+mod row;
+mod search;
+mod stores;
+
+use std::{fmt::Display, fs, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+
+use super::{
+    args::Common,
+    error::{CliError, Exit},
+    output::{Out, Unit, progress},
+};
+use folder::TempFolder;
+use machine::Machine;
+use payload::Payloads;
+use row::Row;
+
+/// Names the folder with real conversations.
+const TRAJECTORIES_ENV: &str = "TREERING_TEST_DATA";
+
+/// Measure speed, size and search quality on this machine
+///
+/// Every row is measured beside a plain alternative (a raw file with fdatasync,
+/// SQLite, an empty gRPC call) in the same run, both taking turns, and the
+/// medians are shown: trust the ratios more than the figures. The stores that it
+/// needs are made in a temporary folder and removed afterwards; no store of
+/// yours is touched. Close other programs, and give it a disk that is a disk:
+/// on tmpfs, durable appends mean nothing.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Rows:
+  append    durable appends of 256 writers, and of one, in this process
+  grpc      durable appends over gRPC, unary and streamed
+  fork      forks of a long and of a short conversation
+  read      reading events in process and over gRPC; rebuilding the views
+  disk      bytes on disk for each byte of real conversations
+  search    searches over real tool results; how soon an append is found
+  quality   nDCG@10 on scifact
+  kill      opening after kill -9; memory after many events
+
+Examples:
+  treering bench --quick
+  treering bench --only append,grpc
+  treering bench --trajectories ./data --json > bench.jsonl
+  treering bench --dir /mnt/fast --only append")]
+pub struct BenchArgs {
+    /// Smaller stores and fewer rounds: minutes become seconds
+    #[arg(long)]
+    quick: bool,
+    /// Only these rows, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROWS")]
+    only: Vec<Group>,
+    /// Where the temporary stores are made; default: the system's temporary
+    /// folder
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Real conversations: *.jsonl or *.jsonl.zst in the format of `import`, in
+    /// this folder or its `trajectories`; and `retrieval/scifact`. Without them,
+    /// rows that need them are left out
+    #[arg(long, value_name = "DIR", env = TRAJECTORIES_ENV)]
+    trajectories: Option<PathBuf>,
+    /// Serve the empty call: what the bench starts to compare with
+    #[arg(long, hide = true)]
+    serve_empty: bool,
+}
+
+/// Rows that are measured together.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    Append,
+    Grpc,
+    Fork,
+    Read,
+    Disk,
+    Search,
+    Quality,
+    Kill,
+}
+
+impl Group {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Append => "append",
+            Self::Grpc => "grpc",
+            Self::Fork => "fork",
+            Self::Read => "read",
+            Self::Disk => "disk",
+            Self::Search => "search",
+            Self::Quality => "quality",
+            Self::Kill => "kill",
+        }
+    }
+}
+
+/// What the rows are measured with.
+struct Setup {
+    parent: PathBuf,
+    trajectories: Option<PathBuf>,
+    payloads: Payloads,
+    quick: bool,
+    bar: ProgressBar,
+}
+
+impl Setup {
+    /// An empty folder for a store.
+    fn folder(&self) -> Result<TempFolder, CliError> {
+        TempFolder::under(&self.parent).map_err(|error| failed("making a temporary folder", error))
+    }
+
+    /// One of two values.
+    fn or_quick<T>(&self, whole: T, quick: T) -> T {
+        if self.quick { quick } else { whole }
+    }
+
+    fn rounds(&self) -> usize {
+        self.or_quick(7, 3)
+    }
+
+    /// How long a round of a closed loop takes.
+    fn round_time(&self) -> Duration {
+        Duration::from_millis(self.or_quick(1_000, 300))
+    }
+
+    /// What is being done, for the progress bar.
+    fn doing(&self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+
+    /// Files with real conversations, by name; empty when there are none.
+    fn trajectory_files(&self) -> Vec<PathBuf> {
+        let Some(dir) = &self.trajectories else {
+            return Vec::new();
+        };
+        let inner = dir.join("trajectories");
+        let dir = if inner.is_dir() { &inner } else { dir };
+        let mut files: Vec<_> = fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| {
+                let name = path.to_string_lossy();
+                [".jsonl", ".jsonl.zst", ".jsonl.gz"]
+                    .iter()
+                    .any(|end| name.ends_with(end))
+            })
+            .collect();
+        files.sort();
+        files
+    }
+}
+
+/// Something went wrong while it was measured.
+fn failed(doing: &'static str, why: impl Display) -> CliError {
+    CliError::Outcome {
+        what: format!("{doing} failed: {why}"),
+        hint: "`treering bench --only ROWS` measures the other rows; --dir chooses another disk"
+            .into(),
+        exit: Exit::Failed,
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// [`CliError::Usage`] with a store named; [`CliError::Outcome`] when a row
+/// cannot be measured.
+pub async fn run(args: BenchArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+    if args.serve_empty {
+        return empty::serve(out).await;
+    }
+    if common.data.is_some() || common.server.is_some() {
+        return Err(CliError::Usage {
+            what: "bench makes stores of its own and touches no other".into(),
+            hint: "--dir says where it makes them, --trajectories where real conversations are"
+                .into(),
+        });
+    }
+    let parent = args.dir.unwrap_or_else(std::env::temp_dir);
+    let setup = Setup {
+        trajectories: args.trajectories,
+        payloads: Payloads::new(),
+        quick: args.quick,
+        bar: progress("bench", None, Unit::Things),
+        parent,
+    };
+    let machine = Machine::with(&setup.parent);
+    if out.json {
+        out.line(machine.json())?;
+    } else {
+        out.line(machine.line())?;
+        out.line("")?;
+    }
+    out.flush()?;
+    let mut rows = Vec::new();
+    for group in Group::value_variants() {
+        if args.only.is_empty() || args.only.contains(group) {
+            let measured = setup.measure(*group).await?;
+            if out.json {
+                for row in &measured {
+                    out.line(row.json())?;
+                }
+                out.flush()?;
+            }
+            rows.extend(measured);
+        }
+    }
+    setup.bar.finish_and_clear();
+    if !out.json {
+        row::print(&rows, out)?;
+    }
+    Ok(())
+}
+
+impl Setup {
+    async fn measure(&self, group: Group) -> Result<Vec<Row>, CliError> {
+        self.doing(group.name());
+        self.bar.inc(1);
+        match group {
+            Group::Append => append::measure(self).await,
+            Group::Grpc => grpc::measure(self).await,
+            Group::Fork => fork::measure(self).await,
+            Group::Read => read::measure(self).await,
+            Group::Disk => disk::measure(self).await,
+            Group::Search => search::measure(self).await,
+            Group::Quality => search::quality(self).await,
+            Group::Kill => kill::measure(self).await,
+        }
+    }
+}

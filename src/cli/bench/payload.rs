@@ -1,0 +1,113 @@
+//! Events that cannot be compressed.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    codec::body,
+    domain::{ConversationCreated, ConversationId, Custom, EventBody, NewEvent},
+};
+
+/// Size of an event's body, in bytes.
+pub const BODY_BYTES: usize = 1024;
+/// What is cut into payloads. No frame or group is as large, so that nothing
+/// comes twice where it could be compressed.
+const POOL_BYTES: usize = 32 << 20;
+
+/// Random bytes to cut payloads from. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Payloads {
+    pool: Bytes,
+    next: Arc<AtomicUsize>,
+    data_bytes: usize,
+}
+
+impl Payloads {
+    /// Makes the bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut pool = Vec::with_capacity(POOL_BYTES);
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        while pool.len() < POOL_BYTES {
+            // xorshift64*: fast, and good enough for no compressor to see it.
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            pool.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+        }
+        let pool = Bytes::from(pool);
+        // The body is a little more than its data.
+        let whole = body::encode(&custom(pool.slice(..BODY_BYTES))).len();
+        Self {
+            pool,
+            next: Arc::default(),
+            data_bytes: 2 * BODY_BYTES - whole,
+        }
+    }
+
+    fn cut(&self, bytes: usize) -> Bytes {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let at = number % (POOL_BYTES / BODY_BYTES) * BODY_BYTES;
+        self.pool.slice(at..at + bytes)
+    }
+
+    /// An encoded body, for those who store bytes only.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        self.cut(BODY_BYTES)
+    }
+
+    /// An event whose encoded body has [`BODY_BYTES`].
+    #[must_use]
+    pub fn event(&self, conversation: ConversationId) -> NewEvent {
+        NewEvent::new(conversation, custom(self.cut(self.data_bytes)))
+    }
+
+    /// A new conversation with so many events after the first.
+    #[must_use]
+    pub fn conversation(&self, events: usize) -> Vec<NewEvent> {
+        let id = ConversationId::generate();
+        let rest = (0..events).map(|_| self.event(id));
+        std::iter::once(created(id)).chain(rest).collect()
+    }
+}
+
+/// The first event of a conversation.
+#[must_use]
+pub fn created(id: ConversationId) -> NewEvent {
+    NewEvent::new(
+        id,
+        EventBody::ConversationCreated(ConversationCreated::default()),
+    )
+}
+
+fn custom(data: Bytes) -> EventBody {
+    EventBody::Custom(Custom {
+        type_name: "bench".to_owned(),
+        content_type: "application/octet-stream".to_owned(),
+        data,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Baselines store `bytes()`, we store `event()`: they must be of one size,
+    /// and neither may be compressible.
+    #[test]
+    fn payloads_have_one_size_and_do_not_compress() {
+        let payloads = Payloads::new();
+        let event = payloads.event(ConversationId::generate());
+        assert_eq!(body::encode(&event.body).len(), BODY_BYTES);
+        let mut bytes = Vec::new();
+        for _ in 0..64 {
+            bytes.extend_from_slice(&payloads.bytes());
+        }
+        assert!(zstd::bulk::compress(&bytes, 1).unwrap().len() >= bytes.len());
+    }
+}

@@ -1,0 +1,108 @@
+//! Rounds, medians, and the closed loop that keeps so many calls under way.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use tokio::task::JoinSet;
+
+use super::failed;
+use crate::cli::error::CliError;
+
+/// The middle value; 0 of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    percentile(values, 50.0)
+}
+
+/// The value that so many percent are at or below; 0 of none.
+#[must_use]
+pub fn percentile(values: &[f64], percent: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().saturating_sub(1);
+    // In range: `percent` is at most 100.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let index = (last as f64 * percent / 100.0).round() as usize;
+    sorted.get(index).copied().unwrap_or_default()
+}
+
+/// The median of what one got over what the other got in the same round. Noise
+/// that lasts longer than a round cancels out.
+#[must_use]
+pub fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
+    let ratios: Vec<_> = ours
+        .iter()
+        .zip(theirs)
+        .map(|(ours, theirs)| ours / theirs)
+        .collect();
+    median(&ratios)
+}
+
+/// Microseconds that a call took.
+pub async fn timed<T>(call: impl Future<Output = T>) -> (T, f64) {
+    let started = Instant::now();
+    let value = call.await;
+    (value, started.elapsed().as_secs_f64() * 1e6)
+}
+
+/// What a closed loop did.
+#[derive(Clone, Copy, Debug)]
+pub struct Looped {
+    /// Calls that ended.
+    pub calls: u64,
+    /// Calls in a second.
+    pub per_second: f64,
+}
+
+/// Keeps `in_flight` calls under way for about `time`: each caller calls again as
+/// soon as it has its answer. `call` gets the number of its caller.
+///
+/// # Errors
+/// The first error of a call.
+pub async fn closed_loop<F, Fut>(
+    in_flight: usize,
+    time: Duration,
+    call: F,
+) -> Result<Looped, CliError>
+where
+    F: Fn(usize) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = Result<(), CliError>> + Send,
+{
+    let started = Instant::now();
+    let mut callers = JoinSet::new();
+    for caller in 0..in_flight {
+        let call = call.clone();
+        callers.spawn(async move {
+            let mut calls = 0;
+            while started.elapsed() < time {
+                call(caller).await?;
+                calls += 1;
+            }
+            Ok::<u64, CliError>(calls)
+        });
+    }
+    let mut calls = 0;
+    while let Some(done) = callers.join_next().await {
+        calls += done.map_err(|error| failed("calling", error))??;
+    }
+    Ok(Looped {
+        calls,
+        per_second: calls as f64 / started.elapsed().as_secs_f64(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One outlier must not move the middle, and an empty list must not panic.
+    #[test]
+    fn medians_and_percentiles() {
+        assert!((median(&[1.0, 900.0, 2.0]) - 2.0).abs() < f64::EPSILON);
+        assert!((percentile(&[1.0, 2.0, 3.0, 4.0, 5.0], 99.0) - 5.0).abs() < f64::EPSILON);
+        assert!(median(&[]).abs() < f64::EPSILON);
+        assert!((ratio(&[2.0, 4.0, 900.0], &[1.0, 2.0, 3.0]) - 2.0).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,251 @@
+//! Stores to measure, and ways to fill them.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{failed, payload::Payloads};
+use crate::{
+    cli::{connect::Connection, error::CliError},
+    codec::{
+        envelope::new_event_to_pb,
+        pb::{self, append_stream_response::Outcome},
+    },
+    domain::{AppendCommand, AppendOutcome, ConversationId, Namespace, NewEvent},
+    engine::{Engine, OpenOptions, Pending, SearchRequest},
+    importer::{openai_chat, plan, source::LineSource},
+};
+
+/// Appends that are under way while a store is filled.
+const UNDER_WAY: usize = 64;
+/// Events of one append of the importer, and their bytes.
+const BATCH_EVENTS_MAX: usize = 4_000;
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// Opens a store in this process.
+///
+/// # Errors
+/// When it cannot be opened.
+pub async fn open(dir: &Path) -> Result<Engine, CliError> {
+    Engine::open(OpenOptions::new(dir))
+        .await
+        .map_err(|error| failed("opening a store", error))
+}
+
+/// Appends one batch and waits for it.
+///
+/// # Errors
+/// When it is refused.
+pub async fn append(engine: &Engine, events: Vec<NewEvent>) -> Result<AppendOutcome, CliError> {
+    engine
+        .append(command(events))
+        .await
+        .map_err(|error| failed("appending", error))
+}
+
+fn command(events: Vec<NewEvent>) -> AppendCommand {
+    AppendCommand::new(Namespace::default(), events)
+}
+
+/// Appends batches, many under way at once.
+pub struct Filler<'a> {
+    engine: &'a Engine,
+    waiting: Vec<Pending>,
+}
+
+impl<'a> Filler<'a> {
+    /// Fills this store.
+    pub fn new(engine: &'a Engine) -> Self {
+        Self {
+            engine,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Hands in a batch.
+    ///
+    /// # Errors
+    /// When one is refused.
+    pub async fn append(&mut self, events: Vec<NewEvent>) -> Result<(), CliError> {
+        let outcome = self.engine.submit(command(events)).await;
+        self.waiting
+            .push(outcome.map_err(|error| failed("appending", error))?);
+        if self.waiting.len() >= UNDER_WAY {
+            self.settle().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all.
+    ///
+    /// # Errors
+    /// When one was refused.
+    pub async fn settle(&mut self) -> Result<(), CliError> {
+        for outcome in self.waiting.drain(..) {
+            outcome.await.map_err(|error| failed("appending", error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes so many conversations of one event each.
+///
+/// # Errors
+/// When an append is refused.
+pub async fn conversations(
+    engine: &Engine,
+    number: usize,
+) -> Result<Vec<ConversationId>, CliError> {
+    let ids: Vec<_> = (0..number).map(|_| ConversationId::generate()).collect();
+    let mut filler = Filler::new(engine);
+    for id in &ids {
+        filler.append(vec![super::payload::created(*id)]).await?;
+    }
+    filler.settle().await?;
+    Ok(ids)
+}
+
+/// Waits until a search sees everything that is there.
+///
+/// # Errors
+/// When the index fails.
+pub async fn indexed(engine: &Engine) -> Result<(), CliError> {
+    let mut request = SearchRequest::new(Namespace::default(), "anything", 1);
+    request.at_least = Some(engine.head());
+    engine
+        .search(request)
+        .await
+        .map_err(|error| failed("waiting for the index", error))?;
+    Ok(())
+}
+
+/// What an import brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Imported {
+    /// Bytes of the lines, with their ends.
+    pub bytes: u64,
+    /// Conversations.
+    pub conversations: u64,
+    /// Events.
+    pub events: u64,
+}
+
+/// Imports files of conversations, as `import` does.
+///
+/// # Errors
+/// When a file cannot be read or an append is refused. Lines that are no
+/// conversation are passed over.
+pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<Imported, CliError> {
+    let (to, mut lines) = mpsc::channel(32);
+    let files = files.to_owned();
+    let reading = tokio::task::spawn_blocking(move || {
+        for file in &files {
+            let source = LineSource::open(file, |_| {}).map_err(|cause| CliError::ReadFile {
+                path: file.clone(),
+                cause,
+            })?;
+            for (_, line) in source {
+                let line = line.map_err(|error| failed("reading a trajectory", error))?;
+                let bytes = line.len() as u64 + 1;
+                let found = openai_chat::import_line(&line).ok();
+                if to.blocking_send((bytes, found)).is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok::<_, CliError>(())
+    });
+    let mut sum = Imported::default();
+    let mut filler = Filler::new(engine);
+    while let Some((bytes, found)) = lines.recv().await {
+        let Some(found) = found else { continue };
+        sum.bytes += bytes;
+        sum.conversations += 1;
+        sum.events += found.events.len() as u64;
+        for batch in plan::batches(found.events, BATCH_EVENTS_MAX, BATCH_BYTES_MAX) {
+            filler.append(batch).await?;
+        }
+    }
+    filler.settle().await?;
+    reading
+        .await
+        .map_err(|error| failed("reading trajectories", error))??;
+    Ok(sum)
+}
+
+/// Streams new conversations of so many events each to a server, until there are
+/// `events` in all. The last answers are waited for.
+///
+/// # Errors
+/// When an append is refused or the server goes away.
+pub async fn stream_to(
+    server: &Connection,
+    payloads: &Payloads,
+    events: u64,
+    each: usize,
+) -> Result<(), CliError> {
+    let appends = events.div_ceil(each as u64);
+    let (to, requests) = mpsc::channel(UNDER_WAY);
+    let payloads = payloads.clone();
+    let sending = tokio::spawn(async move {
+        for _ in 0..appends {
+            let request = request(&payloads.conversation(each - 1));
+            if to.send(request).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut answers = server
+        .events()
+        .append_stream(ReceiverStream::new(requests))
+        .await?
+        .into_inner();
+    while let Some(answer) = answers.next().await {
+        if let Some(Outcome::Error(error)) = answer?.outcome {
+            return Err(failed("appending", error.message));
+        }
+    }
+    sending
+        .await
+        .map_err(|error| failed("sending appends", error))
+}
+
+/// A request to append events that name their own conversation.
+#[must_use]
+pub fn request(events: &[NewEvent]) -> pb::AppendRequest {
+    pb::AppendRequest {
+        conversation_id: events
+            .first()
+            .map(|event| event.conversation.to_string())
+            .unwrap_or_default(),
+        events: events.iter().map(new_event_to_pb).collect(),
+        ..Default::default()
+    }
+}
+
+/// Waits until the server's index has everything, then a little more, so that
+/// what it does in the background is over.
+///
+/// # Errors
+/// When the server does not answer.
+pub async fn idle(server: &Connection, rest: Duration) -> Result<(), CliError> {
+    let offset = |position: Option<pb::Position>| position.map_or(0, |position| position.offset);
+    loop {
+        let stats = server
+            .admin()
+            .stats(pb::StatsRequest::default())
+            .await?
+            .into_inner();
+        if offset(stats.index_reached) >= offset(stats.head) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    tokio::time::sleep(rest).await;
+    Ok(())
+}
