@@ -2,7 +2,7 @@
 //! `fdatasync` each. `treering bench` has the whole table; this is for watching
 //! one change.
 
-use std::{fs::OpenOptions, hint::black_box, io::Write, time::Instant};
+use std::{hint::black_box, io::Write, time::Instant};
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -41,7 +41,9 @@ fn command(events: Vec<NewEvent>) -> AppendCommand {
 }
 
 async fn store(dir: &std::path::Path) -> (Engine, Vec<ConversationId>) {
-    let engine = Engine::open(OpenOptions::new(dir)).await.unwrap();
+    let engine = Engine::open(treering::engine::OpenOptions::new(dir))
+        .await
+        .unwrap();
     let ids: Vec<_> = (0..WRITERS).map(|_| ConversationId::generate()).collect();
     for id in &ids {
         let created = EventBody::ConversationCreated(ConversationCreated::default());
@@ -55,7 +57,7 @@ fn appends(criterion: &mut Criterion) {
     let runtime = Runtime::new().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (engine, ids) = runtime.block_on(store(&folder.path().join("store")));
-    let mut file = OpenOptions::new()
+    let mut file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(folder.path().join("raw"))

@@ -43,6 +43,8 @@ use self::{
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
+/// The text that search counts bytes and lines in.
+pub use crate::search::searchable_text;
 use crate::{
     domain::{
         BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits,

@@ -1,7 +1,7 @@
 //! Searching, with everything that the index does not know: branches, names,
 //! and the text that snippets are made from.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use super::{
     Engine,
@@ -192,22 +192,16 @@ impl Inner {
         hit: &Hit,
         names: &mut Names,
     ) -> Result<(String, BranchName), ReadError> {
-        if !names.0.contains_key(&hit.conversation) {
-            let row = self.row(namespace, hit.conversation)?;
-            let branches = self.branch_names(namespace, hit.conversation)?;
-            names
-                .0
-                .insert(hit.conversation, (row.info.source_id.clone(), branches));
-        }
-        let known = names.0.get(&hit.conversation);
-        Ok(known
-            .map(|(source_id, branches)| {
-                (
-                    source_id.clone(),
-                    branches.get(&hit.branch).cloned().unwrap_or_default(),
-                )
-            })
-            .unwrap_or_default())
+        let (source_id, branches) = match names.0.entry(hit.conversation) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let row = self.row(namespace, hit.conversation)?;
+                let branches = self.branch_names(namespace, hit.conversation)?;
+                place.insert((row.info.source_id.clone(), branches))
+            }
+        };
+        let branch = branches.get(&hit.branch).cloned().unwrap_or_default();
+        Ok((source_id.clone(), branch))
     }
 
     async fn snippet(&self, hit: &Hit, snippeter: &mut Snippeter) -> Result<Snippet, ReadError> {

@@ -48,11 +48,14 @@ fn restored(files: &Files) -> tempfile::TempDir {
     dir
 }
 
+/// A conversation's events, its head and its branches.
+type Whole = (Vec<StoredEvent>, u64, Vec<BranchState>);
+
 /// What can be read of a store; errors in their place.
 #[derive(Debug, PartialEq)]
 struct Seen {
     log: Result<Vec<StoredEvent>, String>,
-    conversations: Vec<Result<(Vec<StoredEvent>, u64, Vec<BranchState>), String>>,
+    conversations: Vec<Result<Whole, String>>,
     hits: Result<Vec<(ConversationId, Revision, u64)>, String>,
     listed: Result<Vec<ConversationId>, String>,
 }

@@ -26,9 +26,8 @@ use crate::{
         ConversationId, EventBody, EventKind, JsonText, MessageAppended, Namespace, NewEvent, Role,
         ToolCallRequested, ToolResultRecorded,
     },
-    engine::{Engine, ReadQuery, SearchRequest, Source},
+    engine::{Engine, ReadQuery, SearchRequest, Source, searchable_text},
     importer::source::LineSource,
-    search::searchable_text,
 };
 
 /// Results of a search.

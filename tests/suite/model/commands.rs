@@ -221,13 +221,17 @@ fn branch_id(model: &Model, id: ConversationId, number: u8) -> u64 {
 fn revision(model: &Model, id: ConversationId, branch: u64, number: u16) -> Revision {
     let history = model.history(id, branch).unwrap_or_default();
     let own: Vec<_> = history.iter().filter(|(at, _)| *at == id).collect();
-    if own.is_empty() || number % 16 == 0 {
+    if own.is_empty() || number.is_multiple_of(16) {
         let there = model.conversations.get(&id).map_or(0, Vec::len);
         return Revision(u64::from(number / 16) % (there as u64 + 3));
     }
     // Recent ones more often.
     let back = (number / 16) as usize % own.len();
-    let back = if number % 3 == 0 { back } else { back % 6 };
+    let back = if number.is_multiple_of(3) {
+        back
+    } else {
+        back % 6
+    };
     Revision(own[own.len() - 1 - back.min(own.len() - 1)].1)
 }
 
