@@ -2,7 +2,7 @@
 //! `fdatasync` each. `treering bench` has the whole table; this is for watching
 //! one change.
 
-use std::{fs::OpenOptions, hint::black_box, io::Write, time::Instant};
+use std::{fs::File, hint::black_box, io::Write, time::Instant};
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -55,7 +55,7 @@ fn appends(criterion: &mut Criterion) {
     let runtime = Runtime::new().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (engine, ids) = runtime.block_on(store(&folder.path().join("store")));
-    let mut file = OpenOptions::new()
+    let mut file = File::options()
         .create(true)
         .append(true)
         .open(folder.path().join("raw"))
