@@ -167,8 +167,14 @@ pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<Imported, CliE
         sum.bytes += bytes;
         sum.conversations += 1;
         sum.events += found.events.len() as u64;
-        for batch in plan::batches(found.events, BATCH_EVENTS_MAX, BATCH_BYTES_MAX) {
+        let batches = plan::batches(found.events, BATCH_EVENTS_MAX, BATCH_BYTES_MAX);
+        // A later batch may refer to revisions of an earlier one.
+        let refers_back = batches.len() > 1;
+        for batch in batches {
             filler.append(batch).await?;
+            if refers_back {
+                filler.settle().await?;
+            }
         }
     }
     filler.settle().await?;
