@@ -15,6 +15,8 @@ mod fold;
 mod history;
 mod indexer;
 mod open;
+#[cfg(test)]
+mod power_loss_tests;
 mod prepare;
 mod publisher;
 pub mod query;

@@ -104,6 +104,20 @@ impl Engine {
         .await
     }
 
+    /// A store over any log, with its views in a folder.
+    #[cfg(test)]
+    pub(super) async fn over(log: Arc<dyn EventLog>, dir: &Path) -> Result<Self, OpenError> {
+        let views_path = dir.join(VIEWS_FILE);
+        let parts = Parts {
+            log,
+            announce: Box::new(|_| {}),
+            views: open_views(&views_path).map_err(|error| failed(dir, &error))?,
+            views_path: Some(views_path),
+            index: super::indexer::IndexPlace::Memory,
+        };
+        Self::start(OpenOptions::new(dir), parts).await
+    }
+
     async fn start(options: OpenOptions, parts: Parts) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
         let shard = ShardId::default();

@@ -3,7 +3,11 @@
 
 use std::path::PathBuf;
 
-use treering::{domain::*, engine::*, importer::ImportedConversation};
+use treering::{
+    domain::*,
+    engine::*,
+    importer::{ImportedConversation, plan::batches},
+};
 
 use super::{random::Random, store};
 
@@ -123,16 +127,20 @@ fn any_query_is_parsed_or_refused() {
     check_all(&files(&["fuzz", "query"]), checks::query);
 }
 
-/// Appends as a client would, to a store of its own.
+/// Appends as the import command does, to a store of its own.
 async fn append(engine: &Engine, imported: &[ImportedConversation], input: &[u8]) {
     for conversation in imported {
-        let command = AppendCommand::new(store::ns(), conversation.events.clone());
-        match engine.append(command).await {
-            Ok(outcome) => {
-                let revisions = (1..).zip(&outcome.events);
-                revisions.for_each(|(wanted, event)| assert_eq!(event.revision, Revision(wanted)));
+        let mut next = 1;
+        for batch in batches(conversation.events.clone(), 100, 1 << 20) {
+            match engine.append(AppendCommand::new(store::ns(), batch)).await {
+                Ok(outcome) => {
+                    for event in outcome.events {
+                        assert_eq!(event.revision, Revision(next));
+                        next += 1;
+                    }
+                }
+                Err(error) => panic!("{error}: {:?}", String::from_utf8_lossy(input)),
             }
-            Err(error) => panic!("{error}: {:?}", String::from_utf8_lossy(input)),
         }
     }
 }
@@ -159,7 +167,7 @@ fn check_importer(folder: &str, import: impl Fn(&[u8]) -> Vec<ImportedConversati
 }
 
 // A line of an import, however broken: it is refused, or becomes events that the
-// engine takes in one go.
+// engine takes.
 #[test]
 fn any_openai_line_is_imported_or_refused() {
     check_importer("openai_line", checks::openai_line);

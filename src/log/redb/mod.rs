@@ -12,7 +12,7 @@ mod files;
 mod lock;
 mod segment;
 #[cfg(test)]
-mod simulated;
+pub(crate) mod simulated;
 
 use std::{
     path::Path,

@@ -28,7 +28,7 @@ pub(super) enum Full {
 
 /// A clone is the same disk.
 #[derive(Clone)]
-pub(super) struct SimulatedDisk(Arc<Mutex<Disk>>);
+pub(crate) struct SimulatedDisk(Arc<Mutex<Disk>>);
 
 struct Disk {
     files: BTreeMap<(u64, bool), Content>,
@@ -116,7 +116,7 @@ impl fmt::Debug for SimulatedDisk {
 }
 
 impl SimulatedDisk {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Disk {
             files: BTreeMap::new(),
             random: Random(seed),
@@ -133,13 +133,13 @@ impl SimulatedDisk {
     }
 
     /// The power goes after this many operations.
-    pub(super) fn crash_after(&self, operations: u64) {
+    pub(crate) fn crash_after(&self, operations: u64) {
         self.disk().until_crash = Some(operations);
     }
 
     /// The disk as it is found after the power is back. What still has the old
     /// one open keeps failing.
-    pub(super) fn after_crash(&self) -> Self {
+    pub(crate) fn after_crash(&self) -> Self {
         let mut old = self.disk();
         old.crashed = true;
         let mut random = Random(old.random.next());
@@ -249,7 +249,7 @@ impl SegmentFiles for SimulatedDisk {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct SimulatedFile {
+pub(crate) struct SimulatedFile {
     disk: SimulatedDisk,
     first_offset: u64,
     published: bool,

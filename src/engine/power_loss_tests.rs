@@ -1,0 +1,147 @@
+//! The power goes while an engine works: the log keeps what was synced and any
+//! part of the rest, the views are some older ones or gone.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use futures::StreamExt;
+
+use super::{Engine, open::VIEWS_FILE, query::*};
+use crate::{
+    domain::*,
+    log::{RedbLog, RedbLogOptions, redb::simulated::SimulatedDisk},
+};
+
+/// How many seeds; more with `TREERING_POWER_LOSS_SEEDS`, over which the log's own
+/// test runs too.
+fn seeds() -> u64 {
+    std::env::var("TREERING_POWER_LOSS_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(8)
+}
+
+/// Events by place, with what each must be.
+type Kept = BTreeMap<(ConversationId, Revision), EventId>;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)) % bound
+    }
+}
+
+async fn open(disk: &SimulatedDisk, dir: &Path) -> Option<Engine> {
+    let options = RedbLogOptions {
+        segment_bytes_max: 1600 << 10,
+        ..RedbLogOptions::default()
+    };
+    let log = RedbLog::open_with(disk.clone(), options).ok()?;
+    Engine::over(Arc::new(log), dir).await.ok()
+}
+
+/// Messages, forks and large results until the power is gone.
+async fn work(engine: &Engine, random: &mut Random, kept: &mut Kept) {
+    let mut ids: Vec<_> = kept.keys().map(|(id, _)| *id).collect();
+    ids.dedup();
+    loop {
+        let bytes = [40, 3_000, 90_000][random.below(3) as usize];
+        let text = random.below(u64::MAX).to_string().repeat(bytes / 18 + 1);
+        let message = EventBody::MessageAppended(MessageAppended::text(Role::User, text));
+        let create = ids.is_empty() || random.below(10) == 0;
+        let id = if create {
+            ConversationId::generate()
+        } else {
+            ids[random.below(ids.len() as u64) as usize]
+        };
+        let mut bodies = vec![message; 1 + random.below(3) as usize];
+        if create {
+            let created = EventBody::ConversationCreated(ConversationCreated::default());
+            bodies.insert(0, created);
+        } else if random.below(4) == 0 {
+            bodies = vec![EventBody::BranchForked(BranchForked {
+                name: BranchName::new(&format!("b{}", random.below(u64::MAX))).unwrap(),
+                parent: BranchId::MAIN,
+                fork_revision: Revision(1),
+                system_prompt: String::new(),
+            })];
+        }
+        let events = bodies.into_iter().map(|body| NewEvent::new(id, body));
+        let command = AppendCommand::new(Namespace::default(), events.collect());
+        let Ok(outcome) = engine.append(command).await else {
+            return;
+        };
+        if create {
+            ids.push(id);
+        }
+        let events = outcome.events.into_iter();
+        kept.extend(events.map(|e| ((e.conversation, e.revision), e.event)));
+    }
+}
+
+/// What was acknowledged is there; what else is there is sound; it counts as kept
+/// from now on.
+async fn check(engine: &Engine, kept: &mut Kept, seed: u64) {
+    let query = ReadQuery::all(Namespace::default(), Source::Log);
+    let events = engine.read_all(query).await.unwrap();
+    let there: Kept = events
+        .iter()
+        .map(|event| {
+            let header = &event.event.header;
+            ((header.conversation, header.revision), header.id)
+        })
+        .collect();
+    for (place, id) in kept.iter() {
+        assert_eq!(there.get(place), Some(id), "seed {seed}: {place:?}");
+    }
+    assert_eq!(there.len(), events.len(), "seed {seed}: a place twice");
+    *kept = there;
+    let mut items = engine.verify(&Namespace::default(), true);
+    while let Some(item) = items.next().await {
+        if let VerifyItem::Fault(fault) = item.unwrap() {
+            panic!("seed {seed}: {fault:?}");
+        }
+    }
+}
+
+async fn run_seed(seed: u64) {
+    let mut random = Random(seed << 24);
+    let dir = tempfile::tempdir().unwrap();
+    let views = dir.path().join(VIEWS_FILE);
+    let older = dir.path().join("older");
+    let mut disk = SimulatedDisk::new(seed);
+    let mut kept = Kept::new();
+    for _round in 0..3 {
+        disk.crash_after(50 + random.below(1_500));
+        if let Some(engine) = open(&disk, dir.path()).await {
+            work(&engine, &mut random, &mut kept).await;
+            engine.close().await;
+        }
+        // The views' file has its own luck: as it was, as it was earlier, or gone.
+        match random.below(3) {
+            0 if older.exists() => drop(std::fs::copy(&older, &views).unwrap()),
+            1 if views.exists() => std::fs::remove_file(&views).unwrap(),
+            _ => {}
+        }
+        disk = disk.after_crash();
+        let engine = open(&disk, dir.path()).await.expect("it opens again");
+        check(&engine, &mut kept, seed).await;
+        engine.close().await;
+        std::fs::copy(&views, &older).unwrap();
+    }
+}
+
+// Whatever the disk loses or tears of what was not synced, and however old the
+// views are: every acknowledged event is there, and views and index are what a
+// rebuild makes.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_outlives_the_power() {
+    let running = futures::stream::iter(0..seeds()).map(|seed| tokio::spawn(run_seed(seed)));
+    let patience = Duration::from_secs(60 + seeds());
+    let all = running
+        .buffer_unordered(8)
+        .for_each(|done| async { done.unwrap() });
+    tokio::time::timeout(patience, all).await.expect("it hangs");
+}
