@@ -114,12 +114,21 @@ async fn lone(
     let mut growing = raw(&folder.path().join("growing"))?;
     let mut written = written_before(&folder.path().join("written"))?;
     let (mut ours, mut files, mut overwritten) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..setup.or_quick(500, 100) {
-        files.push(one_raw(&mut growing, &setup.payloads).await?);
-        overwritten.push(one_raw(&mut written, &setup.payloads).await?);
-        let (done, micros) = timed(stores::append(engine, vec![setup.payloads.event(id)])).await;
-        done?;
-        ours.push(micros);
+    for round in 0..setup.or_quick(500, 100) {
+        // Who comes after whose sync matters: every other round goes backwards.
+        let order = if round % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
+        for turn in order {
+            match turn {
+                0 => files.push(one_raw(&mut growing, &setup.payloads).await?),
+                1 => overwritten.push(one_raw(&mut written, &setup.payloads).await?),
+                _ => {
+                    let event = setup.payloads.event(id);
+                    let (done, micros) = timed(stores::append(engine, vec![event])).await;
+                    done?;
+                    ours.push(micros);
+                }
+            }
+        }
     }
     let row = |id, baseline, files: &[f64]| {
         let (own, file) = (median(&ours), median(files));

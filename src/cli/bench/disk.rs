@@ -25,7 +25,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
         });
     }
     if files.is_empty() {
-        tracing::warn!("no real conversations: the rows `disk` are left out");
+        setup.left_out("disk", "real conversations");
         return Ok(Vec::new());
     }
     let folder = setup.folder()?;

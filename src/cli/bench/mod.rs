@@ -149,6 +149,15 @@ impl Setup {
         self.bar.set_message(what.to_owned());
     }
 
+    /// Tells the user that rows are missing, and why.
+    fn left_out(&self, rows: &str, missing: &str) {
+        self.bar.suspend(|| {
+            anstream::eprintln!(
+                "{rows}: left out, no {missing} (--trajectories names their folder)"
+            );
+        });
+    }
+
     /// Files with real conversations, by name; empty when there are none.
     fn trajectory_files(&self) -> Vec<PathBuf> {
         let Some(dir) = &self.trajectories else {

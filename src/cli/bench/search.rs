@@ -47,7 +47,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
         files.truncate(1);
     }
     if files.is_empty() {
-        tracing::warn!("no real conversations: the rows `search` are left out");
+        setup.left_out("search", "real conversations");
         return Ok(Vec::new());
     }
     let folder = setup.folder()?;
@@ -374,7 +374,7 @@ pub(super) async fn quality(setup: &Setup) -> Result<Vec<Row>, CliError> {
         .map(|dir| dir.join("retrieval/scifact"))
         .filter(|dir| dir.is_dir())
     else {
-        tracing::warn!("no scifact: the row `quality` is left out");
+        setup.left_out("quality", "retrieval/scifact");
         return Ok(Vec::new());
     };
     setup.doing("quality: scifact");
