@@ -7,11 +7,7 @@
 
 use std::{error::Error, fs};
 
-use treering::{
-    codec::{body, json},
-    domain::*,
-    engine::*,
-};
+use treering::{codec::body, domain::*, engine::*};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -20,20 +16,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let id = ConversationId::generate();
 
     // The agent reads a file: the tool is really run, its result kept whole.
-    let arguments = json::check(br#"{"path": "Cargo.toml"}"#)?;
+    let call = body::tool_call("call_1", "read_file", r#"{"path": "Cargo.toml"}"#)?;
+    let arguments = call.arguments.clone();
     let manifest = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))?;
     let events = vec![
         EventBody::ConversationCreated(ConversationCreated::default()),
         message(Role::User, "What does this project depend on?"),
-        EventBody::ToolCallRequested(ToolCallRequested {
-            call_id: "call_1".into(),
-            tool: "read_file".into(),
-            // An approval, where one is needed, is bound to this hash.
-            arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
-            arguments: arguments.clone(),
-            message_revision: None,
-            needs_approval: false,
-        }),
+        EventBody::ToolCallRequested(call),
         EventBody::ToolResultRecorded(ToolResultRecorded::text("call_1", manifest)),
         message(Role::Assistant, "On tantivy and redb, above all."),
     ];

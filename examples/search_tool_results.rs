@@ -7,7 +7,7 @@
 
 use std::{env, error::Error, fs, path::Path};
 
-use treering::{codec::json, domain::*, engine::*};
+use treering::{codec::body, domain::*, engine::*};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -64,15 +64,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// A call of a tool that reads a file, and what it returned.
 fn read_file(call_id: &str, name: &str, text: String) -> Result<[EventBody; 2], Box<dyn Error>> {
-    let arguments = json::check(serde_json::json!({ "path": name }).to_string().as_bytes())?;
-    let asked = ToolCallRequested {
-        call_id: call_id.into(),
-        tool: "read_file".into(),
-        arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
-        arguments,
-        message_revision: None,
-        needs_approval: false,
-    };
+    let arguments = serde_json::json!({ "path": name }).to_string();
+    let asked = body::tool_call(call_id, "read_file", &arguments)?;
     let answered = ToolResultRecorded::text(call_id, text);
     Ok([
         EventBody::ToolCallRequested(asked),

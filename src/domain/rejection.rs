@@ -97,7 +97,7 @@ pub enum Rule {
     },
     #[error("a call {call_id:?} is open on this branch since revision {since}: end it first")]
     CallAlreadyOpen { call_id: String, since: Revision },
-    #[error("call {call_id:?} was decided before: it is {status:?}")]
+    #[error("call {call_id:?} was decided before: it is {status}")]
     CallAlreadyDecided {
         call_id: String,
         status: ApprovalStatus,
@@ -106,7 +106,7 @@ pub enum Rule {
     ApprovalNotRequired { call_id: String },
     #[error("call {call_id:?} was started before")]
     CallAlreadyStarted { call_id: String },
-    #[error("call {call_id:?} is {status:?}: it can neither start nor succeed")]
+    #[error("call {call_id:?} is {status}: it can neither start nor succeed")]
     CallNotApproved {
         call_id: String,
         status: ApprovalStatus,

@@ -4,7 +4,7 @@
 //! What a branch holds is bounded by its open calls and its working memory,
 //! not by its history: contents are referred to, not repeated.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,18 @@ pub enum ApprovalStatus {
     Approved,
     Denied,
     Expired,
+}
+
+impl fmt::Display for ApprovalStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotRequired => "not required",
+            Self::Pending => "pending",
+            Self::Approved => "approved",
+            Self::Denied => "denied",
+            Self::Expired => "expired",
+        })
+    }
 }
 
 impl From<Decision> for ApprovalStatus {

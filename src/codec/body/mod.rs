@@ -18,8 +18,33 @@ use prost::Message;
 pub use fault::{BodyFault, BodyProblem};
 use fault::{Checked, FieldFault};
 
-use super::pb;
-use crate::domain::{EventBody, EventKind};
+use super::{
+    json::{self, JsonFault},
+    pb,
+};
+use crate::domain::{EventBody, EventKind, ToolCallRequested};
+
+/// A request for a tool that needs no approval and came in the last assistant
+/// message. `arguments` is JSON text, kept as it is; its hash, which an approval
+/// is bound to, is made here.
+///
+/// # Errors
+/// [`JsonFault`] when the arguments are not JSON.
+pub fn tool_call(
+    call_id: impl Into<String>,
+    tool: impl Into<String>,
+    arguments: &str,
+) -> Result<ToolCallRequested, JsonFault> {
+    let arguments = json::check(arguments.as_bytes())?;
+    Ok(ToolCallRequested {
+        call_id: call_id.into(),
+        tool: tool.into(),
+        arguments_hash: tool::arguments_hash(arguments.as_bytes()),
+        arguments,
+        message_revision: None,
+        needs_approval: false,
+    })
+}
 
 /// Reads a body. Byte fields (arguments, data, signatures) share `bytes`.
 ///

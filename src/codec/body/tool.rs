@@ -40,7 +40,7 @@ fn approval_pb(needs_approval: bool) -> i32 {
 }
 
 /// BLAKE3 of a call's arguments: what an approval is bound to.
-fn arguments_hash(arguments: &[u8]) -> ContentHash {
+pub(super) fn arguments_hash(arguments: &[u8]) -> ContentHash {
     ContentHash(blake3::hash(arguments).into())
 }
 
