@@ -2,8 +2,8 @@
 //!
 //! Commands know the gRPC services and nothing behind them, so what they print
 //! does not depend on where the store is. One file a command group; shared are
-//! [`args`] (which store), [`connect`] (the way to it), [`output`], [`text`] and
-//! [`json`] (how things look), [`error`] (messages and exit codes).
+//! `args` (which store), `connect` (the way to it), `output`, `text` and
+//! `json` (how things look), `error` (messages and exit codes).
 
 mod admin;
 mod annotate;

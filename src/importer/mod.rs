@@ -4,7 +4,7 @@
 //! server; whoever calls them appends what they return. [`openai_chat`] reads
 //! one conversation a line, [`claude_code`] reads the sessions of Claude Code,
 //! [`exporter`] writes conversations as OpenAI chat lines, [`source`] reads
-//! lines, [`plan`] says what a repeated import still has to append.
+//! lines, `plan` says what a repeated import still has to append.
 //!
 //! What came in comes back: a message is stored as typed events, and what they
 //! do not say (unknown fields, odd shapes) as a JSON Patch beside them, so that

@@ -1,7 +1,7 @@
 //! Full text search over tool results, messages and summaries: the text of an
 //! event and its passages ([`document`]), terms ([`analyser`]), the query
-//! language ([`syntax`]), the index on tantivy ([`index`]), searching
-//! ([`query`]) and snippets ([`snippet`]).
+//! language ([`syntax`]), the index on tantivy (`index`), searching
+//! (`query`) and snippets (`snippet`).
 //!
 //! Nothing outside this folder knows tantivy. Nothing here knows the log, the
 //! views, how events are encoded, or who may ask: the engine brings events in

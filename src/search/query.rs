@@ -36,7 +36,7 @@ pub struct SearchQuery {
     /// Hits to pass over.
     pub offset: usize,
     /// One hit for each event, its best passage. Else up to
-    /// [`HITS_PER_EVENT_MAX`] passages of one event are hits.
+    /// `HITS_PER_EVENT_MAX` passages of one event are hits.
     pub one_hit_per_event: bool,
     /// What hits must be besides.
     pub filters: SearchFilters,

@@ -1,7 +1,7 @@
 //! `demo`: a server with a real conversation in it, in one command.
 //!
-//! [`agent`] is the script, [`tools`] what it runs, [`author`] how it writes over
-//! gRPC, [`tour`] what the user reads.
+//! `agent` is the script, `tools` what it runs, `author` how it writes over
+//! gRPC, `tour` what the user reads.
 
 mod agent;
 mod author;
