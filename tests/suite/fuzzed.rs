@@ -14,8 +14,9 @@ use super::{random::Random, store};
 #[path = "../../fuzz/checks.rs"]
 mod checks;
 
-/// Random changes of each input; more with `TREERING_FUZZ_CHANGES`.
-const CHANGES: u64 = 400;
+/// Random changes of a target's inputs, all together; more with
+/// `TREERING_FUZZ_CHANGES`.
+const CHANGES: u64 = 1_200;
 
 fn changes() -> u64 {
     let changes = std::env::var("TREERING_FUZZ_CHANGES");
@@ -81,7 +82,7 @@ fn check_all(inputs: &[(String, Vec<u8>)], mut check: impl FnMut(&[u8])) {
         println!("{name}");
         check(bytes);
         let mut random = Random(number as u64);
-        for _ in 0..changes() {
+        for _ in 0..changes() / inputs.len() as u64 {
             let other = &random.pick(inputs).1.clone();
             let input = changed(bytes, other, &mut random);
             let text = String::from_utf8_lossy(&input).into_owned();
