@@ -351,7 +351,7 @@ fn body(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
         }),
         What::ContextRemove(key) => B::ContextRemoved { key: short(*key) },
         What::Discover(number) => B::ToolsDiscovered {
-            names: vec![short(*number), short(number.wrapping_add(1))],
+            names: vec![short(*number), short(number % 5 + 1)],
         },
         What::Guidance(number) => B::GuidanceGiven {
             guidance: vec![Guidance {
@@ -360,7 +360,7 @@ fn body(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
             }],
         },
         What::Entities(number) => B::EntitiesNoted {
-            entities: [*number, number.wrapping_add(1)].map(entity).into(),
+            entities: [*number, number % 5 + 1].map(entity).into(),
         },
         What::Prompt(system) => {
             let prompt = PromptSet {
