@@ -222,8 +222,9 @@ async fn a_full_disk_over_grpc() {
     server.stop().done().await;
 }
 
-// A disk that is mounted read-only, before the store is opened and while it is
-// open: the error must name the cause; a read-only store is no damage.
+// A disk that was mounted read-only before the store is opened: the error must
+// name the cause; a read-only store is no damage. (A disk with open files cannot
+// be made read-only, so there is no such case while the store is open.)
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_disk_is_named() {
     let Some(disk) = small_disk("suite::disk::a_read_only_disk_is_named") else {
