@@ -9,10 +9,11 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
 
-const PROTOS: [&str; 6] = [
+const PROTOS: [&str; 7] = [
     "proto/treering/v1/event.proto",
     "proto/treering/v1/events.proto",
     "proto/treering/v1/conversation.proto",
+    "proto/treering/v1/context.proto",
     "proto/treering/v1/tool.proto",
     "proto/treering/v1/search.proto",
     "proto/treering/v1/admin.proto",

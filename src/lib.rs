@@ -3,6 +3,7 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod codec;
+pub mod context;
 pub mod domain;
 #[cfg(all(feature = "redb", feature = "search"))]
 pub mod engine;

@@ -143,19 +143,31 @@ fn tool_body(kind: EventKind) -> BoxedStrategy<EventBody> {
             .boxed(),
         _ => btree_map(
             name(),
-            (text(), optional_json(), text(), any::<bool>()),
+            (
+                text(),
+                optional_json(),
+                text(),
+                any::<bool>(),
+                text(),
+                any::<bool>(),
+            ),
             0..4,
         )
         .prop_map(|tools| EventBody::ToolsDefined {
             tools: tools
                 .into_iter()
                 .map(
-                    |(name, (description, input_schema, source, needs_approval))| ToolDefinition {
+                    |(
+                        name,
+                        (description, input_schema, source, needs_approval, guidance, discoverable),
+                    )| ToolDefinition {
                         name,
                         description,
                         input_schema,
                         source,
                         needs_approval,
+                        guidance,
+                        discoverable,
                     },
                 )
                 .collect(),

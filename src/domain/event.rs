@@ -185,6 +185,8 @@ pub struct AppendOutcome {
     pub events: Vec<Appended>,
     /// The idempotency key was known: nothing was appended now.
     pub repeated_key: bool,
+    /// What is legal and may still be a mistake.
+    pub warnings: Vec<String>,
 }
 
 /// Model settings. Parameter values are JSON text.

@@ -27,6 +27,15 @@ impl Namespace {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The conversation whose active context is the namespace's long-term
+    /// context. Its id is a UUIDv5 of the name, so everyone finds it; it need
+    /// not exist.
+    #[must_use]
+    pub fn long_term_conversation(&self) -> ConversationId {
+        const LONG_TERM: Uuid = Uuid::from_u128(0x6f0c_41a5_7d0e_4d53_9c52_2f6c_1b0a_e7d4);
+        ConversationId(Uuid::new_v5(&LONG_TERM, self.0.as_bytes()))
+    }
 }
 
 impl Default for Namespace {

@@ -45,6 +45,15 @@ pub struct Limits {
     pub state_cache_bytes: usize,
     /// Memory for decoded frames, in bytes.
     pub frame_cache_bytes: usize,
+    /// Memory for the windows of branches that requests were built of, in bytes.
+    pub window_cache_bytes: usize,
+    /// Branches (each with a provider and a model) whose last request is
+    /// remembered, to tell what the next one repeats.
+    pub remembered_requests_max: usize,
+    /// Deepest chain of sub-contexts of sub-contexts.
+    pub sub_context_depth_max: usize,
+    /// Most files, and most variables, that a branch's knowledge holds.
+    pub knowledge_items_max: usize,
 }
 
 impl Default for Limits {
@@ -62,6 +71,10 @@ impl Default for Limits {
             page_events_max: 1_000,
             state_cache_bytes: 64 << 20,
             frame_cache_bytes: 32 << 20,
+            window_cache_bytes: 64 << 20,
+            remembered_requests_max: 4_096,
+            sub_context_depth_max: 8,
+            knowledge_items_max: 10_000,
         }
     }
 }

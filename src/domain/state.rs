@@ -23,6 +23,9 @@ use super::{
 /// most this length. Part of the views' format.
 pub const SNAPSHOT_EVERY_EVENTS: u64 = 256;
 
+/// Opening system and developer messages that a branch remembers.
+pub const PREAMBLE_MAX: usize = 16;
+
 /// An event by its place. A fork into a new conversation inherits events of
 /// another one, so a revision alone does not name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -143,6 +146,9 @@ pub struct BranchState {
     pub turn: TurnState,
     /// Model settings.
     pub config: Config,
+    /// System and developer messages that opened the history: they hold on
+    /// after a compaction. At most [`PREAMBLE_MAX`].
+    pub preamble: Vec<EventRef>,
     /// The system prompt in force.
     pub system_prompt: Option<EventRef>,
     /// The user prompt in force.
@@ -177,6 +183,7 @@ impl BranchState {
             last_assistant: None,
             turn: TurnState::default(),
             config: Config::default(),
+            preamble: Vec::new(),
             system_prompt: None,
             user_prompt: None,
             active_context: BTreeMap::new(),
@@ -301,7 +308,13 @@ impl BranchState {
                 self.turn.answered = true;
                 self.turn.closing = true;
             }
-            Role::System | Role::Developer | Role::Tool => {}
+            Role::System | Role::Developer => {
+                let opening = self.turn == TurnState::default() && self.compaction.is_none();
+                if opening && self.preamble.len() < PREAMBLE_MAX {
+                    self.preamble.push(at);
+                }
+            }
+            Role::Tool => {}
         }
     }
 

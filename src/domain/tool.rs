@@ -149,6 +149,10 @@ pub struct ToolDefinition {
     pub source: String,
     /// Whether its calls must be approved.
     pub needs_approval: bool,
+    /// How to use it, told once when it is discovered; or empty.
+    pub guidance: String,
+    /// Offered only after it was discovered.
+    pub discoverable: bool,
 }
 
 /// A child conversation works on something for this one.

@@ -179,6 +179,7 @@ impl Inner {
         Ok(AppendOutcome {
             events,
             repeated_key: true,
+            warnings: Vec::new(),
         })
     }
 }

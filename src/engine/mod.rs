@@ -8,6 +8,7 @@
 //! It does not know gRPC, the command line or any provider's format.
 
 mod append;
+pub mod context;
 mod conversations;
 mod delta;
 pub mod error;
@@ -39,7 +40,12 @@ use std::{
 
 use tokio::sync::watch;
 
-pub use self::{append::Pending, error::*, query::*};
+pub use self::{
+    append::Pending,
+    context::{BuildQuery, Built, ContextError},
+    error::*,
+    query::*,
+};
 use self::{
     history::History,
     sequencer::EngineSequencer,

@@ -201,6 +201,7 @@ impl EngineSequencer {
         let outcome = AppendOutcome {
             events: batch.appended,
             repeated_key: false,
+            warnings: Vec::new(),
         };
         Ok(Staged {
             records: batch.records,

@@ -200,4 +200,39 @@ impl Tools for ToolsService {
             result: Some(result),
         }))
     }
+
+    async fn knowledge(
+        &self,
+        _request: Request<pb::KnowledgeRequest>,
+    ) -> Result<Response<pb::KnowledgeResponse>, Status> {
+        Err(Status::unimplemented("knowledge"))
+    }
+
+    async fn suggest_arguments(
+        &self,
+        _request: Request<pb::SuggestArgumentsRequest>,
+    ) -> Result<Response<pb::SuggestArgumentsResponse>, Status> {
+        Err(Status::unimplemented("suggest_arguments"))
+    }
+
+    async fn missing_prerequisites(
+        &self,
+        _request: Request<pb::MissingPrerequisitesRequest>,
+    ) -> Result<Response<pb::MissingPrerequisitesResponse>, Status> {
+        Err(Status::unimplemented("missing_prerequisites"))
+    }
+
+    async fn guidance(
+        &self,
+        _request: Request<pb::GuidanceRequest>,
+    ) -> Result<Response<pb::GuidanceResponse>, Status> {
+        Err(Status::unimplemented("guidance"))
+    }
+
+    async fn snapshots(
+        &self,
+        _request: Request<pb::SnapshotsRequest>,
+    ) -> Result<Response<pb::SnapshotsResponse>, Status> {
+        Err(Status::unimplemented("snapshots"))
+    }
 }

@@ -7,16 +7,31 @@ use std::{
 
 /// What each module may use of this crate, besides itself. The compiler holds
 /// the outer arrows, because adapters are features; this holds the inner ones.
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("domain", &[]),
     ("codec", &["domain"]),
     ("log", &["domain"]),
     ("views", &["domain"]),
     ("search", &["domain"]),
     ("importer", &["domain", "codec"]),
-    ("engine", &["domain", "codec", "log", "views", "search"]),
-    ("server", &["domain", "codec", "engine"]),
-    ("cli", &["domain", "codec", "engine", "server", "importer"]),
+    ("context", &["domain"]),
+    (
+        "engine",
+        &["domain", "codec", "log", "views", "search", "context"],
+    ),
+    ("summariser", &["domain", "codec", "context", "engine"]),
+    ("server", &["domain", "codec", "context", "engine"]),
+    (
+        "cli",
+        &[
+            "domain",
+            "codec",
+            "engine",
+            "server",
+            "importer",
+            "summariser",
+        ],
+    ),
     ("", &[]),
 ];
 

@@ -132,6 +132,7 @@ pub fn offers(tools: &[(&str, &str, bool)]) -> Body {
             input_schema: br#"{"type":"object"}"#.as_slice().into(),
             source: "demo".into(),
             approval: requirement(*approval).into(),
+            ..Default::default()
         })
         .collect();
     Body::ToolsDefined(encode(&pb::ToolsDefined { tools }))

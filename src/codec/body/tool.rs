@@ -185,6 +185,8 @@ fn definition(tool: pb::ToolDefinition) -> Checked<ToolDefinition> {
         input_schema: optional_json("input_schema", tool.input_schema)?,
         source: short("source", tool.source)?,
         needs_approval: needs_approval(tool.approval)?,
+        guidance: tool.guidance,
+        discoverable: tool.discoverable,
     })
 }
 
@@ -201,6 +203,8 @@ pub(super) fn defined_pb(tools: &[ToolDefinition]) -> pb::ToolsDefined {
         input_schema: tool.input_schema.as_bytes().clone(),
         source: tool.source.clone(),
         approval: approval_pb(tool.needs_approval),
+        guidance: tool.guidance.clone(),
+        discoverable: tool.discoverable,
     });
     pb::ToolsDefined {
         tools: tools.collect(),

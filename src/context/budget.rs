@@ -1,0 +1,1 @@
+//! The budget: what is shortened or dropped until a request fits.

@@ -1,0 +1,1 @@
+//! Tool knowledge: what results have shown, by rules.

@@ -1,0 +1,37 @@
+//! What an agent sends next.
+//!
+//! `window → enhancers → budget → provider adapter → request + explanation`
+//!
+//! The engine reads the events of a branch's open window and hands them over;
+//! everything here is a pure function of those events, of the branch's state and
+//! of a policy: no clock, no randomness, no I/O. Read in this order:
+//!
+//! - [`draft`]: what all steps work on: the items of a request, with where each
+//!   came from and what became of it;
+//! - [`policy`]: what a conversation or a call can choose;
+//! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: how a draft comes to be;
+//! - [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
+//!   it must keep;
+//! - [`explain`]: what is told about it;
+//! - [`compaction`], [`summary`]: what stands for what was cut;
+//! - [`knowledge`]: what tool results have shown.
+
+pub mod budget;
+pub mod compaction;
+pub mod draft;
+pub mod enhancer;
+pub mod explain;
+pub mod knowledge;
+pub mod pairing;
+pub mod policy;
+pub mod prefix;
+pub mod provider;
+pub mod summary;
+pub mod tokens;
+pub mod window;
+
+pub use draft::*;
+pub use explain::*;
+pub use policy::ContextPolicy;
+pub use provider::{Provider, RenderError, Rendered};
+pub use window::{LongTermEntry, WindowEvent, WindowInput};

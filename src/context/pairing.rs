@@ -1,0 +1,1 @@
+//! The rules of each provider on calls and results, and a checker of bodies.

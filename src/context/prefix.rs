@@ -1,0 +1,1 @@
+//! The stable prefix: how much of the last request the next one repeats.

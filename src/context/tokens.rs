@@ -1,0 +1,68 @@
+//! Counting tokens. OpenAI's encodings are embedded; for other models they give
+//! an estimate, which recorded usage can calibrate.
+
+/// Whose tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Encoding {
+    O200kBase,
+    Cl100kBase,
+}
+
+/// Counts tokens for a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Counter {
+    /// The encoding that is counted with.
+    pub encoding: Encoding,
+    /// It is the model's own.
+    pub exact: bool,
+}
+
+impl Encoding {
+    /// OpenAI's name for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::O200kBase => "o200k_base",
+            Self::Cl100kBase => "cl100k_base",
+        }
+    }
+}
+
+impl Counter {
+    /// The counter for a model, by its id (with or without a provider's prefix,
+    /// as in `openai/gpt-4o`). Exact for OpenAI's models; an estimate with
+    /// `o200k_base` for all others, and for no name.
+    #[must_use]
+    pub fn for_model(model: &str) -> Self {
+        const CL100K: [&str; 3] = ["gpt-4-", "gpt-3.5", "text-embedding-"];
+        const O200K: [&str; 8] = [
+            "gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "chatgpt-", "o1", "o3", "o4",
+        ];
+        let name = model.rsplit('/').next().unwrap_or(model);
+        let starts = |names: &[&str]| names.iter().any(|start| name.starts_with(start));
+        if starts(&O200K) {
+            return Self {
+                encoding: Encoding::O200kBase,
+                exact: true,
+            };
+        }
+        let exact = name == "gpt-4" || starts(&CL100K);
+        let encoding = if exact {
+            Encoding::Cl100kBase
+        } else {
+            Encoding::O200kBase
+        };
+        Self { encoding, exact }
+    }
+
+    /// Tokens of a text. Linear in its length, whatever it holds.
+    #[must_use]
+    pub fn count(self, text: &str) -> u64 {
+        let encoding = match self.encoding {
+            Encoding::O200kBase => bpe_openai::o200k_base(),
+            Encoding::Cl100kBase => bpe_openai::cl100k_base(),
+        };
+        encoding.count(text) as u64
+    }
+}

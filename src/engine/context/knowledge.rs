@@ -1,0 +1,1 @@
+//! What tool results have shown.

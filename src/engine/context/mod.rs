@@ -1,0 +1,94 @@
+//! Requests: windows are read here and handed to `crate::context`, which is
+//! pure; and what is appended for the context: compactions, active context,
+//! sub-contexts.
+
+mod active;
+mod build;
+mod compact;
+mod knowledge;
+mod sub_contexts;
+mod window;
+
+use super::error::{AppendError, ReadError};
+use crate::{
+    context::{
+        enhancer::Enhancer,
+        explain::Explanation,
+        policy::PolicyError,
+        provider::{Provider, RenderError},
+    },
+    domain::{BranchName, ConversationId, Namespace, Position, Revision},
+};
+
+/// Which request.
+#[derive(Clone)]
+pub struct BuildQuery {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Branch; none: the active one.
+    pub branch: Option<BranchName>,
+    /// As the branch was at this revision; none: now.
+    pub as_of: Option<Revision>,
+    /// Whose body.
+    pub provider: Provider,
+    /// The model it is for; none: the conversation's.
+    pub model: Option<String>,
+    /// JSON object, merged over the conversation's `context` policy; or empty.
+    pub policy: String,
+    /// Wait until reads have come to this position.
+    pub at_least: Option<Position>,
+    /// The caller's own steps, after the engine's.
+    pub enhancers: Vec<std::sync::Arc<dyn Enhancer>>,
+}
+
+impl BuildQuery {
+    /// The next request of a conversation's active branch.
+    #[must_use]
+    pub fn new(namespace: Namespace, conversation: ConversationId, provider: Provider) -> Self {
+        Self {
+            namespace,
+            conversation,
+            branch: None,
+            as_of: None,
+            provider,
+            model: None,
+            policy: String::new(),
+            at_least: None,
+            enhancers: Vec::new(),
+        }
+    }
+}
+
+/// A request that can be sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Built {
+    /// The body, JSON text.
+    pub request: Vec<u8>,
+    /// How it came to be.
+    pub explanation: Explanation,
+}
+
+/// Why there is no request, plan or compaction.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ContextError {
+    /// Something could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The provider takes no such request.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// Something could not be appended.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    /// The request makes no sense, or not now.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong, and what to do.
+        message: String,
+    },
+}

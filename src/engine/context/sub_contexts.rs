@@ -1,0 +1,1 @@
+//! Sub-contexts: spawned from a conversation, returned to it.
