@@ -207,6 +207,8 @@ fn tool_bodies() -> Vec<EventBody> {
                 input_schema: json_text(r#"{"type": "object"}"#),
                 source: text("builtin"),
                 needs_approval: true,
+                guidance: String::new(),
+                discoverable: false,
             }],
         },
     ]
