@@ -4,10 +4,14 @@
 
 mod active;
 mod build;
+mod cache;
 mod compact;
 mod knowledge;
 mod sub_contexts;
 mod window;
+
+pub use build::Assembled;
+pub(super) use cache::ContextCaches;
 
 use super::error::{AppendError, ReadError};
 use crate::{
