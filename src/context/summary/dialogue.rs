@@ -286,3 +286,122 @@ fn open(events: &[Arc<WindowEvent>], turn: &Turn) -> Vec<String> {
     }
     tasks
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::context::{
+        samples::{Spoken, window},
+        summary::names::tool_names_in,
+    };
+
+    fn tools() -> BTreeSet<String> {
+        ["get_page", "search"].map(str::to_owned).into()
+    }
+
+    fn extract(spoken: &[Spoken], max_chars: usize) -> String {
+        let (id, events) = window(spoken);
+        compaction_extract(id, &events, None, &tools(), max_chars)
+    }
+
+    /// Whoever goes on from here needs what was asked, what came of it, what
+    /// failed, what is open, and by which names things go; not by which tool.
+    #[test]
+    fn what_came_of_turns() {
+        let text = extract(
+            &[
+                Spoken::User("Change the title of content/home.md, please"),
+                Spoken::Assistant("I look at it with get_page."),
+                Spoken::Call("a", "get_page", r#"{"path":"content/home.md"}"#),
+                Spoken::Failure("a", "404: page #77 is gone"),
+                Spoken::Assistant("The title is \"Welcome\" now.\n\n- [x] title\n- [ ] footer"),
+                Spoken::User("And the footer?"),
+                Spoken::Call("b", "search", "{}"),
+            ],
+            2_000,
+        );
+        let expected = format!(
+            "{CONTINUATION}\n\
+             \n1. Asked: Change the title of content/home.md, please\
+             \n   Answered: The title is \"Welcome\" now. / - [x] title / - [ ] footer\
+             \n   1 step failed: failed: 404: page #77 is gone\
+             \n2. Asked: And the footer?\
+             \n   No answer.\n\
+             \nFiles: content/home.md\
+             \nStill open: the last request has no answer yet"
+        );
+        assert_eq!(text, expected);
+    }
+
+    /// The first request says what it is all about, the last ones where it stands:
+    /// what is left out comes from between.
+    #[test]
+    fn the_middle_goes_first() {
+        let mut spoken = Vec::new();
+        let asked: Vec<String> = (1..=60).map(|n| format!("request {n}")).collect();
+        for asked in &asked {
+            spoken.extend([Spoken::User(asked), Spoken::Assistant("done")]);
+        }
+        let text = extract(&spoken, 1_500);
+        assert!(text.contains("1. Asked: request 1\n"), "{text}");
+        assert!(text.contains("60. Asked: request 60\n"), "{text}");
+        assert!(text.contains(" turns left out)\n"), "{text}");
+        assert!(!text.contains("request 30\n"), "{text}");
+        assert!(text.chars().count() <= 1_500);
+    }
+
+    /// The second compaction replaces the first one's summary: what that one
+    /// said must not be lost, nor introduced twice.
+    #[test]
+    fn an_earlier_summary_is_carried_on() {
+        let first = extract(
+            &[Spoken::User("Paint it"), Spoken::Assistant("Blue it is.")],
+            2_000,
+        );
+        let (id, events) = window(&[Spoken::User("Darker"), Spoken::Assistant("Navy.")]);
+        let second = compaction_extract(id, &events, Some(&first), &tools(), 2_000);
+        assert_eq!(second.matches(CONTINUATION).count(), 1);
+        assert!(
+            second.contains("Paint it") && second.contains("Navy."),
+            "{second}"
+        );
+        let dialogue = dialogue_summary(id, &events, &tools(), 2_000);
+        assert!(dialogue.starts_with("1. Asked: Darker"), "{dialogue}");
+    }
+
+    /// Nothing was said yet: still something that can be recorded.
+    #[test]
+    fn nothing_to_tell() {
+        assert_eq!(
+            extract(&[], 500),
+            format!("{CONTINUATION}\n\nNothing was said.")
+        );
+    }
+
+    proptest! {
+        /// Whatever was said: bounded, the same each time, without tool names, and
+        /// without characters that hide.
+        #[test]
+        fn bounded_and_without_tool_names(
+            said in proptest::collection::vec(
+                prop_oneof![any::<String>(), "(get_page|search|`search`|a/b.rs|X-1|[ .\n])*"],
+                0..12,
+            ),
+            max in 1_usize..900,
+        ) {
+            let spoken: Vec<Spoken> = said
+                .iter()
+                .enumerate()
+                .map(|(n, text)| if n % 2 == 0 { Spoken::User(text) } else { Spoken::Assistant(text) })
+                .collect();
+            let text = extract(&spoken, max);
+            prop_assert!(!text.is_empty());
+            prop_assert!(text.chars().count() <= max);
+            prop_assert_eq!(tool_names_in(&text, &tools()), Vec::<String>::new());
+            prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
+            prop_assert_eq!(&text, &extract(&spoken, max));
+        }
+    }
+}

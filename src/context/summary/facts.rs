@@ -33,7 +33,8 @@ impl Facts {
         for part in [start, end] {
             for token in part.split(|c: char| c.is_whitespace() || "\"'`()[]{}<>,;|=“”".contains(c))
             {
-                let token = token.trim_matches(|c: char| ".:!?*".contains(c));
+                let token = token.trim_start_matches([':', '!', '?', '*']);
+                let token = token.trim_end_matches(['.', ':', '!', '?', '*']);
                 if token.len() > NAME_BYTES_MAX || token.len() < 2 {
                     continue;
                 }

@@ -36,16 +36,28 @@ pub fn without_tool_names<T>(text: &str, tools: &BTreeSet<T>) -> String
 where
     T: Borrow<str> + Ord + Hash,
 {
+    let mut without = text.to_owned();
+    loop {
+        // What a name was joined to may be a name now that it stands alone.
+        let found = mentions(&without, tools);
+        if found.is_empty() {
+            return without;
+        }
+        without = replaced(&without, &found);
+    }
+}
+
+fn replaced(text: &str, found: &[Range<usize>]) -> String {
     /// What stands for a name, and for one that is shorter than that.
     const STAND_IN: &str = "[tool]";
     const SHORT_STAND_IN: &str = "…";
     let mut without = String::with_capacity(text.len());
     let mut end = 0;
-    for found in mentions(text, tools) {
-        without.push_str(&text[end..found.start]);
-        let long = found.len() >= STAND_IN.len();
+    for place in found {
+        without.push_str(&text[end..place.start]);
+        let long = place.len() >= STAND_IN.len();
         without.push_str(if long { STAND_IN } else { SHORT_STAND_IN });
-        end = found.end;
+        end = place.end;
     }
     without.push_str(&text[end..]);
     without

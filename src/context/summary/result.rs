@@ -218,7 +218,7 @@ mod tests {
         }
         let told = of(&listing);
         assert!(told.starts_with("src/file_1.rs / src/file_2.rs"), "{told}");
-        assert!(told.ends_with("… (50 lines, 791 bytes)"), "{told}");
+        assert!(told.ends_with("… (50 lines, 741 bytes)"), "{told}");
     }
 
     /// An error in the middle of long output is what the next step needs to know.
@@ -239,7 +239,7 @@ mod tests {
         let json = format!(r#"{{"error":"gone","page":"{}"}}"#, "x".repeat(200));
         assert_eq!(
             of(&json),
-            "error: gone; object with keys error, page (225 bytes)"
+            "error: gone; object with keys error, page (226 bytes)"
         );
         let mut failed = ToolResultRecorded::text("call", "partial output");
         failed.success = false;
