@@ -20,4 +20,4 @@ pub use dialogue::{
     COMPACTION_EXTRACT_CHARS_MAX, DIALOGUE_SUMMARY_CHARS_MAX, compaction_extract, dialogue_summary,
 };
 pub use result::result_summary;
-pub(super) use text::{clip, head, one_line};
+pub(super) use text::{clip, one_line};

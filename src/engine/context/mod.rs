@@ -6,9 +6,16 @@ mod active;
 mod build;
 mod compact;
 mod knowledge;
+mod recorded;
+mod snapshots;
 mod sub_contexts;
 mod window;
 
+pub(super) use self::compact::compactions_of;
+pub use self::{
+    compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
+    snapshots::ToolSnapshot,
+};
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{
