@@ -7,6 +7,7 @@
 mod cut;
 
 use super::{
+    compaction::threshold_tokens,
     draft::{Content, Draft, Fate, Item, Section, Speaker},
     enhancers::{drop_reasoning, snapshots::Snapshots},
     policy::{ContextPolicy, Drop},
@@ -37,7 +38,7 @@ pub fn fit(
     draft: &mut Draft,
 ) -> Fitted {
     let tokens_before = draft.tokens();
-    let threshold_tokens = threshold(policy);
+    let threshold_tokens = threshold_tokens(policy);
     let mut budget = Budget {
         window,
         policy,
@@ -60,25 +61,9 @@ pub fn fit(
         tokens_before,
         tokens: draft.tokens(),
         over_budget: excess > 0,
-        compaction_due: threshold_tokens > 0 && tokens_before > threshold_tokens,
+        compaction_due: tokens_before > threshold_tokens,
         threshold_tokens,
     }
-}
-
-/// Tokens above which a compaction is due.
-#[must_use]
-pub fn threshold(policy: &ContextPolicy) -> u64 {
-    let of = match policy.budget_tokens {
-        0 => policy.compaction.window_tokens,
-        budget => budget,
-    };
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss
-    )]
-    let threshold = (of as f64 * policy.compaction.threshold) as u64;
-    threshold
 }
 
 struct Budget<'a> {
