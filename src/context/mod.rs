@@ -20,12 +20,15 @@ pub mod budget;
 pub mod compaction;
 pub mod draft;
 pub mod enhancer;
+pub mod enhancers;
 pub mod explain;
 pub mod knowledge;
 pub mod pairing;
 pub mod policy;
 pub mod prefix;
 pub mod provider;
+#[cfg(test)]
+mod samples;
 pub mod summary;
 pub mod tokens;
 pub mod window;

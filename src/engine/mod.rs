@@ -42,7 +42,10 @@ use tokio::sync::watch;
 
 pub use self::{
     append::Pending,
-    context::{BuildQuery, Built, ContextError},
+    context::{
+        BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextError, PlanQuery,
+        ToolSnapshot,
+    },
     error::*,
     query::*,
 };
@@ -125,6 +128,7 @@ struct Inner {
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<ReadError>>,
     indexer: Arc<indexer::Indexer>,
+    contexts: context::ContextCaches,
     started_at: TimestampMicros,
 }
 

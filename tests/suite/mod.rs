@@ -1,4 +1,5 @@
 mod child;
+mod context;
 mod crash;
 mod damage;
 mod disk;

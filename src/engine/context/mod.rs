@@ -4,11 +4,20 @@
 
 mod active;
 mod build;
+mod cache;
 mod compact;
 mod knowledge;
+mod recorded;
+mod snapshots;
 mod sub_contexts;
 mod window;
 
+pub(super) use self::{cache::ContextCaches, compact::compactions_of};
+pub use self::{
+    build::Assembled,
+    compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
+    snapshots::ToolSnapshot,
+};
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{
