@@ -42,7 +42,10 @@ use tokio::sync::watch;
 
 pub use self::{
     append::Pending,
-    context::{BuildQuery, Built, ContextError},
+    context::{
+        BuildQuery, Built, ContextChange, ContextEntry, ContextError, ContextScope, Return,
+        SetContext, Spawn, Spawned,
+    },
     error::*,
     query::*,
 };

@@ -1,3 +1,4 @@
+mod active_context;
 mod child;
 mod crash;
 mod damage;
@@ -12,4 +13,5 @@ mod processes;
 mod random;
 mod real_data;
 mod store;
+mod sub_contexts;
 mod tidy;

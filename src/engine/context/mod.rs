@@ -6,9 +6,14 @@ mod active;
 mod build;
 mod compact;
 mod knowledge;
+mod recorded;
 mod sub_contexts;
 mod window;
 
+pub use self::{
+    active::{ContextChange, ContextEntry, ContextScope, LONG_TERM_LABEL, SetContext},
+    sub_contexts::{Return, Spawn, Spawned},
+};
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{

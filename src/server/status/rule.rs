@@ -101,10 +101,9 @@ fn facts(rule: &Rule) -> Facts {
             ("revision", cut.to_string()),
             ("last_cut", last_cut.to_string()),
         ],
-        Rule::SubContextNotRunning { branch, child } => vec![
-            ("child", child.to_string()),
-            ("branch", branch.to_string()),
-        ],
+        Rule::SubContextNotRunning { branch, child } => {
+            vec![("child", child.to_string()), ("branch", branch.to_string())]
+        }
         Rule::SubContextRunning { child, call_id } => {
             vec![("child", child.to_string()), call(call_id)]
         }
