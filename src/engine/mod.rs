@@ -43,8 +43,9 @@ use tokio::sync::watch;
 pub use self::{
     append::Pending,
     context::{
-        BuildQuery, Built, ContextChange, ContextEntry, ContextError, ContextScope, Return,
-        SetContext, Spawn, Spawned,
+        BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextChange,
+        ContextEntry, ContextError, ContextScope, PlanQuery, Return, SetContext, Spawn, Spawned,
+        ToolSnapshot,
     },
     error::*,
     query::*,

@@ -7,11 +7,15 @@ mod build;
 mod compact;
 mod knowledge;
 mod recorded;
+mod snapshots;
 mod sub_contexts;
 mod window;
 
+pub(super) use self::compact::compactions_of;
 pub use self::{
     active::{ContextChange, ContextEntry, ContextScope, LONG_TERM_LABEL, SetContext},
+    compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
+    snapshots::ToolSnapshot,
     sub_contexts::{Return, Spawn, Spawned},
 };
 use super::error::{AppendError, ReadError};
