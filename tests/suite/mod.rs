@@ -1,3 +1,4 @@
+mod active_context;
 mod child;
 mod context;
 mod crash;
@@ -13,4 +14,5 @@ mod processes;
 mod random;
 mod real_data;
 mod store;
+mod sub_contexts;
 mod tidy;

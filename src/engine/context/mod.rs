@@ -15,8 +15,10 @@ mod window;
 pub(super) use self::{cache::ContextCaches, compact::compactions_of};
 pub use self::{
     build::Assembled,
+    active::{ContextChange, ContextEntry, ContextScope, LONG_TERM_LABEL, SetContext},
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
     snapshots::ToolSnapshot,
+    sub_contexts::{Return, Spawn, Spawned},
 };
 use super::error::{AppendError, ReadError};
 use crate::{

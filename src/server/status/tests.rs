@@ -157,6 +157,20 @@ fn rules() -> Vec<(Rule, Code)> {
             Rule::ParentIncomplete { what: "revision" },
             Code::InvalidArgument,
         ),
+        (
+            Rule::SubContextNotRunning {
+                branch: BranchName::default(),
+                child: conversation,
+            },
+            Code::FailedPrecondition,
+        ),
+        (
+            Rule::SubContextRunning {
+                child: conversation,
+                call_id: call_id(),
+            },
+            Code::FailedPrecondition,
+        ),
     ]
 }
 
