@@ -42,7 +42,7 @@ use tokio::sync::watch;
 
 pub use self::{
     append::Pending,
-    context::{BuildQuery, Built, ContextError},
+    context::{BuildQuery, Built, ContextError, KnowledgeAnswer, KnowledgeQuery, Prerequisites},
     error::*,
     query::*,
 };
@@ -125,6 +125,7 @@ struct Inner {
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<ReadError>>,
     indexer: Arc<indexer::Indexer>,
+    knowledge: context::KnowledgeCache,
     started_at: TimestampMicros,
 }
 

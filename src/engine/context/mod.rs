@@ -9,6 +9,9 @@ mod knowledge;
 mod sub_contexts;
 mod window;
 
+pub(super) use knowledge::KnowledgeCache;
+pub use knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites};
+
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{
