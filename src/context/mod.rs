@@ -26,6 +26,8 @@ pub mod pairing;
 pub mod policy;
 pub mod prefix;
 pub mod provider;
+#[cfg(test)]
+mod samples;
 pub mod summary;
 pub mod tokens;
 pub mod window;

@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 
 use super::{
     Engine, Inner,
+    context::compactions_of,
     error::{AppendError, ReadError},
     prepare::Prepared,
     sequencer::{WriteAnswer, WriteRequest},
@@ -45,9 +46,14 @@ impl Engine {
     pub async fn submit(&self, command: AppendCommand) -> Result<Pending, AppendError> {
         let inner = std::sync::Arc::clone(&self.inner);
         let prepared = Prepared::new(command, &inner.options.limits)?;
+        let compactions = compactions_of(&prepared.command.events);
         let request = inner.look_up(prepared).await?;
         let answer = inner.enqueue(request)?;
-        Ok(Box::pin(async move { inner.settle(answer.await).await }))
+        Ok(Box::pin(async move {
+            let mut outcome = inner.settle(answer.await).await?;
+            inner.warn_of_compactions(&compactions, &mut outcome).await;
+            Ok(outcome)
+        }))
     }
 }
 

@@ -42,7 +42,10 @@ use tokio::sync::watch;
 
 pub use self::{
     append::Pending,
-    context::{BuildQuery, Built, ContextError, KnowledgeAnswer, KnowledgeQuery, Prerequisites},
+    context::{
+        BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextError,
+        KnowledgeAnswer, KnowledgeQuery, PlanQuery, Prerequisites, ToolSnapshot,
+    },
     error::*,
     query::*,
 };

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     codec::pb,
     context::knowledge::{FileVariables, KnownFile, Suggested, Suggestion},
-    engine::KnowledgeAnswer,
+    engine::{ContextError, KnowledgeAnswer, ReadError, ToolSnapshot},
 };
 
 /// Recent results of an answer, unless another number is asked for.
@@ -118,5 +118,30 @@ pub(super) fn suggestions(suggested: Suggested) -> pb::SuggestArgumentsResponse 
     pb::SuggestArgumentsResponse {
         arguments: suggested.arguments.into(),
         suggestions: suggested.suggestions.into_iter().map(suggestion).collect(),
+    }
+}
+
+/// A finished call in short.
+pub(super) fn snapshot(snapshot: ToolSnapshot) -> pb::ToolSnapshot {
+    pb::ToolSnapshot {
+        full_result_ref: snapshot.full_result_ref(),
+        call_id: snapshot.call_id,
+        tool_name: snapshot.tool,
+        arguments: snapshot.arguments.as_bytes().clone(),
+        result_summary: snapshot.result_summary,
+        success: snapshot.success,
+        recorded: snapshot.recorded,
+        request: Some(to_proto::event_ref(snapshot.request)),
+    }
+}
+
+/// Snapshots are read and nothing else: another error than of reading is one of
+/// the request.
+pub(super) fn snapshots_refused(error: ContextError) -> ReadError {
+    match error {
+        ContextError::Read(error) => error,
+        other => ReadError::Invalid {
+            message: other.to_string(),
+        },
     }
 }

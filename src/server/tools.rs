@@ -275,8 +275,21 @@ impl Tools for ToolsService {
 
     async fn snapshots(
         &self,
-        _request: Request<pb::SnapshotsRequest>,
+        request: Request<pb::SnapshotsRequest>,
     ) -> Result<Response<pb::SnapshotsResponse>, Status> {
-        Err(Status::unimplemented("snapshots"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let as_of = from_proto::revision(request.as_of_revision);
+        let limit = self.page(request.limit);
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let snapshots = engine
+            .snapshots(&call.namespace, id, branch.as_ref(), as_of, limit)
+            .await
+            .map_err(knowledge::snapshots_refused)?;
+        Ok(Response::new(pb::SnapshotsResponse {
+            snapshots: snapshots.into_iter().map(knowledge::snapshot).collect(),
+        }))
     }
 }

@@ -6,12 +6,17 @@ mod active;
 mod build;
 mod compact;
 mod knowledge;
+mod recorded;
+mod snapshots;
 mod sub_contexts;
 mod window;
 
-pub(super) use knowledge::KnowledgeCache;
-pub use knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites};
-
+pub(super) use self::{compact::compactions_of, knowledge::KnowledgeCache};
+pub use self::{
+    compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
+    knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites},
+    snapshots::ToolSnapshot,
+};
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{

@@ -1,0 +1,67 @@
+//! Windows for tests, in few words.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::window::WindowEvent;
+use crate::domain::*;
+
+/// Something that happens in a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Spoken<'a> {
+    User(&'a str),
+    Assistant(&'a str),
+    Developer(&'a str),
+    /// Call id, tool, arguments.
+    Call(&'a str, &'a str, &'a str),
+    /// Call id, text.
+    Result(&'a str, &'a str),
+    /// Call id, error message.
+    Failure(&'a str, &'a str),
+    /// Something that is noted beside the dialogue.
+    Noted,
+}
+
+/// A conversation's first events.
+pub(super) fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>>) {
+    let id = ConversationId(uuid::Uuid::from_u128(7));
+    let events = spoken.iter().enumerate().map(|(index, spoken)| {
+        Arc::new(WindowEvent {
+            at: EventRef {
+                conversation: id,
+                revision: Revision(index as u64 + 1),
+            },
+            offset: index as u64 + 1,
+            recorded_at: TimestampMicros(0),
+            body: body(*spoken),
+        })
+    });
+    (id, events.collect())
+}
+
+fn body(spoken: Spoken) -> EventBody {
+    let say = |role, text: &str| EventBody::MessageAppended(MessageAppended::text(role, text));
+    match spoken {
+        Spoken::User(text) => say(Role::User, text),
+        Spoken::Assistant(text) => say(Role::Assistant, text),
+        Spoken::Developer(text) => say(Role::Developer, text),
+        Spoken::Call(call_id, tool, arguments) => EventBody::ToolCallRequested(ToolCallRequested {
+            call_id: call_id.to_owned(),
+            tool: tool.to_owned(),
+            arguments: JsonText::from_checked(Bytes::copy_from_slice(arguments.as_bytes())),
+            arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+            message_revision: None,
+            needs_approval: false,
+        }),
+        Spoken::Result(call_id, text) => {
+            EventBody::ToolResultRecorded(ToolResultRecorded::text(call_id, text))
+        }
+        Spoken::Failure(call_id, text) => {
+            EventBody::ToolResultRecorded(ToolResultRecorded::failure(call_id, text))
+        }
+        Spoken::Noted => EventBody::ToolsDiscovered {
+            names: vec!["get_page".to_owned()],
+        },
+    }
+}

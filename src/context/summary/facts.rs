@@ -1,0 +1,210 @@
+//! Files, ids and open tasks that a text names.
+
+use std::collections::BTreeSet;
+
+use super::text::{clip, one_line};
+
+/// Longest file name or id that is noted, in bytes.
+const NAME_BYTES_MAX: usize = 200;
+/// How much of a text is looked through, in bytes, from its start and its end.
+const LOOKED_AT_BYTES: usize = 32 << 10;
+
+/// What texts have named, each once, in order.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub files: Vec<String>,
+    pub ids: Vec<String>,
+    seen: BTreeSet<String>,
+    max: usize,
+}
+
+impl Facts {
+    /// At most `max` files and `max` ids are noted: of more, the last.
+    pub fn new(max: usize) -> Self {
+        Self {
+            max,
+            ..Self::default()
+        }
+    }
+
+    /// Notes what a text names.
+    pub fn note(&mut self, text: &str) {
+        let (start, end) = ends(text);
+        for part in [start, end] {
+            for token in part.split(|c: char| c.is_whitespace() || "\"'`()[]{}<>,;|=“”".contains(c))
+            {
+                let token = token.trim_start_matches([':', '!', '?', '*']);
+                let token = token.trim_end_matches(['.', ':', '!', '?', '*']);
+                if token.len() > NAME_BYTES_MAX || token.len() < 2 {
+                    continue;
+                }
+                if is_file(token) {
+                    self.add(token, |facts| &mut facts.files);
+                } else if is_id(token) {
+                    self.add(token, |facts| &mut facts.ids);
+                }
+            }
+        }
+    }
+
+    /// Notes an id, with what it is the id of.
+    pub fn note_id(&mut self, id: &str, name: &str) {
+        let (id, name) = (one_line(id), one_line(name));
+        let told = if name.is_empty() {
+            id
+        } else {
+            format!("{id} ({name})")
+        };
+        self.add(&clip(&told, 80), |facts| &mut facts.ids);
+    }
+
+    fn add(&mut self, token: &str, list: impl Fn(&mut Self) -> &mut Vec<String>) {
+        let token = one_line(token);
+        if token.is_empty() || !self.seen.insert(token.clone()) {
+            return;
+        }
+        let max = self.max;
+        let list = list(self);
+        list.push(token);
+        if list.len() > max {
+            list.remove(0);
+        }
+    }
+}
+
+/// Start and end of a text, not overlapping, at most [`LOOKED_AT_BYTES`] each.
+fn ends(text: &str) -> (&str, &str) {
+    if text.len() <= 2 * LOOKED_AT_BYTES {
+        return (text, "");
+    }
+    let (mut start, mut end) = (LOOKED_AT_BYTES, text.len() - LOOKED_AT_BYTES);
+    while !text.is_char_boundary(start) {
+        start -= 1;
+    }
+    while !text.is_char_boundary(end) {
+        end += 1;
+    }
+    (&text[..start], &text[end..])
+}
+
+/// A path, or a name with an extension. Not a web address, a number or an
+/// abbreviation.
+fn is_file(token: &str) -> bool {
+    if token.contains("://") || token.contains('@') || !token.contains(['.', '/']) {
+        return false;
+    }
+    let plain = |c: char| c.is_alphanumeric() || "_-./~+@#$%:\\".contains(c);
+    if !token.chars().all(plain) {
+        return false;
+    }
+    let name = token.rsplit('/').next().unwrap_or(token);
+    let extension = name.rsplit_once('.').filter(|(stem, extension)| {
+        stem.chars().any(char::is_alphanumeric)
+            && (1..=8).contains(&extension.len())
+            && extension.starts_with(|c: char| c.is_ascii_alphabetic())
+            && extension.chars().all(|c| c.is_ascii_alphanumeric())
+    });
+    match extension {
+        // "e.g", "U.S": letters and dots only.
+        Some((stem, extension)) => {
+            token.contains('/') || !(stem.chars().count() == 1 && extension.len() == 1)
+        }
+        None => {
+            let rooted =
+                token.starts_with('/') || token.starts_with("./") || token.starts_with("~/");
+            rooted && token.chars().any(char::is_alphabetic)
+        }
+    }
+}
+
+/// `#123`, `ABC-123`, a UUID, a long hexadecimal number, `name_123abc`.
+fn is_id(token: &str) -> bool {
+    let digits = token.chars().filter(char::is_ascii_digit).count();
+    if digits == 0 || !token.is_ascii() {
+        return false;
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if let Some(number) = token.strip_prefix('#') {
+        return !number.is_empty() && number.chars().all(plain);
+    }
+    if !token.chars().all(plain) {
+        return false;
+    }
+    let is_hex = token.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    if is_hex && token.len() >= 7 && token.chars().any(|c| c.is_ascii_alphabetic()) {
+        return true;
+    }
+    match token.split_once(['-', '_']) {
+        Some((word, rest)) => {
+            let letters = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphabetic());
+            letters && rest.starts_with(|c: char| c.is_ascii_digit())
+        }
+        None => false,
+    }
+}
+
+/// Open tasks of a text: boxes that are not ticked, and lines that begin with
+/// `TODO`.
+pub(super) fn open_tasks(text: &str) -> Vec<String> {
+    const SIGNS: [&str; 5] = ["- [ ]", "* [ ]", "[ ]", "☐", "TODO"];
+    let mut tasks = Vec::new();
+    let (start, end) = ends(text);
+    for line in start.lines().chain(end.lines()) {
+        let line = line.trim_start();
+        let rest = SIGNS.iter().find_map(|sign| line.strip_prefix(sign));
+        let task = rest.map(|rest| one_line(rest.trim_start_matches(':')));
+        tasks.extend(
+            task.filter(|task| !task.is_empty())
+                .map(|task| clip(task.trim(), 160)),
+        );
+    }
+    tasks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a successor needs to take up the work: files and ids, not numbers,
+    /// dates, addresses or abbreviations.
+    #[test]
+    fn files_and_ids() {
+        let mut facts = Facts::new(20);
+        facts.note(
+            "Changed src/main.rs and `Cargo.toml` (see /etc/hosts, ./run), e.g. for #1204; \
+             order ORD-7731, commit 3f2a9bc1, version 1.2.3, on 2026-11-22, 42 times. \
+             {\"path\":\"data/rows.csv\",\"user\":\"user_12\"} https://example.org/a.html",
+        );
+        facts.note("again src/main.rs");
+        facts.note_id("cust-1", "Ada");
+        assert_eq!(
+            facts.files,
+            [
+                "src/main.rs",
+                "Cargo.toml",
+                "/etc/hosts",
+                "./run",
+                "data/rows.csv"
+            ]
+        );
+        assert_eq!(
+            facts.ids,
+            ["#1204", "ORD-7731", "3f2a9bc1", "user_12", "cust-1 (Ada)"]
+        );
+    }
+
+    /// A long history names more than a summary holds: the last are nearest to
+    /// what comes next.
+    #[test]
+    fn the_last_stay() {
+        let mut facts = Facts::new(2);
+        facts.note("a/1.rs a/2.rs a/3.rs");
+        assert_eq!(facts.files, ["a/2.rs", "a/3.rs"]);
+    }
+
+    #[test]
+    fn tasks_that_are_open() {
+        let text = "Plan:\n- [x] read\n- [ ] write tests\n  TODO: docs\n[ ]\n";
+        assert_eq!(open_tasks(text), ["write tests", "docs"]);
+    }
+}

@@ -1,0 +1,23 @@
+//! Summaries without a model: first lines, the shape of JSON, counts, errors.
+//!
+//! All are pure: the same events give the same text. They only quote. Control
+//! and formatting characters are taken out, so that what a tool printed can
+//! neither break a line nor hide in one.
+//!
+//! - [`result_summary`]: one tool result in a line, for its snapshot;
+//! - [`dialogue_summary`], [`compaction_extract`]: what came of turns;
+//! - [`names`]: which tools a text names, because a summary should name none.
+
+mod dialogue;
+mod facts;
+pub mod names;
+mod result;
+mod shape;
+mod text;
+pub(super) mod turns;
+
+pub use dialogue::{
+    COMPACTION_EXTRACT_CHARS_MAX, DIALOGUE_SUMMARY_CHARS_MAX, compaction_extract, dialogue_summary,
+};
+pub use result::result_summary;
+pub(super) use text::{clip, one_line};

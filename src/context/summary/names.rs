@@ -1,0 +1,255 @@
+//! Which tools a text names.
+//!
+//! After a compaction discovered tools are gone, so a summary that names one
+//! sends the model after something that it does not have. Many tools have names
+//! that are everyday words (`read`, `search`), and a summary may well say that
+//! something was read. The rule:
+//!
+//! - Names are found as whole words, with their case as it is. A word ends at
+//!   anything but letters, digits, `_`, and `-`, `.`, `:` or `/` between two of
+//!   those; of `server/get_page`, both the whole and `get_page` are looked at.
+//! - A name that is no everyday word (it has `_`, `-`, `.`, `:`, `/`, a digit, or
+//!   a capital after a small letter) counts wherever it is found.
+//! - Any other name counts only where it is used as a name: in backticks or
+//!   quotation marks, before `(`, or beside the word `tool` or `function`.
+
+use std::{borrow::Borrow, collections::BTreeSet, hash::Hash, ops::Range};
+
+/// The tools, of those given, that a text names: each once, in the order in
+/// which it names them.
+pub fn tool_names_in<T>(text: &str, tools: &BTreeSet<T>) -> Vec<String>
+where
+    T: Borrow<str> + Ord + Hash,
+{
+    let mut names: Vec<String> = Vec::new();
+    for found in mentions(text, tools) {
+        let name = &text[found];
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// The text with the names of these tools taken out. It does not get longer.
+pub fn without_tool_names<T>(text: &str, tools: &BTreeSet<T>) -> String
+where
+    T: Borrow<str> + Ord + Hash,
+{
+    let mut without = text.to_owned();
+    loop {
+        // What a name was joined to may be a name now that it stands alone.
+        let found = mentions(&without, tools);
+        if found.is_empty() {
+            return without;
+        }
+        without = replaced(&without, &found);
+    }
+}
+
+fn replaced(text: &str, found: &[Range<usize>]) -> String {
+    /// What stands for a name, and for one that is shorter than that.
+    const STAND_IN: &str = "[tool]";
+    const SHORT_STAND_IN: &str = "…";
+    let mut without = String::with_capacity(text.len());
+    let mut end = 0;
+    for place in found {
+        without.push_str(&text[end..place.start]);
+        let long = place.len() >= STAND_IN.len();
+        without.push_str(if long { STAND_IN } else { SHORT_STAND_IN });
+        end = place.end;
+    }
+    without.push_str(&text[end..]);
+    without
+}
+
+/// Where tools are named, in order, without overlaps.
+fn mentions<T>(text: &str, tools: &BTreeSet<T>) -> Vec<Range<usize>>
+where
+    T: Borrow<str> + Ord + Hash,
+{
+    let mut found = Vec::new();
+    if tools.is_empty() {
+        return found;
+    }
+    for word in words(text) {
+        if is_mention(text, &word, tools) {
+            found.push(word);
+            continue;
+        }
+        for piece in pieces(text, &word) {
+            if is_mention(text, &piece, tools) {
+                found.push(piece);
+            }
+        }
+    }
+    found
+}
+
+fn is_mention<T>(text: &str, word: &Range<usize>, tools: &BTreeSet<T>) -> bool
+where
+    T: Borrow<str> + Ord + Hash,
+{
+    let name = &text[word.clone()];
+    tools.contains(name) && (is_distinctive(name) || is_used_as_name(text, word))
+}
+
+/// Words with `-`, `.`, `:` and `/` inside them.
+fn words(text: &str) -> impl Iterator<Item = Range<usize>> {
+    runs(text, 0..text.len(), |c| is_word(c) || is_joint(c)).filter_map(|run| {
+        let word = text[run.clone()].trim_start_matches(is_joint);
+        let start = run.end - word.len();
+        let end = start + word.trim_end_matches(is_joint).len();
+        (start < end).then_some(start..end)
+    })
+}
+
+/// What `.`, `:` and `/` join to a word; nothing when there are none in it.
+fn pieces(text: &str, word: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let whole = word.clone();
+    runs(text, word.clone(), |c| is_word(c) || c == '-').filter(move |piece| *piece != whole)
+}
+
+fn runs(
+    text: &str,
+    part: Range<usize>,
+    inside: impl Fn(char) -> bool,
+) -> impl Iterator<Item = Range<usize>> {
+    let mut at = part.start;
+    let end = part.end;
+    std::iter::from_fn(move || {
+        let start = at + text[at..end].find(&inside)?;
+        let length = text[start..end].find(|c| !inside(c)).unwrap_or(end - start);
+        at = start + length;
+        Some(start..at)
+    })
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn is_joint(c: char) -> bool {
+    matches!(c, '-' | '.' | ':' | '/')
+}
+
+fn is_distinctive(name: &str) -> bool {
+    let mut last_is_small = false;
+    for c in name.chars() {
+        if c == '_' || is_joint(c) || c.is_ascii_digit() || (last_is_small && c.is_uppercase()) {
+            return true;
+        }
+        last_is_small = c.is_lowercase();
+    }
+    false
+}
+
+fn is_used_as_name(text: &str, word: &Range<usize>) -> bool {
+    let (before, after) = (&text[..word.start], &text[word.end..]);
+    if after.starts_with('(') {
+        return true;
+    }
+    let quotes = [
+        ('`', '`'),
+        ('"', '"'),
+        ('\'', '\''),
+        ('“', '”'),
+        ('‘', '’'),
+        ('«', '»'),
+    ];
+    if quotes
+        .iter()
+        .any(|(open, close)| before.ends_with(*open) && after.starts_with(*close))
+    {
+        return true;
+    }
+    says_tool(before, |text| text.rsplit(|c| !is_word(c)).next())
+        || says_tool(after, |text| text.split(|c| !is_word(c)).next())
+}
+
+/// Whether the next word, after white space, is `tool` or `function`.
+fn says_tool<'a>(side: &'a str, next: impl Fn(&'a str) -> Option<&'a str>) -> bool {
+    let apart = side.trim_matches(|c: char| c == ' ' || c == '\n');
+    let touches = apart.len() == side.len();
+    !touches
+        && next(apart).is_some_and(|word| {
+            ["tool", "tools", "function"]
+                .iter()
+                .any(|known| word.eq_ignore_ascii_case(known))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TOOLS: [&str; 7] = [
+        "read",
+        "Bash",
+        "get_page",
+        "webSearch",
+        "follow-up",
+        "fs.write",
+        "page2",
+    ];
+
+    fn tools() -> BTreeSet<&'static str> {
+        TOOLS.into()
+    }
+
+    /// A warning for every use of an everyday word would be switched off; one
+    /// that misses `get_page` is of no use.
+    #[test]
+    fn names_are_told_from_words() {
+        for (text, expected) in [
+            ("The home page was read, then written.", vec![]),
+            (
+                "I read the tool's output and had to bash it in shape",
+                vec![],
+            ),
+            ("Bash failed. Read it.", vec![]),
+            ("it used get_page twice: get_page.", vec!["get_page"]),
+            ("get_pages and my_get_page and get_page_id", vec![]),
+            ("called `read` and \"Bash\"", vec!["read", "Bash"]),
+            ("don't read' it", vec![]),
+            ("ran read(path)", vec!["read"]),
+            ("the read tool, the function Bash", vec!["read", "Bash"]),
+            ("webSearch; websearch", vec!["webSearch"]),
+            ("follow-up, follow-ups", vec!["follow-up"]),
+            ("server/get_page and cms:page2", vec!["get_page", "page2"]),
+            ("with fs.write. And fs.writer", vec!["fs.write"]),
+            ("ein Werkzeug „get_page“ für Straße", vec!["get_page"]),
+        ] {
+            assert_eq!(tool_names_in(text, &tools()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_taken_out() {
+        let text = "called `read`, then get_page on src/page.rs";
+        let without = without_tool_names(text, &tools());
+        assert_eq!(without, "called `…`, then [tool] on src/page.rs");
+    }
+
+    proptest! {
+        /// What had its names taken out names none, whatever it looks like, and
+        /// has not grown: it may be at its bound already.
+        #[test]
+        fn nothing_is_named_afterwards(
+            pieces in proptest::collection::vec(
+                prop_oneof![
+                    proptest::sample::select(TOOLS.to_vec()),
+                    proptest::sample::select(vec![" ", "`", "\"", "(", "tool", "-", ".", "ß", "\n", "…"]),
+                ].prop_map(str::to_owned),
+                0..30,
+            ),
+        ) {
+            let text = pieces.concat();
+            let without = without_tool_names(&text, &tools());
+            prop_assert_eq!(tool_names_in(&without, &tools()), Vec::<String>::new());
+            prop_assert!(without.chars().count() <= text.chars().count());
+        }
+    }
+}

@@ -1,1 +1,0 @@
-//! Planning and appending compactions.

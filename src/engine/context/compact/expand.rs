@@ -1,0 +1,122 @@
+//! The events that a compaction's summary stands for.
+
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+
+use super::{ContextError, invalid};
+use crate::{
+    domain::{BranchName, BranchState, ConversationId, EventRef, Namespace, Revision},
+    engine::{
+        Engine,
+        error::ReadError,
+        query::{NamedEvent, ReadQuery, Source},
+    },
+};
+
+/// Where what an earlier compaction stands for ends.
+#[derive(Clone, Copy, Debug)]
+struct EarlierCut {
+    conversation: ConversationId,
+    cut: Revision,
+}
+
+impl Engine {
+    /// The events that a compaction's summary stands for, oldest first: those
+    /// after the cut of the compaction before it, up to its own cut. None: the
+    /// branch's last compaction.
+    ///
+    /// # Errors
+    /// [`ContextError::Invalid`] when the branch was not compacted (there).
+    pub async fn expand(
+        &self,
+        namespace: &Namespace,
+        conversation: ConversationId,
+        branch: Option<&BranchName>,
+        compaction: Option<Revision>,
+    ) -> Result<BoxStream<'static, Result<Vec<NamedEvent>, ReadError>>, ContextError> {
+        let inner = &self.inner;
+        let now = inner.branch(namespace, conversation, branch)?;
+        let then = match compaction {
+            Some(revision) => inner.as_of(conversation, &now, revision).await?,
+            None => now.clone(),
+        };
+        let at = compaction_of(conversation, &then, compaction)?;
+        let segments = inner.history().lineage(conversation, &now)?;
+        let inside = segments.iter().find(|segment| {
+            segment.conversation == at.conversation
+                && (segment.first..=segment.last).contains(&at.revision)
+        });
+        let Some(segment) = inside else {
+            return Err(invalid(format!(
+                "the compaction at revision {} is not in the branch's history",
+                at.revision
+            )));
+        };
+        let before = inner
+            .branch_before(segment.conversation, segment.branch, at.revision)
+            .await?;
+        let earlier = before.and_then(|before| {
+            before.compaction.map(|earlier| EarlierCut {
+                conversation: earlier.conversation,
+                cut: before.cut,
+            })
+        });
+        let source = Source::Branch {
+            conversation: segment.conversation,
+            branch: Some(segment.name.clone()),
+        };
+        let mut query = ReadQuery::all(namespace.clone(), source);
+        query.to = then.cut.0;
+        match earlier {
+            Some(earlier) if earlier.conversation == segment.conversation => {
+                query.from = earlier.cut.next().0;
+                Ok(self.read(query))
+            }
+            Some(earlier) => Ok(after(self.read(query), earlier)),
+            None => Ok(self.read(query)),
+        }
+    }
+}
+
+/// The compaction that is meant.
+fn compaction_of(
+    conversation: ConversationId,
+    branch: &BranchState,
+    asked: Option<Revision>,
+) -> Result<EventRef, ContextError> {
+    let name = &branch.name;
+    match (branch.compaction, asked) {
+        (Some(at), None) => Ok(at),
+        (Some(at), Some(revision))
+            if at.conversation == conversation && at.revision == revision =>
+        {
+            Ok(at)
+        }
+        (_, Some(revision)) => Err(invalid(format!(
+            "revision {revision} of branch {name:?} is no compaction"
+        ))),
+        (None, None) => Err(invalid(format!("branch {name:?} was never compacted"))),
+    }
+}
+
+/// What comes after a cut in a conversation further up: a conversation that was
+/// forked from a compacted one goes on from there.
+fn after(
+    batches: BoxStream<'static, Result<Vec<NamedEvent>, ReadError>>,
+    earlier: EarlierCut,
+) -> BoxStream<'static, Result<Vec<NamedEvent>, ReadError>> {
+    let mut reached = false;
+    batches
+        .map_ok(move |mut batch| {
+            batch.retain(|event| {
+                let header = &event.event.header;
+                if header.conversation == earlier.conversation {
+                    reached = true;
+                    return header.revision > earlier.cut;
+                }
+                reached
+            });
+            batch
+        })
+        .try_filter(|batch| futures::future::ready(!batch.is_empty()))
+        .boxed()
+}

@@ -1,0 +1,56 @@
+//! What a batch with an idempotency key has appended, for operations that make
+//! their events from the state: their repetition must find the first ones.
+
+use crate::{
+    domain::{AppendOutcome, Appended, EventBody, Namespace, Position},
+    engine::{Inner, error::ReadError},
+};
+
+/// A batch that was appended with a key.
+pub(super) struct RecordedBatch {
+    /// In order.
+    pub events: Vec<(Appended, EventBody)>,
+}
+
+impl RecordedBatch {
+    /// The answer to its repetition.
+    pub fn repeated(self) -> AppendOutcome {
+        AppendOutcome {
+            events: self.events.into_iter().map(|(event, _)| event).collect(),
+            repeated_key: true,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl Inner {
+    /// The batch that this key was used for, as far as the views have come.
+    pub(super) async fn recorded_batch(
+        &self,
+        namespace: &Namespace,
+        key: Option<&String>,
+    ) -> Result<Option<RecordedBatch>, ReadError> {
+        let Some(key) = key else { return Ok(None) };
+        let (_, entry) = self.views.load().key(namespace, key)?;
+        let Some(entry) = entry else { return Ok(None) };
+        let count = entry.events as usize;
+        let records = self
+            .reader
+            .records(entry.first_offset, count, usize::MAX)
+            .await?;
+        let history = self.history();
+        let mut events = Vec::with_capacity(count);
+        for (offset, record) in records {
+            let body = history.decode(offset, &record).await?;
+            let appended = Appended {
+                event: record.header.id,
+                conversation: record.header.conversation,
+                branch: record.header.branch,
+                revision: record.header.revision,
+                position: Position::local(offset),
+            };
+            events.push((appended, body));
+        }
+        Ok(Some(RecordedBatch { events }))
+    }
+}
