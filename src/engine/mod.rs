@@ -44,8 +44,8 @@ pub use self::{
     append::Pending,
     context::{
         BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextChange,
-        ContextEntry, ContextError, ContextScope, PlanQuery, Return, SetContext, Spawn, Spawned,
-        ToolSnapshot,
+        ContextEntry, ContextError, ContextScope, KnowledgeAnswer, KnowledgeQuery, PlanQuery,
+        Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
     },
     error::*,
     query::*,
@@ -130,6 +130,7 @@ struct Inner {
     damaged: Mutex<Option<ReadError>>,
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
+    knowledge: context::KnowledgeCache,
     started_at: TimestampMicros,
 }
 

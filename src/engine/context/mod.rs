@@ -12,14 +12,15 @@ mod snapshots;
 mod sub_contexts;
 mod window;
 
-pub(super) use self::{cache::ContextCaches, compact::compactions_of};
 pub use self::{
-    build::Assembled,
     active::{ContextChange, ContextEntry, ContextScope, LONG_TERM_LABEL, SetContext},
+    build::Assembled,
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
+    knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites},
     snapshots::ToolSnapshot,
     sub_contexts::{Return, Spawn, Spawned},
 };
+pub(super) use self::{cache::ContextCaches, compact::compactions_of, knowledge::KnowledgeCache};
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{
