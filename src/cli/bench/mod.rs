@@ -7,6 +7,7 @@
 //! decided here.
 
 mod append;
+mod build;
 mod child;
 mod disk;
 mod empty;
@@ -22,6 +23,7 @@ mod rounds;
 mod row;
 mod search;
 mod stores;
+mod turns;
 
 use std::{fmt::Display, fs, path::PathBuf, time::Duration};
 
@@ -60,6 +62,8 @@ Rows:
   search    searches over real tool results; how soon an append is found
   quality   nDCG@10 on scifact
   kill      opening after kill -9; memory after many events
+  build     requests, by window and by length of the history, hot, cold and over gRPC
+  turns     tokens sent, and served by a prefix cache, by when results give way to snapshots
 
 Examples:
   treering bench --quick
@@ -98,6 +102,8 @@ enum Group {
     Search,
     Quality,
     Kill,
+    Build,
+    Turns,
 }
 
 impl Group {
@@ -111,6 +117,8 @@ impl Group {
             Self::Search => "search",
             Self::Quality => "quality",
             Self::Kill => "kill",
+            Self::Build => "build",
+            Self::Turns => "turns",
         }
     }
 }
@@ -257,6 +265,8 @@ impl Setup {
             Group::Search => search::measure(self).await,
             Group::Quality => search::quality(self).await,
             Group::Kill => kill::measure(self).await,
+            Group::Build => build::measure(self).await,
+            Group::Turns => turns::measure(self).await,
         }
     }
 }

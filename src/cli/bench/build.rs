@@ -1,0 +1,301 @@
+//! Requests: how fast one is built, by the size of the window and by the length
+//! of the history behind it. The second must not matter.
+
+use std::path::Path;
+
+use super::{
+    Setup,
+    child::Child,
+    failed,
+    payload::created,
+    rounds::{median, percentile, timed},
+    row::{Row, Target, Unit},
+    stores::{self, Filler},
+};
+use crate::{
+    cli::error::CliError,
+    codec::{
+        body,
+        pb::{self, contexts_client::ContextsClient},
+    },
+    context::Provider,
+    domain::{
+        Compacted, CompactionTrigger, ContentPart, ConversationId, EventBody, JsonText,
+        MessageAppended, Namespace, NewEvent, Revision, Role, ToolResultRecorded,
+    },
+    engine::{BuildQuery, Engine},
+};
+
+/// Messages of the windows.
+const WINDOWS: [u64; 3] = [20, 200, 2_000];
+/// A turn: question, step, call, result, answer. Four of them are messages.
+const TURN_EVENTS: u64 = 5;
+const TURN_MESSAGES: u64 = 4;
+/// Turns of one append while a conversation is filled.
+const BATCH_TURNS: u64 = 1_000;
+/// The model that requests are built for: its tokens are counted exactly.
+const MODEL: &str = "gpt-4o";
+/// What a request is allowed to take, in milliseconds, hot and cold.
+const HOT_MS: f64 = 2.0;
+const COLD_MS: f64 = 20.0;
+/// Largest answer that the client takes, in bytes.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// Text to cut messages from: prose, paths and code.
+const TEXT: &str = include_str!("../../../docs/ARCHITECTURE.md");
+const RESULT_BYTES: usize = 1_024;
+const MESSAGE_BYTES: usize = 300;
+
+/// A conversation whose window has so many messages.
+struct Case {
+    window: u64,
+    events: u64,
+    id: ConversationId,
+}
+
+/// Times of one case, in milliseconds.
+#[derive(Default)]
+struct Times {
+    hot: Vec<f64>,
+    next: Vec<f64>,
+    cold: Vec<f64>,
+    grpc: Vec<f64>,
+}
+
+/// Measures these rows.
+///
+/// # Errors
+/// When a build fails.
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+    let folder = setup.folder()?;
+    let store = folder.path().join("store");
+    let engine = stores::open(&store).await?;
+    let (mut cases, mut times) = (Vec::new(), Vec::new());
+    for window in WINDOWS {
+        for events in setup.or_quick([200, 10_000, 100_000], [200, 2_000, 20_000]) {
+            if let Some(case) = filled(setup, &engine, window, events).await? {
+                cases.push(case);
+                times.push(Times::default());
+            }
+        }
+    }
+    stores::indexed(&engine).await?;
+    in_process(setup, &engine, &cases, &mut times).await?;
+    engine.close().await;
+    drop(engine);
+    cold(setup, &store, &cases, &mut times).await?;
+    over_grpc(setup, &store, &cases, &mut times).await?;
+    Ok(rows(&cases, &times))
+}
+
+/// Makes a case's conversation; none when its window needs more events.
+async fn filled(
+    setup: &Setup,
+    engine: &Engine,
+    window: u64,
+    events: u64,
+) -> Result<Option<Case>, CliError> {
+    // The shortest history that holds the window stands for the short one.
+    let turns_open = window / TURN_MESSAGES;
+    let least = 1 + turns_open * TURN_EVENTS;
+    if events < least && events != 200 {
+        return Ok(None);
+    }
+    let events = events.max(least);
+    setup.doing("build: filling");
+    let id = ConversationId::generate();
+    let turns = (events - 1) / TURN_EVENTS;
+    let mut filler = Filler::new(engine);
+    filler.append(vec![created(id)]).await?;
+    filler.settle().await?;
+    let mut next = 0;
+    while next < turns {
+        let last = (next + BATCH_TURNS).min(turns);
+        let mut batch = Vec::new();
+        for turn in next..last {
+            batch.extend(turn_events(id, turn)?);
+        }
+        filler.append(batch).await?;
+        filler.settle().await?;
+        next = last;
+    }
+    if turns > turns_open {
+        filler.append(vec![compaction(id, turns - turns_open)]).await?;
+        filler.settle().await?;
+    }
+    Ok(Some(Case { window, events, id }))
+}
+
+fn compaction(id: ConversationId, turns: u64) -> NewEvent {
+    let compacted = Compacted {
+        summary: piece(turns, MESSAGE_BYTES),
+        cut_revision: Revision(1 + turns * TURN_EVENTS),
+        kept_turns: 0,
+        tokens_before: 1,
+        tokens_after: 1,
+        trigger: CompactionTrigger::Manual,
+        raw: None,
+    };
+    NewEvent::new(id, EventBody::Compacted(compacted))
+}
+
+fn turn_events(id: ConversationId, turn: u64) -> Result<[NewEvent; 5], CliError> {
+    let say = |role, bytes| {
+        let text = piece(turn * 7 + bytes as u64, bytes);
+        EventBody::MessageAppended(MessageAppended::text(role, text))
+    };
+    let call_id = format!("call_{turn}");
+    let arguments = format!(r#"{{"path":"src/part_{turn}.rs","from":{turn}}}"#);
+    let call = body::tool_call(&call_id, "read_file", &arguments)
+        .map_err(|error| failed("making a call", error))?;
+    let result = ToolResultRecorded {
+        call_id,
+        success: true,
+        error_message: String::new(),
+        execution_time_ms: Some(12),
+        parts: vec![ContentPart::Text(piece(turn * 13, RESULT_BYTES))],
+        structured: JsonText::default(),
+        raw: None,
+    };
+    let bodies = [
+        say(Role::User, MESSAGE_BYTES),
+        say(Role::Assistant, MESSAGE_BYTES / 3),
+        EventBody::ToolCallRequested(call),
+        EventBody::ToolResultRecorded(result),
+        say(Role::Assistant, MESSAGE_BYTES),
+    ];
+    Ok(bodies.map(|body| NewEvent::new(id, body)))
+}
+
+/// A piece of the text that differs from the others.
+fn piece(number: u64, bytes: usize) -> String {
+    let start = usize::try_from(number * 389).unwrap_or(0) % (TEXT.len() - bytes - 8);
+    let start = TEXT.floor_char_boundary(start);
+    let end = TEXT.floor_char_boundary(start + bytes);
+    format!("{number}: {}", &TEXT[start..end])
+}
+
+fn query(case: &Case) -> BuildQuery {
+    BuildQuery {
+        model: Some(MODEL.to_owned()),
+        ..BuildQuery::new(Namespace::default(), case.id, Provider::OpenAiChat)
+    }
+}
+
+/// Milliseconds of one build.
+async fn build(engine: &Engine, case: &Case) -> Result<f64, CliError> {
+    let (built, micros) = timed(engine.build(query(case))).await;
+    let built = built.map_err(|error| failed("building a request", error))?;
+    std::hint::black_box(built.request.len());
+    Ok(micros / 1e3)
+}
+
+async fn in_process(
+    setup: &Setup,
+    engine: &Engine,
+    cases: &[Case],
+    times: &mut [Times],
+) -> Result<(), CliError> {
+    setup.doing("build: hot");
+    for case in cases {
+        build(engine, case).await?;
+    }
+    for _ in 0..setup.or_quick(100, 15) {
+        for (case, times) in cases.iter().zip(times.iter_mut()) {
+            times.hot.push(build(engine, case).await?);
+        }
+    }
+    for round in 0..setup.or_quick(20, 4) {
+        for (case, times) in cases.iter().zip(times.iter_mut()) {
+            // A dialogue summary of its own would do as well: one event more.
+            let text = piece(round * 31, MESSAGE_BYTES);
+            let message = EventBody::MessageAppended(MessageAppended::text(Role::User, text));
+            stores::append(engine, vec![NewEvent::new(case.id, message)]).await?;
+            times.next.push(build(engine, case).await?);
+        }
+    }
+    Ok(())
+}
+
+/// Each first build after the store was opened. The tokens' encoding is loaded
+/// before by a build of another conversation.
+async fn cold(
+    setup: &Setup,
+    store: &Path,
+    cases: &[Case],
+    times: &mut [Times],
+) -> Result<(), CliError> {
+    for _ in 0..setup.or_quick(10, 3) {
+        setup.doing("build: cold");
+        let engine = stores::open(store).await?;
+        for (case, times) in cases.iter().zip(times.iter_mut()) {
+            times.cold.push(build(&engine, case).await?);
+        }
+        engine.close().await;
+    }
+    Ok(())
+}
+
+async fn over_grpc(
+    setup: &Setup,
+    store: &Path,
+    cases: &[Case],
+    times: &mut [Times],
+) -> Result<(), CliError> {
+    setup.doing("build: over gRPC");
+    let server = Child::serve(store).await?;
+    let connection = server.connect().await?;
+    let mut client = ContextsClient::new(connection.transport())
+        .max_decoding_message_size(ANSWER_BYTES_MAX);
+    for round in 0..=setup.or_quick(50, 8) {
+        for (case, times) in cases.iter().zip(times.iter_mut()) {
+            let request = pb::BuildRequest {
+                conversation_id: case.id.to_string(),
+                provider: pb::Provider::OpenaiChat.into(),
+                model: MODEL.to_owned(),
+                ..Default::default()
+            };
+            let (answer, micros) = timed(client.build(request)).await;
+            std::hint::black_box(answer?.into_inner().request.len());
+            if round > 0 {
+                times.grpc.push(micros / 1e3);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn rows(cases: &[Case], times: &[Times]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (case, own) in cases.iter().zip(times) {
+        let short = cases
+            .iter()
+            .zip(times)
+            .find(|(short, _)| short.window == case.window);
+        let Some((short_case, short)) = short else { continue };
+        let mut row = |id, how: &str, of: fn(&Times) -> &Vec<f64>, at_most: Option<f64>| {
+            let (own, short) = (of(own), of(short));
+            let p50 = median(own);
+            let what = format!(
+                "request, {}-message window, {} events, {how}",
+                case.window, case.events
+            );
+            let mut row = Row::new(id, what, p50, Unit::Milliseconds)
+                .note(format!("p50; p99 {:.2} ms", percentile(own, 99.0)));
+            if case.events != short_case.events {
+                let short = median(short);
+                row = row.beside("shortest history", short, p50 / short);
+            }
+            let aimed = case.window == 200 && case.events >= 10_000;
+            rows.push(match at_most.filter(|_| aimed) {
+                Some(at_most) => row.aim(Target::AtMost(at_most)),
+                None => row,
+            });
+        };
+        row("build.hot", "hot", |t| &t.hot, Some(HOT_MS));
+        row("build.next", "after one more event", |t| &t.next, Some(HOT_MS));
+        row("build.cold", "cold", |t| &t.cold, Some(COLD_MS));
+        row("build.grpc", "gRPC", |t| &t.grpc, None);
+    }
+    rows
+}
