@@ -120,7 +120,9 @@ async fn filled(
         next = last;
     }
     if turns > turns_open {
-        filler.append(vec![compaction(id, turns - turns_open)]).await?;
+        filler
+            .append(vec![compaction(id, turns - turns_open)])
+            .await?;
         filler.settle().await?;
     }
     Ok(Some(Case { window, events, id }))
@@ -245,8 +247,8 @@ async fn over_grpc(
     setup.doing("build: over gRPC");
     let server = Child::serve(store).await?;
     let connection = server.connect().await?;
-    let mut client = ContextsClient::new(connection.transport())
-        .max_decoding_message_size(ANSWER_BYTES_MAX);
+    let mut client =
+        ContextsClient::new(connection.transport()).max_decoding_message_size(ANSWER_BYTES_MAX);
     for round in 0..=setup.or_quick(50, 8) {
         for (case, times) in cases.iter().zip(times.iter_mut()) {
             let request = pb::BuildRequest {
@@ -272,7 +274,9 @@ fn rows(cases: &[Case], times: &[Times]) -> Vec<Row> {
             .iter()
             .zip(times)
             .find(|(short, _)| short.window == case.window);
-        let Some((short_case, short)) = short else { continue };
+        let Some((short_case, short)) = short else {
+            continue;
+        };
         let mut row = |id, how: &str, of: fn(&Times) -> &Vec<f64>, at_most: Option<f64>| {
             let (own, short) = (of(own), of(short));
             let p50 = median(own);
@@ -293,7 +297,12 @@ fn rows(cases: &[Case], times: &[Times]) -> Vec<Row> {
             });
         };
         row("build.hot", "hot", |t| &t.hot, Some(HOT_MS));
-        row("build.next", "after one more event", |t| &t.next, Some(HOT_MS));
+        row(
+            "build.next",
+            "after one more event",
+            |t| &t.next,
+            Some(HOT_MS),
+        );
         row("build.cold", "cold", |t| &t.cold, Some(COLD_MS));
         row("build.grpc", "gRPC", |t| &t.grpc, None);
     }

@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+
 use super::{
     Setup, failed,
     row::{Row, Unit},
@@ -33,8 +35,16 @@ const LEFT_OUT: &str = "agentdojo-rest";
 
 /// The policies, and their JSON.
 const POLICIES: [(&str, &str, &str); 3] = [
-    ("turns.keep", "until a compaction", r#"{"tool_results":"keep"}"#),
-    ("turns.end", "at the end of their turn", r#"{"tool_results":"turn_end"}"#),
+    (
+        "turns.keep",
+        "until a compaction",
+        r#"{"tool_results":"keep"}"#,
+    ),
+    (
+        "turns.end",
+        "at the end of their turn",
+        r#"{"tool_results":"turn_end"}"#,
+    ),
     (
         "turns.older",
         "when 3 turns old",
@@ -97,7 +107,7 @@ fn spread(file: &Path, take: usize) -> Result<Vec<ImportedConversation>, CliErro
         .collect())
 }
 
-fn lines(file: &Path) -> Result<Vec<Vec<u8>>, CliError> {
+fn lines(file: &Path) -> Result<Vec<Bytes>, CliError> {
     let source = LineSource::open(file, |_| {}).map_err(|cause| CliError::ReadFile {
         path: PathBuf::from(file),
         cause,
