@@ -1,6 +1,5 @@
 //! Requests built by the real engine.
 
-
 use treering::{
     context::{Content, Fate, Provider},
     domain::*,
