@@ -74,10 +74,6 @@ impl Story {
         at(self.len() as u64)
     }
 
-    pub fn events(&self) -> &[Arc<WindowEvent>] {
-        &self.events
-    }
-
     /// The branch after its first events.
     pub fn branch(&self, count: usize) -> BranchState {
         let mut branch = BranchState::root();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{samples::*, *};
 use crate::{
-    context::draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker, Step},
+    context::draft::{Block, Call, Content, Item, Message, Outcome, Section, Step},
     domain::*,
 };
 
