@@ -1,0 +1,1 @@
+//! Each rule, broken by hand.
