@@ -207,21 +207,37 @@ fn check_top<'a>(body: &Body<'a>, state: &mut State<'a>, report: &mut Report) {
         report.add(SHAPE, format_args!("model"), "not a text");
     }
     if !body.max_tokens.is_some_and(Value::is_positive) {
-        report.add("max-tokens", format_args!("max_tokens"), "not a number above zero");
+        report.add(
+            "max-tokens",
+            format_args!("max_tokens"),
+            "not a number above zero",
+        );
     }
     let mut names = ToolNames::default();
     for (at, tool) in body.tools.iter().flatten().enumerate() {
         names.offer(tool.name, tool.input_schema, at, is_word, report);
-        state.breakpoint(tool.cache_control.as_ref(), format_args!("tools[{at}]"), report);
+        state.breakpoint(
+            tool.cache_control.as_ref(),
+            format_args!("tools[{at}]"),
+            report,
+        );
     }
     if body.tool_choice.is_some() && body.tools.as_ref().is_none_or(Vec::is_empty) {
-        report.add("tool-choice", format_args!("tool_choice"), "there are no tools");
+        report.add(
+            "tool-choice",
+            format_args!("tool_choice"),
+            "there are no tools",
+        );
     }
     if let Some(system) = body.system {
         check_system(system, state, report);
     }
     if body.messages.is_empty() {
-        report.add("messages-empty", format_args!("messages"), "there is no message");
+        report.add(
+            "messages-empty",
+            format_args!("messages"),
+            "there is no message",
+        );
     }
 }
 
@@ -231,7 +247,11 @@ fn check_system<'a>(system: Value<'a>, state: &mut State<'a>, report: &mut Repor
     }
     let blocks = system.list();
     if blocks.is_empty() {
-        report.add("system", format_args!("system"), "neither text nor blocks of text");
+        report.add(
+            "system",
+            format_args!("system"),
+            "neither text nor blocks of text",
+        );
     }
     for (at, block) in blocks.into_iter().enumerate() {
         let path = format_args!("system[{at}]");
@@ -259,7 +279,11 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
         report.add("first-role", path, "the first message is not the user's");
     }
     if state.role == message.role {
-        report.add("roles-alternate", path, "the same role as in the message before");
+        report.add(
+            "roles-alternate",
+            path,
+            "the same role as in the message before",
+        );
     }
     state.role = message.role.clone();
     state.ends_with_space = false;
@@ -307,7 +331,11 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
     }
     for (place, id) in calls {
         let path = format_args!("messages[{at}].content[{place}]");
-        if id.is_empty() || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b)) {
+        if id.is_empty()
+            || !id
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+        {
             report.add("call-id", path, "an id of other characters than is taken");
         }
         if !state.seen.insert(id.clone()) {
@@ -320,8 +348,11 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
 /// JSON text whose last character is white space.
 fn ends_with_space(json: &str) -> bool {
     let text = json.trim_end_matches('"');
-    [" ", "\\n", "\\t", "\\r"].iter().any(|space| text.ends_with(space))
-        && serde_json::from_str::<String>(json).is_ok_and(|text| text.ends_with(char::is_whitespace))
+    [" ", "\\n", "\\t", "\\r"]
+        .iter()
+        .any(|space| text.ends_with(space))
+        && serde_json::from_str::<String>(json)
+            .is_ok_and(|text| text.ends_with(char::is_whitespace))
 }
 
 fn check_block(block: &Block<'_>, role: &str, path: std::fmt::Arguments<'_>, report: &mut Report) {
@@ -331,7 +362,11 @@ fn check_block(block: &Block<'_>, role: &str, path: std::fmt::Arguments<'_>, rep
     };
     let kind = block.r#type.as_ref();
     if !kinds.contains(&kind) {
-        report.add("content-block", path, "a block that this role does not have");
+        report.add(
+            "content-block",
+            path,
+            "a block that this role does not have",
+        );
     }
     match kind {
         "text" if !says(block.text) => report.add("text-blank", path, "a blank text"),
@@ -373,7 +408,11 @@ fn check_result(content: Option<Value<'_>>, path: std::fmt::Arguments<'_>, repor
         match block.r#type.as_ref() {
             "text" if says(block.text) => {}
             "image" | "document" => check_source(&block, path, report),
-            _ => report.add("result-content", path, "a block that results do not have, or blank"),
+            _ => report.add(
+                "result-content",
+                path,
+                "a block that results do not have, or blank",
+            ),
         }
     }
 }

@@ -131,7 +131,11 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         check_system(system, report);
     }
     if body.contents.is_empty() {
-        report.add("contents-empty", format_args!("contents"), "there is no content");
+        report.add(
+            "contents-empty",
+            format_args!("contents"),
+            "there is no content",
+        );
     }
     let mut state = State::default();
     for (at, content) in body.contents.iter().enumerate() {
@@ -151,17 +155,26 @@ fn is_name(name: &str) -> bool {
     let first = name.bytes().next().unwrap_or_default();
     name.len() <= 64
         && (first.is_ascii_alphabetic() || first == b'_')
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
 }
 
 fn check_system(system: &Content<'_>, report: &mut Report) {
     let says = |part: &Value<'_>| {
         let part = serde_json::from_str::<Part<'_>>(part.json());
-        part.is_ok_and(|part| part.text.is_some_and(|text| text.is_text() && !text.is_blank()))
+        part.is_ok_and(|part| {
+            part.text
+                .is_some_and(|text| text.is_text() && !text.is_blank())
+        })
     };
     if system.parts.is_empty() || !system.parts.iter().all(says) {
         let message = "not parts of text, or blank";
-        report.add("system-instruction", format_args!("systemInstruction"), message);
+        report.add(
+            "system-instruction",
+            format_args!("systemInstruction"),
+            message,
+        );
     }
 }
 
@@ -229,7 +242,10 @@ fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mu
     if kinds.into_iter().filter(|is_there| *is_there).count() != 1 {
         report.add("part", path, "not exactly one kind of data");
     }
-    if part.text.is_some_and(|text| !text.is_text() || text.is_blank()) {
+    if part
+        .text
+        .is_some_and(|text| !text.is_text() || text.is_blank())
+    {
         report.add("text-empty", path, "a blank text");
     }
     if let Some(call) = &part.function_call {
@@ -257,11 +273,20 @@ fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mu
             && if is_inline {
                 medium.data.as_deref().is_some_and(is_base64)
             } else {
-                medium.file_uri.as_deref().is_some_and(|uri| uri.contains("://"))
+                medium
+                    .file_uri
+                    .as_deref()
+                    .is_some_and(|uri| uri.contains("://"))
             }
     };
-    let inline = part.inline_data.as_ref().is_none_or(|medium| is_taken(medium, true));
-    let file = part.file_data.as_ref().is_none_or(|medium| is_taken(medium, false));
+    let inline = part
+        .inline_data
+        .as_ref()
+        .is_none_or(|medium| is_taken(medium, true));
+    let file = part
+        .file_data
+        .as_ref()
+        .is_none_or(|medium| is_taken(medium, false));
     if !inline || !file {
         report.add("media-source", path, "no type, or no content");
     }
@@ -270,9 +295,17 @@ fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mu
 fn check_signature(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mut Report) {
     let is_signed = part.thought_signature.is_some();
     if (part.thought == Some(true) || is_signed) && role != "model" {
-        report.add("thought-signature", path, "thought or signed, and not the model's");
+        report.add(
+            "thought-signature",
+            path,
+            "thought or signed, and not the model's",
+        );
     }
-    if part.thought_signature.as_deref().is_some_and(|signature| !is_base64(signature)) {
+    if part
+        .thought_signature
+        .as_deref()
+        .is_some_and(|signature| !is_base64(signature))
+    {
         report.add("thought-signature", path, "a signature that is not base64");
     }
 }

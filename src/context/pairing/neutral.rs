@@ -50,7 +50,11 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         return;
     };
     if body.format != "treering.context/1" {
-        report.add("format", format_args!("format"), "another format, or another version");
+        report.add(
+            "format",
+            format_args!("format"),
+            "another format, or another version",
+        );
     }
     let mut ids = HashSet::new();
     for (at, item) in body.items.iter().enumerate() {
@@ -61,7 +65,11 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         match (item.r#type.as_ref(), item.parts, item.blocks) {
             ("message", Some(_), None) => {}
             ("step", None, Some(blocks)) => check_step(at, &blocks, &mut ids, report),
-            _ => report.add("item-type", path, "neither a message with parts nor a step with blocks"),
+            _ => report.add(
+                "item-type",
+                path,
+                "neither a message with parts nor a step with blocks",
+            ),
         }
     }
 }
@@ -84,7 +92,10 @@ fn check_step<'a>(
             report.add("call-id-unique", path, "an id comes twice");
         }
         let kinds = ["result", "snapshot", "missing"];
-        if !block.outcome.is_some_and(|outcome| kinds.contains(&outcome.r#type.as_ref())) {
+        if !block
+            .outcome
+            .is_some_and(|outcome| kinds.contains(&outcome.r#type.as_ref()))
+        {
             report.add("outcome", path, "a call without an outcome");
         }
     }

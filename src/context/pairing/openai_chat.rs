@@ -150,16 +150,28 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
     let mut names = ToolNames::default();
     for (at, tool) in body.tools.iter().flatten().enumerate() {
         if tool.r#type.text() != "function" {
-            report.add(SHAPE, format_args!("tools[{at}]"), "not of type \"function\"");
+            report.add(
+                SHAPE,
+                format_args!("tools[{at}]"),
+                "not of type \"function\"",
+            );
         }
         let function = &tool.function;
         names.offer(function.name, function.parameters, at, is_word, report);
     }
     if body.tool_choice.is_some() && body.tools.as_ref().is_none_or(Vec::is_empty) {
-        report.add("tool-choice", format_args!("tool_choice"), "there are no tools");
+        report.add(
+            "tool-choice",
+            format_args!("tool_choice"),
+            "there are no tools",
+        );
     }
     if body.messages.is_empty() {
-        report.add("messages-empty", format_args!("messages"), "there is no message");
+        report.add(
+            "messages-empty",
+            format_args!("messages"),
+            "there is no message",
+        );
     }
     let mut batch = Batch::default();
     for (at, message) in body.messages.iter().enumerate() {
@@ -184,14 +196,22 @@ impl<'a> Batch<'a> {
         let at = self.at;
         for _ in self.open.drain(..) {
             let message = "a call has no tool message before the next other message";
-            report.add("unanswered-call", format_args!("messages[{at}].tool_calls"), message);
+            report.add(
+                "unanswered-call",
+                format_args!("messages[{at}].tool_calls"),
+                message,
+            );
         }
     }
 
     fn call(&mut self, at: usize, id: &Cow<'a, str>, report: &mut Report) {
         let path = format_args!("messages[{at}].tool_calls");
         if id.is_empty() || id.chars().count() > 40 {
-            report.add("call-id", path, "an id is empty or longer than 40 characters");
+            report.add(
+                "call-id",
+                path,
+                "an id is empty or longer than 40 characters",
+            );
         }
         if !self.seen.insert(id.clone()) {
             report.add("call-id-unique", path, "an id comes twice");
@@ -219,7 +239,11 @@ fn check_message<'a>(at: usize, message: &Message<'a>, batch: &mut Batch<'a>, re
     }
     let has_calls = message.tool_calls.is_some();
     if has_calls && message.role != "assistant" {
-        report.add("role", format_args!("messages[{at}]"), "only the assistant calls");
+        report.add(
+            "role",
+            format_args!("messages[{at}]"),
+            "only the assistant calls",
+        );
     }
     if message.name.is_some_and(|name| !is_word(&name.text())) {
         let message = "a name of other characters than is taken";
@@ -236,7 +260,11 @@ fn check_message<'a>(at: usize, message: &Message<'a>, batch: &mut Batch<'a>, re
             check_content(at, message.content, &["text"], report);
         }
         "assistant" => check_assistant(at, message, batch, report),
-        _ => report.add("role", format_args!("messages[{at}].role"), "an unknown role"),
+        _ => report.add(
+            "role",
+            format_args!("messages[{at}].role"),
+            "an unknown role",
+        ),
     }
 }
 
@@ -248,7 +276,11 @@ fn check_assistant<'a>(
 ) {
     let calls = message.tool_calls.as_deref().unwrap_or_default();
     if message.tool_calls.is_some() && calls.is_empty() {
-        report.add("content-empty", format_args!("messages[{at}].tool_calls"), "an empty list");
+        report.add(
+            "content-empty",
+            format_args!("messages[{at}].tool_calls"),
+            "an empty list",
+        );
     }
     let says_something = message.refusal.is_some_and(|refusal| !refusal.is_blank());
     if message.content.is_some() || (calls.is_empty() && !says_something) {
@@ -271,22 +303,38 @@ fn check_assistant<'a>(
 
 fn check_content(at: usize, content: Option<Value<'_>>, kinds: &[&str], report: &mut Report) {
     let Some(content) = content else {
-        report.add("content-empty", format_args!("messages[{at}]"), "there is no content");
+        report.add(
+            "content-empty",
+            format_args!("messages[{at}]"),
+            "there is no content",
+        );
         return;
     };
     if content.is_blank() {
-        report.add("content-empty", format_args!("messages[{at}]"), "the content is blank");
+        report.add(
+            "content-empty",
+            format_args!("messages[{at}]"),
+            "the content is blank",
+        );
     }
     if content.is_text() {
         return;
     }
     if !content.is_list() {
-        report.add(SHAPE, format_args!("messages[{at}]"), "content is neither text nor a list");
+        report.add(
+            SHAPE,
+            format_args!("messages[{at}]"),
+            "content is neither text nor a list",
+        );
         return;
     }
     let parts = content.list();
     if parts.is_empty() {
-        report.add("content-empty", format_args!("messages[{at}]"), "the content is empty");
+        report.add(
+            "content-empty",
+            format_args!("messages[{at}]"),
+            "the content is empty",
+        );
     }
     for (place, part) in parts.into_iter().enumerate() {
         let path = format_args!("messages[{at}].content[{place}]");
@@ -302,8 +350,12 @@ fn check_content(at: usize, content: Option<Value<'_>>, kinds: &[&str], report: 
 
 fn is_part(part: &Part<'_>) -> bool {
     match part.r#type.as_ref() {
-        "text" => part.text.is_some_and(|text| text.is_text() && !text.is_blank()),
-        "refusal" => part.refusal.is_some_and(|text| text.is_text() && !text.is_blank()),
+        "text" => part
+            .text
+            .is_some_and(|text| text.is_text() && !text.is_blank()),
+        "refusal" => part
+            .refusal
+            .is_some_and(|text| text.is_text() && !text.is_blank()),
         "image_url" => part.image_url.as_ref().is_some_and(|image| {
             let detail = image.detail.as_deref().unwrap_or("auto");
             ["auto", "low", "high"].contains(&detail)

@@ -150,7 +150,11 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         if let Some(id) = &item.id
             && !ids.insert(id.clone())
         {
-            report.add("item-id", format_args!("input[{at}].id"), "an id comes twice");
+            report.add(
+                "item-id",
+                format_args!("input[{at}].id"),
+                "an id comes twice",
+            );
         }
         check_item(at, &item, &body, &mut calls, report);
     }
@@ -168,18 +172,33 @@ fn check_top(body: &Body<'_>, report: &mut Report) {
     if !body.model.is_text() {
         report.add(SHAPE, format_args!("model"), "not a text");
     }
-    if body.instructions.is_some_and(|text| !text.is_text() || text.is_blank()) {
-        report.add("instructions", format_args!("instructions"), "not a text, or blank");
+    if body
+        .instructions
+        .is_some_and(|text| !text.is_text() || text.is_blank())
+    {
+        report.add(
+            "instructions",
+            format_args!("instructions"),
+            "not a text, or blank",
+        );
     }
     let mut names = ToolNames::default();
     for (at, tool) in body.tools.iter().flatten().enumerate() {
         if tool.r#type.text() != "function" {
-            report.add(SHAPE, format_args!("tools[{at}]"), "not of type \"function\"");
+            report.add(
+                SHAPE,
+                format_args!("tools[{at}]"),
+                "not of type \"function\"",
+            );
         }
         names.offer(tool.name, tool.parameters, at, is_word, report);
     }
     if body.tool_choice.is_some() && body.tools.as_ref().is_none_or(Vec::is_empty) {
-        report.add("tool-choice", format_args!("tool_choice"), "there are no tools");
+        report.add(
+            "tool-choice",
+            format_args!("tool_choice"),
+            "there are no tools",
+        );
     }
     if body.input.is_empty() {
         report.add("input-empty", format_args!("input"), "there is no item");
@@ -211,7 +230,11 @@ fn check_item<'a>(
             check_output(at, item.output, report);
         }
         "reasoning" => check_reasoning(at, item, body, report),
-        _ => report.add("item-type", format_args!("input[{at}].type"), "an unknown type"),
+        _ => report.add(
+            "item-type",
+            format_args!("input[{at}].type"),
+            "an unknown type",
+        ),
     }
 }
 
@@ -222,15 +245,27 @@ fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Calls<'a>, report: &mu
         report.add("call-id", format_args!("input[{at}]"), message);
     }
     if !calls.seen.insert(call_id.clone()) {
-        report.add("call-id-unique", format_args!("input[{at}]"), "a call_id comes twice");
+        report.add(
+            "call-id-unique",
+            format_args!("input[{at}]"),
+            "a call_id comes twice",
+        );
     }
     calls.open.insert(call_id, at);
     if !item.name.is_some_and(|name| is_word(&name.text())) {
-        report.add(TOOL_NAME, format_args!("input[{at}].name"), "a name that is not taken");
+        report.add(
+            TOOL_NAME,
+            format_args!("input[{at}].name"),
+            "a name that is not taken",
+        );
     }
     if !item.arguments.is_some_and(Value::is_text) {
         let message = "arguments are not a JSON string";
-        report.add("arguments-string", format_args!("input[{at}].arguments"), message);
+        report.add(
+            "arguments-string",
+            format_args!("input[{at}].arguments"),
+            message,
+        );
     }
 }
 
@@ -241,21 +276,35 @@ fn check_output(at: usize, output: Option<Value<'_>>, report: &mut Report) {
         Some(output) if output.is_list() && !output.list().is_empty() => {
             check_parts(at, output, &INPUT, report);
         }
-        _ => report.add("output", path, "neither text nor a list with something in it"),
+        _ => report.add(
+            "output",
+            path,
+            "neither text nor a list with something in it",
+        ),
     }
 }
 
 fn check_reasoning(at: usize, item: &Item<'_>, body: &Body<'_>, report: &mut Report) {
     let path = format_args!("input[{at}]");
     if !item.id.as_deref().is_some_and(|id| id.starts_with("rs_")) {
-        report.add("item-id", path, "an id of reasoning does not start with rs_");
+        report.add(
+            "item-id",
+            path,
+            "an id of reasoning does not start with rs_",
+        );
     }
     if !item.summary.is_some_and(Value::is_list) {
         report.add("reasoning-content", path, "the summary is not a list");
     }
-    let is_encrypted = item.encrypted_content.is_some_and(|text| text.is_text() && !text.is_blank());
+    let is_encrypted = item
+        .encrypted_content
+        .is_some_and(|text| text.is_text() && !text.is_blank());
     let word = "reasoning.encrypted_content";
-    let is_included = body.include.iter().flatten().any(|included| included == word);
+    let is_included = body
+        .include
+        .iter()
+        .flatten()
+        .any(|included| included == word);
     if body.store == Some(false) && !(is_encrypted && is_included) {
         let message = "nothing is stored, and there is no encrypted content or it is not included";
         report.add("reasoning-content", path, message);
@@ -283,7 +332,11 @@ fn check_message(at: usize, item: &Item<'_>, report: &mut Report) {
             }
             check_parts(at, content, kinds, report);
         }
-        _ => report.add("content-empty", format_args!("input[{at}]"), "there is no content"),
+        _ => report.add(
+            "content-empty",
+            format_args!("input[{at}]"),
+            "there is no content",
+        ),
     }
 }
 
@@ -301,7 +354,8 @@ fn check_parts(at: usize, parts: Value<'_>, kinds: &[&str], report: &mut Report)
 }
 
 fn is_part(part: &Part<'_>) -> bool {
-    let says = |text: Option<Value<'_>>| text.is_some_and(|text| text.is_text() && !text.is_blank());
+    let says =
+        |text: Option<Value<'_>>| text.is_some_and(|text| text.is_text() && !text.is_blank());
     match part.r#type.as_ref() {
         "input_text" | "output_text" => says(part.text),
         "refusal" => says(part.refusal),

@@ -140,7 +140,9 @@ pub(super) fn is_base64(text: &str) -> bool {
 
 /// `data:TYPE;base64,…` with content.
 pub(super) fn is_data_url(url: &str) -> bool {
-    let parts = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let parts = url
+        .strip_prefix("data:")
+        .and_then(|rest| rest.split_once(";base64,"));
     parts.is_some_and(|(media_type, data)| media_type.contains('/') && is_base64(data))
 }
 

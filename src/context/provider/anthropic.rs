@@ -78,7 +78,9 @@ pub struct CacheControl {
     pub r#type: &'static str,
 }
 
-const BREAKPOINT: CacheControl = CacheControl { r#type: "ephemeral" };
+const BREAKPOINT: CacheControl = CacheControl {
+    r#type: "ephemeral",
+};
 
 /// A piece of the system prompt.
 #[derive(Clone, Debug, Serialize)]
@@ -239,7 +241,9 @@ impl Adapter for Anthropic {
         let body = Body {
             model: writer.reader.model(),
             parameters: with_max_tokens(parameters.fields, policy),
-            tool_choice: parameters.tool_choice.map(|choice| choice_of(choice, &tools)),
+            tool_choice: parameters
+                .tool_choice
+                .map(|choice| choice_of(choice, &tools)),
             tools,
             system,
             messages: writer.messages,
@@ -385,9 +389,13 @@ impl<'a> Writer<'a, '_> {
         let mut contents = Vec::new();
         for spoken in self.reader.step(step)? {
             contents.push(match spoken {
-                Spoken::Piece(Piece::Text(text)) => Content::Text { text: trimmed(text) },
+                Spoken::Piece(Piece::Text(text)) => Content::Text {
+                    text: trimmed(text),
+                },
                 Spoken::Piece(piece) => content(piece),
-                Spoken::Refusal(text) => Content::Text { text: text.trim_end().into() },
+                Spoken::Refusal(text) => Content::Text {
+                    text: text.trim_end().into(),
+                },
                 Spoken::Reasoning(reasoning) => thinking(reasoning),
                 Spoken::Call(call) => {
                     let id = self.reader.ids.assign(&call.wire_id);
@@ -402,7 +410,10 @@ impl<'a> Writer<'a, '_> {
             });
         }
         let is_thought = |content: &Content<'_>| {
-            matches!(content, Content::Thinking { .. } | Content::RedactedThinking { .. })
+            matches!(
+                content,
+                Content::Thinking { .. } | Content::RedactedThinking { .. }
+            )
         };
         while contents.last().is_some_and(is_thought) {
             contents.pop();

@@ -189,14 +189,35 @@ const RULES: Rules = Rules {
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
 fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
-    const IMAGES: [&str; 5] = ["image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"];
+    const IMAGES: [&str; 5] = [
+        "image/png",
+        "image/jpeg",
+        "image/webp",
+        "image/heic",
+        "image/heif",
+    ];
     const VIDEOS: [&str; 9] = [
-        "video/mp4", "video/mpeg", "video/mov", "video/quicktime", "video/avi", "video/x-flv",
-        "video/webm", "video/wmv", "video/3gpp",
+        "video/mp4",
+        "video/mpeg",
+        "video/mov",
+        "video/quicktime",
+        "video/avi",
+        "video/x-flv",
+        "video/webm",
+        "video/wmv",
+        "video/3gpp",
     ];
     const SOUNDS: [&str; 10] = [
-        "audio/wav", "audio/x-wav", "audio/mp3", "audio/mpeg", "audio/aiff", "audio/aac",
-        "audio/ogg", "audio/flac", "audio/mp4", "audio/webm",
+        "audio/wav",
+        "audio/x-wav",
+        "audio/mp3",
+        "audio/mpeg",
+        "audio/aiff",
+        "audio/aac",
+        "audio/ogg",
+        "audio/flac",
+        "audio/mp4",
+        "audio/webm",
     ];
     let is_gs = matches!(medium.source, Source::Url(url) if url.starts_with("gs://"));
     let media_type = medium.media_type.as_ref();
@@ -217,7 +238,9 @@ fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
                 || SOUNDS.contains(&media_type)
         }
     };
-    is_taken.then_some(()).ok_or("media of this type are not taken")
+    is_taken
+        .then_some(())
+        .ok_or("media of this type are not taken")
 }
 
 impl Adapter for Gemini {
@@ -254,7 +277,10 @@ impl Adapter for Gemini {
             tool_config: choice.map(|choice| config_of(choice, &declarations)),
             tools: tools_of(declarations),
             system_instruction: (!texts.is_empty()).then(|| SystemInstruction {
-                parts: texts.into_iter().map(|text| text_part(text.into())).collect(),
+                parts: texts
+                    .into_iter()
+                    .map(|text| text_part(text.into()))
+                    .collect(),
             }),
             contents: writer.contents,
         };
@@ -270,7 +296,9 @@ fn tools_of(function_declarations: Vec<FunctionDeclaration<'_>>) -> Vec<Tool<'_>
     if function_declarations.is_empty() {
         return Vec::new();
     }
-    vec![Tool { function_declarations }]
+    vec![Tool {
+        function_declarations,
+    }]
 }
 
 fn config_of(choice: ToolChoice, declarations: &[FunctionDeclaration<'_>]) -> ToolConfig {
@@ -497,6 +525,9 @@ fn part(piece: Piece<'_>) -> Part<'_> {
     let mime_type = medium.media_type;
     plain(match medium.source {
         Source::Base64(data) => Data::InlineData(Blob { mime_type, data }),
-        Source::Url(file_uri) => Data::FileData(FileData { mime_type, file_uri }),
+        Source::Url(file_uri) => Data::FileData(FileData {
+            mime_type,
+            file_uri,
+        }),
     })
 }

@@ -71,7 +71,9 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 #[must_use]
 pub fn raw(text: &str) -> Option<Raw<'_>> {
     match mended(text) {
-        Cow::Borrowed(text) => serde_json::from_str::<&RawValue>(text).ok().map(Cow::Borrowed),
+        Cow::Borrowed(text) => serde_json::from_str::<&RawValue>(text)
+            .ok()
+            .map(Cow::Borrowed),
         Cow::Owned(text) => RawValue::from_string(text).ok().map(Cow::Owned),
     }
 }

@@ -154,7 +154,10 @@ fn without_last_stamp(name: &str) -> Option<&str> {
     if digits(last, 8) || digits(last, 3) {
         return Some(before);
     }
-    if last.strip_prefix('v').is_some_and(|version| digits(version, 1)) {
+    if last
+        .strip_prefix('v')
+        .is_some_and(|version| digits(version, 1))
+    {
         return Some(before);
     }
     let (before, month) = before.rsplit_once('-')?;
@@ -214,10 +217,16 @@ mod tests {
         assert_eq!(check(&by_step, ("", ""), "x"), Err(StaysOut::UnknownMaker));
         let unknown_model = check(&by_step, ("anthropic", ""), "claude-sonnet-4-5");
         assert_eq!(unknown_model, Err(StaysOut::UnknownMaker));
-        assert_eq!(check(&own, ("", ""), "claude-opus-4"), Err(StaysOut::OtherFamily));
+        assert_eq!(
+            check(&own, ("", ""), "claude-opus-4"),
+            Err(StaysOut::OtherFamily)
+        );
         assert_eq!(check(&own, ("", ""), ""), Err(StaysOut::OtherFamily));
         let other = signed("openai", "gpt-5");
-        assert_eq!(check(&other, ("", ""), "gpt-5"), Err(StaysOut::OtherProvider));
+        assert_eq!(
+            check(&other, ("", ""), "gpt-5"),
+            Err(StaysOut::OtherProvider)
+        );
         let unsigned = Reasoning {
             signature: "".into(),
             ..own

@@ -111,9 +111,7 @@ impl<'a> Medium<'a> {
     pub fn url(&self) -> Cow<'a, str> {
         match &self.source {
             Source::Url(url) => Cow::Borrowed(url),
-            Source::Base64(data) => {
-                Cow::Owned(format!("data:{};base64,{data}", self.media_type))
-            }
+            Source::Base64(data) => Cow::Owned(format!("data:{};base64,{data}", self.media_type)),
         }
     }
 
@@ -149,7 +147,11 @@ impl<'a> Medium<'a> {
             return None;
         }
         let text = String::from_utf8(STANDARD.decode(data.as_bytes()).ok()?).ok()?;
-        let name = if self.name.is_empty() { "file" } else { self.name };
+        let name = if self.name.is_empty() {
+            "file"
+        } else {
+            self.name
+        };
         Some(format!("[file {name:?}]\n{text}"))
     }
 
@@ -163,7 +165,11 @@ impl<'a> Medium<'a> {
 /// For people: type and name of a medium.
 #[must_use]
 pub fn label(kind: Kind, media_type: &str, name: &str) -> String {
-    let media_type = if media_type.is_empty() { kind.name() } else { media_type };
+    let media_type = if media_type.is_empty() {
+        kind.name()
+    } else {
+        media_type
+    };
     if name.is_empty() {
         media_type.to_owned()
     } else {
@@ -217,7 +223,9 @@ fn is_vague(media_type: &str) -> bool {
 /// Type and base64 content of what follows `data:`.
 fn data_uri(rest: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
     let (head, data) = rest.split_once(',').ok_or("its data URI has no content")?;
-    let media_type = head.strip_suffix(";base64").ok_or("its data URI is not base64")?;
+    let media_type = head
+        .strip_suffix(";base64")
+        .ok_or("its data URI is not base64")?;
     if data.is_empty() {
         return Err("it is empty");
     }
@@ -263,9 +271,18 @@ mod tests {
         let png = b"\x89PNG\r\n\x1a\nrest".as_slice();
         let cases = [
             (media("", MediaSource::Data(png.into())), "image/png"),
-            (media("IMAGE/JPG; q=1", MediaSource::Data(png.into())), "image/jpeg"),
-            (media("", MediaSource::Uri("data:image/gif;base64,AAAA".into())), "image/gif"),
-            (media("image/webp", MediaSource::Uri("https://x/y".into())), "image/webp"),
+            (
+                media("IMAGE/JPG; q=1", MediaSource::Data(png.into())),
+                "image/jpeg",
+            ),
+            (
+                media("", MediaSource::Uri("data:image/gif;base64,AAAA".into())),
+                "image/gif",
+            ),
+            (
+                media("image/webp", MediaSource::Uri("https://x/y".into())),
+                "image/webp",
+            ),
         ];
         for (media, expected) in cases {
             let medium = Medium::read(Kind::Image, &media).unwrap();

@@ -16,6 +16,8 @@ pub mod openai_responses;
 mod parameters;
 mod reader;
 #[cfg(test)]
+mod rule_tests;
+#[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]
 mod tests;

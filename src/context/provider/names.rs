@@ -54,7 +54,9 @@ impl Charset {
     /// True when the name can stay as it is.
     #[must_use]
     pub fn is_legal(&self, name: &str) -> bool {
-        name.chars().next().is_some_and(|first| self.is_start(first))
+        name.chars()
+            .next()
+            .is_some_and(|first| self.is_start(first))
             && name.chars().all(|c| self.takes(c))
             && name.chars().count() <= self.max
     }
@@ -64,7 +66,11 @@ impl Charset {
     fn mapped(&self, name: &str) -> String {
         let hash = blake3::hash(name.as_bytes()).to_hex();
         let mut out = String::new();
-        if name.chars().next().is_some_and(|first| !self.is_start(first)) {
+        if name
+            .chars()
+            .next()
+            .is_some_and(|first| !self.is_start(first))
+        {
             out.push('_');
         }
         let room = self.max - 9 - out.len();
@@ -167,7 +173,15 @@ mod tests {
     /// mapped, alike each time, and never to another call's id.
     #[test]
     fn ids_are_legal_unique_and_stable() {
-        let odd = ["", "a b", "a:b", "ünï", "x".repeat(99).leak(), "a b", "ok-1"];
+        let odd = [
+            "",
+            "a b",
+            "a:b",
+            "ünï",
+            "x".repeat(99).leak(),
+            "a b",
+            "ok-1",
+        ];
         let assign = || {
             let mut ids = CallIds::new(Charset::WORD);
             odd.map(|id| ids.assign(id).into_owned())

@@ -199,9 +199,10 @@ fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
         (Place::Assistant | Place::Instruction, _) => {
             Err("only messages of the user take media here")
         }
-        (_, Kind::Image) if !is_inline => {
-            medium.is_web().then_some(()).ok_or("only http and https addresses are taken")
-        }
+        (_, Kind::Image) if !is_inline => medium
+            .is_web()
+            .then_some(())
+            .ok_or("only http and https addresses are taken"),
         (_, Kind::Image) => IMAGES
             .contains(&medium.media_type.as_ref())
             .then_some(())
@@ -246,7 +247,9 @@ impl Adapter for OpenAiChat {
         let body = Body {
             model: writer.reader.model(),
             parameters: parameters.fields,
-            tool_choice: parameters.tool_choice.map(|choice| choice_of(choice, &tools)),
+            tool_choice: parameters
+                .tool_choice
+                .map(|choice| choice_of(choice, &tools)),
             tools,
             messages: writer.messages,
         };
@@ -301,7 +304,13 @@ impl<'a> Writer<'a, '_> {
         let (texts, items) = self.reader.instructions();
         if !texts.is_empty() {
             let content = Cow::Owned(texts.join("\n\n"));
-            self.push(Message::System { content, name: None }, items);
+            self.push(
+                Message::System {
+                    content,
+                    name: None,
+                },
+                items,
+            );
         }
         let said_before = self.messages.len();
         for (at, item) in self.reader.items() {
@@ -312,7 +321,10 @@ impl<'a> Writer<'a, '_> {
             }
         }
         if self.messages.len() == said_before {
-            self.push(user(vec![Piece::Text(NOTHING_SAID.into())], None), Vec::new());
+            self.push(
+                user(vec![Piece::Text(NOTHING_SAID.into())], None),
+                Vec::new(),
+            );
         }
         Ok(())
     }
@@ -330,8 +342,14 @@ impl<'a> Writer<'a, '_> {
         let name = Charset::WORD.cleaned(&message.author);
         let message = match message.speaker {
             Speaker::User => user(pieces, name),
-            Speaker::System => Message::System { content: joined(pieces), name },
-            Speaker::Developer => Message::Developer { content: joined(pieces), name },
+            Speaker::System => Message::System {
+                content: joined(pieces),
+                name,
+            },
+            Speaker::Developer => Message::Developer {
+                content: joined(pieces),
+                name,
+            },
         };
         self.push(message, vec![at]);
         Ok(())
@@ -363,13 +381,20 @@ impl<'a> Writer<'a, '_> {
                 r#type: "function",
                 function: CalledFunction {
                     name: self.reader.tool_name(&call.tool),
-                    arguments: if arguments.is_empty() { "{}" } else { arguments },
+                    arguments: if arguments.is_empty() {
+                        "{}"
+                    } else {
+                        arguments
+                    },
                 },
             });
             let mut told = self.reader.outcome(call)?;
             aside.extend(set_media_aside(&mut told).into_iter().map(Piece::Medium));
             let content = told.plain_text();
-            results.push(Message::Tool { tool_call_id: id, content });
+            results.push(Message::Tool {
+                tool_call_id: id,
+                content,
+            });
         }
         let some = |pieces: Vec<Piece<'a>>| (!pieces.is_empty()).then(|| joined(pieces));
         let assistant = Message::Assistant {
@@ -450,5 +475,7 @@ pub(super) fn file_name<'a>(medium: &Medium<'a>) -> Cow<'a, str> {
 
 /// The hint, where it is one of OpenAI's.
 pub(super) fn detail<'a>(medium: &Medium<'a>) -> Option<&'a str> {
-    ["auto", "low", "high"].contains(&medium.detail).then_some(medium.detail)
+    ["auto", "low", "high"]
+        .contains(&medium.detail)
+        .then_some(medium.detail)
 }

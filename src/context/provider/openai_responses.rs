@@ -202,7 +202,9 @@ fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
             Err("only messages of the user and results take media here")
         }
         (_, Kind::Audio) => Err("audio is not taken"),
-        _ if !is_inline => is_web.then_some(()).ok_or("only http and https addresses are taken"),
+        _ if !is_inline => is_web
+            .then_some(())
+            .ok_or("only http and https addresses are taken"),
         (_, Kind::Image) => IMAGES
             .contains(&medium.media_type.as_ref())
             .then_some(())
@@ -246,7 +248,9 @@ impl Adapter for OpenAiResponses {
             store: false,
             include,
             parameters: parameters.fields,
-            tool_choice: parameters.tool_choice.map(|choice| choice_of(choice, &tools)),
+            tool_choice: parameters
+                .tool_choice
+                .map(|choice| choice_of(choice, &tools)),
             tools,
             instructions,
             input: writer.input,
@@ -354,7 +358,10 @@ impl<'a> Writer<'a, '_> {
                 Spoken::Piece(piece) => {
                     self.before(at, &mut thoughts, said.is_empty());
                     if let Piece::Text(text) = piece {
-                        said.push(OutputPart::OutputText { text, annotations: [] });
+                        said.push(OutputPart::OutputText {
+                            text,
+                            annotations: [],
+                        });
                     }
                 }
                 Spoken::Refusal(refusal) => {
@@ -395,7 +402,10 @@ impl<'a> Writer<'a, '_> {
         let id = thoughts.last().map_or("", |thought| thought.id.as_str());
         let first = match id {
             "" => thoughts.len() - 1,
-            id => thoughts.iter().rposition(|thought| thought.id != id).map_or(0, |i| i + 1),
+            id => thoughts
+                .iter()
+                .rposition(|thought| thought.id != id)
+                .map_or(0, |i| i + 1),
         };
         for _ in 0..first {
             let why = "reasoning was left out: it does not stand directly before what it led to";
@@ -420,13 +430,7 @@ impl<'a> Writer<'a, '_> {
     }
 
     /// Puts in what the model has said so far.
-    fn say(
-        &mut self,
-        at: usize,
-        item: &DraftItem,
-        step: &Step,
-        said: &mut Vec<OutputPart<'a>>,
-    ) {
+    fn say(&mut self, at: usize, item: &DraftItem, step: &Step, said: &mut Vec<OutputPart<'a>>) {
         if said.is_empty() {
             return;
         }
@@ -446,11 +450,18 @@ impl<'a> Writer<'a, '_> {
         let item = Item::FunctionCall {
             call_id: call_id.clone(),
             name: self.reader.tool_name(&call.tool),
-            arguments: if arguments.is_empty() { "{}" } else { arguments },
+            arguments: if arguments.is_empty() {
+                "{}"
+            } else {
+                arguments
+            },
         };
         self.push(item, vec![at]);
         let told = self.reader.outcome(call)?;
-        let has_media = told.pieces.iter().any(|piece| matches!(piece, Piece::Medium(_)));
+        let has_media = told
+            .pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Medium(_)));
         let output = if has_media {
             Output::Parts(told.pieces.into_iter().map(part).collect())
         } else {
@@ -485,7 +496,11 @@ impl<'a> Writer<'a, '_> {
             hasher.update(event.conversation.0.as_bytes());
             hasher.update(&event.revision.0.to_le_bytes());
         }
-        let start = if item.events.is_empty() { 0 } else { self.step_start };
+        let start = if item.events.is_empty() {
+            0
+        } else {
+            self.step_start
+        };
         hasher.update(step.message_id.as_bytes());
         hasher.update(&((self.input.len() - start) as u64).to_le_bytes());
         format!("msg_{}", &hasher.finalize().to_hex()[..32])

@@ -139,7 +139,9 @@ pub(super) fn read<'a>(
         match placed(name, text, provider) {
             Ok((row, _)) if !has_tools && ROWS[row].name.contains("tool") => {}
             Ok((row, _)) if found.iter().any(|(other, _)| *other == row) => {
-                warnings.add(format!("the parameter {name} was left out: it is set twice"));
+                warnings.add(format!(
+                    "the parameter {name} was left out: it is set twice"
+                ));
             }
             Ok(entry) => found.push(entry),
             Err(why) => warnings.add(format!("the parameter {name} was left out: {why}")),
@@ -293,7 +295,11 @@ mod tests {
         ];
         for (name, value) in bad {
             let (text, warnings) = fields(Provider::Anthropic, &[(name, value)]);
-            assert_eq!((text.as_str(), warnings.len()), ("{}", 1), "{name} = {value}");
+            assert_eq!(
+                (text.as_str(), warnings.len()),
+                ("{}", 1),
+                "{name} = {value}"
+            );
         }
     }
 }

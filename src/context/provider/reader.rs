@@ -142,7 +142,9 @@ impl<'a, 'p> Reader<'a, 'p> {
             takes: rules.takes,
         };
         if draft.config.model_id.is_empty() && rules.provider != Provider::Neutral {
-            reader.warnings.add("no model is set: give one before the request is sent");
+            reader
+                .warnings
+                .add("no model is set: give one before the request is sent");
         }
         reader
     }
@@ -260,7 +262,8 @@ impl<'a, 'p> Reader<'a, 'p> {
             ContentPart::Text(text) | ContentPart::Refusal(text) => return Ok(text_piece(text)),
             ContentPart::Json(json) => return Ok(text_piece(json.as_str())),
             ContentPart::Reasoning(_) => {
-                self.warnings.add("reasoning outside an assistant message was left out");
+                self.warnings
+                    .add("reasoning outside an assistant message was left out");
                 return Ok(None);
             }
             ContentPart::Image(media) => (Kind::Image, media),
@@ -297,7 +300,9 @@ impl<'a, 'p> Reader<'a, 'p> {
         let label = media::label(kind, &media.media_type, "");
         self.warnings.add(format!("{label} was left out: {why}"));
         let label = media::label(kind, &media.media_type, &media.name);
-        Ok(Piece::Text(Cow::Owned(format!("[{label} was left out: {why}]"))))
+        Ok(Piece::Text(Cow::Owned(format!(
+            "[{label} was left out: {why}]"
+        ))))
     }
 
     /// The pieces of a step. Reasoning that may not go back is left out.
@@ -340,7 +345,8 @@ impl<'a, 'p> Reader<'a, 'p> {
     }
 
     fn leave_out_reasoning(&mut self, why: StaysOut) {
-        self.warnings.add(format!("reasoning was left out: {}", why.why()));
+        self.warnings
+            .add(format!("reasoning was left out: {}", why.why()));
     }
 
     /// What came of a call.

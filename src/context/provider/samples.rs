@@ -46,10 +46,13 @@ pub(crate) fn item(content: Content) -> Item {
 
 /// A draft of these contents, each from an event of its own.
 pub(crate) fn draft(provider: Provider, contents: Vec<Content>) -> Draft {
-    let items = contents.into_iter().enumerate().map(|(place, content)| Item {
-        events: vec![at(place as u64 + 1)],
-        ..item(content)
-    });
+    let items = contents
+        .into_iter()
+        .enumerate()
+        .map(|(place, content)| Item {
+            events: vec![at(place as u64 + 1)],
+            ..item(content)
+        });
     Draft {
         provider,
         config: Config {
@@ -222,7 +225,12 @@ pub(crate) fn rich(provider: Provider) -> Draft {
                     call("call:2", "fs/read", r#"{"path": "a.txt"}"#, said("hello")),
                     call("call:3", "fs/read", "[\"b.txt\"]", failed),
                     call("call_4", "plot", "{}", result(vec![png()])),
-                    call("call_5", "delete", "", missing("denied by ann: not on Fridays")),
+                    call(
+                        "call_5",
+                        "delete",
+                        "",
+                        missing("denied by ann: not on Fridays"),
+                    ),
                 ],
             ),
             step_of(provider, vec![text("a.txt says hello. ")]),
@@ -257,8 +265,17 @@ fn any_text() -> impl Strategy<Value = String> {
 
 fn any_arguments() -> impl Strategy<Value = JsonText> {
     let texts = [
-        "{}", r#"{"a": 1.50, "a": 2}"#, "", "null", "[1,2]", "\"x\"", "{\"cut\": ", "not json",
-        r#"{"half":"\ud83d"}"#, " {\"space\":true} ", r#"{"cache_control":{"type":"ephemeral"}}"#,
+        "{}",
+        r#"{"a": 1.50, "a": 2}"#,
+        "",
+        "null",
+        "[1,2]",
+        "\"x\"",
+        "{\"cut\": ",
+        "not json",
+        r#"{"half":"\ud83d"}"#,
+        " {\"space\":true} ",
+        r#"{"cache_control":{"type":"ephemeral"}}"#,
     ];
     let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
     let mut all: Vec<JsonText> = texts.iter().map(|text| json(text)).collect();
@@ -268,8 +285,19 @@ fn any_arguments() -> impl Strategy<Value = JsonText> {
 
 fn any_media() -> impl Strategy<Value = ContentPart> {
     let media_type = proptest::sample::select(vec![
-        "", "image/png", "IMAGE/JPG", "image/gif", "image/tiff", "application/pdf", "text/plain",
-        "audio/wav", "audio/mpeg", "audio/x-strange", "video/mp4", "nonsense", "image/svg+xml; x",
+        "",
+        "image/png",
+        "IMAGE/JPG",
+        "image/gif",
+        "image/tiff",
+        "application/pdf",
+        "text/plain",
+        "audio/wav",
+        "audio/mpeg",
+        "audio/x-strange",
+        "video/mp4",
+        "nonsense",
+        "image/svg+xml; x",
     ]);
     let source = prop_oneof![
         Just(MediaSource::Absent),
@@ -277,8 +305,14 @@ fn any_media() -> impl Strategy<Value = ContentPart> {
         Just(MediaSource::Data(Bytes::from_static(b"\x89PNG\r\n\x1a\n"))),
         Just(MediaSource::Data(Bytes::from_static(b"plain text"))),
         proptest::sample::select(vec![
-            "https://x.org/a.png", "gs://bucket/a", "file:///etc/passwd", "/tmp/a.png", "",
-            "data:image/png;base64,iVBORw0KGgo=", "data:image/png;base64,???", "data:,plain",
+            "https://x.org/a.png",
+            "gs://bucket/a",
+            "file:///etc/passwd",
+            "/tmp/a.png",
+            "",
+            "data:image/png;base64,iVBORw0KGgo=",
+            "data:image/png;base64,???",
+            "data:,plain",
             "data:application/pdf;base64,JVBERi0=",
         ])
         .prop_map(|uri| MediaSource::Uri(uri.to_owned())),
@@ -339,8 +373,13 @@ fn any_part() -> impl Strategy<Value = ContentPart> {
 }
 
 fn any_outcome() -> impl Strategy<Value = Outcome> {
-    let result = (any::<bool>(), any_text(), vec(any_part(), 0..3), any_arguments()).prop_map(
-        |(success, error_message, parts, structured)| {
+    let result = (
+        any::<bool>(),
+        any_text(),
+        vec(any_part(), 0..3),
+        any_arguments(),
+    )
+        .prop_map(|(success, error_message, parts, structured)| {
             Outcome::Result(ResultOutcome {
                 event: at(3),
                 success,
@@ -349,8 +388,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
                 structured,
                 shortened: false,
             })
-        },
-    );
+        });
     let snapshot = (any::<bool>(), any_text()).prop_map(|(success, summary)| {
         Outcome::Snapshot(Snapshot {
             event: at(3),
@@ -405,15 +443,14 @@ fn any_content() -> impl Strategy<Value = Content> {
         Speaker::System,
         Speaker::Developer,
     ]);
-    let message = (speaker, vec(any_part(), 0..4), any_text()).prop_map(
-        |(speaker, parts, author)| {
+    let message =
+        (speaker, vec(any_part(), 0..4), any_text()).prop_map(|(speaker, parts, author)| {
             Content::Message(Message {
                 speaker,
                 parts: Arc::new(parts),
                 author,
             })
-        },
-    );
+        });
     prop_oneof![
         3 => message,
         4 => any_step(),
@@ -423,8 +460,14 @@ fn any_content() -> impl Strategy<Value = Content> {
 
 fn any_tool() -> impl Strategy<Value = ToolDefinition> {
     let schema = proptest::sample::select(vec![
-        "", "{}", "true", r#"{"type":"object","properties":{}}"#, r#"{"type":"string"}"#,
-        r#"{"properties":{"a":{}}, "type": ["object","null"]}"#, "{\"cut\":", r#"{"a":"\udc00"}"#,
+        "",
+        "{}",
+        "true",
+        r#"{"type":"object","properties":{}}"#,
+        r#"{"type":"string"}"#,
+        r#"{"properties":{"a":{}}, "type": ["object","null"]}"#,
+        "{\"cut\":",
+        r#"{"a":"\udc00"}"#,
         r#"{"type":"object","cache_control":{"type":"ephemeral"}}"#,
     ]);
     (any_name(), any_text(), schema).prop_map(|(name, description, schema)| ToolDefinition {
@@ -435,23 +478,50 @@ fn any_tool() -> impl Strategy<Value = ToolDefinition> {
 
 fn any_parameters() -> impl Strategy<Value = std::collections::BTreeMap<String, String>> {
     let name = proptest::sample::select(vec![
-        "temperature", "max_tokens", "maxOutputTokens", "stop", "seed", "top_p", "tool_choice",
-        "thinking", "odd",
+        "temperature",
+        "max_tokens",
+        "maxOutputTokens",
+        "stop",
+        "seed",
+        "top_p",
+        "tool_choice",
+        "thinking",
+        "odd",
     ]);
     let value = proptest::sample::select(vec![
-        "0.5", "1.5", "-1", "7", "\"x\"", "[\"a\"]", "null", "{}", "broken", "\"auto\"",
+        "0.5",
+        "1.5",
+        "-1",
+        "7",
+        "\"x\"",
+        "[\"a\"]",
+        "null",
+        "{}",
+        "broken",
+        "\"auto\"",
         r#"{"type":"function","function":{"name":"read"}}"#,
     ]);
-    proptest::collection::btree_map(name.prop_map(str::to_owned), value.prop_map(str::to_owned), 0..4)
+    proptest::collection::btree_map(
+        name.prop_map(str::to_owned),
+        value.prop_map(str::to_owned),
+        0..4,
+    )
 }
 
 /// Any draft at all for a provider. Wire ids are unique, as the contract says.
 pub(crate) fn any_draft(provider: Provider) -> impl Strategy<Value = Draft> {
-    let fate = proptest::sample::select(vec![Fate::Kept, Fate::Kept, Fate::Shortened, Fate::Dropped]);
+    let fate =
+        proptest::sample::select(vec![Fate::Kept, Fate::Kept, Fate::Shortened, Fate::Dropped]);
     let items = vec((any_content(), fate), 0..12);
     let models = proptest::sample::select(vec![model(provider), "", "gemini-3-pro-preview"]);
-    (items, vec(any_tool(), 0..4), any_parameters(), models, 0_usize..4).prop_map(
-        move |(contents, tools, parameters, model, volatile)| {
+    (
+        items,
+        vec(any_tool(), 0..4),
+        any_parameters(),
+        models,
+        0_usize..4,
+    )
+        .prop_map(move |(contents, tools, parameters, model, volatile)| {
             let (contents, fates): (Vec<_>, Vec<_>) = contents.into_iter().unzip();
             let mut draft = draft(provider, contents);
             draft.tools = tools;
@@ -464,8 +534,7 @@ pub(crate) fn any_draft(provider: Provider) -> impl Strategy<Value = Draft> {
             }
             make_wire_ids_unique(&mut draft);
             draft
-        },
-    )
+        })
 }
 
 pub(crate) fn make_wire_ids_unique(draft: &mut Draft) {

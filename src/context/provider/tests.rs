@@ -18,7 +18,11 @@ fn is_legal(draft: &Draft) -> Result<(), TestCaseError> {
     let rendered = rendered.map_err(|error| TestCaseError::fail(error.to_string()))?;
     let again = render(draft, &policy()).map_err(|error| TestCaseError::fail(error.to_string()))?;
     prop_assert_eq!(&rendered, &again);
-    let kept: Vec<_> = draft.items.iter().map(|item| item.fate != Fate::Dropped).collect();
+    let kept: Vec<_> = draft
+        .items
+        .iter()
+        .map(|item| item.fate != Fate::Dropped)
+        .collect();
     for unit in &rendered.units {
         prop_assert!(unit.items.iter().all(|item| kept[*item]));
     }
@@ -132,7 +136,13 @@ fn media_can_be_refused() {
     let error = render(&draft, &refuse).unwrap_err();
     assert!(matches!(error, RenderError::Unsupported { ref medium, .. } if medium == "audio/wav"));
     let rendered = render(&draft, &policy()).unwrap();
-    assert_eq!(rendered.warnings, ["audio/wav was left out: audio is not taken"]);
+    assert_eq!(
+        rendered.warnings,
+        ["audio/wav was left out: audio is not taken"]
+    );
     let text = String::from_utf8(rendered.body).unwrap();
-    assert!(text.contains("[audio/wav was left out: audio is not taken]"), "{text}");
+    assert!(
+        text.contains("[audio/wav was left out: audio is not taken]"),
+        "{text}"
+    );
 }

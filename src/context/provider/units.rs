@@ -39,7 +39,11 @@ pub(super) fn of_body(
         message: error.to_string(),
     };
     let body: Body<'_> = serde_json::from_slice(body).map_err(unread)?;
-    let mut units: Vec<Unit> = body.tools.map(|tools| unit("", tools)).into_iter().collect();
+    let mut units: Vec<Unit> = body
+        .tools
+        .map(|tools| unit("", tools))
+        .into_iter()
+        .collect();
     let tools = units.len();
     units.extend(body.system.map(|system| unit("", system)));
     for message in body.messages {
