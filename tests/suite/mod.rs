@@ -1,4 +1,5 @@
 mod child;
+mod compaction;
 mod crash;
 mod damage;
 mod disk;
