@@ -621,10 +621,11 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
             idempotency_key: None,
             actor: String::new(),
         };
-        engine.fork(fork).await.unwrap();
+        let forked = engine.fork(fork).await.unwrap();
         let branch = BranchName::new(&name).unwrap();
         // From many turns kept to none: each cut lies after the one before.
-        let mut last_cut = 0;
+        // What was imported may have been compacted before.
+        let mut last_cut = forked.branch.cut.0;
         for keep in [3, 1, 0] {
             let query = PlanQuery {
                 branch: Some(branch.clone()),
