@@ -1,4 +1,5 @@
 mod child;
+mod compaction;
 mod context;
 mod crash;
 mod damage;
