@@ -25,6 +25,7 @@ struct History {
     random: Random,
     id: ConversationId,
     moments: Vec<Moment>,
+    looks: usize,
 }
 
 // Every moment's request: legal for every provider, adding up, with its front kept
@@ -53,13 +54,14 @@ async fn random_history(seed: u64) -> usize {
         random: Random(seed),
         id,
         moments: Vec::new(),
+        looks: 0,
     };
     for _ in 0..COMMANDS {
         history.step().await;
     }
     history.past_is_as_it_was().await;
     history.engine.close().await;
-    history.moments.len()
+    history.looks
 }
 
 impl History {
@@ -72,9 +74,9 @@ impl History {
         let number = self.random.below(view.branches.len() as u64) as usize;
         let branch = &view.branches[number];
         match self.random.below(40) {
-            0 => return self.fork(branch, None).await,
-            1 => return self.fork_into(branch).await,
-            2 => return self.compact(branch).await,
+            0..2 => return self.fork(branch, None).await,
+            2 if self.random.one_in(3) => return self.fork_into(branch).await,
+            3 => return self.compact(branch).await,
             _ => {}
         }
         if let Some(body) = self.body(branch) {
@@ -234,6 +236,7 @@ impl History {
             front_stays(&before.draft, &moment.draft);
         }
         self.moments.push(moment);
+        self.looks += 1;
     }
 
     async fn past_is_as_it_was(&self) {
