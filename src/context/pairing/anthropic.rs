@@ -34,6 +34,7 @@ pub(super) const RULES: &[&str] = &[
     "result-content",
     "thinking",
     "thinking-last",
+    "thinking-parameter",
     "trailing-space",
     "media-source",
     "cache-control",
@@ -46,6 +47,10 @@ struct Body<'a> {
     model: Value<'a>,
     #[serde(borrow)]
     max_tokens: Option<Value<'a>>,
+    #[serde(borrow)]
+    thinking: Option<Value<'a>>,
+    #[serde(borrow)]
+    temperature: Option<Value<'a>>,
     #[serde(borrow)]
     system: Option<Value<'a>>,
     #[serde(borrow)]
@@ -150,6 +155,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         }
     }
     state.end_batch(&[], last + 1, report);
+    check_thinking(&body, &state, report);
     if state.breakpoints > 4 {
         let message = format!("{} breakpoints where 4 are allowed", state.breakpoints);
         report.add("cache-control", format_args!("body"), message);
@@ -164,6 +170,8 @@ struct State<'a> {
     seen: HashSet<Cow<'a, str>>,
     breakpoints: usize,
     ends_with_space: bool,
+    /// The assistant's last message calls tools and does not begin with thinking.
+    lacks_thinking: bool,
 }
 
 impl<'a> State<'a> {
@@ -241,6 +249,38 @@ fn check_top<'a>(body: &Body<'a>, state: &mut State<'a>, report: &mut Report) {
     }
 }
 
+#[derive(Deserialize)]
+struct Thinking<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    budget_tokens: Option<u64>,
+}
+
+fn check_thinking(body: &Body<'_>, state: &State<'_>, report: &mut Report) {
+    let Some(thinking) = body.thinking else {
+        return;
+    };
+    let path = format_args!("thinking");
+    let Some(thinking): Option<Thinking<'_>> = read(thinking.json(), path, report) else {
+        return;
+    };
+    let most = body.max_tokens.and_then(|most| most.json().parse().ok());
+    let message = match thinking.r#type.as_ref() {
+        "disabled" => return,
+        "enabled" if thinking.budget_tokens.is_none_or(|budget| budget < 1024) => {
+            "no budget, or one below 1024"
+        }
+        "enabled" if thinking.budget_tokens >= most => "the budget is not below max_tokens",
+        "enabled" | "adaptive" if body.temperature.is_some() => "beside a temperature",
+        "enabled" | "adaptive" if state.lacks_thinking => {
+            "the assistant's last message calls, and does not begin with thinking"
+        }
+        "enabled" | "adaptive" => return,
+        _ => "an unknown type",
+    };
+    report.add("thinking-parameter", path, message);
+}
+
 fn check_system<'a>(system: Value<'a>, state: &mut State<'a>, report: &mut Report) {
     if system.is_text() && !system.is_blank() {
         return;
@@ -302,6 +342,7 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
     }
     let (mut results, mut calls) = (Vec::new(), Vec::new());
     let mut is_after_other = false;
+    let mut first_kind = None;
     let mut last_kind = Cow::Borrowed("");
     for (place, block) in blocks.into_iter().enumerate() {
         let path = format_args!("messages[{at}].content[{place}]");
@@ -323,9 +364,14 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
         }
         let text = block.text.map_or("", Value::json);
         state.ends_with_space = role == "assistant" && ends_with_space(text);
+        first_kind.get_or_insert_with(|| block.r#type.clone());
         last_kind = block.r#type;
     }
     state.end_batch(&results, at, report);
+    if role == "assistant" {
+        let thinks = first_kind.is_some_and(|kind| kind.ends_with("thinking"));
+        state.lacks_thinking = !calls.is_empty() && !thinks;
+    }
     if role == "assistant" && last_kind.ends_with("thinking") {
         report.add("thinking-last", path, "the last block is thinking");
     }

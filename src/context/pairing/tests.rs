@@ -418,6 +418,15 @@ fn anthropic_rules() {
             let thinking = body["messages"][1]["content"][0].clone();
             list(&mut body["messages"][3]["content"]).push(thinking);
         }),
+        ("thinking-parameter", |body| {
+            body["thinking"] = json!({"type": "enabled", "budget_tokens": 2000});
+        }),
+        ("thinking-parameter", |body| {
+            body["max_tokens"] = json!(3000);
+            body["thinking"] = json!({"type": "enabled", "budget_tokens": 2000});
+            list(&mut body["messages"]).truncate(3);
+            list(&mut body["messages"][1]["content"]).drain(..2);
+        }),
         ("trailing-space", |body| {
             body["messages"][3]["content"][0]["text"] = json!("t \n")
         }),

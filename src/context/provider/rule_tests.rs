@@ -431,3 +431,62 @@ fn typed_bodies_can_be_used_directly() {
     let rendered = render_with(&anthropic::Anthropic, &draft, &policy).unwrap();
     assert_eq!(serde_json::to_vec(&adapted.body).unwrap(), rendered.body);
 }
+
+/// Thinking that is switched on wants an open tool loop that began with it: a
+/// history of another provider has none, and must not make the request fail.
+#[test]
+fn thinking_is_switched_off_where_history_has_none() {
+    let body = |maker: Provider, most: Option<&str>| {
+        let blocks = vec![reasoning("so", "c2ln"), call("a", "read", "{}", said("1"))];
+        let mut draft = draft(
+            Provider::Anthropic,
+            vec![user("go"), step_of(maker, blocks)],
+        );
+        let parameters = &mut draft.config.parameters;
+        let thinking = r#"{"type":"enabled","budget_tokens":2000}"#;
+        parameters.insert("thinking".into(), thinking.into());
+        parameters.insert("temperature".into(), "0.5".into());
+        if let Some(most) = most {
+            parameters.insert("max_tokens".into(), most.into());
+        }
+        body_of(&draft)
+    };
+    let (own, warnings) = body(Provider::Anthropic, None);
+    assert_eq!(own["thinking"]["budget_tokens"], 2000);
+    assert_eq!(own["max_tokens"], 4_096 + 2_000);
+    assert_eq!(own.get("temperature"), None);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let (foreign, _) = body(Provider::Gemini, None);
+    assert_eq!(foreign.get("thinking"), None);
+    assert_eq!(foreign["temperature"], 0.5);
+    let (small, _) = body(Provider::Anthropic, Some("1000"));
+    assert_eq!(small.get("thinking"), None);
+    assert_eq!(small["max_tokens"], 1000);
+}
+
+/// A choice names the tool as the conversation does: it must follow the name that
+/// the provider gets, in each provider's shape.
+#[test]
+fn tool_choices_take_each_providers_shape() {
+    let body = |provider: Provider| {
+        let mut draft = draft(provider, vec![user("go")]);
+        draft.tools = vec![tool("fs/read", "{}")];
+        let choice = r#"{"type":"function","function":{"name":"fs/read"}}"#;
+        draft
+            .config
+            .parameters
+            .insert("tool_choice".into(), choice.into());
+        body_of(&draft).0
+    };
+    let name = "fs_read_fa5f0296";
+    let chat = json!({"type": "function", "function": {"name": name}});
+    assert_eq!(body(Provider::OpenAiChat)["tool_choice"], chat);
+    let responses = json!({"type": "function", "name": name});
+    assert_eq!(body(Provider::OpenAiResponses)["tool_choice"], responses);
+    assert_eq!(
+        body(Provider::Anthropic)["tool_choice"],
+        json!({"type": "tool", "name": name})
+    );
+    let gemini = json!({"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": [name]}});
+    assert_eq!(body(Provider::Gemini)["toolConfig"], gemini);
+}

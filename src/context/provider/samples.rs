@@ -499,6 +499,7 @@ fn any_parameters() -> impl Strategy<Value = std::collections::BTreeMap<String, 
         "{}",
         "broken",
         "\"auto\"",
+        r#"{"type":"enabled","budget_tokens":2000}"#,
         r#"{"type":"function","function":{"name":"read"}}"#,
     ]);
     proptest::collection::btree_map(

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::samples::*;
 use super::*;
 use crate::context::{
-    draft::{Content, Fate},
+    draft::{Content, Fate, Item},
     policy::UnsupportedMedia,
 };
 
@@ -64,34 +64,33 @@ proptest! {
     }
 
     /// A prompt cache serves what did not change: more items at the end must
-    /// leave the units of all items before them as they were. Gemini's model
-    /// contents may take in what the model says next, so the last unit of the
-    /// shorter request may grow there; a request of nothing says so.
+    /// leave the units of all items before them as they were. The one exception:
+    /// Gemini's last content, where it is the model's, takes in what the model
+    /// says next.
     #[test]
     fn more_items_leave_earlier_units(
-        draft in any_draft(Provider::Neutral),
-        provider in proptest::sample::select(Provider::ALL.to_vec()),
+        draft in proptest::sample::select(Provider::ALL.to_vec()).prop_flat_map(any_draft),
         cut in 0_usize..12,
     ) {
         let mut draft = draft;
-        draft.provider = provider;
+        let is_instruction = |item: &Item| matches!(item.content, Content::Instruction(_));
         // Instructions are one unit, so they must not come later.
-        draft.items.sort_by_key(|item| !matches!(item.content, Content::Instruction(_)));
-        let instructions = draft.items.iter()
-            .take_while(|item| matches!(item.content, Content::Instruction(_))).count();
+        draft.items.sort_by_key(|item| !is_instruction(item));
+        let first = draft.items.iter().take_while(|item| is_instruction(item)).count();
         let mut shorter = draft.clone();
-        shorter.items.truncate(cut.max(instructions));
-        let whole = render(&draft, &policy()).unwrap().units;
-        let part = render(&shorter, &policy()).unwrap().units;
-        let may_change = usize::from(provider == Provider::Gemini);
-        let said: Vec<_> = part.iter().filter(|unit| !unit.items.is_empty()).collect();
-        let nothing = said.is_empty()
-            || said.iter().all(|unit| unit.items.iter().all(|item| *item < instructions));
-        if !nothing {
-            let stable = part.len() - may_change;
-            for (before, after) in part[..stable].iter().zip(&whole) {
-                prop_assert_eq!(before.hash, after.hash);
-                prop_assert_eq!(before.bytes, after.bytes);
+        shorter.items.truncate(cut.max(first));
+        let whole = render(&draft, &policy()).unwrap();
+        let part = render(&shorter, &policy()).unwrap();
+        // A request of nothing says so, and only then.
+        let is_said = |unit: &&Unit| unit.items.iter().any(|item| *item >= first);
+        if part.units.iter().any(|unit| is_said(&unit)) {
+            let ends_with_model = part.body.ends_with(b"]}]}")
+                && draft.provider == Provider::Gemini
+                && part.warnings.iter().any(|warning| warning.contains("ends with the model"));
+            let stable = part.units.len() - usize::from(ends_with_model);
+            prop_assert!(whole.units.len() >= stable);
+            for (before, after) in part.units[..stable].iter().zip(&whole.units) {
+                prop_assert_eq!(before, after);
             }
         }
     }
