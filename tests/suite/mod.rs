@@ -1,5 +1,6 @@
 mod child;
 mod compaction;
+mod context;
 mod crash;
 mod damage;
 mod disk;

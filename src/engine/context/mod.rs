@@ -4,6 +4,7 @@
 
 mod active;
 mod build;
+mod cache;
 mod compact;
 mod knowledge;
 mod recorded;
@@ -11,11 +12,12 @@ mod snapshots;
 mod sub_contexts;
 mod window;
 
-pub(super) use self::compact::compactions_of;
 pub use self::{
+    build::Assembled,
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
     snapshots::ToolSnapshot,
 };
+pub(super) use self::{cache::ContextCaches, compact::compactions_of};
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{

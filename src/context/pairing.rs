@@ -1,1 +1,0 @@
-//! The rules of each provider on calls and results, and a checker of bodies.
