@@ -27,6 +27,7 @@ mod replay;
 mod search;
 mod serve;
 mod show;
+mod summariser;
 mod text;
 
 use std::{io::Write, process::ExitCode};
