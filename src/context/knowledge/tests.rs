@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-
 use serde_json::Value;
 
 use super::{Knowledge, KnowledgePolicy, UNKNOWN_FILE, read::PATH_BYTES_MAX};
