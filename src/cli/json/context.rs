@@ -43,10 +43,7 @@ fn explanation(told: &pb::Explanation) -> String {
         .string("conversation", &told.conversation_id)
         .string("branch", &told.branch)
         .number("revision", told.revision)
-        .string(
-            "provider",
-            crate::cli::text::provider_name(told.provider()),
-        )
+        .string("provider", crate::cli::text::provider_name(told.provider()))
         .string("model", &told.model)
         .number("tokens", told.tokens)
         .number("budget_tokens", told.budget_tokens)

@@ -185,10 +185,7 @@ fn legend(section: &pb::SectionTokens, whole: u64, paint: Paint) -> String {
         cells(section.section(), 1, paint),
         count(section.tokens),
         token_share(section.tokens, whole),
-        paint.text(
-            Tone::Dim,
-            things(u64::from(section.items), "item", "items")
-        ),
+        paint.text(Tone::Dim, things(u64::from(section.items), "item", "items")),
     )
 }
 
@@ -439,7 +436,11 @@ mod tests {
         let dropped = |turn| item(turn, pb::Fate::Dropped, "user");
         let mut items = vec![item(0, pb::Fate::Kept, "system prompt")];
         items.extend((1..=4).map(dropped));
-        items.push(item(5, pb::Fate::Shortened, "assistant → read_file, and a dozen others"));
+        items.push(item(
+            5,
+            pb::Fate::Shortened,
+            "assistant → read_file, and a dozen others",
+        ));
         items.push(pb::ExplainedItem {
             is_volatile: true,
             ..item(6, pb::Fate::Kept, "user")
