@@ -110,6 +110,44 @@ pub struct Item {
     pub is_volatile: bool,
 }
 
+impl Item {
+    /// An item as an enhancer puts it in: kept, of no turn and no event, its
+    /// tokens still to be counted by the pipeline.
+    #[must_use]
+    pub fn new(section: Section, enhancer: impl Into<Cow<'static, str>>, content: Content) -> Self {
+        Self {
+            section,
+            events: Vec::new(),
+            enhancer: enhancer.into(),
+            content,
+            turn: 0,
+            tokens: 0,
+            whole_tokens: 0,
+            fate: Fate::Kept,
+            reason: Cow::Borrowed(""),
+            is_volatile: false,
+        }
+    }
+
+    /// The step that it is, if it is one.
+    #[must_use]
+    pub fn step(&self) -> Option<&Step> {
+        match &self.content {
+            Content::Step(step) => Some(step),
+            Content::Instruction(_) | Content::Message(_) => None,
+        }
+    }
+}
+
+impl Draft {
+    /// Tokens of what is in: the tools, and every item that was not dropped.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        let items: u64 = self.items.iter().map(|item| item.tokens).sum();
+        self.tools_tokens + items
+    }
+}
+
 /// What an item says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {

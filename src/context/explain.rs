@@ -2,11 +2,15 @@
 //! events and its fate, what each enhancer did, and how much of the last request
 //! it repeats.
 
+mod tell;
+
 use super::{
     draft::{Fate, Section},
     provider::Provider,
 };
 use crate::domain::{BranchName, ConversationId, EventRef, Revision};
+
+pub use tell::{Told, items, sections};
 
 /// How a request came to be.
 #[derive(Clone, Debug, PartialEq)]

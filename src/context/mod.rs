@@ -20,6 +20,7 @@ pub mod budget;
 pub mod compaction;
 pub mod draft;
 pub mod enhancer;
+pub mod enhancers;
 pub mod explain;
 pub mod knowledge;
 pub mod pairing;

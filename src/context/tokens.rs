@@ -1,6 +1,15 @@
 //! Counting tokens. OpenAI's encodings are embedded; for other models they give
 //! an estimate, which recorded usage can calibrate.
 
+mod calibration;
+mod tally;
+
+pub use calibration::{Calibration, calibrate};
+pub use tally::{
+    AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, MESSAGE_TOKENS, Tally, TextKey,
+    TokenMemo,
+};
+
 /// Whose tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]

@@ -1,12 +1,25 @@
 //! The window: what the branch's events since its last compaction offer for the
-//! next request.
+//! next request. [`fold()`] makes items of them.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod calls;
+mod fold;
+mod maker;
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use crate::domain::{
     BranchState, ConversationId, ConversationInfo, EventBody, EventRef, JsonText, Revision,
     TimestampMicros,
 };
+
+pub use fold::fold;
 
 /// An event of a window.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +52,8 @@ pub struct WindowInput {
     pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
     /// The namespace's long-term context as of then, by key.
     pub long_term: Vec<LongTermEntry>,
+    /// What tool results have shown, as text; none when nobody asked for it.
+    pub knowledge: Option<String>,
 }
 
 /// A key of the namespace's long-term context.
@@ -50,4 +65,30 @@ pub struct LongTermEntry {
     pub value: JsonText,
     /// The event that set it.
     pub at: EventRef,
+}
+
+impl WindowInput {
+    /// An event that the branch's state refers to.
+    #[must_use]
+    pub fn referred(&self, at: Option<EventRef>) -> Option<&WindowEvent> {
+        self.referred.get(&at?).map(Arc::as_ref)
+    }
+
+    /// Each event's place in `events`.
+    #[must_use]
+    pub fn places(&self) -> HashMap<EventRef, usize> {
+        let places = self.events.iter().enumerate();
+        places.map(|(place, event)| (event.at, place)).collect()
+    }
+
+    /// The place in `events` from which on working memory counts: after the last
+    /// compaction. Kept turns stand before it.
+    #[must_use]
+    pub fn memory_begins(&self) -> usize {
+        let Some(compaction) = self.branch.compaction else {
+            return 0;
+        };
+        let place = self.events.iter().position(|event| event.at == compaction);
+        place.map_or(0, |place| place + 1)
+    }
 }

@@ -58,6 +58,16 @@ impl History {
         conversation: ConversationId,
         branch: &BranchState,
     ) -> Result<Vec<Segment>, ReadError> {
+        self.lineage_while(conversation, branch, |_| true)
+    }
+
+    /// The same, up to the first segment after which nothing more is wanted.
+    pub fn lineage_while(
+        &self,
+        conversation: ConversationId,
+        branch: &BranchState,
+        mut go_on: impl FnMut(&Segment) -> bool,
+    ) -> Result<Vec<Segment>, ReadError> {
         let mut segments = Vec::new();
         let mut conversation = conversation;
         let mut branch = branch.clone();
@@ -65,7 +75,12 @@ impl History {
         loop {
             let first = first_own(branch.id);
             if first <= last {
-                segments.push(segment(conversation, &branch, last));
+                let segment = segment(conversation, &branch, last);
+                let more = go_on(&segment);
+                segments.push(segment);
+                if !more {
+                    return Ok(segments);
+                }
             }
             let Some(point) = branch.fork else {
                 return Ok(segments);

@@ -129,6 +129,7 @@ struct Inner {
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<ReadError>>,
     indexer: Arc<indexer::Indexer>,
+    contexts: context::ContextCaches,
     started_at: TimestampMicros,
 }
 

@@ -179,6 +179,7 @@ impl Engine {
         let indexer = super::indexer::Indexer::open(parts.index, acquired.head)
             .map_err(|error| failed(&dir, &error))?;
         let inner = Arc::new(Inner {
+            contexts: super::context::ContextCaches::new(&options.limits),
             options,
             log: parts.log,
             announce: parts.announce,

@@ -1,5 +1,6 @@
 mod active_context;
 mod child;
+mod context;
 mod crash;
 mod damage;
 mod disk;

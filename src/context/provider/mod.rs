@@ -1,10 +1,27 @@
 //! A draft as a provider's request body.
+//!
+//! One file a provider, each with its typed body and the rules that it keeps.
+//! [`render`] writes the body, has [`pairing`] check it, and cuts it into the
+//! units that a prompt cache can share.
+
+pub mod anthropic;
+pub mod gemini;
+pub mod json;
+pub mod maker;
+pub mod media;
+mod names;
+pub mod neutral;
+pub mod openai_chat;
+pub mod openai_responses;
+mod parameters;
+mod reader;
+mod units;
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{draft::Draft, policy::ContextPolicy};
+use super::{draft::Draft, pairing, policy::ContextPolicy};
 
 /// Whose request body.
 #[derive(
@@ -80,7 +97,8 @@ pub struct Rendered {
     /// JSON text. What must stay byte-equal comes before what may change.
     pub body: Vec<u8>,
     /// In the order in which a prompt cache reads them: tools, system prompt,
-    /// then each message.
+    /// then each message; for Anthropic each block of each message, because what
+    /// the same role says next goes into its last message.
     pub units: Vec<Unit>,
     /// What was reshaped or left out, for people.
     pub warnings: Vec<String>,
@@ -130,14 +148,79 @@ pub enum RenderError {
     },
 }
 
+/// A typed body, and what it is made of.
+#[derive(Clone, Debug)]
+pub struct Adapted<B> {
+    /// The body.
+    pub body: B,
+    /// For each unit after the tools: the items of the draft that went into it,
+    /// by index. The instructions are one unit where they have a field of their
+    /// own; then comes each message, input item or content, and for Anthropic
+    /// each block of each message.
+    pub units: Vec<Vec<usize>>,
+    /// What was reshaped or left out, for people.
+    pub warnings: Vec<String>,
+}
+
+/// Makes a provider's typed body out of a draft: a pure function.
+pub trait Adapter {
+    /// The body. Its fields serialize in an order that keeps what is stable
+    /// before what changes.
+    type Body<'a>: Serialize;
+
+    /// Whose body.
+    fn provider(&self) -> Provider;
+
+    /// The body.
+    ///
+    /// # Errors
+    /// [`RenderError::Unsupported`], where the policy refuses media.
+    fn adapt<'a>(
+        &self,
+        draft: &'a Draft,
+        policy: &ContextPolicy,
+    ) -> Result<Adapted<Self::Body<'a>>, RenderError>;
+}
+
 /// The draft as its provider's body, checked against the provider's rules.
 ///
 /// # Errors
 /// [`RenderError`].
 pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<Rendered, RenderError> {
-    let _ = policy;
-    Err(RenderError::Illegal {
-        provider: draft.provider,
-        message: "no adapter".to_owned(),
+    match draft.provider {
+        Provider::Neutral => render_with(&neutral::Neutral, draft, policy),
+        Provider::OpenAiChat => render_with(&openai_chat::OpenAiChat, draft, policy),
+        Provider::OpenAiResponses => render_with(&openai_responses::OpenAiResponses, draft, policy),
+        Provider::Anthropic => render_with(&anthropic::Anthropic, draft, policy),
+        Provider::Gemini => render_with(&gemini::Gemini, draft, policy),
+    }
+}
+
+/// The same with an adapter of the caller's.
+///
+/// # Errors
+/// [`RenderError`].
+pub fn render_with<A: Adapter>(
+    adapter: &A,
+    draft: &Draft,
+    policy: &ContextPolicy,
+) -> Result<Rendered, RenderError> {
+    let provider = adapter.provider();
+    let adapted = adapter.adapt(draft, policy)?;
+    let body = serde_json::to_vec(&adapted.body).map_err(|error| RenderError::Json {
+        provider,
+        message: error.to_string(),
+    })?;
+    if let Some(violation) = pairing::check(provider, &body).first() {
+        return Err(RenderError::Illegal {
+            provider,
+            message: violation.to_string(),
+        });
+    }
+    let units = units::of_body(provider, &body, adapted.units)?;
+    Ok(Rendered {
+        body,
+        units,
+        warnings: adapted.warnings,
     })
 }

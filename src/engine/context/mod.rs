@@ -4,6 +4,7 @@
 
 mod active;
 mod build;
+mod cache;
 mod compact;
 mod knowledge;
 mod recorded;
@@ -11,13 +12,14 @@ mod snapshots;
 mod sub_contexts;
 mod window;
 
-pub(super) use self::compact::compactions_of;
 pub use self::{
     active::{ContextChange, ContextEntry, ContextScope, LONG_TERM_LABEL, SetContext},
+    build::Assembled,
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
     snapshots::ToolSnapshot,
     sub_contexts::{Return, Spawn, Spawned},
 };
+pub(super) use self::{cache::ContextCaches, compact::compactions_of};
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{

@@ -1,20 +1,21 @@
 //! Reading windows: the events after the last compaction's cut, and those that
-//! the branch's state refers to.
+//! the branch's state refers to. What was read is kept, and read on from there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
+use super::cache::{KeptLongTerm, KeptWindow, event_bytes};
 use crate::{
-    context::window::{WindowEvent, WindowInput},
+    context::window::{LongTermEntry, WindowEvent, WindowInput},
     domain::{
         BranchName, BranchState, ConversationId, EventKind, EventRef, Namespace, Position, Revision,
     },
     engine::{
         Inner,
         error::ReadError,
-        history::{ENTRIES_PAGE, Segment, stored},
+        history::{ENTRIES_PAGE, Segment, decode_body, first_own},
     },
     views::EventEntry,
 };
@@ -29,6 +30,13 @@ const SILENT: [EventKind; 6] = [
     EventKind::BranchArchived,
 ];
 
+/// Events, with what they take in memory.
+#[derive(Default)]
+struct Read {
+    events: Vec<Arc<WindowEvent>>,
+    bytes: u64,
+}
+
 impl Inner {
     /// Everything that a request of a branch is made of, now or as of a revision.
     pub(super) async fn window(
@@ -40,70 +48,163 @@ impl Inner {
     ) -> Result<WindowInput, ReadError> {
         let row = self.row(namespace, id)?;
         let now = self.branch(namespace, id, branch)?;
-        let branch = match as_of {
-            Some(revision) => self.as_of(id, &now, revision).await?,
-            None => now,
+        let past = match as_of {
+            Some(revision) if revision != now.head => Some(self.as_of(id, &now, revision).await?),
+            _ => None,
         };
-        let mut events = Vec::new();
-        for segment in self.open_segments(id, &branch)? {
-            self.read_segment(&segment, &mut events).await?;
-        }
-        let mut referred = BTreeMap::new();
-        for at in references(&branch) {
-            referred.insert(at, self.window_event(at).await?);
-        }
-        let position = match as_of {
-            Some(revision) => self.views.load().offset(id, revision)?,
-            None => None,
+        let (branch, kept) = match &past {
+            Some(past) => (past, Arc::new(self.read_window(id, past).await?)),
+            None => (&now, self.kept_window(id, &now).await?),
         };
-        let long_term = self
-            .long_term(namespace, position.map(Position::local))
-            .await?;
+        let long_term = match &past {
+            Some(past) => {
+                let position = self.views.load().offset(id, past.head)?;
+                self.long_term(namespace, position.map(Position::local))
+                    .await?
+            }
+            None => self.long_term_now(namespace).await?,
+        };
         Ok(WindowInput {
             conversation: id,
             info: Arc::clone(&row.info),
             revision: branch.head,
-            branch,
-            events,
-            referred,
+            branch: Arc::clone(branch),
+            events: kept.events.clone(),
+            referred: kept.referred.clone(),
             long_term,
+            knowledge: None,
+        })
+    }
+
+    /// A branch's window as it is now: what is kept of it, and what came since.
+    async fn kept_window(
+        &self,
+        id: ConversationId,
+        branch: &BranchState,
+    ) -> Result<Arc<KeptWindow>, ReadError> {
+        let key = (id, branch.id);
+        let kept = self.contexts.windows.get(&key);
+        let kept =
+            kept.filter(|kept| kept.compaction == branch.compaction && kept.head <= branch.head);
+        if let Some(kept) = &kept
+            && kept.head == branch.head
+        {
+            return Ok(Arc::clone(kept));
+        }
+        let window = match kept {
+            Some(kept) => self.read_on(id, branch, &kept).await?,
+            None => self.read_window(id, branch).await?,
+        };
+        let window = Arc::new(window);
+        // Another task may have kept a later one meanwhile.
+        let later = self.contexts.windows.peek(&key);
+        if later.is_none_or(|later| later.head <= window.head) {
+            self.contexts.windows.insert(key, Arc::clone(&window));
+        }
+        Ok(window)
+    }
+
+    /// What came after a kept window is the branch's own: nothing is inherited
+    /// later.
+    async fn read_on(
+        &self,
+        id: ConversationId,
+        branch: &BranchState,
+        kept: &KeptWindow,
+    ) -> Result<KeptWindow, ReadError> {
+        let mut read = Read {
+            events: kept.events.clone(),
+            bytes: kept.bytes,
+        };
+        let segment = Segment {
+            conversation: id,
+            branch: branch.id,
+            name: branch.name.clone(),
+            first: kept.head.next().max(first_own(branch.id)),
+            last: branch.head,
+            fork: branch.fork,
+        };
+        self.read_segment(&segment, &mut read).await?;
+        self.complete(branch, read, &kept.referred).await
+    }
+
+    async fn read_window(
+        &self,
+        id: ConversationId,
+        branch: &BranchState,
+    ) -> Result<KeptWindow, ReadError> {
+        let mut read = Read::default();
+        for segment in self.open_segments(id, branch)? {
+            self.read_segment(&segment, &mut read).await?;
+        }
+        self.complete(branch, read, &BTreeMap::new()).await
+    }
+
+    /// Adds what the branch's state refers to.
+    async fn complete(
+        &self,
+        branch: &BranchState,
+        read: Read,
+        known: &BTreeMap<EventRef, Arc<WindowEvent>>,
+    ) -> Result<KeptWindow, ReadError> {
+        let mut wanted = references(branch);
+        let mut referred = BTreeMap::new();
+        for event in &read.events {
+            if wanted.remove(&event.at) {
+                referred.insert(event.at, Arc::clone(event));
+            }
+        }
+        let mut bytes = read.bytes;
+        for at in wanted {
+            let event = match known.get(&at) {
+                Some(event) => Arc::clone(event),
+                None => {
+                    let (event, size) = self.sized_event(at).await?;
+                    bytes += size;
+                    event
+                }
+            };
+            referred.insert(at, event);
+        }
+        Ok(KeptWindow {
+            head: branch.head,
+            compaction: branch.compaction,
+            events: read.events,
+            referred,
+            bytes,
         })
     }
 
     /// The parts of a branch's history after its last compaction's cut, oldest
-    /// first.
+    /// first. Goes no further back than the cut.
     fn open_segments(
         &self,
         id: ConversationId,
         branch: &BranchState,
     ) -> Result<Vec<Segment>, ReadError> {
-        let mut open = Vec::new();
-        for mut segment in self.history().lineage(id, branch)? {
-            if let Some(compaction) = branch.compaction
-                && segment.conversation == compaction.conversation
-            {
-                if segment.last <= branch.cut {
-                    break;
-                }
-                segment.first = segment.first.max(branch.cut.next());
-                let all = segment.first == branch.cut.next();
-                open.push(segment);
-                if all {
-                    break;
-                }
-                continue;
+        // A cut counts in the revisions of the conversation that was compacted;
+        // what is inherited from another one is older.
+        let cut_in = |segment: &Segment| {
+            branch
+                .compaction
+                .is_some_and(|compaction| compaction.conversation == segment.conversation)
+        };
+        let starts_after_cut = |segment: &Segment| segment.first > branch.cut;
+        let mut segments = self.history().lineage_while(id, branch, |segment| {
+            !cut_in(segment) || starts_after_cut(segment)
+        })?;
+        segments.retain_mut(|segment| {
+            if !cut_in(segment) {
+                return true;
             }
-            open.push(segment);
-        }
-        open.reverse();
-        Ok(open)
+            segment.first = segment.first.max(branch.cut.next());
+            segment.first <= segment.last
+        });
+        segments.reverse();
+        Ok(segments)
     }
 
-    async fn read_segment(
-        &self,
-        segment: &Segment,
-        events: &mut Vec<Arc<WindowEvent>>,
-    ) -> Result<(), ReadError> {
+    async fn read_segment(&self, segment: &Segment, read: &mut Read) -> Result<(), ReadError> {
         let history = self.history();
         let mut next = segment.first;
         while next <= segment.last {
@@ -121,15 +222,16 @@ impl Inner {
                 .filter(|entry| entry.branch == segment.branch && speaks(entry.kind))
                 .collect();
             for (entry, record) in own.iter().zip(history.records(&own).await?) {
-                let body = history.decode(entry.offset, &record).await?;
-                events.push(Arc::new(WindowEvent {
+                let body = history.reader.body(&record).await?;
+                read.bytes += event_bytes(body.len() as u64);
+                read.events.push(Arc::new(WindowEvent {
                     at: EventRef {
                         conversation: segment.conversation,
                         revision: entry.revision,
                     },
                     offset: entry.offset,
                     recorded_at: record.header.recorded_at,
-                    body,
+                    body: decode_body(entry.offset, record.header.kind, &body)?,
                 }));
             }
         }
@@ -138,6 +240,11 @@ impl Inner {
 
     /// One event, decoded.
     pub(super) async fn window_event(&self, at: EventRef) -> Result<Arc<WindowEvent>, ReadError> {
+        Ok(self.sized_event(at).await?.0)
+    }
+
+    /// One event, and what it takes in memory.
+    async fn sized_event(&self, at: EventRef) -> Result<(Arc<WindowEvent>, u64), ReadError> {
         let offset = self
             .views
             .load()
@@ -149,14 +256,37 @@ impl Inner {
                 ),
             })?;
         let record = self.reader.record(offset).await?;
-        let body = self.history().decode(offset, &record).await?;
-        let event = stored(offset, record, bytes::Bytes::new());
-        Ok(Arc::new(WindowEvent {
+        let body = self.reader.body(&record).await?;
+        let event = WindowEvent {
             at,
             offset,
-            recorded_at: event.header.recorded_at,
-            body,
-        }))
+            recorded_at: record.header.recorded_at,
+            body: decode_body(offset, record.header.kind, &body)?,
+        };
+        Ok((Arc::new(event), event_bytes(body.len() as u64)))
+    }
+
+    /// The namespace's long-term context as it is now; read anew only when its
+    /// conversation has grown.
+    async fn long_term_now(&self, namespace: &Namespace) -> Result<Vec<LongTermEntry>, ReadError> {
+        let row = self.find_row(namespace, namespace.long_term_conversation())?;
+        let Some(head) = row.map(|row| row.head) else {
+            return Ok(Vec::new());
+        };
+        if let Some(kept) = self.contexts.long_term.get(namespace)
+            && kept.head == head
+        {
+            return Ok(kept.entries.clone());
+        }
+        let entries = self.long_term(namespace, None).await?;
+        let kept = KeptLongTerm {
+            head,
+            entries: entries.clone(),
+        };
+        self.contexts
+            .long_term
+            .insert(namespace.clone(), Arc::new(kept));
+        Ok(entries)
     }
 }
 

@@ -1,0 +1,126 @@
+//! The engine's own enhancers, in the order in which they run: first what holds
+//! for the whole request, then the window, then what is made anew each time.
+
+mod guidance;
+mod messages;
+mod params;
+mod prompts;
+pub(crate) mod snapshots;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod tools;
+mod volatile;
+
+use super::enhancer::Enhancer;
+
+pub(super) use guidance::missing as guidance_missing;
+pub(super) use messages::drop_reasoning;
+pub use params::{Param, ParamKind};
+
+/// A built-in enhancer and what to know about it.
+#[derive(Clone, Copy, Debug)]
+pub struct BuiltIn {
+    /// Its name in policies.
+    pub name: &'static str,
+    /// What it does, in a sentence.
+    pub about: &'static str,
+    /// It runs unless the policy switches it off.
+    pub on_by_default: bool,
+    /// What a policy can set.
+    pub params: &'static [Param],
+    pub(super) enhancer: &'static dyn Enhancer,
+}
+
+/// All of them, in the order in which they run.
+#[must_use]
+pub fn built_in() -> &'static [BuiltIn] {
+    BUILT_IN
+}
+
+const fn on(
+    name: &'static str,
+    about: &'static str,
+    params: &'static [Param],
+    enhancer: &'static dyn Enhancer,
+) -> BuiltIn {
+    BuiltIn {
+        name,
+        about,
+        on_by_default: true,
+        params,
+        enhancer,
+    }
+}
+
+static BUILT_IN: &[BuiltIn] = &[
+    on(
+        prompts::SYSTEM,
+        "The branch's system prompt, and the system and developer messages that opened its history.",
+        &[],
+        &prompts::SystemPrompt,
+    ),
+    on(
+        prompts::USER,
+        "The branch's user prompt, as the first message of the user.",
+        &[],
+        &prompts::UserPrompt,
+    ),
+    on(
+        tools::NAME,
+        "The tools on offer: those defined, then those discovered, in the order of discovery.",
+        tools::PARAMS,
+        &tools::Tools,
+    ),
+    on(
+        summary::COMPACTION,
+        "The last compaction's summary, in the place of what it stands for, with its reference.",
+        summary::COMPACTION_PARAMS,
+        &summary::CompactionSummary,
+    ),
+    on(
+        messages::NAME,
+        "The messages of the window, and the model's steps with their calls and outcomes.",
+        messages::PARAMS,
+        &messages::Messages,
+    ),
+    on(
+        guidance::NAME,
+        "How to use a tool, told once where it was discovered, until the next compaction.",
+        guidance::PARAMS,
+        &guidance::ToolGuidance,
+    ),
+    on(
+        snapshots::NAME,
+        "Results of finished turns in short, with references to the whole, when `tool_results` says so.",
+        snapshots::PARAMS,
+        &snapshots::ToolSnapshots,
+    ),
+    BuiltIn {
+        on_by_default: false,
+        ..on(
+            volatile::KNOWLEDGE,
+            "What tool results have shown: files, variables, the working directory.",
+            volatile::KNOWLEDGE_PARAMS,
+            &volatile::Knowledge,
+        )
+    },
+    on(
+        volatile::LONG_TERM,
+        "The namespace's long-term context, as JSON in `<LONG_TERM_CONTEXT>`.",
+        volatile::KEYS_PARAMS,
+        &volatile::LongTermContext,
+    ),
+    on(
+        volatile::ACTIVE,
+        "The branch's active context, as JSON in `<SYSTEM_CONTEXT>`.",
+        volatile::KEYS_PARAMS,
+        &volatile::ActiveContext,
+    ),
+    on(
+        summary::DIALOGUE,
+        "The last dialogue summary, in `<DIALOGUE_SUMMARY>`.",
+        summary::DIALOGUE_PARAMS,
+        &summary::DialogueSummary,
+    ),
+];

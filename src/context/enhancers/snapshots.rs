@@ -1,0 +1,173 @@
+//! Results of finished turns in short.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::params::{Param, ParamKind, Params};
+use crate::{
+    context::{
+        draft::{Call, Content, Draft, Fate, Item, Outcome, ResultOutcome, Section, Snapshot},
+        enhancer::Enhancer,
+        explain::EnhancerReport,
+        policy::{ContextPolicy, ToolResults},
+        summary::result_summary,
+        window::{WindowEvent, WindowInput},
+    },
+    domain::{EventBody, EventRef, Revision, ToolResultRecorded},
+};
+
+pub(super) const NAME: &str = "tool_snapshots";
+pub(super) const PARAMS: &[Param] = &[
+    Param::new(
+        "max_chars",
+        ParamKind::Number,
+        "Most characters of a summary that the engine makes. Default: 300.",
+    ),
+    Param::new(
+        "min_chars",
+        ParamKind::Number,
+        "Results with less text stay as they are. Default: 0.",
+    ),
+];
+const MAX_CHARS: usize = 300;
+
+/// Replaces results as [`ContextPolicy::tool_results`] says.
+#[derive(Debug)]
+pub(super) struct ToolSnapshots;
+
+impl Enhancer for ToolSnapshots {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn enhance(
+        &self,
+        window: &WindowInput,
+        policy: &ContextPolicy,
+        draft: &mut Draft,
+    ) -> EnhancerReport {
+        let params = Params::of(policy, NAME);
+        let min_chars = params.number("min_chars", draft).unwrap_or(0);
+        params.number("max_chars", draft);
+        let age = match policy.tool_results {
+            ToolResults::Keep => {
+                let did = "results stay in full until a compaction";
+                return EnhancerReport::ran(NAME, did, 0);
+            }
+            ToolResults::TurnEnd => 0,
+            ToolResults::OlderThanTurns(turns) => turns,
+        };
+        let finished = finished_turns(draft);
+        let snapshots = Snapshots::new(window, policy);
+        let mut count = 0;
+        for item in &mut draft.items {
+            if item.section == Section::Messages && item.turn + age <= finished {
+                let reason = "its turn has ended: results in short";
+                count += usize::from(snapshots.replace(item, min_chars, reason));
+            }
+        }
+        EnhancerReport::ran(NAME, format!("results of {count} steps in short"), count)
+    }
+}
+
+/// The last turn that has ended.
+fn finished_turns(draft: &Draft) -> u32 {
+    let of_messages = draft
+        .items
+        .iter()
+        .filter(|item| item.section == Section::Messages);
+    of_messages.map(|item| item.turn).max().unwrap_or_default()
+}
+
+/// Makes snapshots of a window's results.
+pub(crate) struct Snapshots<'a> {
+    recorded: HashMap<(&'a str, Revision), &'a str>,
+    events: HashMap<EventRef, &'a Arc<WindowEvent>>,
+    max_chars: usize,
+}
+
+impl<'a> Snapshots<'a> {
+    pub fn new(window: &'a WindowInput, policy: &ContextPolicy) -> Self {
+        let mut recorded = HashMap::new();
+        let mut events = HashMap::new();
+        for event in &window.events {
+            match &event.body {
+                EventBody::ToolSnapshotRecorded(snapshot) => {
+                    let of = (snapshot.call_id.as_str(), snapshot.request_revision);
+                    recorded.insert(of, snapshot.summary.as_str());
+                }
+                EventBody::ToolResultRecorded(_) => {
+                    events.insert(event.at, event);
+                }
+                _ => {}
+            }
+        }
+        let set = policy.enhancers.get(NAME);
+        let max_chars = set.and_then(|set| set.params.get("max_chars")?.as_u64());
+        Self {
+            recorded,
+            events,
+            max_chars: max_chars.map_or(MAX_CHARS, |max| usize::try_from(max).unwrap_or(MAX_CHARS)),
+        }
+    }
+
+    /// Replaces the results of a step; false when it has none to replace.
+    pub fn replace(&self, item: &mut Item, min_chars: usize, reason: &'static str) -> bool {
+        let Content::Step(step) = &mut item.content else {
+            return false;
+        };
+        let mut replaced = false;
+        for call in step.calls_mut() {
+            if let Outcome::Result(result) = &call.outcome
+                && chars(result) >= min_chars
+            {
+                call.outcome = Outcome::Snapshot(self.snapshot(call, result));
+                replaced = true;
+            }
+        }
+        if replaced {
+            item.fate = Fate::Shortened;
+            item.reason = reason.into();
+        }
+        replaced
+    }
+
+    fn snapshot(&self, call: &Call, result: &ResultOutcome) -> Snapshot {
+        let of = (call.call_id.as_str(), call.request.revision);
+        let recorded = self.recorded.get(&of);
+        let summary = match recorded {
+            Some(summary) => (*summary).to_owned(),
+            None => self.summary(call, result),
+        };
+        Snapshot {
+            event: result.event,
+            success: result.success,
+            summary,
+            recorded: recorded.is_some(),
+        }
+    }
+
+    fn summary(&self, call: &Call, result: &ResultOutcome) -> String {
+        if let Some(event) = self.events.get(&result.event)
+            && let EventBody::ToolResultRecorded(recorded) = &event.body
+        {
+            return result_summary(recorded, self.max_chars);
+        }
+        let recorded = ToolResultRecorded {
+            success: result.success,
+            error_message: result.error_message.clone(),
+            parts: result.parts.to_vec(),
+            structured: result.structured.clone(),
+            ..ToolResultRecorded::text(call.call_id.clone(), "")
+        };
+        result_summary(&recorded, self.max_chars)
+    }
+}
+
+fn chars(result: &ResultOutcome) -> usize {
+    let texts = result.parts.iter().map(|part| match part.text() {
+        Some(text) => text.len(),
+        // A medium is never small.
+        None => usize::MAX / 1_024,
+    });
+    texts.sum::<usize>() + result.structured.as_str().len() + result.error_message.len()
+}

@@ -1,0 +1,115 @@
+//! What stands for what is not in the window, and for the dialogue as a whole.
+
+use super::params::{Param, ParamKind, Params};
+use crate::{
+    context::{
+        draft::{Content, Draft, Item, Message, Section, Speaker, full_result_ref},
+        enhancer::Enhancer,
+        explain::EnhancerReport,
+        policy::ContextPolicy,
+        window::WindowInput,
+    },
+    domain::EventBody,
+};
+
+pub(super) const COMPACTION: &str = "compaction_summary";
+pub(super) const COMPACTION_PARAMS: &[Param] = &[Param::new(
+    "reference",
+    ParamKind::Flag,
+    "Say where the messages that it stands for can be read. Default: true.",
+)];
+pub(super) const DIALOGUE: &str = "dialogue_summary";
+pub(super) const DIALOGUE_PARAMS: &[Param] = &[Param::new(
+    "max_chars",
+    ParamKind::Number,
+    "Most characters of it. Default: all of them.",
+)];
+
+/// `[CONVERSATION SUMMARY]`, in the place of what was cut.
+#[derive(Debug)]
+pub(super) struct CompactionSummary;
+
+impl Enhancer for CompactionSummary {
+    fn name(&self) -> &str {
+        COMPACTION
+    }
+
+    fn enhance(
+        &self,
+        window: &WindowInput,
+        policy: &ContextPolicy,
+        draft: &mut Draft,
+    ) -> EnhancerReport {
+        let event = window.referred(window.branch.compaction);
+        let Some((event, compacted)) = event.and_then(|event| match &event.body {
+            EventBody::Compacted(compacted) => Some((event, compacted)),
+            _ => None,
+        }) else {
+            return EnhancerReport::ran(COMPACTION, "there was no compaction", 0);
+        };
+        if compacted.summary.is_empty() {
+            let did = "the compaction has no summary of its own: it is a message of the window";
+            return EnhancerReport::ran(COMPACTION, did, 0);
+        }
+        let params = Params::of(policy, COMPACTION);
+        let mut text = format!("[CONVERSATION SUMMARY]\n{}", compacted.summary);
+        if params.flag("reference", draft).unwrap_or(true) {
+            let reference = full_result_ref(event.at);
+            text.push_str(&format!("\n\n(In full: {reference})"));
+        }
+        let message = Message::text(Speaker::User, text);
+        let mut item = Item::new(Section::Compaction, COMPACTION, Content::Message(message));
+        item.events = vec![event.at];
+        item.reason = format!(
+            "stands for everything up to revision {}",
+            compacted.cut_revision
+        )
+        .into();
+        draft.items.push(item);
+        EnhancerReport::ran(COMPACTION, "the summary stands for what was cut", 1)
+    }
+}
+
+/// The last dialogue summary.
+#[derive(Debug)]
+pub(super) struct DialogueSummary;
+
+impl Enhancer for DialogueSummary {
+    fn name(&self) -> &str {
+        DIALOGUE
+    }
+
+    fn enhance(
+        &self,
+        window: &WindowInput,
+        policy: &ContextPolicy,
+        draft: &mut Draft,
+    ) -> EnhancerReport {
+        let event = window.referred(window.branch.summary);
+        let Some((event, summary)) = event.and_then(|event| match &event.body {
+            EventBody::SummaryRecorded(summary) => Some((event, summary)),
+            _ => None,
+        }) else {
+            return EnhancerReport::ran(DIALOGUE, "none was recorded", 0);
+        };
+        let params = Params::of(policy, DIALOGUE);
+        let max = params.number("max_chars", draft).unwrap_or(usize::MAX);
+        let content: String = summary.content.chars().take(max).collect();
+        if content.is_empty() {
+            return EnhancerReport::ran(DIALOGUE, "it is empty", 0);
+        }
+        let text = super::volatile::tagged("DIALOGUE_SUMMARY", &content);
+        let message = Message::text(Speaker::User, text);
+        let content = Content::Message(message);
+        let mut item = Item::new(Section::DialogueSummary, DIALOGUE, content);
+        item.events = vec![event.at];
+        item.is_volatile = true;
+        item.reason = format!(
+            "covers revisions {} to {}",
+            summary.from_revision, summary.to_revision
+        )
+        .into();
+        draft.items.push(item);
+        EnhancerReport::ran(DIALOGUE, "the last one that was recorded", 1)
+    }
+}

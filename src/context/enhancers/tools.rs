@@ -1,0 +1,84 @@
+//! The tools on offer.
+
+use super::params::{Param, ParamKind, Params};
+use crate::{
+    context::{
+        draft::Draft, enhancer::Enhancer, explain::EnhancerReport, policy::ContextPolicy,
+        window::WindowInput,
+    },
+    domain::{EventBody, ToolDefinition},
+};
+
+pub(super) const NAME: &str = "tools";
+pub(super) const PARAMS: &[Param] = &[
+    Param::new(
+        "only",
+        ParamKind::Names,
+        "Offer only these tools. Default: all.",
+    ),
+    Param::new(
+        "without",
+        ParamKind::Names,
+        "Do not offer these. Default: none.",
+    ),
+];
+
+/// Core tools in the order of their definition, then discovered ones in the order
+/// of their discovery.
+#[derive(Debug)]
+pub(super) struct Tools;
+
+impl Enhancer for Tools {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn enhance(
+        &self,
+        window: &WindowInput,
+        policy: &ContextPolicy,
+        draft: &mut Draft,
+    ) -> EnhancerReport {
+        let params = Params::of(policy, NAME);
+        let only = params.names("only", draft);
+        let without = params.names("without", draft).unwrap_or_default();
+        let offered = |tool: &&ToolDefinition| {
+            let name = tool.name.as_str();
+            only.as_ref().is_none_or(|only| only.contains(&name)) && !without.contains(&name)
+        };
+        let defined = defined(window);
+        let core = defined.iter().filter(|tool| !tool.discoverable);
+        let mut tools: Vec<_> = core.filter(offered).cloned().collect();
+        let core = tools.len();
+        let mut unknown = Vec::new();
+        for name in &window.branch.memory.discovered_tools {
+            match defined.iter().find(|tool| tool.name == *name) {
+                Some(tool) if tool.discoverable => {
+                    tools.extend(offered(&tool).then(|| tool.clone()))
+                }
+                Some(_) => {}
+                None => unknown.push(name.as_str()),
+            }
+        }
+        if !unknown.is_empty() {
+            draft.warnings.push(format!(
+                "discovered tools that no ToolsDefined event defines are not offered: {}",
+                unknown.join(", ")
+            ));
+        }
+        let did = format!("{core} tools, and {} discovered", tools.len() - core);
+        draft.tools = tools;
+        EnhancerReport::ran(NAME, did, draft.tools.len())
+    }
+}
+
+/// The definitions in force.
+pub(super) fn defined(window: &WindowInput) -> &[ToolDefinition] {
+    match window
+        .referred(window.branch.tools_defined)
+        .map(|event| &event.body)
+    {
+        Some(EventBody::ToolsDefined { tools }) => tools,
+        _ => &[],
+    }
+}

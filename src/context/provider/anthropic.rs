@@ -1,0 +1,511 @@
+//! Anthropic Messages.
+//!
+//! Roles alternate: what the same role says next goes into its last message. All
+//! results of a batch stand in the one user message after it, before any text.
+//! Arguments are an object, ids keep Anthropic's characters, thinking goes back
+//! unmodified and in order, and the system prompt stands at the top. At most four
+//! cache breakpoints end the tools, the system prompt and what is stable of the
+//! last two user messages.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use super::{
+    super::{
+        draft::{Content as Says, Draft, Message as Said, Speaker, Step},
+        policy::ContextPolicy,
+    },
+    Adapted, Adapter, Provider, RenderError,
+    json::{self, Fields, Raw},
+    media::{self, Kind, Medium, Place},
+    names::Charset,
+    openai_chat::IMAGES,
+    parameters::ToolChoice,
+    reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told},
+};
+use crate::domain::Reasoning;
+
+/// Body of `POST /v1/messages`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Body<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// `max_tokens`, which is required, `temperature` and the like.
+    #[serde(flatten)]
+    pub parameters: Fields<'a>,
+    /// Which tool is to be called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<Choice>,
+    /// The tools on offer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Tool<'a>>,
+    /// The system prompt.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub system: Vec<SystemBlock<'a>>,
+    /// What was said and done.
+    pub messages: Vec<Message<'a>>,
+}
+
+/// `tool_choice`.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Choice {
+    pub r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disable_parallel_tool_use: Option<bool>,
+}
+
+/// A tool on offer.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Tool<'a> {
+    pub name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub description: &'a str,
+    /// JSON Schema.
+    pub input_schema: Raw<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_control: Option<CacheControl>,
+}
+
+/// A cache breakpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheControl {
+    /// `ephemeral`.
+    pub r#type: &'static str,
+}
+
+const BREAKPOINT: CacheControl = CacheControl {
+    r#type: "ephemeral",
+};
+
+/// A piece of the system prompt.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct SystemBlock<'a> {
+    /// `text`.
+    pub r#type: &'static str,
+    pub text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_control: Option<CacheControl>,
+}
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Role {
+    User,
+    Assistant,
+}
+
+/// A message.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Message<'a> {
+    pub role: Role,
+    pub content: Vec<Block<'a>>,
+}
+
+/// A block of a message, and whether a cache breakpoint ends it.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Block<'a> {
+    #[serde(flatten)]
+    pub content: Content<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_control: Option<CacheControl>,
+}
+
+/// What a block holds.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Content<'a> {
+    Text {
+        text: Cow<'a, str>,
+    },
+    Image {
+        source: Source<'a>,
+    },
+    Document {
+        source: Source<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        title: Option<&'a str>,
+    },
+    Thinking {
+        thinking: &'a str,
+        signature: Cow<'a, str>,
+    },
+    RedactedThinking {
+        data: Cow<'a, str>,
+    },
+    ToolUse {
+        id: Cow<'a, str>,
+        name: Cow<'a, str>,
+        /// An object.
+        input: Raw<'a>,
+    },
+    ToolResult {
+        tool_use_id: Cow<'a, str>,
+        content: Vec<Content<'a>>,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        is_error: bool,
+    },
+}
+
+/// Where a medium's content is.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Source<'a> {
+    Base64 {
+        media_type: Cow<'a, str>,
+        data: Cow<'a, str>,
+    },
+    Url {
+        url: &'a str,
+    },
+}
+
+/// The adapter.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Anthropic;
+
+const RULES: Rules = Rules {
+    provider: Provider::Anthropic,
+    tool_names: Charset::WORD,
+    call_ids: Charset::WORD,
+    takes,
+};
+
+fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
+    let (is_inline, is_web) = (medium.is_inline(), medium.is_web());
+    let media_type = medium.media_type.as_ref();
+    match (place, medium.kind) {
+        (Place::Assistant | Place::Instruction, _) => {
+            Err("only messages of the user and results take media here")
+        }
+        (_, Kind::Audio) => Err("audio is not taken"),
+        _ if !is_inline && !is_web => Err("only http and https addresses are taken"),
+        (_, Kind::Image) => (!is_inline || IMAGES.contains(&media_type))
+            .then_some(())
+            .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
+        (_, Kind::File) => (media_type == "application/pdf")
+            .then_some(())
+            .ok_or("only PDF and text files are taken"),
+    }
+}
+
+impl Adapter for Anthropic {
+    type Body<'a> = Body<'a>;
+
+    fn provider(&self) -> Provider {
+        Provider::Anthropic
+    }
+
+    fn adapt<'a>(
+        &self,
+        draft: &'a Draft,
+        policy: &ContextPolicy,
+    ) -> Result<Adapted<Body<'a>>, RenderError> {
+        let mut writer = Writer {
+            reader: Reader::new(&RULES, draft, policy),
+            messages: Vec::new(),
+            blocks: Vec::new(),
+            is_volatile: false,
+        };
+        let parameters = writer.reader.parameters();
+        let mut tools = writer.tools();
+        let (texts, system_items) = writer.reader.instructions();
+        writer.write()?;
+        let mut system: Vec<_> = texts.into_iter().map(system_block).collect();
+        if policy.anthropic_cache_breakpoints {
+            if let Some(tool) = tools.last_mut() {
+                tool.cache_control = Some(BREAKPOINT);
+            }
+            if let Some(block) = system.last_mut() {
+                block.cache_control = Some(BREAKPOINT);
+            }
+            writer.set_breakpoints();
+        }
+        let mut units = Vec::with_capacity(writer.blocks.len() + 1);
+        if !system.is_empty() {
+            units.push(system_items);
+        }
+        let blocks = std::mem::take(&mut writer.blocks);
+        units.extend(blocks.into_iter().map(|block| Vec::from_iter(block.item)));
+        let body = Body {
+            model: writer.reader.model(),
+            parameters: with_max_tokens(parameters.fields, policy),
+            tool_choice: parameters
+                .tool_choice
+                .map(|choice| choice_of(choice, &tools)),
+            tools,
+            system,
+            messages: writer.messages,
+        };
+        Ok(Adapted {
+            body,
+            units,
+            warnings: writer.reader.warnings.into_vec(),
+        })
+    }
+}
+
+fn system_block(text: &str) -> SystemBlock<'_> {
+    SystemBlock {
+        r#type: "text",
+        text,
+        cache_control: None,
+    }
+}
+
+/// `max_tokens` is required.
+fn with_max_tokens<'a>(mut fields: Fields<'a>, policy: &ContextPolicy) -> Fields<'a> {
+    if fields.get("max_tokens").is_none() {
+        let most = json::to_raw(&policy.max_output_tokens.max(1));
+        fields.0.insert(0, ("max_tokens".into(), most));
+    }
+    fields
+}
+
+fn choice_of(choice: ToolChoice, tools: &[Tool<'_>]) -> Choice {
+    let (r#type, name) = match choice {
+        ToolChoice::None => ("none", None),
+        ToolChoice::Required => ("any", None),
+        ToolChoice::Tool(name) if tools.iter().any(|tool| tool.name == name) => {
+            ("tool", Some(name))
+        }
+        ToolChoice::Auto | ToolChoice::Tool(_) => ("auto", None),
+    };
+    Choice {
+        r#type,
+        name,
+        disable_parallel_tool_use: None,
+    }
+}
+
+/// A block that was put in: where, from which item, and whether it may change.
+struct Put {
+    message: usize,
+    block: usize,
+    item: Option<usize>,
+    is_volatile: bool,
+}
+
+struct Writer<'a, 'p> {
+    reader: Reader<'a, 'p>,
+    messages: Vec<Message<'a>>,
+    blocks: Vec<Put>,
+    /// The item that is being written, or one before it, may change.
+    is_volatile: bool,
+}
+
+impl<'a> Writer<'a, '_> {
+    fn tools(&mut self) -> Vec<Tool<'a>> {
+        let offers = self.reader.offers().into_iter();
+        let tools = offers.map(|offer| Tool {
+            name: offer.name,
+            description: offer.description,
+            input_schema: offer.schema,
+            cache_control: None,
+        });
+        tools.collect()
+    }
+
+    /// Puts a block into the role's message: the last one, if it is theirs.
+    fn push(&mut self, role: Role, content: Content<'a>, item: Option<usize>) {
+        if self.messages.is_empty() && role == Role::Assistant {
+            let text = OPENING.into();
+            self.push(Role::User, Content::Text { text }, None);
+        }
+        if self.messages.last().is_none_or(|last| last.role != role) {
+            let content = Vec::new();
+            self.messages.push(Message { role, content });
+        }
+        let message = self.messages.len() - 1;
+        let blocks = &mut self.messages[message].content;
+        blocks.push(Block {
+            content,
+            cache_control: None,
+        });
+        self.blocks.push(Put {
+            message,
+            block: blocks.len() - 1,
+            item,
+            is_volatile: self.is_volatile,
+        });
+    }
+
+    fn write(&mut self) -> Result<(), RenderError> {
+        for (at, item) in self.reader.items() {
+            self.is_volatile |= item.is_volatile;
+            match &item.content {
+                Says::Instruction(_) => {}
+                Says::Message(message) => self.message(at, message)?,
+                Says::Step(step) => self.step(at, step)?,
+            }
+        }
+        match self.messages.last() {
+            None => {
+                let text = NOTHING_SAID.into();
+                self.push(Role::User, Content::Text { text }, None);
+            }
+            Some(last) if last.role == Role::Assistant => self.reader.warnings.add(
+                "the request ends with the assistant's message, which Anthropic continues or refuses",
+            ),
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
+        let place = match message.speaker {
+            Speaker::User => Place::User,
+            Speaker::System | Speaker::Developer => Place::Instruction,
+        };
+        let pieces = self.reader.message(message, place)?;
+        if pieces.is_empty() {
+            self.reader.left_out_empty();
+        }
+        for piece in pieces {
+            let content = match (place, piece) {
+                (Place::Instruction, Piece::Text(text)) => Content::Text {
+                    text: system_message(&text).into(),
+                },
+                (_, piece) => content(piece),
+            };
+            self.push(Role::User, content, Some(at));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, at: usize, step: &'a Step) -> Result<(), RenderError> {
+        let mut results = Vec::new();
+        let mut contents = Vec::new();
+        for spoken in self.reader.step(step)? {
+            contents.push(match spoken {
+                Spoken::Piece(Piece::Text(text)) => Content::Text {
+                    text: trimmed(text),
+                },
+                Spoken::Piece(piece) => content(piece),
+                Spoken::Refusal(text) => Content::Text {
+                    text: text.trim_end().into(),
+                },
+                Spoken::Reasoning(reasoning) => thinking(reasoning),
+                Spoken::Call(call) => {
+                    let id = self.reader.ids.assign(&call.wire_id);
+                    let told = self.reader.outcome(call)?;
+                    results.push(tool_result(id.clone(), told));
+                    Content::ToolUse {
+                        id,
+                        name: self.reader.tool_name(&call.tool),
+                        input: json::arguments_object(call.arguments.as_str()),
+                    }
+                }
+            });
+        }
+        let is_thought = |content: &Content<'_>| {
+            matches!(
+                content,
+                Content::Thinking { .. } | Content::RedactedThinking { .. }
+            )
+        };
+        while contents.last().is_some_and(is_thought) {
+            contents.pop();
+            let why = "reasoning was left out: what it led to is not there";
+            self.reader.warnings.add(why);
+        }
+        if contents.is_empty() {
+            self.reader.left_out_empty();
+        }
+        for content in contents {
+            self.push(Role::Assistant, content, Some(at));
+        }
+        for result in results {
+            self.push(Role::User, result, Some(at));
+        }
+        Ok(())
+    }
+
+    /// Ends the last stable block with a breakpoint, and the last stable block
+    /// of the user message before it: there the request before this one ended.
+    fn set_breakpoints(&mut self) {
+        let mut left = 2;
+        let mut below = usize::MAX;
+        for put in self.blocks.iter().rev() {
+            if left == 0 {
+                break;
+            }
+            let message = &mut self.messages[put.message];
+            let block = &mut message.content[put.block];
+            let is_thought = matches!(
+                block.content,
+                Content::Thinking { .. } | Content::RedactedThinking { .. }
+            );
+            let is_place = left == 2 || message.role == Role::User;
+            if put.is_volatile || is_thought || put.message >= below || !is_place {
+                continue;
+            }
+            block.cache_control = Some(BREAKPOINT);
+            below = put.message;
+            left -= 1;
+        }
+    }
+}
+
+/// A system or developer message in the middle of a conversation.
+pub(super) fn system_message(text: &str) -> String {
+    format!("<system-message>\n{text}\n</system-message>")
+}
+
+fn trimmed(text: Cow<'_, str>) -> Cow<'_, str> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.trim_end()),
+        Cow::Owned(text) => Cow::Owned(text.trim_end().to_owned()),
+    }
+}
+
+fn thinking(reasoning: &Reasoning) -> Content<'_> {
+    let signature = media::opaque_text(&reasoning.signature);
+    if reasoning.redacted {
+        return Content::RedactedThinking { data: signature };
+    }
+    Content::Thinking {
+        thinking: &reasoning.text,
+        signature,
+    }
+}
+
+fn tool_result<'a>(tool_use_id: Cow<'a, str>, told: Told<'a>) -> Content<'a> {
+    Content::ToolResult {
+        tool_use_id,
+        content: told.pieces.into_iter().map(content).collect(),
+        is_error: told.is_error,
+    }
+}
+
+fn content(piece: Piece<'_>) -> Content<'_> {
+    let medium = match piece {
+        Piece::Text(text) => return Content::Text { text },
+        Piece::Medium(medium) => medium,
+    };
+    let source = match medium.source {
+        media::Source::Url(url) => Source::Url { url },
+        media::Source::Base64(data) => Source::Base64 {
+            media_type: medium.media_type,
+            data,
+        },
+    };
+    match medium.kind {
+        Kind::Image | Kind::Audio => Content::Image { source },
+        Kind::File => Content::Document {
+            source,
+            title: (!medium.name.trim().is_empty()).then_some(medium.name),
+        },
+    }
+}

@@ -1,0 +1,188 @@
+//! JSON text as it was recorded, made fit to stand inside a body.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{MapAccess, Visitor},
+    ser::SerializeMap,
+};
+use serde_json::value::RawValue;
+
+/// JSON text that goes into a body as it is.
+pub type Raw<'a> = Cow<'a, RawValue>;
+
+/// A JSON object's fields in order, values as they were written.
+#[derive(Clone, Debug, Default)]
+pub struct Fields<'a>(pub Vec<(Cow<'a, str>, Raw<'a>)>);
+
+impl<'a> Fields<'a> {
+    /// Puts a field at the end.
+    pub fn push(&mut self, name: impl Into<Cow<'a, str>>, value: Raw<'a>) {
+        self.0.push((name.into(), value));
+    }
+
+    /// True when there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of a field; the last one, where it is there twice.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&RawValue> {
+        let field = self.0.iter().rev().find(|(field, _)| field == name)?;
+        Some(field.1.as_ref())
+    }
+}
+
+impl Serialize for Fields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Fields<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut fields = Fields::default();
+                while let Some((name, value)) = map.next_entry::<String, &'de RawValue>()? {
+                    fields.push(name, Cow::Borrowed(value));
+                }
+                Ok(fields)
+            }
+        }
+        deserializer.deserialize_map(Read)
+    }
+}
+
+/// The text as JSON, if it is JSON. Escapes of half a surrogate pair, which
+/// strict readers refuse, become U+FFFD; all else stays byte for byte.
+#[must_use]
+pub fn raw(text: &str) -> Option<Raw<'_>> {
+    match mended(text) {
+        Cow::Borrowed(text) => serde_json::from_str::<&RawValue>(text)
+            .ok()
+            .map(Cow::Borrowed),
+        Cow::Owned(text) => RawValue::from_string(text).ok().map(Cow::Owned),
+    }
+}
+
+/// A value as JSON. Values of this crate cannot fail to be written.
+#[must_use]
+pub fn to_raw<'a, T: Serialize + ?Sized>(value: &T) -> Raw<'a> {
+    let written = serde_json::value::to_raw_value(value);
+    Cow::Owned(written.unwrap_or_else(|_| RawValue::NULL.to_owned()))
+}
+
+/// True when the JSON text is an object.
+#[must_use]
+pub fn is_object(value: &RawValue) -> bool {
+    value.get().starts_with('{')
+}
+
+/// A call's arguments as an object: themselves when they are one, `{}` when
+/// there are none, `{"value": …}` around other JSON, and `{"raw": text}` around
+/// text that is no JSON.
+#[must_use]
+pub fn arguments_object(text: &str) -> Raw<'_> {
+    object_with("value", text)
+}
+
+/// The text as an object, under `key` unless it is one.
+#[must_use]
+pub fn object_with<'a>(key: &'a str, text: &'a str) -> Raw<'a> {
+    let mut fields = Fields::default();
+    match raw(text) {
+        Some(value) if is_object(&value) => return value,
+        Some(value) => fields.push(key, value),
+        None if text.trim().is_empty() => {}
+        None => fields.push("raw", to_raw(text)),
+    }
+    to_raw(&fields)
+}
+
+/// The text with halves of surrogate pairs replaced.
+fn mended(text: &str) -> Cow<'_, str> {
+    if !text.contains("\\ud") && !text.contains("\\uD") {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let taken = match (escaped_unit(rest), rest.get(6..).and_then(escaped_unit)) {
+            (Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => {
+                out.push_str(&rest[..12]);
+                12
+            }
+            (Some(0xD800..=0xDFFF), _) => {
+                out.push_str("\\ufffd");
+                6
+            }
+            _ => {
+                // The backslash and what it escapes.
+                let length = 1 + rest[1..].chars().next().map_or(0, char::len_utf8);
+                out.push_str(&rest[..length]);
+                length
+            }
+        };
+        rest = &rest[taken..];
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+/// The UTF-16 unit of `\uXXXX` at the start of the text.
+fn escaped_unit(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    u16::from_str_radix(digits, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A provider takes an object only, and models write anything: each kind of
+    /// arguments must become an object that still holds all that was written.
+    #[test]
+    fn arguments_become_objects() {
+        let cases = [
+            (r#"{"b":1, "a":1.50}"#, r#"{"b":1, "a":1.50}"#),
+            ("", "{}"),
+            ("[1, 2]", r#"{"value":[1, 2]}"#),
+            ("null", r#"{"value":null}"#),
+            ("\"x\"", r#"{"value":"x"}"#),
+            ("{\"a\": ", r#"{"raw":"{\"a\": "}"#),
+        ];
+        for (text, object) in cases {
+            assert_eq!(arguments_object(text).get(), object);
+        }
+    }
+
+    /// Half a surrogate pair in an escape makes strict readers refuse the whole
+    /// body: it must go, and nothing else may change.
+    #[test]
+    fn halves_of_surrogate_pairs_are_replaced() {
+        let cases = [
+            (r#"{"a":"\ud83d\ude00"}"#, r#"{"a":"\ud83d\ude00"}"#),
+            (r#"{"a":"\ud83d"}"#, r#"{"a":"\ufffd"}"#),
+            (r#"{"a":"\uDE00\ud83d x"}"#, r#"{"a":"\ufffd\ufffd x"}"#),
+            (r#"{"a":"\\ud83d"}"#, r#"{"a":"\\ud83d"}"#),
+        ];
+        for (text, object) in cases {
+            assert_eq!(arguments_object(text).get(), object);
+        }
+    }
+}

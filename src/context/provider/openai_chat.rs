@@ -1,0 +1,481 @@
+//! OpenAI Chat Completions.
+//!
+//! Arguments are a JSON *string*, kept byte for byte. The `tool` messages of a
+//! batch follow its assistant message directly, in the order of the calls; they
+//! take text only, so media of results follow in a user message. The shape has
+//! no place for reasoning.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use super::{
+    super::{
+        draft::{Content, Draft, Message as Said, Speaker, Step},
+        policy::ContextPolicy,
+    },
+    Adapted, Adapter, Provider, RenderError,
+    json::{Fields, Raw},
+    media::{Kind, Medium, Place},
+    names::Charset,
+    parameters::ToolChoice,
+    reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken, set_media_aside},
+};
+
+/// Body of `POST /v1/chat/completions`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Body<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// `temperature` and the like.
+    #[serde(flatten)]
+    pub parameters: Fields<'a>,
+    /// Which tool is to be called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<Choice>,
+    /// The tools on offer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Tool<'a>>,
+    /// What was said.
+    pub messages: Vec<Message<'a>>,
+}
+
+/// `tool_choice`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Choice {
+    Word(&'static str),
+    Tool {
+        r#type: &'static str,
+        function: ChosenFunction,
+    },
+}
+
+/// The function that must be called.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChosenFunction {
+    /// Its name.
+    pub name: String,
+}
+
+/// A tool on offer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tool<'a> {
+    /// `function`.
+    pub r#type: &'static str,
+    /// The function.
+    pub function: Function<'a>,
+}
+
+/// What a tool is.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Function<'a> {
+    pub name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub description: &'a str,
+    /// JSON Schema.
+    pub parameters: Raw<'a>,
+}
+
+/// A message.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Message<'a> {
+    System {
+        content: Cow<'a, str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<Cow<'a, str>>,
+    },
+    Developer {
+        content: Cow<'a, str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<Cow<'a, str>>,
+    },
+    User {
+        content: UserContent<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<Cow<'a, str>>,
+    },
+    Assistant {
+        /// Null beside calls or a refusal only.
+        content: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        refusal: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall<'a>>,
+    },
+    Tool {
+        tool_call_id: Cow<'a, str>,
+        content: String,
+    },
+}
+
+/// What a user says.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum UserContent<'a> {
+    Text(Cow<'a, str>),
+    Parts(Vec<Part<'a>>),
+}
+
+/// A part of what a user says.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Part<'a> {
+    Text { text: Cow<'a, str> },
+    ImageUrl { image_url: ImageUrl<'a> },
+    InputAudio { input_audio: InputAudio<'a> },
+    File { file: File<'a> },
+}
+
+/// An image by its URL, perhaps a `data:` one.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct ImageUrl<'a> {
+    pub url: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<&'a str>,
+}
+
+/// A sound.
+#[derive(Clone, Debug, Serialize)]
+pub struct InputAudio<'a> {
+    /// Base64.
+    pub data: Cow<'a, str>,
+    /// `wav` or `mp3`.
+    pub format: &'static str,
+}
+
+/// A file.
+#[derive(Clone, Debug, Serialize)]
+pub struct File<'a> {
+    /// Its name.
+    pub filename: Cow<'a, str>,
+    /// `data:` URL.
+    pub file_data: Cow<'a, str>,
+}
+
+/// A call.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct ToolCall<'a> {
+    pub id: Cow<'a, str>,
+    /// `function`.
+    pub r#type: &'static str,
+    pub function: CalledFunction<'a>,
+}
+
+/// What is called.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct CalledFunction<'a> {
+    pub name: Cow<'a, str>,
+    /// JSON text as the model wrote it.
+    pub arguments: &'a str,
+}
+
+/// The adapter.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenAiChat;
+
+const RULES: Rules = Rules {
+    provider: Provider::OpenAiChat,
+    tool_names: Charset::WORD,
+    call_ids: Charset::any(40),
+    takes,
+};
+
+/// Image types of OpenAI.
+pub(super) const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
+    let is_inline = medium.is_inline();
+    match (place, medium.kind) {
+        (Place::Assistant | Place::Instruction, _) => {
+            Err("only messages of the user take media here")
+        }
+        (_, Kind::Image) if !is_inline => medium
+            .is_web()
+            .then_some(())
+            .ok_or("only http and https addresses are taken"),
+        (_, Kind::Image) => IMAGES
+            .contains(&medium.media_type.as_ref())
+            .then_some(())
+            .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
+        (_, Kind::Audio) => (is_inline && audio_format(medium).is_some())
+            .then_some(())
+            .ok_or("only inline WAV and MP3 are taken"),
+        (_, Kind::File) => (is_inline && medium.media_type == "application/pdf")
+            .then_some(())
+            .ok_or("only inline PDF and text files are taken"),
+    }
+}
+
+fn audio_format(medium: &Medium<'_>) -> Option<&'static str> {
+    match medium.media_type.as_ref() {
+        "audio/wav" | "audio/x-wav" | "audio/wave" | "audio/vnd.wave" => Some("wav"),
+        "audio/mpeg" | "audio/mp3" => Some("mp3"),
+        _ => None,
+    }
+}
+
+impl Adapter for OpenAiChat {
+    type Body<'a> = Body<'a>;
+
+    fn provider(&self) -> Provider {
+        Provider::OpenAiChat
+    }
+
+    fn adapt<'a>(
+        &self,
+        draft: &'a Draft,
+        policy: &ContextPolicy,
+    ) -> Result<Adapted<Body<'a>>, RenderError> {
+        let mut writer = Writer {
+            reader: Reader::new(&RULES, draft, policy),
+            messages: Vec::new(),
+            units: Vec::new(),
+        };
+        let parameters = writer.reader.parameters();
+        let tools = writer.tools();
+        writer.write()?;
+        let body = Body {
+            model: writer.reader.model(),
+            parameters: parameters.fields,
+            tool_choice: parameters
+                .tool_choice
+                .map(|choice| choice_of(choice, &tools)),
+            tools,
+            messages: writer.messages,
+        };
+        Ok(Adapted {
+            body,
+            units: writer.units,
+            warnings: writer.reader.warnings.into_vec(),
+        })
+    }
+}
+
+fn choice_of(choice: ToolChoice, tools: &[Tool<'_>]) -> Choice {
+    match choice {
+        ToolChoice::None => Choice::Word("none"),
+        ToolChoice::Required => Choice::Word("required"),
+        ToolChoice::Tool(name) if tools.iter().any(|tool| tool.function.name == name) => {
+            Choice::Tool {
+                r#type: "function",
+                function: ChosenFunction { name },
+            }
+        }
+        ToolChoice::Auto | ToolChoice::Tool(_) => Choice::Word("auto"),
+    }
+}
+
+struct Writer<'a, 'p> {
+    reader: Reader<'a, 'p>,
+    messages: Vec<Message<'a>>,
+    units: Vec<Vec<usize>>,
+}
+
+impl<'a> Writer<'a, '_> {
+    fn tools(&mut self) -> Vec<Tool<'a>> {
+        let offers = self.reader.offers().into_iter();
+        let tools = offers.map(|offer| Tool {
+            r#type: "function",
+            function: Function {
+                name: offer.name,
+                description: offer.description,
+                parameters: offer.schema,
+            },
+        });
+        tools.collect()
+    }
+
+    fn push(&mut self, message: Message<'a>, items: Vec<usize>) {
+        self.messages.push(message);
+        self.units.push(items);
+    }
+
+    fn write(&mut self) -> Result<(), RenderError> {
+        let (texts, items) = self.reader.instructions();
+        if !texts.is_empty() {
+            let content = Cow::Owned(texts.join("\n\n"));
+            self.push(
+                Message::System {
+                    content,
+                    name: None,
+                },
+                items,
+            );
+        }
+        let said_before = self.messages.len();
+        for (at, item) in self.reader.items() {
+            match &item.content {
+                Content::Instruction(_) => {}
+                Content::Message(message) => self.message(at, message)?,
+                Content::Step(step) => self.step(at, step)?,
+            }
+        }
+        if self.messages.len() == said_before {
+            self.push(
+                user(vec![Piece::Text(NOTHING_SAID.into())], None),
+                Vec::new(),
+            );
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
+        let place = match message.speaker {
+            Speaker::User => Place::User,
+            Speaker::System | Speaker::Developer => Place::Instruction,
+        };
+        let pieces = self.reader.message(message, place)?;
+        if pieces.is_empty() {
+            self.reader.left_out_empty();
+            return Ok(());
+        }
+        let name = Charset::WORD.cleaned(&message.author);
+        let message = match message.speaker {
+            Speaker::User => user(pieces, name),
+            Speaker::System => Message::System {
+                content: joined(pieces),
+                name,
+            },
+            Speaker::Developer => Message::Developer {
+                content: joined(pieces),
+                name,
+            },
+        };
+        self.push(message, vec![at]);
+        Ok(())
+    }
+
+    fn step(&mut self, at: usize, step: &'a Step) -> Result<(), RenderError> {
+        let (mut texts, mut refusals, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+        for spoken in self.reader.step(step)? {
+            match spoken {
+                Spoken::Piece(piece) => texts.push(piece),
+                Spoken::Refusal(text) => refusals.push(Piece::Text(text.into())),
+                Spoken::Call(call) => calls.push(call),
+                Spoken::Reasoning(_) => {
+                    let why = "reasoning was left out: Chat Completions has no place for it";
+                    self.reader.warnings.add(why);
+                }
+            }
+        }
+        if texts.is_empty() && refusals.is_empty() && calls.is_empty() {
+            self.reader.left_out_empty();
+            return Ok(());
+        }
+        let (mut tool_calls, mut results, mut aside) = (Vec::new(), Vec::new(), Vec::new());
+        for call in calls {
+            let id = self.reader.ids.assign(&call.wire_id);
+            let arguments = call.arguments.as_str();
+            tool_calls.push(ToolCall {
+                id: id.clone(),
+                r#type: "function",
+                function: CalledFunction {
+                    name: self.reader.tool_name(&call.tool),
+                    arguments: if arguments.is_empty() {
+                        "{}"
+                    } else {
+                        arguments
+                    },
+                },
+            });
+            let mut told = self.reader.outcome(call)?;
+            aside.extend(set_media_aside(&mut told).into_iter().map(Piece::Medium));
+            let content = told.plain_text();
+            results.push(Message::Tool {
+                tool_call_id: id,
+                content,
+            });
+        }
+        let some = |pieces: Vec<Piece<'a>>| (!pieces.is_empty()).then(|| joined(pieces));
+        let assistant = Message::Assistant {
+            content: some(texts),
+            refusal: some(refusals),
+            tool_calls,
+        };
+        self.push(assistant, vec![at]);
+        for result in results {
+            self.push(result, vec![at]);
+        }
+        if !aside.is_empty() {
+            aside.insert(0, Piece::Text("[media of the results above]".into()));
+            self.push(user(aside, None), vec![at]);
+        }
+        Ok(())
+    }
+}
+
+/// Texts as one, with an empty line between them.
+pub(super) fn joined(pieces: Vec<Piece<'_>>) -> Cow<'_, str> {
+    let mut texts: Vec<_> = pieces
+        .into_iter()
+        .filter_map(|piece| match piece {
+            Piece::Text(text) => Some(text),
+            Piece::Medium(_) => None,
+        })
+        .collect();
+    match texts.len() {
+        1 => texts.swap_remove(0),
+        _ => Cow::Owned(texts.join("\n\n")),
+    }
+}
+
+fn user<'a>(mut pieces: Vec<Piece<'a>>, name: Option<Cow<'a, str>>) -> Message<'a> {
+    let content = match pieces.as_mut_slice() {
+        [Piece::Text(text)] => UserContent::Text(std::mem::take(text)),
+        _ => UserContent::Parts(pieces.into_iter().map(part).collect()),
+    };
+    Message::User { content, name }
+}
+
+fn part(piece: Piece<'_>) -> Part<'_> {
+    let medium = match piece {
+        Piece::Text(text) => return Part::Text { text },
+        Piece::Medium(medium) => medium,
+    };
+    match (medium.kind, &medium.source) {
+        (Kind::Audio, super::media::Source::Base64(data)) => Part::InputAudio {
+            input_audio: InputAudio {
+                data: data.clone(),
+                format: audio_format(&medium).unwrap_or("wav"),
+            },
+        },
+        (Kind::File, _) => Part::File {
+            file: File {
+                filename: file_name(&medium),
+                file_data: medium.url(),
+            },
+        },
+        _ => Part::ImageUrl {
+            image_url: ImageUrl {
+                url: medium.url(),
+                detail: detail(&medium),
+            },
+        },
+    }
+}
+
+/// A file's name, never empty.
+pub(super) fn file_name<'a>(medium: &Medium<'a>) -> Cow<'a, str> {
+    Cow::Borrowed(if medium.name.is_empty() {
+        "file.pdf"
+    } else {
+        medium.name
+    })
+}
+
+/// The hint, where it is one of OpenAI's.
+pub(super) fn detail<'a>(medium: &Medium<'a>) -> Option<&'a str> {
+    ["auto", "low", "high"]
+        .contains(&medium.detail)
+        .then_some(medium.detail)
+}

@@ -1,0 +1,531 @@
+//! OpenAI Responses.
+//!
+//! `input` is flat: a `function_call` and its `function_call_output` are items of
+//! their own, joined by `call_id`; the outputs of a batch follow its last call. A
+//! `reasoning` item stands directly before the item that it led to, and is left
+//! out with it. Nothing is stored at OpenAI: reasoning goes back encrypted.
+
+use std::{borrow::Cow, collections::HashSet};
+
+use serde::Serialize;
+
+use super::{
+    super::{
+        draft::{Call, Content, Draft, Item as DraftItem, Message as Said, Speaker, Step},
+        policy::ContextPolicy,
+    },
+    Adapted, Adapter, Provider, RenderError,
+    json::{Fields, Raw},
+    maker::family,
+    media::{self, Kind, Medium, Place, Source},
+    names::Charset,
+    openai_chat::{IMAGES, detail, file_name},
+    parameters::ToolChoice,
+    reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken},
+};
+use crate::domain::Reasoning as Thought;
+
+/// Body of `POST /v1/responses`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Body<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// Always false.
+    pub store: bool,
+    /// `reasoning.encrypted_content`, for models that reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<&'static str>,
+    /// `temperature` and the like.
+    #[serde(flatten)]
+    pub parameters: Fields<'a>,
+    /// Which tool is to be called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<Choice>,
+    /// The tools on offer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Tool<'a>>,
+    /// The system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// What was said and done.
+    pub input: Vec<Item<'a>>,
+}
+
+/// `tool_choice`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Choice {
+    Word(&'static str),
+    Tool { r#type: &'static str, name: String },
+}
+
+/// A tool on offer.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Tool<'a> {
+    /// `function`.
+    pub r#type: &'static str,
+    pub name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub description: &'a str,
+    /// JSON Schema.
+    pub parameters: Raw<'a>,
+    /// Always false: recorded schemas need not keep the strict subset.
+    pub strict: bool,
+}
+
+/// An item of the input.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Item<'a> {
+    /// What someone said.
+    Message(Message<'a>),
+    /// What the model thought, before the item after it.
+    Reasoning {
+        /// `rs_…`.
+        id: Cow<'a, str>,
+        /// What may be shown.
+        summary: Vec<SummaryText<'a>>,
+        /// As OpenAI sent it.
+        encrypted_content: Cow<'a, str>,
+    },
+    /// A call.
+    FunctionCall {
+        /// Joins it to its output.
+        call_id: Cow<'a, str>,
+        /// The tool.
+        name: Cow<'a, str>,
+        /// JSON text as the model wrote it.
+        arguments: &'a str,
+    },
+    /// What came of a call.
+    FunctionCallOutput {
+        /// Joins it to its call.
+        call_id: Cow<'a, str>,
+        /// Text, or a list where there are media.
+        output: Output<'a>,
+    },
+}
+
+/// What someone said.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Message<'a> {
+    Input {
+        /// `user`, `system` or `developer`.
+        role: &'static str,
+        content: Vec<InputPart<'a>>,
+    },
+    Output {
+        /// `msg_…`.
+        id: String,
+        /// `assistant`.
+        role: &'static str,
+        /// `completed`.
+        status: &'static str,
+        content: Vec<OutputPart<'a>>,
+    },
+}
+
+/// A part of what is said to the model.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum InputPart<'a> {
+    InputText {
+        text: Cow<'a, str>,
+    },
+    InputImage {
+        image_url: Cow<'a, str>,
+        detail: &'a str,
+    },
+    InputFile {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        filename: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file_data: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file_url: Option<&'a str>,
+    },
+}
+
+/// A part of what the model said.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum OutputPart<'a> {
+    OutputText {
+        text: Cow<'a, str>,
+        /// Always empty.
+        annotations: [u8; 0],
+    },
+    Refusal {
+        refusal: &'a str,
+    },
+}
+
+/// A piece of a reasoning summary.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct SummaryText<'a> {
+    /// `summary_text`.
+    pub r#type: &'static str,
+    pub text: &'a str,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Output<'a> {
+    Text(String),
+    Parts(Vec<InputPart<'a>>),
+}
+
+/// The adapter.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenAiResponses;
+
+const RULES: Rules = Rules {
+    provider: Provider::OpenAiResponses,
+    tool_names: Charset::WORD,
+    call_ids: Charset::any(64),
+    takes,
+};
+
+fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
+    let (is_inline, is_web) = (medium.is_inline(), medium.is_web());
+    match (place, medium.kind) {
+        (Place::Assistant | Place::Instruction, _) => {
+            Err("only messages of the user and results take media here")
+        }
+        (_, Kind::Audio) => Err("audio is not taken"),
+        _ if !is_inline => is_web
+            .then_some(())
+            .ok_or("only http and https addresses are taken"),
+        (_, Kind::Image) => IMAGES
+            .contains(&medium.media_type.as_ref())
+            .then_some(())
+            .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
+        (_, Kind::File) => (medium.media_type == "application/pdf")
+            .then_some(())
+            .ok_or("only PDF and text files are taken"),
+    }
+}
+
+impl Adapter for OpenAiResponses {
+    type Body<'a> = Body<'a>;
+
+    fn provider(&self) -> Provider {
+        Provider::OpenAiResponses
+    }
+
+    fn adapt<'a>(
+        &self,
+        draft: &'a Draft,
+        policy: &ContextPolicy,
+    ) -> Result<Adapted<Body<'a>>, RenderError> {
+        let mut writer = Writer {
+            reader: Reader::new(&RULES, draft, policy),
+            input: Vec::new(),
+            units: Vec::new(),
+            replays_reasoning: false,
+            step_start: 0,
+            reasoning_ids: HashSet::new(),
+        };
+        let parameters = writer.reader.parameters();
+        let tools = writer.tools();
+        let instructions = writer.write()?;
+        let model = writer.reader.model();
+        let mut include = Vec::new();
+        if writer.replays_reasoning || reasons(model) {
+            include.push("reasoning.encrypted_content");
+        }
+        let body = Body {
+            model,
+            store: false,
+            include,
+            parameters: parameters.fields,
+            tool_choice: parameters
+                .tool_choice
+                .map(|choice| choice_of(choice, &tools)),
+            tools,
+            instructions,
+            input: writer.input,
+        };
+        Ok(Adapted {
+            body,
+            units: writer.units,
+            warnings: writer.reader.warnings.into_vec(),
+        })
+    }
+}
+
+/// True for OpenAI's models that give encrypted reasoning.
+fn reasons(model: &str) -> bool {
+    let family = family(model);
+    let starts = ["o1", "o3", "o4", "gpt-5", "codex"];
+    starts.iter().any(|start| family.starts_with(start)) && !family.contains("-chat")
+}
+
+fn choice_of(choice: ToolChoice, tools: &[Tool<'_>]) -> Choice {
+    match choice {
+        ToolChoice::None => Choice::Word("none"),
+        ToolChoice::Required => Choice::Word("required"),
+        ToolChoice::Tool(name) if tools.iter().any(|tool| tool.name == name) => Choice::Tool {
+            r#type: "function",
+            name,
+        },
+        ToolChoice::Auto | ToolChoice::Tool(_) => Choice::Word("auto"),
+    }
+}
+
+struct Writer<'a, 'p> {
+    reader: Reader<'a, 'p>,
+    input: Vec<Item<'a>>,
+    units: Vec<Vec<usize>>,
+    replays_reasoning: bool,
+    /// Where the step that is being written begins.
+    step_start: usize,
+    reasoning_ids: HashSet<String>,
+}
+
+impl<'a> Writer<'a, '_> {
+    fn tools(&mut self) -> Vec<Tool<'a>> {
+        let offers = self.reader.offers().into_iter();
+        let tools = offers.map(|offer| Tool {
+            r#type: "function",
+            name: offer.name,
+            description: offer.description,
+            parameters: offer.schema,
+            strict: false,
+        });
+        tools.collect()
+    }
+
+    fn push(&mut self, item: Item<'a>, items: Vec<usize>) {
+        self.input.push(item);
+        self.units.push(items);
+    }
+
+    /// The instructions; the input is in `self`.
+    fn write(&mut self) -> Result<Option<String>, RenderError> {
+        let (texts, items) = self.reader.instructions();
+        let instructions = (!texts.is_empty()).then(|| texts.join("\n\n"));
+        if instructions.is_some() {
+            self.units.push(items);
+        }
+        for (at, item) in self.reader.items() {
+            match &item.content {
+                Content::Instruction(_) => {}
+                Content::Message(message) => self.message(at, message)?,
+                Content::Step(step) => self.step(at, item, step)?,
+            }
+        }
+        if self.input.is_empty() {
+            let content = vec![part(Piece::Text(NOTHING_SAID.into()))];
+            let role = "user";
+            self.push(Item::Message(Message::Input { role, content }), Vec::new());
+        }
+        Ok(instructions)
+    }
+
+    fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
+        let (role, place) = match message.speaker {
+            Speaker::User => ("user", Place::User),
+            Speaker::System => ("system", Place::Instruction),
+            Speaker::Developer => ("developer", Place::Instruction),
+        };
+        let pieces = self.reader.message(message, place)?;
+        if pieces.is_empty() {
+            self.reader.left_out_empty();
+            return Ok(());
+        }
+        let content = pieces.into_iter().map(part).collect();
+        self.push(Item::Message(Message::Input { role, content }), vec![at]);
+        Ok(())
+    }
+
+    fn step(&mut self, at: usize, item: &DraftItem, step: &'a Step) -> Result<(), RenderError> {
+        self.step_start = self.input.len();
+        let mut thoughts: Vec<&'a Thought> = Vec::new();
+        let mut said: Vec<OutputPart<'a>> = Vec::new();
+        let mut outputs = Vec::new();
+        for spoken in self.reader.step(step)? {
+            match spoken {
+                Spoken::Piece(piece) => {
+                    self.before(at, &mut thoughts, said.is_empty());
+                    if let Piece::Text(text) = piece {
+                        said.push(OutputPart::OutputText {
+                            text,
+                            annotations: [],
+                        });
+                    }
+                }
+                Spoken::Refusal(refusal) => {
+                    self.before(at, &mut thoughts, said.is_empty());
+                    said.push(OutputPart::Refusal { refusal });
+                }
+                Spoken::Reasoning(thought) => {
+                    self.say(at, item, step, &mut said);
+                    thoughts.push(thought);
+                }
+                Spoken::Call(call) => {
+                    self.say(at, item, step, &mut said);
+                    self.before(at, &mut thoughts, true);
+                    outputs.push(self.call(at, call)?);
+                }
+            }
+        }
+        self.say(at, item, step, &mut said);
+        for _ in thoughts {
+            let why = "reasoning was left out: what it led to is not there";
+            self.reader.warnings.add(why);
+        }
+        for output in outputs {
+            self.push(output, vec![at]);
+        }
+        if self.input.len() == self.step_start {
+            self.reader.left_out_empty();
+        }
+        Ok(())
+    }
+
+    /// Puts waiting reasoning in, where a new item begins. Of several pieces only
+    /// the last stands directly before the item; pieces of one id are one item.
+    fn before(&mut self, at: usize, thoughts: &mut Vec<&'a Thought>, begins_item: bool) {
+        if thoughts.is_empty() || !begins_item {
+            return;
+        }
+        let id = thoughts.last().map_or("", |thought| thought.id.as_str());
+        let first = match id {
+            "" => thoughts.len() - 1,
+            id => thoughts
+                .iter()
+                .rposition(|thought| thought.id != id)
+                .map_or(0, |i| i + 1),
+        };
+        for _ in 0..first {
+            let why = "reasoning was left out: it does not stand directly before what it led to";
+            self.reader.warnings.add(why);
+        }
+        let own: Vec<_> = thoughts.split_off(first);
+        thoughts.clear();
+        let Some(last) = own.last() else { return };
+        let summary = own.iter().filter(|thought| !thought.text.is_empty());
+        let reasoning = Item::Reasoning {
+            id: self.reasoning_id(last),
+            summary: summary
+                .map(|thought| SummaryText {
+                    r#type: "summary_text",
+                    text: &thought.text,
+                })
+                .collect(),
+            encrypted_content: media::opaque_text(&last.signature),
+        };
+        self.replays_reasoning = true;
+        self.push(reasoning, vec![at]);
+    }
+
+    /// Puts in what the model has said so far.
+    fn say(&mut self, at: usize, item: &DraftItem, step: &Step, said: &mut Vec<OutputPart<'a>>) {
+        if said.is_empty() {
+            return;
+        }
+        let message = Message::Output {
+            id: self.message_id(item, step),
+            role: "assistant",
+            status: "completed",
+            content: std::mem::take(said),
+        };
+        self.push(Item::Message(message), vec![at]);
+    }
+
+    /// Puts a call in, and gives its output, which comes after the batch.
+    fn call(&mut self, at: usize, call: &'a Call) -> Result<Item<'a>, RenderError> {
+        let call_id = self.reader.ids.assign(&call.wire_id);
+        let arguments = call.arguments.as_str();
+        let item = Item::FunctionCall {
+            call_id: call_id.clone(),
+            name: self.reader.tool_name(&call.tool),
+            arguments: if arguments.is_empty() {
+                "{}"
+            } else {
+                arguments
+            },
+        };
+        self.push(item, vec![at]);
+        let told = self.reader.outcome(call)?;
+        let has_media = told
+            .pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Medium(_)));
+        let output = if has_media {
+            Output::Parts(told.pieces.into_iter().map(part).collect())
+        } else {
+            Output::Text(told.plain_text())
+        };
+        Ok(Item::FunctionCallOutput { call_id, output })
+    }
+
+    /// OpenAI's id, or one made from the signature where there is none or where
+    /// it was used before.
+    fn reasoning_id(&mut self, thought: &'a Thought) -> Cow<'a, str> {
+        let is_legal = thought.id.starts_with("rs_") && Charset::WORD.is_legal(&thought.id);
+        if is_legal && self.reasoning_ids.insert(thought.id.clone()) {
+            return Cow::Borrowed(&thought.id);
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&thought.signature);
+        loop {
+            let id = format!("rs_{}", &hasher.finalize().to_hex()[..32]);
+            if self.reasoning_ids.insert(id.clone()) {
+                return Cow::Owned(id);
+            }
+            hasher.update(b"again");
+        }
+    }
+
+    /// An id that is the same in every request and unique in each: made from
+    /// where the message was recorded, or from its place where it was not.
+    fn message_id(&self, item: &DraftItem, step: &Step) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for event in &item.events {
+            hasher.update(event.conversation.0.as_bytes());
+            hasher.update(&event.revision.0.to_le_bytes());
+        }
+        let start = if item.events.is_empty() {
+            0
+        } else {
+            self.step_start
+        };
+        hasher.update(step.message_id.as_bytes());
+        hasher.update(&((self.input.len() - start) as u64).to_le_bytes());
+        format!("msg_{}", &hasher.finalize().to_hex()[..32])
+    }
+}
+
+fn part(piece: Piece<'_>) -> InputPart<'_> {
+    let medium = match piece {
+        Piece::Text(text) => return InputPart::InputText { text },
+        Piece::Medium(medium) => medium,
+    };
+    match (medium.kind, &medium.source) {
+        (Kind::Image, _) => InputPart::InputImage {
+            image_url: medium.url(),
+            detail: detail(&medium).unwrap_or("auto"),
+        },
+        (_, Source::Url(url)) => InputPart::InputFile {
+            filename: None,
+            file_data: None,
+            file_url: Some(url),
+        },
+        (_, Source::Base64(_)) => InputPart::InputFile {
+            filename: Some(file_name(&medium)),
+            file_data: Some(medium.url()),
+            file_url: None,
+        },
+    }
+}

@@ -1,0 +1,446 @@
+//! What all adapters do alike: passing over dropped items, collecting the
+//! instructions, telling results as text, refusing media and reasoning that may
+//! not go, and remembering what was left out.
+
+use std::borrow::Cow;
+
+use super::{
+    super::{
+        draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
+        policy::{ContextPolicy, UnsupportedMedia},
+    },
+    Provider, RenderError,
+    json::{self, Fields, Raw},
+    maker::{self, StaysOut, Vendor},
+    media::{self, Kind, Medium, Place},
+    names::{CallIds, Charset, ToolNames},
+    parameters::{self, Parameters},
+};
+use crate::domain::{ContentPart, Media, Reasoning, ToolDefinition};
+
+/// What was reshaped or left out: each kind once, with how often.
+#[derive(Debug, Default)]
+pub(super) struct Warnings(Vec<(String, u32)>);
+
+impl Warnings {
+    /// Tells something.
+    pub fn add(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        match self.0.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, times)) => *times += 1,
+            None => self.0.push((text, 1)),
+        }
+    }
+
+    /// In the order in which they came up.
+    pub fn into_vec(self) -> Vec<String> {
+        let told = |(text, times)| match times {
+            1 => text,
+            _ => format!("{text} ({times} times)"),
+        };
+        self.0.into_iter().map(told).collect()
+    }
+}
+
+/// A piece of a message or of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Piece<'a> {
+    /// Never blank.
+    Text(Cow<'a, str>),
+    /// One that the provider takes at this place.
+    Medium(Medium<'a>),
+}
+
+/// A piece of a step.
+#[derive(Clone, Debug)]
+pub(super) enum Spoken<'a> {
+    Piece(Piece<'a>),
+    Refusal(&'a str),
+    /// May go back to the provider.
+    Reasoning(&'a Reasoning),
+    Call(&'a Call),
+}
+
+/// The outcome of a call, as it is told.
+#[derive(Clone, Debug)]
+pub(super) struct Told<'a> {
+    /// The call failed, or has no result.
+    pub is_error: bool,
+    /// Never empty.
+    pub pieces: Vec<Piece<'a>>,
+    /// All of it as a JSON value, where it is one.
+    pub value: Option<Raw<'a>>,
+}
+
+impl Told<'_> {
+    /// Its texts, one under the other.
+    pub fn text(&self) -> String {
+        let texts = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Text(text) => Some(text.as_ref()),
+            Piece::Medium(_) => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Its texts, with a word that it failed where they do not say so. For
+    /// providers whose results have no mark of failure.
+    pub fn plain_text(&self) -> String {
+        let text = self.text();
+        let head: String = text.chars().take(200).collect();
+        let head = head.to_lowercase();
+        if self.is_error && !head.contains("error") && !head.contains("fail") {
+            return format!("Error: {text}");
+        }
+        text
+    }
+}
+
+/// Whether a provider takes a medium at a place, or why not.
+pub(super) type Takes = fn(Place, &Medium<'_>) -> Result<(), &'static str>;
+
+/// What a provider's adapter is made with.
+pub(super) struct Rules {
+    pub provider: Provider,
+    pub tool_names: Charset,
+    pub call_ids: Charset,
+    pub takes: Takes,
+}
+
+/// A draft on its way to a body.
+pub(super) struct Reader<'a, 'p> {
+    pub draft: &'a Draft,
+    pub policy: &'p ContextPolicy,
+    pub provider: Provider,
+    pub ids: CallIds,
+    pub warnings: Warnings,
+    names: ToolNames,
+    takes: Takes,
+}
+
+/// A tool as all providers want it: a legal name, a schema of an object.
+pub(super) struct Offer<'a> {
+    pub name: Cow<'a, str>,
+    pub description: &'a str,
+    pub schema: Raw<'a>,
+}
+
+/// Said first, where a provider wants the user to begin.
+pub(super) const OPENING: &str = "(The conversation begins with the assistant.)";
+/// Said where there is nothing to say.
+pub(super) const NOTHING_SAID: &str = "(Nothing has been said yet.)";
+
+impl<'a, 'p> Reader<'a, 'p> {
+    /// Begins.
+    pub fn new(rules: &Rules, draft: &'a Draft, policy: &'p ContextPolicy) -> Self {
+        let mut reader = Self {
+            draft,
+            policy,
+            provider: rules.provider,
+            ids: CallIds::new(rules.call_ids),
+            warnings: Warnings::default(),
+            names: ToolNames::new(rules.tool_names),
+            takes: rules.takes,
+        };
+        if draft.config.model_id.is_empty() && rules.provider != Provider::Neutral {
+            reader
+                .warnings
+                .add("no model is set: give one before the request is sent");
+        }
+        reader
+    }
+
+    /// The model that it is sent to.
+    pub fn model(&self) -> &'a str {
+        &self.draft.config.model_id
+    }
+
+    /// Items that are in, with their places.
+    pub fn items(&self) -> impl Iterator<Item = (usize, &'a Item)> + use<'a> {
+        let items = self.draft.items.iter().enumerate();
+        items.filter(|(_, item)| item.fate != Fate::Dropped)
+    }
+
+    /// The instructions, wherever they stand, with the places of their items.
+    pub fn instructions(&self) -> (Vec<&'a str>, Vec<usize>) {
+        let texts = self.items().filter_map(|(at, item)| match &item.content {
+            Content::Instruction(text) if !text.trim().is_empty() => Some((text.as_str(), at)),
+            _ => None,
+        });
+        texts.unzip()
+    }
+
+    /// The tools on offer.
+    pub fn offers(&mut self) -> Vec<Offer<'a>> {
+        let mut offers: Vec<Offer<'a>> = Vec::with_capacity(self.draft.tools.len());
+        let mut seen = std::collections::HashSet::new();
+        for tool in &self.draft.tools {
+            if !seen.insert(tool.name.as_str()) {
+                self.warnings.add(format!(
+                    "a second definition of the tool {:?} was left out",
+                    tool.name
+                ));
+                continue;
+            }
+            offers.push(Offer {
+                name: self.tool_name(&tool.name),
+                description: &tool.description,
+                schema: self.schema(tool),
+            });
+        }
+        offers
+    }
+
+    /// A tool's name as the provider takes it.
+    pub fn tool_name(&mut self, name: &'a str) -> Cow<'a, str> {
+        let mapped = self.names.name(name);
+        if mapped != name {
+            self.warnings.add(format!(
+                "the tool {name:?} is called {mapped:?} here: {} takes no such name",
+                self.provider
+            ));
+        }
+        mapped
+    }
+
+    /// The parameters, in the provider's words.
+    pub fn parameters(&mut self) -> Parameters<'a> {
+        let draft = self.draft;
+        let has_tools = !draft.tools.is_empty();
+        parameters::read(&draft.config, self.provider, has_tools, &mut self.warnings)
+    }
+
+    /// A schema that says `"type": "object"`.
+    fn schema(&mut self, tool: &'a ToolDefinition) -> Raw<'a> {
+        let text = tool.input_schema.as_str();
+        let fields = json::raw(text).and_then(|raw| match raw {
+            Cow::Borrowed(raw) => serde_json::from_str::<Fields<'a>>(raw.get()).ok(),
+            Cow::Owned(_) => None,
+        });
+        let Some(fields) = fields else {
+            if !text.is_empty() {
+                self.warnings.add(format!(
+                    "the input schema of the tool {:?} is no JSON object: any arguments are allowed",
+                    tool.name
+                ));
+            }
+            return raw_literal(r#"{"type":"object","properties":{}}"#);
+        };
+        match fields.get("type").map(serde_json::value::RawValue::get) {
+            Some("\"object\"") => json::raw(text).unwrap_or_else(|| json::to_raw(&fields)),
+            _ => {
+                let mut whole = Fields::default();
+                whole.push("type", raw_literal("\"object\""));
+                let rest = fields.0.into_iter().filter(|(name, _)| name != "type");
+                whole.0.extend(rest);
+                json::to_raw(&whole)
+            }
+        }
+    }
+
+    /// The pieces of a message; blank texts are left out.
+    ///
+    /// # Errors
+    /// [`RenderError::Unsupported`].
+    pub fn message(&mut self, message: &'a Message, place: Place) -> Pieces<'a> {
+        self.pieces(&message.parts, place)
+    }
+
+    fn pieces(&mut self, parts: &'a [ContentPart], place: Place) -> Pieces<'a> {
+        let mut pieces = Vec::with_capacity(parts.len());
+        for part in parts {
+            pieces.extend(self.piece(part, place)?);
+        }
+        Ok(pieces)
+    }
+
+    fn piece(
+        &mut self,
+        part: &'a ContentPart,
+        place: Place,
+    ) -> Result<Option<Piece<'a>>, RenderError> {
+        let (kind, media) = match part {
+            ContentPart::Text(text) | ContentPart::Refusal(text) => return Ok(text_piece(text)),
+            ContentPart::Json(json) => return Ok(text_piece(json.as_str())),
+            ContentPart::Reasoning(_) => {
+                self.warnings
+                    .add("reasoning outside an assistant message was left out");
+                return Ok(None);
+            }
+            ContentPart::Image(media) => (Kind::Image, media),
+            ContentPart::File(media) => (Kind::File, media),
+            ContentPart::Audio(media) => (Kind::Audio, media),
+        };
+        self.medium(kind, media, place).map(Some)
+    }
+
+    /// A medium, its text, or a word on why it is not there.
+    fn medium(
+        &mut self,
+        kind: Kind,
+        media: &'a Media,
+        place: Place,
+    ) -> Result<Piece<'a>, RenderError> {
+        let why = match Medium::read(kind, media) {
+            Ok(medium) => match (self.takes)(place, &medium) {
+                Ok(()) => return Ok(Piece::Medium(medium)),
+                Err(why) => match medium.as_text() {
+                    Some(text) => return Ok(Piece::Text(Cow::Owned(text))),
+                    None => why,
+                },
+            },
+            Err(why) => why,
+        };
+        if self.policy.unsupported_media == UnsupportedMedia::Refuse {
+            return Err(RenderError::Unsupported {
+                provider: self.provider,
+                medium: media::label(kind, &media.media_type, ""),
+                why: why.to_owned(),
+            });
+        }
+        let label = media::label(kind, &media.media_type, "");
+        self.warnings.add(format!("{label} was left out: {why}"));
+        let label = media::label(kind, &media.media_type, &media.name);
+        Ok(Piece::Text(Cow::Owned(format!(
+            "[{label} was left out: {why}]"
+        ))))
+    }
+
+    /// The pieces of a step. Reasoning that may not go back is left out.
+    ///
+    /// # Errors
+    /// [`RenderError::Unsupported`].
+    pub fn step(&mut self, step: &'a Step) -> Result<Vec<Spoken<'a>>, RenderError> {
+        let mut spoken = Vec::with_capacity(step.blocks.len());
+        for block in &step.blocks {
+            match block {
+                Block::Call(call) => spoken.push(Spoken::Call(call)),
+                Block::Part(part) => match part.as_ref() {
+                    ContentPart::Reasoning(reasoning) => {
+                        if self.reasoning_goes_back(reasoning, step) {
+                            spoken.push(Spoken::Reasoning(reasoning));
+                        }
+                    }
+                    ContentPart::Refusal(text) if !text.trim().is_empty() => {
+                        spoken.push(Spoken::Refusal(text));
+                    }
+                    part => {
+                        let piece = self.piece(part, Place::Assistant)?;
+                        spoken.extend(piece.map(Spoken::Piece));
+                    }
+                },
+            }
+        }
+        Ok(spoken)
+    }
+
+    fn reasoning_goes_back(&mut self, reasoning: &Reasoning, step: &Step) -> bool {
+        let Some(vendor) = Vendor::of(self.provider) else {
+            return true;
+        };
+        let goes = maker::goes_back(reasoning, &step.maker, vendor, self.model());
+        if let Err(why) = goes {
+            self.leave_out_reasoning(why);
+        }
+        goes.is_ok()
+    }
+
+    fn leave_out_reasoning(&mut self, why: StaysOut) {
+        self.warnings
+            .add(format!("reasoning was left out: {}", why.why()));
+    }
+
+    /// What came of a call.
+    ///
+    /// # Errors
+    /// [`RenderError::Unsupported`].
+    pub fn outcome(&mut self, call: &'a Call) -> Result<Told<'a>, RenderError> {
+        match &call.outcome {
+            Outcome::Result(result) => self.result(result),
+            Outcome::Snapshot(snapshot) => {
+                let mut fields = Fields::default();
+                fields.push("result_summary", json::to_raw(&snapshot.summary));
+                fields.push("full_result_ref", json::to_raw(&snapshot.full_result_ref()));
+                let value = json::to_raw(&fields);
+                Ok(Told {
+                    is_error: !snapshot.success,
+                    pieces: vec![Piece::Text(Cow::Owned(value.get().to_owned()))],
+                    value: Some(value),
+                })
+            }
+            Outcome::Missing { why, .. } => {
+                let why = if why.trim().is_empty() {
+                    "There is no result of this call."
+                } else {
+                    why
+                };
+                Ok(Told {
+                    is_error: true,
+                    pieces: vec![Piece::Text(Cow::Borrowed(why))],
+                    value: None,
+                })
+            }
+        }
+    }
+
+    fn result(&mut self, result: &'a ResultOutcome) -> Result<Told<'a>, RenderError> {
+        let mut pieces = self.pieces(&result.parts, Place::Result)?;
+        let has_text = pieces.iter().any(|piece| matches!(piece, Piece::Text(_)));
+        let mut value = None;
+        if !has_text && !result.structured.as_str().trim().is_empty() {
+            value = json::raw(result.structured.as_str());
+            pieces.insert(0, Piece::Text(Cow::Borrowed(result.structured.as_str())));
+        }
+        let error = result.error_message.trim();
+        let is_told = pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Text(text) if text.contains(error)));
+        if !result.success && !error.is_empty() && !is_told {
+            value = None;
+            pieces.insert(0, Piece::Text(Cow::Owned(format!("Error: {error}"))));
+        }
+        if pieces.is_empty() {
+            let nothing = if result.success {
+                "(The tool returned nothing.)"
+            } else {
+                "The tool failed and gave no reason."
+            };
+            pieces.push(Piece::Text(Cow::Borrowed(nothing)));
+        }
+        Ok(Told {
+            is_error: !result.success,
+            pieces,
+            value,
+        })
+    }
+
+    /// Tells that messages without content were left out.
+    pub fn left_out_empty(&mut self) {
+        self.warnings.add("a message without content was left out");
+    }
+}
+
+/// Pieces, or what the policy refuses.
+pub(super) type Pieces<'a> = Result<Vec<Piece<'a>>, RenderError>;
+
+fn text_piece(text: &str) -> Option<Piece<'_>> {
+    (!text.trim().is_empty()).then_some(Piece::Text(Cow::Borrowed(text)))
+}
+
+/// JSON that this crate wrote.
+pub(super) fn raw_literal(text: &'static str) -> Raw<'static> {
+    json::raw(text).unwrap_or(Cow::Borrowed(serde_json::value::RawValue::NULL))
+}
+
+/// Takes the media out of results, for providers whose results are text: a note
+/// stands where each was.
+pub(super) fn set_media_aside<'a>(told: &mut Told<'a>) -> Vec<Medium<'a>> {
+    let mut aside = Vec::new();
+    for piece in &mut told.pieces {
+        if let Piece::Medium(medium) = piece {
+            let note = format!("[{}: see the message after the results]", medium.label());
+            aside.push(medium.clone());
+            *piece = Piece::Text(Cow::Owned(note));
+        }
+    }
+    aside
+}

@@ -1,0 +1,223 @@
+//! From usage that providers reported to a factor and an offset.
+
+use std::collections::HashMap;
+
+use super::Counter;
+use crate::{
+    context::{
+        draft::{Draft, Item},
+        explain::TokenBasis,
+        window::WindowInput,
+    },
+    domain::{EventBody, EventRef, Role, Usage},
+};
+
+/// Most recorded usages that are looked at, the last ones.
+const POINTS_MAX: usize = 16;
+/// No model's tokenizer is further than this from `o200k_base`; what looks so
+/// comes from a history that is not what was sent.
+const FACTOR_RANGE: (f64, f64) = (0.5, 2.5);
+/// Factors are rounded to multiples of this, so that each new usage does not
+/// move what fits a budget.
+const FACTOR_STEP: f64 = 0.05;
+
+/// What recorded usage says about counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Calibration {
+    /// What to multiply counts by.
+    pub factor: f64,
+    /// Tokens that the provider counts beside them.
+    pub offset: i64,
+    /// Usages that it comes from.
+    pub points: u32,
+}
+
+impl Calibration {
+    const NONE: Self = Self {
+        factor: 1.0,
+        offset: 0,
+        points: 0,
+    };
+
+    /// As an explanation tells it.
+    #[must_use]
+    pub fn basis(self, counter: Counter) -> TokenBasis {
+        TokenBasis {
+            encoding: counter.encoding.name(),
+            estimate: !counter.exact,
+            factor: self.factor,
+            offset: self.offset,
+            calibrated_on: self.points,
+        }
+    }
+}
+
+/// What was counted before a step, and what the provider counted.
+struct Point {
+    counted: f64,
+    reported: f64,
+}
+
+/// Compares the counts of a draft, not scaled and whole, with the usage recorded
+/// in its window by models of the same family.
+#[must_use]
+pub fn calibrate(counter: Counter, window: &WindowInput, draft: &Draft) -> Calibration {
+    let family = family(&draft.config.model_id);
+    let usages = usages(window, family);
+    if usages.is_empty() {
+        return Calibration::NONE;
+    }
+    let mut points = Vec::new();
+    let mut counted = draft.tools_tokens;
+    for item in &draft.items {
+        if let Some(reported) = reported(item, &usages) {
+            #[allow(clippy::cast_precision_loss)]
+            points.push(Point {
+                counted: counted as f64,
+                reported: reported as f64,
+            });
+        }
+        counted += item.whole_tokens;
+    }
+    let last = points.len().saturating_sub(POINTS_MAX);
+    fit(&points[last..], counter.exact)
+}
+
+fn reported(item: &Item, usages: &HashMap<EventRef, u64>) -> Option<u64> {
+    item.step()?;
+    item.events.iter().find_map(|at| usages.get(at).copied())
+}
+
+/// Tokens of requests, by the message that answered them. Only after the last
+/// compaction: before it, other requests were sent.
+fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
+    let mut usages = HashMap::new();
+    for event in &window.events[window.memory_begins()..] {
+        if let EventBody::MessageAppended(message) = &event.body
+            && message.role == Role::Assistant
+            && let Some(usage) = &message.usage
+            && usage.input_tokens > 0
+        {
+            let raw = message.raw.as_ref().map_or("", |raw| raw.model.as_str());
+            let model = if usage.model.is_empty() {
+                raw
+            } else {
+                &usage.model
+            };
+            if family.is_empty() || model.is_empty() || self::family(model) == family {
+                usages.insert(event.at, input_tokens(usage, model));
+            }
+        }
+    }
+    usages
+}
+
+/// Anthropic reports what came from its cache apart; others report it as a part.
+fn input_tokens(usage: &Usage, model: &str) -> u64 {
+    let cached = usage.cache_read_input_tokens + usage.cache_creation_input_tokens;
+    if family(model) == "claude" || cached > usage.input_tokens {
+        return usage.input_tokens + cached;
+    }
+    usage.input_tokens
+}
+
+/// The letters that a model's name starts with: `claude`, `gpt`, `gemini`.
+fn family(model: &str) -> &str {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    let end = name.find(|c: char| !c.is_ascii_alphabetic());
+    &name[..end.unwrap_or(name.len())]
+}
+
+/// Least squares. One point, or points that say nothing about the slope, give a
+/// factor without an offset.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+fn fit(points: &[Point], exact: bool) -> Calibration {
+    let n = points.len() as f64;
+    if points.is_empty() {
+        return Calibration::NONE;
+    }
+    let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|p| p.counted), mean(|p| p.reported));
+    let spread: f64 = points.iter().map(|p| (p.counted - x).powi(2)).sum();
+    let together: f64 = points
+        .iter()
+        .map(|p| (p.counted - x) * (p.reported - y))
+        .sum();
+    let slope = if spread > n * (x * 0.02).powi(2) && spread > 0.0 {
+        together / spread
+    } else if x > 0.0 {
+        y / x
+    } else {
+        1.0
+    };
+    let rounded = (slope / FACTOR_STEP).round() * FACTOR_STEP;
+    let factor = if exact {
+        1.0
+    } else {
+        rounded.clamp(FACTOR_RANGE.0, FACTOR_RANGE.1)
+    };
+    Calibration {
+        factor,
+        offset: (y - factor * x).round() as i64,
+        points: points.len() as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(of: &[(f64, f64)]) -> Vec<Point> {
+        of.iter()
+            .map(|&(counted, reported)| Point { counted, reported })
+            .collect()
+    }
+
+    // A model that counts a fifth more and has 900 tokens of framing of its own:
+    // both must be told apart, or budgets are wrong by the framing at every size.
+    #[test]
+    fn factor_and_offset_are_told_apart() {
+        let recorded = points(&[
+            (1_000.0, 2_100.0),
+            (2_000.0, 3_300.0),
+            (5_000.0, 6_900.0),
+            (9_000.0, 11_700.0),
+        ]);
+        let found = fit(&recorded, false);
+        assert!((found.factor - 1.2).abs() < 1e-9);
+        assert_eq!((found.offset, found.points), (900, 4));
+    }
+
+    // An exact encoding needs no factor, whatever a history with holes suggests.
+    #[test]
+    fn exact_encodings_keep_their_counts() {
+        let found = fit(&points(&[(100.0, 700.0), (200.0, 900.0)]), true);
+        assert!((found.factor - 1.0).abs() < 1e-9);
+        assert_eq!(found.offset, 650);
+    }
+
+    // Usage of a history of which most was never recorded must not blow up counts.
+    #[test]
+    fn factors_stay_in_range() {
+        for (reported, factor) in [(900_000.0, 2.5), (10.0, 0.5)] {
+            let found = fit(&points(&[(1_000.0, reported)]), false);
+            assert!((found.factor - factor).abs() < 1e-9);
+        }
+        assert_eq!(fit(&[], false), Calibration::NONE);
+    }
+
+    // Each maker's models report in their own way; a family is what shares one.
+    #[test]
+    fn families_and_reports() {
+        assert_eq!(family("anthropic/claude-sonnet-4-5"), "claude");
+        assert_eq!(family("gpt-4o"), "gpt");
+        assert_eq!(family("gemini-2.5-pro"), "gemini");
+        let usage = Usage {
+            input_tokens: 10,
+            cache_read_input_tokens: 5,
+            ..Usage::default()
+        };
+        assert_eq!(input_tokens(&usage, "claude-opus-4"), 15);
+        assert_eq!(input_tokens(&usage, "gpt-5"), 10);
+    }
+}

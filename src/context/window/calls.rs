@@ -1,0 +1,116 @@
+//! A step's calls that have not ended, and what is told of those that have no
+//! result.
+
+use crate::domain::{
+    ApprovalDecided, CancelReason, Decision, EventRef, ToolCallCancelled, ToolCallRequested,
+};
+
+/// A call of the last step that has neither a result nor a cancellation.
+#[derive(Debug)]
+pub(super) struct OpenCall {
+    pub tool: String,
+    /// Index of its block in the step.
+    pub block: usize,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Requested,
+    WaitsForApproval,
+    Approved,
+    /// Denied or expired: what is told, and the event that says so.
+    Refused(String, EventRef),
+    Started(String),
+}
+
+impl OpenCall {
+    pub fn new(call: &ToolCallRequested, block: usize) -> Self {
+        let stage = if call.needs_approval {
+            Stage::WaitsForApproval
+        } else {
+            Stage::Requested
+        };
+        Self {
+            tool: call.tool.clone(),
+            block,
+            stage,
+        }
+    }
+
+    pub fn decided(&mut self, at: EventRef, decided: &ApprovalDecided) {
+        self.stage = match decided.decision {
+            Decision::Approved => Stage::Approved,
+            Decision::Denied => Stage::Refused(refusal("denied", decided), at),
+            Decision::Expired => Stage::Refused(refusal("the approval expired", decided), at),
+        };
+    }
+
+    pub fn started(&mut self, executor: &str) {
+        self.stage = Stage::Started(executor.to_owned());
+    }
+
+    /// What is told while the call may still end, and the event that says so.
+    pub fn open(&self) -> (String, Option<EventRef>) {
+        let text = match &self.stage {
+            Stage::Requested => "no result yet: the call has not ended".to_owned(),
+            Stage::WaitsForApproval => "no result yet: the call waits for approval".to_owned(),
+            Stage::Approved => "no result yet: the call is approved and has not begun".to_owned(),
+            Stage::Started(by) if by.is_empty() => "no result yet: the call is running".to_owned(),
+            Stage::Started(by) => format!("no result yet: {by} is running the call"),
+            Stage::Refused(why, at) => return (why.clone(), Some(*at)),
+        };
+        (text, None)
+    }
+
+    /// What is told once the model has gone on without a result.
+    pub fn frozen(&self) -> (String, Option<EventRef>) {
+        let text = match &self.stage {
+            Stage::WaitsForApproval => {
+                "no result: nobody had approved the call when the conversation went on"
+            }
+            Stage::Requested | Stage::Approved => {
+                "no result: the call had not ended when the conversation went on"
+            }
+            Stage::Started(_) => {
+                "no result: the call was interrupted, or still ran, when the conversation went on"
+            }
+            Stage::Refused(why, at) => return (why.clone(), Some(*at)),
+        };
+        (text.to_owned(), None)
+    }
+
+    /// What is told of a cancelled call, and the event that says so: a denial
+    /// says more than the cancellation that follows it.
+    pub fn cancelled(&self, at: EventRef, cancelled: &ToolCallCancelled) -> (String, EventRef) {
+        if let (Stage::Refused(why, by), CancelReason::Denied) = (&self.stage, cancelled.reason) {
+            return (why.clone(), *by);
+        }
+        let what = match cancelled.reason {
+            CancelReason::Denied => "denied",
+            CancelReason::Interrupted => "interrupted before it ended",
+            CancelReason::TimedOut => "timed out",
+            CancelReason::Superseded => "superseded by another call",
+        };
+        (with(what, &cancelled.detail), at)
+    }
+}
+
+fn refusal(what: &str, decided: &ApprovalDecided) -> String {
+    let what = if decided.decided_by.is_empty() {
+        what.to_owned()
+    } else if decided.decision == Decision::Denied {
+        format!("{what} by {}", decided.decided_by)
+    } else {
+        what.to_owned()
+    };
+    with(&what, &decided.reason)
+}
+
+fn with(what: &str, detail: &str) -> String {
+    if detail.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}: {detail}")
+    }
+}

@@ -1,0 +1,419 @@
+//! From events to items.
+//!
+//! What was sent must stay: an event changes no item before the last step, and
+//! the last step only while it waits for results or is still being recorded.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+use super::{WindowEvent, WindowInput, calls::OpenCall, maker};
+use crate::{
+    context::draft::{
+        Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker, Step,
+    },
+    domain::{
+        BranchState, ContentPart, EventBody, EventRef, MessageAppended, Role, SubContextReturned,
+        ToolCallRequested, ToolResultRecorded,
+    },
+};
+
+/// Name of the enhancer that puts these items in.
+pub(crate) const MESSAGES: &str = "messages";
+
+/// The messages and steps of a window, in the order of the request.
+#[must_use]
+pub fn fold(input: &WindowInput) -> Vec<Item> {
+    let mut fold = Fold::new(input);
+    for (place, event) in input.events.iter().enumerate() {
+        fold.apply(event, input.events.get(place + 1).map(Arc::as_ref));
+    }
+    fold.finish()
+}
+
+/// The last step, as long as it is the last.
+struct Current {
+    /// Its item.
+    index: usize,
+    open: HashMap<String, OpenCall>,
+}
+
+struct Fold {
+    /// Counts turns and open calls as the branch does.
+    counting: BranchState,
+    turn: u32,
+    items: Vec<Item>,
+    current: Option<Current>,
+    /// Tools of calls that were frozen without a result, by call id.
+    frozen: HashMap<String, String>,
+    /// Calls whose last outcome is a result.
+    answered: HashSet<String>,
+    wire_ids: HashSet<String>,
+    preamble: BTreeSet<EventRef>,
+}
+
+impl Fold {
+    fn new(input: &WindowInput) -> Self {
+        Self {
+            counting: BranchState {
+                compaction: input.branch.compaction,
+                ..BranchState::root()
+            },
+            turn: 0,
+            items: Vec::new(),
+            current: None,
+            frozen: HashMap::new(),
+            answered: HashSet::new(),
+            wire_ids: HashSet::new(),
+            preamble: input.branch.preamble.iter().copied().collect(),
+        }
+    }
+
+    fn apply(&mut self, event: &WindowEvent, next: Option<&WindowEvent>) {
+        let at = event.at;
+        self.count_turn(event);
+        match &event.body {
+            EventBody::MessageAppended(message) => self.message(at, message),
+            EventBody::ToolCallRequested(call) => self.request(at, call),
+            EventBody::ApprovalDecided(decided) => {
+                if let Some(call) = self.open_call(&decided.call_id) {
+                    call.decided(at, decided);
+                }
+            }
+            EventBody::ToolCallStarted(started) => {
+                if let Some(call) = self.open_call(&started.call_id) {
+                    call.started(&started.executor);
+                }
+            }
+            EventBody::ToolResultRecorded(result) => self.result(at, result),
+            EventBody::ToolCallCancelled(cancelled) => {
+                if let Some(call) = self.close(&cancelled.call_id) {
+                    let (why, by) = call.cancelled(at, cancelled);
+                    let outcome = Outcome::Missing {
+                        why,
+                        event: Some(by),
+                        open: false,
+                    };
+                    self.settle(call.block, by, outcome);
+                }
+            }
+            EventBody::SubContextReturned(returned) => self.returned(at, returned, next),
+            _ => {}
+        }
+    }
+
+    fn count_turn(&mut self, event: &WindowEvent) {
+        let before = self.counting.turn.open_since;
+        // A compaction ends no turn, and forgets nothing that is counted here.
+        if matches!(
+            event.body,
+            EventBody::MessageAppended(_)
+                | EventBody::ToolCallRequested(_)
+                | EventBody::ToolResultRecorded(_)
+                | EventBody::ToolCallCancelled(_)
+        ) {
+            self.counting.apply(event.at, &event.body);
+        }
+        let since = self.counting.turn.open_since;
+        if since != before && since == Some(event.at) {
+            self.turn += 1;
+        }
+    }
+
+    fn message(&mut self, at: EventRef, message: &MessageAppended) {
+        let speaker = match message.role {
+            Role::Assistant => return self.assistant(at, message),
+            Role::Tool => return self.tool_message(at, message),
+            Role::User => Speaker::User,
+            Role::System | Role::Developer if self.preamble.contains(&at) => return,
+            Role::System => Speaker::System,
+            Role::Developer => Speaker::Developer,
+        };
+        let content = Message {
+            speaker,
+            parts: Arc::new(message.parts.clone()),
+            author: message.author.clone(),
+        };
+        self.push(at, Content::Message(content));
+    }
+
+    fn push(&mut self, at: EventRef, content: Content) {
+        let mut item = Item::new(Section::Messages, MESSAGES, content);
+        item.events = vec![at];
+        item.turn = self.turn;
+        item.reason = Cow::Borrowed("in the window");
+        self.items.push(item);
+    }
+
+    /// The last step, if what comes now still belongs to it.
+    fn growing(&mut self) -> Option<&mut Step> {
+        let current = self.current.as_ref()?;
+        let last = current.index + 1 == self.items.len();
+        if !last && current.open.is_empty() {
+            return None;
+        }
+        self.step()
+    }
+
+    fn step(&mut self) -> Option<&mut Step> {
+        let index = self.current.as_ref()?.index;
+        match &mut self.items.get_mut(index)?.content {
+            Content::Step(step) => Some(step),
+            _ => None,
+        }
+    }
+
+    fn assistant(&mut self, at: EventRef, message: &MessageAppended) {
+        let made_by = maker::of(message);
+        let blocks = message
+            .parts
+            .iter()
+            .map(|part| Block::Part(Arc::new(part.clone())));
+        let id = &message.message_id;
+        if !id.is_empty()
+            && let Some(step) = self.growing()
+            && step.message_id == *id
+        {
+            maker::fill(&mut step.maker, &made_by.provider, &made_by.model);
+            step.blocks.extend(blocks);
+            return self.came_from(at);
+        }
+        let step = Step {
+            blocks: blocks.collect(),
+            maker: made_by,
+            message_id: id.clone(),
+        };
+        self.begin(at, step);
+    }
+
+    /// A new step: what the one before it did not get it never gets.
+    fn begin(&mut self, at: EventRef, step: Step) {
+        self.freeze();
+        self.current = Some(Current {
+            index: self.items.len(),
+            open: HashMap::new(),
+        });
+        self.push(at, Content::Step(step));
+    }
+
+    fn freeze(&mut self) {
+        let open = match &mut self.current {
+            Some(current) => std::mem::take(&mut current.open),
+            None => return,
+        };
+        for (call_id, call) in open {
+            let (why, event) = call.frozen();
+            self.set_missing(call.block, why, event, false);
+            self.frozen.insert(call_id, call.tool);
+        }
+    }
+
+    fn request(&mut self, at: EventRef, call: &ToolCallRequested) {
+        if self.growing().is_some() {
+            self.came_from(at);
+        } else {
+            let maker = self
+                .step()
+                .map_or_else(Maker::default, |step| step.maker.clone());
+            self.begin(
+                at,
+                Step {
+                    maker,
+                    ..Step::default()
+                },
+            );
+        }
+        let wire_id = self.wire_id(&call.call_id, at);
+        self.answered.remove(&call.call_id);
+        self.frozen.remove(&call.call_id);
+        let block = Block::Call(Call {
+            call_id: call.call_id.clone(),
+            wire_id,
+            tool: call.tool.clone(),
+            arguments: call.arguments.clone(),
+            request: at,
+            outcome: Outcome::Missing {
+                why: String::new(),
+                event: None,
+                open: true,
+            },
+        });
+        let Some(step) = self.step() else { return };
+        step.blocks.push(block);
+        let place = step.blocks.len() - 1;
+        if let Some(current) = &mut self.current {
+            let open = OpenCall::new(call, place);
+            current.open.insert(call.call_id.clone(), open);
+        }
+    }
+
+    /// The first use of an id keeps it; a later one is told apart by the revision
+    /// of its request, which never changes.
+    fn wire_id(&mut self, call_id: &str, at: EventRef) -> String {
+        let mut wire_id = call_id.to_owned();
+        while !self.wire_ids.insert(wire_id.clone()) {
+            wire_id = format!("{wire_id}-r{}", at.revision);
+        }
+        wire_id
+    }
+
+    fn result(&mut self, at: EventRef, result: &ToolResultRecorded) {
+        let outcome = ResultOutcome {
+            event: at,
+            success: result.success,
+            error_message: result.error_message.clone(),
+            parts: Arc::new(result.parts.clone()),
+            structured: result.structured.clone(),
+            shortened: false,
+        };
+        if let Some(call) = self.close(&result.call_id) {
+            self.answered.insert(result.call_id.clone());
+            self.settle(call.block, at, Outcome::Result(outcome));
+            return;
+        }
+        let tool = self.frozen.get(&result.call_id).cloned();
+        let head = late_head(tool.as_deref().unwrap_or_default(), result);
+        let mut parts = vec![ContentPart::Text(head)];
+        parts.extend(result.parts.iter().cloned());
+        if result.parts.is_empty() && !result.structured.is_absent() {
+            parts.push(ContentPart::Json(result.structured.clone()));
+        }
+        self.note(at, parts);
+    }
+
+    /// A result that came without a recorded call, or for one.
+    fn tool_message(&mut self, at: EventRef, message: &MessageAppended) {
+        if let Some(call) = self.close(&message.tool_call_id) {
+            let outcome = Outcome::Result(ResultOutcome {
+                event: at,
+                success: true,
+                error_message: String::new(),
+                parts: Arc::new(message.parts.clone()),
+                structured: Default::default(),
+                shortened: false,
+            });
+            self.answered.insert(message.tool_call_id.clone());
+            return self.settle(call.block, at, outcome);
+        }
+        let of = match message.tool_name.as_str() {
+            "" => String::new(),
+            tool => format!(" of {tool}"),
+        };
+        let head = format!("[TOOL RESULT]{of}, for a call that is not in this conversation:");
+        let mut parts = vec![ContentPart::Text(head)];
+        parts.extend(message.parts.iter().cloned());
+        self.note(at, parts);
+    }
+
+    fn returned(
+        &mut self,
+        at: EventRef,
+        returned: &SubContextReturned,
+        next: Option<&WindowEvent>,
+    ) {
+        // A return and its call's result are appended together, in either order.
+        let result_follows = matches!(
+            next.map(|next| &next.body),
+            Some(EventBody::ToolResultRecorded(result)) if result.call_id == returned.call_id
+        );
+        let by_call = !returned.call_id.is_empty();
+        if by_call && (result_follows || self.answered.contains(&returned.call_id)) {
+            return;
+        }
+        let text = format!("[SUB-CONTEXT RESULT]\n{}", returned.summary);
+        self.note(at, vec![ContentPart::Text(text)]);
+    }
+
+    fn note(&mut self, at: EventRef, parts: Vec<ContentPart>) {
+        let message = Message {
+            speaker: Speaker::User,
+            parts: Arc::new(parts),
+            author: String::new(),
+        };
+        self.push(at, Content::Message(message));
+    }
+
+    fn open_call(&mut self, call_id: &str) -> Option<&mut OpenCall> {
+        self.current.as_mut()?.open.get_mut(call_id)
+    }
+
+    fn close(&mut self, call_id: &str) -> Option<OpenCall> {
+        self.current.as_mut()?.open.remove(call_id)
+    }
+
+    fn settle(&mut self, block: usize, at: EventRef, outcome: Outcome) {
+        self.came_from(at);
+        if let Some(Block::Call(call)) = self.step().and_then(|step| step.blocks.get_mut(block)) {
+            call.outcome = outcome;
+        }
+    }
+
+    fn set_missing(&mut self, block: usize, why: String, event: Option<EventRef>, open: bool) {
+        if let Some(event) = event {
+            self.came_from(event);
+        }
+        if let Some(Block::Call(call)) = self.step().and_then(|step| step.blocks.get_mut(block)) {
+            call.outcome = Outcome::Missing { why, event, open };
+        }
+    }
+
+    /// Adds an event to those that the last step came from.
+    fn came_from(&mut self, at: EventRef) {
+        let Some(current) = &self.current else { return };
+        if let Some(item) = self.items.get_mut(current.index)
+            && !item.events.contains(&at)
+        {
+            item.events.push(at);
+        }
+    }
+
+    fn finish(mut self) -> Vec<Item> {
+        let open: Vec<_> = match &mut self.current {
+            Some(current) => std::mem::take(&mut current.open).into_values().collect(),
+            None => Vec::new(),
+        };
+        for call in &open {
+            let (why, event) = call.open();
+            self.set_missing(call.block, why, event, true);
+        }
+        let open_turn =
+            self.counting.turn.open_since.is_some() && !self.counting.at_turn_boundary();
+        let volatile_from = match &self.current {
+            Some(current) if !open.is_empty() => current.index,
+            _ => self.items.len(),
+        };
+        for (index, item) in self.items.iter_mut().enumerate() {
+            if open_turn && item.turn == self.turn {
+                item.section = Section::OpenTurn;
+                item.reason = Cow::Borrowed("the open turn");
+            }
+            if index >= volatile_from {
+                item.is_volatile = true;
+                item.reason = Cow::Borrowed(if index == volatile_from {
+                    "has calls that have not ended"
+                } else {
+                    "after a step whose calls have not ended"
+                });
+            }
+        }
+        self.items
+    }
+}
+
+fn late_head(tool: &str, result: &ToolResultRecorded) -> String {
+    let of = if tool.is_empty() {
+        format!("call {}", result.call_id)
+    } else {
+        format!("{tool} (call {})", result.call_id)
+    };
+    if result.success {
+        return format!("[LATE RESULT] of {of}, which came after the conversation had gone on:");
+    }
+    let error = match result.error_message.as_str() {
+        "" => String::new(),
+        error => format!(": {error}"),
+    };
+    format!("[LATE RESULT] {of} failed, after the conversation had gone on{error}")
+}

@@ -1,0 +1,34 @@
+//! Who made an assistant message.
+
+use crate::{
+    context::draft::Maker,
+    domain::{ContentPart, MessageAppended},
+};
+
+/// What the message says about its provider and model: its raw form first, then
+/// its usage, then its reasoning.
+pub(super) fn of(message: &MessageAppended) -> Maker {
+    let mut maker = Maker::default();
+    if let Some(raw) = &message.raw {
+        fill(&mut maker, &raw.provider, &raw.model);
+    }
+    if let Some(usage) = &message.usage {
+        fill(&mut maker, "", &usage.model);
+    }
+    for part in &message.parts {
+        if let ContentPart::Reasoning(reasoning) = part {
+            fill(&mut maker, &reasoning.provider, &reasoning.model);
+        }
+    }
+    maker
+}
+
+/// Takes over what is not known yet.
+pub(super) fn fill(maker: &mut Maker, provider: &str, model: &str) {
+    if maker.provider.is_empty() {
+        provider.clone_into(&mut maker.provider);
+    }
+    if maker.model.is_empty() {
+        model.clone_into(&mut maker.model);
+    }
+}
