@@ -157,7 +157,8 @@ async fn wrong_requests_are_named() {
         }),
         ..good()
     });
-    request.set_timeout(Duration::from_millis(200));
+    let metadata = request.metadata_mut();
+    metadata.insert("grpc-timeout", "200m".parse().unwrap());
     let late = server.contexts().build(request).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
     server.stop().done().await;
