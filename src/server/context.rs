@@ -8,6 +8,7 @@ use super::{
     call::{Call, Shared, shutting_down},
     context_proto as proto,
     from_proto::{self, Malformed},
+    read,
     shutdown::Phase,
     status::Refusal,
     to_proto,
@@ -18,7 +19,10 @@ use crate::{
         pb::{self, contexts_server::Contexts},
     },
     domain::{BranchName, ContextSet, ConversationId},
-    engine::{BuildQuery, Built, ContextScope, Return, SetContext, Spawn},
+    engine::{
+        BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery, Return, SetContext,
+        Spawn,
+    },
 };
 
 /// Thin over the engine.
@@ -52,32 +56,35 @@ impl ContextsService {
         Ok(ContextScope::LongTerm)
     }
 
-    async fn built(&self, request: Request<pb::BuildRequest>) -> Result<Built, Status> {
+    async fn query(&self, request: Request<pb::BuildRequest>) -> Result<BuildQuery, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
         let (conversation, branch) = self
             .place(&call, &request.conversation_id, &request.branch)
             .await?;
-        let query = BuildQuery {
+        let provider = proto::provider(request.provider)?;
+        Ok(BuildQuery {
             branch,
             as_of: from_proto::revision(request.as_of_revision),
             model: from_proto::optional("model", request.model)?,
             policy: proto::policy(request.policy)?,
             at_least: request.at_least.as_ref().map(envelope::position_from_pb),
-            ..BuildQuery::new(
-                call.namespace,
-                conversation,
-                proto::provider(request.provider)?,
-            )
-        };
-        // A position that was never written would be waited for without end.
-        let built = tokio::time::timeout(BUILD_WAIT_MAX, self.0.engine.build(query));
+            ..BuildQuery::new(call.namespace, conversation, provider)
+        })
+    }
+
+    /// The answer, unless it takes too long: a position that was never written
+    /// would be waited for without end.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ContextError>>,
+    ) -> Result<T, Status> {
         tokio::select! {
-            built = built => {
+            answer = tokio::time::timeout(BUILD_WAIT_MAX, answer) => {
                 let late = "the log did not reach the position in time";
-                Ok(built.map_err(|_| Status::deadline_exceeded(late))??)
+                Ok(answer.map_err(|_| Status::deadline_exceeded(late))??)
             }
-            () = self.0.stop.reached(Phase::Cut) => Err(shutting_down()),
+            () = self.0.stop.reached(Phase::Draining) => Err(shutting_down()),
         }
     }
 }
@@ -91,7 +98,8 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::BuildRequest>,
     ) -> Result<Response<pb::BuildResponse>, Status> {
-        let built = self.built(request).await?;
+        let query = self.query(request).await?;
+        let built = self.in_time(self.0.engine.build(query)).await?;
         Ok(Response::new(pb::BuildResponse {
             request: built.request.into(),
             explanation: Some(proto::explanation(built.explanation)),
@@ -102,31 +110,80 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::BuildRequest>,
     ) -> Result<Response<pb::ExplainResponse>, Status> {
-        let built = self.built(request).await?;
+        let query = self.query(request).await?;
+        let told = self.in_time(self.0.engine.explain(query)).await?;
         Ok(Response::new(pb::ExplainResponse {
-            explanation: Some(proto::explanation(built.explanation)),
+            explanation: Some(proto::explanation(told)),
         }))
     }
 
     async fn plan_compaction(
         &self,
-        _request: Request<pb::PlanCompactionRequest>,
+        request: Request<pb::PlanCompactionRequest>,
     ) -> Result<Response<pb::PlanCompactionResponse>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let (conversation, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let query = PlanQuery {
+            branch,
+            keep_turns: request.keep_turns,
+            model: from_proto::optional("model", request.model)?,
+            policy: proto::policy(request.policy)?,
+            ..PlanQuery::new(call.namespace, conversation)
+        };
+        let plan = self.0.engine.plan_compaction(query).await?;
+        Ok(Response::new(pb::PlanCompactionResponse {
+            plan: Some(proto::compaction_plan(plan)),
+        }))
     }
 
     async fn compact(
         &self,
-        _request: Request<pb::CompactRequest>,
+        request: Request<pb::CompactRequest>,
     ) -> Result<Response<pb::CompactResponse>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        let (conversation, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let command = CompactCommand {
+            branch,
+            cut: from_proto::revision(request.cut_revision),
+            keep_turns: request.keep_turns,
+            expected_head: from_proto::revision(request.expected_head),
+            idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+            trigger: proto::trigger(request.trigger)?,
+            summary: request.summary,
+            actor: request.actor,
+            ..CompactCommand::new(call.namespace, conversation)
+        };
+        let outcome = self.0.engine.compact(command).await?;
+        Ok(Response::new(proto::compacted(outcome)))
     }
 
     async fn expand(
         &self,
-        _request: Request<pb::ExpandRequest>,
+        request: Request<pb::ExpandRequest>,
     ) -> Result<Response<Self::ExpandStream>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let (id, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let compaction = from_proto::revision(request.compaction_revision);
+        let engine = &self.0.engine;
+        let events = engine
+            .expand(&call.namespace, id, branch.as_ref(), compaction)
+            .await?;
+        let messages = read::messages(events, false).map(|message| {
+            let events = message?.events;
+            Ok(pb::ExpandResponse { events })
+        });
+        let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
     }
 
     async fn watch(
