@@ -192,7 +192,7 @@ def run(address, everything, jobs):
     chosen = places if everything else sample_of(places)
     print(f"{len(chosen):,} of {len(places):,} conversations")
     stories = oddities.Stories(client).all()
-    told = {name: oddities.tell(here.db, name, events) for name, events in stories.items()}
+    told = {name: oddities.tell(here.db, events) for name, events in stories.items()}
     # gRPC does not survive a fork of its process.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, connect, (address,)) as pool:

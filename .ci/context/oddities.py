@@ -190,7 +190,12 @@ class Stories:
                 self.result("call_1", self.text(f"content {turn}")),
                 self.say("assistant", self.text(f"Answer {turn}")),
             ]
-        cut = self.pb.Compacted(summary="Two questions were answered.", cut_revision=12, kept_turns=1)
+        cut = self.pb.Compacted(
+            summary="Two questions were answered.",
+            cut_revision=12,
+            kept_turns=1,
+            trigger=self.pb.COMPACTION_TRIGGER_MANUAL,
+        )
         return [
             *story,
             self.pb.NewEvent(compacted=cut),
@@ -261,15 +266,14 @@ class Stories:
         return self.pb.NewEvent(context_set=body)
 
 
-def tell(db, name, events):
-    """Appends a story. Told again, it adds nothing. Returns its conversation."""
+def tell(db, events):
+    """Appends a story, event by event. Returns its conversation."""
     conversation = ""
-    for at, event in enumerate(events):
+    for event in events:
         if event.HasField("approval_decided"):
             decided = event.approval_decided
-            open_calls = {call.call_id: call for call in db.pending(conversation)}
-            if decided.call_id in open_calls:
-                decided.arguments_hash = open_calls[decided.call_id].arguments_hash
-        done = db.append([event], conversation, key=f"oddities {name} {at}")
+            waiting = {call.call_id: call for call in db.pending(conversation)}
+            decided.arguments_hash = waiting[decided.call_id].arguments_hash
+        done = db.append([event], conversation)
         conversation = done.events[0].conversation_id
     return conversation
