@@ -14,7 +14,7 @@
 import assert from "node:assert/strict";
 import { createReadStream } from "node:fs";
 import { createInterface } from "node:readline";
-import { cuts, modelMessages, whyNot } from "./history.mjs";
+import { cuts, modelMessages, usable } from "./history.mjs";
 import { MODELS, requestOf } from "./library.mjs";
 import { meaning } from "./meaning.mjs";
 import { Server } from "./server.mjs";
@@ -74,13 +74,13 @@ class Report {
 
 async function compare(server, ids, conversation, report) {
   const { source, id, messages } = conversation;
-  const reason = whyNot(conversation);
-  if (reason) return report.count(report.skipped, `${source}: ${reason}`);
+  const { count: last, why } = usable(conversation);
+  if (why) report.count(report.skipped, `${source}: only the part before it ${why}`);
   const conversationId = ids.get(`${source} ${id}`);
   assert(conversationId, `${source} ${id} is in the store`);
   const revisions = await server.revisions(conversationId);
-  assert.equal(revisions.length, messages.length, `${source} ${id}: an event for each message`);
-  for (const count of cuts(messages)) {
+  assert(revisions.length >= last, `${source} ${id}: an event for each message`);
+  for (const count of cuts(messages.slice(0, last))) {
     const prompt = modelMessages(messages.slice(0, count));
     if (!prompt.messages.length) continue;
     const place = { as_of_revision: revisions[count - 1], policy: POLICY };

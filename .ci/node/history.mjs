@@ -1,32 +1,33 @@
 // A recorded conversation as messages of the `ai` package, straight from the
 // line that it was recorded in: nothing of this comes from Treering.
 
-/** Why the library cannot be asked about a conversation, or null. */
-export function whyNot(conversation) {
-  const { messages } = conversation;
-  const linear = messages.every(({ x }, at) => !("parent" in (x ?? {})) || (x.parent ?? -1) === at - 1);
-  if (!linear) return "it has branches";
-  if (messages.some(({ x }) => x?.compact_summary || x?.compact_boundary || x?.compaction)) return "it was compacted";
-  const system = messages.map(({ role }) => role === "system");
-  if (system.lastIndexOf(true) !== system.indexOf(false) - 1 && system.includes(true)) {
-    return "a system message in the middle, which the library refuses";
+/**
+ * How many leading messages the library can be asked about, and why no more:
+ * `{ count, why }`, where `why` is null when it is all of them.
+ */
+export function usable({ messages }) {
+  const open = new Set();
+  for (const [at, message] of messages.entries()) {
+    const why = obstacle(message, messages[at - 1], at, open);
+    if (why) return { count: at, why };
   }
-  return whyNotCalls(messages);
+  return { count: messages.length, why: null };
 }
 
-function whyNotCalls(messages) {
-  let open = new Map();
-  for (const { role, tool_calls, tool_call_id } of messages) {
-    if (role === "tool") {
-      if (!open.delete(tool_call_id)) return "a result without a call";
-      continue;
-    }
-    if (open.size) return "a call without a result, which the library refuses";
-    for (const call of tool_calls ?? []) {
-      if (open.has(call.id)) return "one id for two calls of a batch";
-      if (!isObject(call.function.arguments)) return "arguments that are no JSON object";
-      open.set(call.id, call);
-    }
+/** Why a history cannot go on with a message. Keeps the ids of open calls. */
+function obstacle(message, before, at, open) {
+  const { role, x = {}, tool_calls = [], tool_call_id } = message;
+  if (x.compact_summary || x.compact_boundary || x.compaction) return "was compacted";
+  if ("parent" in x && (x.parent ?? -1) !== at - 1) return "branches";
+  if (role === "tool") return open.delete(tool_call_id) ? null : "has a result without a call";
+  if (open.size) return "has a call without a result, which the library refuses";
+  if (role === "system" && before && before.role !== "system") {
+    return "has a system message in the middle, which the library refuses";
+  }
+  for (const { id, function: called } of tool_calls) {
+    if (open.has(id)) return "has one id for two calls of a batch";
+    if (!isObject(called.arguments)) return "has arguments that are no JSON object";
+    open.add(id);
   }
   return null;
 }
@@ -41,9 +42,9 @@ function isObject(text) {
 }
 
 /**
- * Numbers of messages to compare: all of them (also where calls are still open
- * at the end, which the library refuses: without those), and those up to the end
- * of a batch or an answer near the middle.
+ * Where to compare: at the last place where no call is open, which is the head
+ * of a finished history, and at the last such place in its first half. As numbers
+ * of messages.
  */
 export function cuts(messages) {
   const whole = [];

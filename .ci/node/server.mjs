@@ -11,6 +11,9 @@ const definition = loader.loadSync(
 );
 const api = grpc.loadPackageDefinition(definition).treering.v1;
 
+// The branch on which a history goes on until it first divides.
+const FIRST = "main";
+
 export class Server {
   constructor(address) {
     const make = (service) =>
@@ -39,11 +42,11 @@ export class Server {
   }
 
   /**
-   * Revisions at which each message of a list has been recorded in full, its
-   * calls included.
+   * Revisions of the first branch at which each message of a list has been
+   * recorded in full, its calls included.
    */
   async revisions(conversation_id) {
-    const stream = this.clients.events.Read({ branch: { conversation_id } });
+    const stream = this.clients.events.Read({ branch: { conversation_id, branch: FIRST } });
     const ends = [];
     for await (const { events } of stream) {
       for (const { body, revision } of events) {
@@ -57,6 +60,7 @@ export class Server {
   async build(conversation_id, provider, { model, as_of_revision, policy }) {
     const request = {
       conversation_id,
+      branch: FIRST,
       provider: `PROVIDER_${provider.toUpperCase().replace("-", "_")}`,
       model,
       as_of_revision,
