@@ -122,16 +122,46 @@ def check_recorded(place, all_branches):
 
 
 def check_interrupted(findings, conversation, events):
-    """The user speaks while calls are open: on a fork, so that nothing changes."""
+    """The user speaks while calls are open, and the tools of the history are
+    defined: on a fork, so that nothing changes."""
     at = cuts.in_a_batch(events)
     if at is None:
         return
     name = "context-check"
     if name not in server.branches(conversation):
         server.db.fork(conversation, at, name)
-        server.db.append([message("user", "Leave that. What have you seen?")], conversation, name)
+        spoken = message("user", "Leave that. What have you seen?")
+        server.db.append([definitions(events), spoken], conversation, name)
     cut = cuts.Cut("forked in a batch, and the user speaks", branch=name)
     check_cut(findings, conversation, cut)
+
+
+def definitions(events):
+    """The tools that a history calls, with the members that it gave them."""
+    members = {}
+    for call in (e.tool_call_requested for e in events if e.HasField("tool_call_requested")):
+        given = json.loads(call.arguments)
+        members.setdefault(call.tool, {}).update(given if isinstance(given, dict) else {})
+    tools = [
+        client.event_pb2.ToolDefinition(
+            name=name,
+            description=f"The recorded tool {name}.",
+            input_schema=json.dumps(schema_of(given)).encode(),
+        )
+        for name, given in members.items()
+    ]
+    return client.event_pb2.NewEvent(tools_defined=client.event_pb2.ToolsDefined(tools=tools))
+
+
+def schema_of(value):
+    """A JSON Schema that a value keeps."""
+    if isinstance(value, dict):
+        inner = {name: schema_of(one) for name, one in value.items()}
+        return {"type": "object", "properties": inner, "additionalProperties": False}
+    if isinstance(value, list):
+        return {"type": "array", "items": schema_of(value[0])} if value else {"type": "array"}
+    names = {str: "string", bool: "boolean", int: "integer", float: "number"}
+    return {"type": names.get(type(value), "null")}
 
 
 def check_story(name, conversation):

@@ -18,6 +18,7 @@ import { cuts, modelMessages, usable } from "./history.mjs";
 import { MODELS, requestOf } from "./library.mjs";
 import { meaning } from "./meaning.mjs";
 import { Server } from "./server.mjs";
+import { EVENTS, PROMPT } from "./story.mjs";
 
 // Conversations of each source in the sample.
 const SAMPLE = 40;
@@ -88,6 +89,15 @@ async function compare(server, ids, conversation, report) {
       const where = `${source} ${id}, ${count} of ${messages.length} messages`;
       await comparePair(server, provider, { conversationId, place, prompt, where, source }, report);
     }
+  }
+}
+
+/** The story of story.mjs: tools, an image, a batch answered out of order. */
+async function compareStory(server, report) {
+  const conversationId = await server.append(EVENTS);
+  for (const provider of Object.keys(MODELS)) {
+    const what = { conversationId, place: { policy: POLICY }, prompt: PROMPT, where: "the story", source: "told-twice" };
+    await comparePair(server, provider, what, report);
   }
 }
 
@@ -182,6 +192,7 @@ async function run(address, file, everything) {
   const worker = async () => {
     for await (const conversation of waiting) await compare(server, ids, conversation, report);
   };
+  await compareStory(server, report);
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
   server.close();
   report.print();

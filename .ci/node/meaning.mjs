@@ -11,13 +11,15 @@
 // - the order of the results of one batch;
 // - reasoning: it goes back to its own provider only, and nobody signed what is
 //   in the recorded histories.
-// - whether a result that is JSON is given as text or as JSON (Gemini).
+// - whether a result that is JSON is given as text or as JSON (Gemini);
+// - how a tool's schema says more than its members, their types, and which of
+//   them are required (Gemini's dialect has no `additionalProperties`).
 
 /** A request's meaning, as a list of lines that can be compared. */
 export function meaning(provider, body) {
   const told = new Told();
   READERS[provider](body, told);
-  return told.lines();
+  return [...toolsOf(body).map(toolLine), ...told.lines()];
 }
 
 const READERS = {
@@ -26,6 +28,17 @@ const READERS = {
   anthropic: readAnthropic,
   gemini: readGemini,
 };
+
+function toolsOf(body) {
+  const listed = (body.tools ?? []).flatMap((tool) => tool.functionDeclarations ?? [tool.function ?? tool]);
+  return listed.sort((one, other) => (one.name < other.name ? -1 : 1));
+}
+
+function toolLine({ name, description, parameters, input_schema, parametersJsonSchema }) {
+  const { properties = {}, required = [] } = parameters ?? input_schema ?? parametersJsonSchema ?? {};
+  const members = Object.entries(properties).map(([member, { type }]) => `${member} ${type}`.toLowerCase());
+  return `tool ${name}: ${description} (${members.sort().join(", ")}; required ${[...required].sort()})`;
+}
 
 class Told {
   entries = [];
@@ -114,13 +127,20 @@ function readGemini(body, told) {
 
 const blocks = (content) => (typeof content === "string" ? [{ type: "text", text: content }] : (content ?? []));
 
-/** The words of a content; of what is no text, its type. */
+/** The words of a content; of what is no text, its type and the end of its data. */
 function textOf(content) {
   const silent = ["thinking", "redacted_thinking"];
   return blocks(content)
     .filter((block) => !silent.includes(block.type))
-    .map((block) => block.text ?? block.refusal ?? `[${block.type ?? Object.keys(block)}]`)
+    .map((block) => block.text ?? block.refusal ?? `[${block.type ?? Object.keys(block)} ${dataOf(block).slice(-24)}]`)
     .join("\n");
+}
+
+/** The longest text in a value: of a medium, its data or its address. */
+function dataOf(value) {
+  if (typeof value === "string") return value;
+  const inner = Object.values(value ?? {}).map(dataOf);
+  return inner.reduce((longest, one) => (one.length > longest.length ? one : longest), "");
 }
 
 // Members in which a response carries its text, and those that say nothing new.

@@ -57,6 +57,12 @@ export class Server {
     return ends;
   }
 
+  /** A new conversation. Returns its id. */
+  async append(events) {
+    const { events: appended } = await this.call("events", "Append", { events });
+    return appended[0].conversation_id;
+  }
+
   async build(conversation_id, provider, { model, as_of_revision, policy }) {
     const request = {
       conversation_id,
