@@ -82,5 +82,8 @@ function modelMessage(message, tools) {
 function toolResult({ tool_call_id, content, x }, tools) {
   const type = x?.is_error ? "error-text" : "text";
   const toolName = tools.get(tool_call_id);
-  return { type: "tool-result", toolCallId: tool_call_id, toolName, output: { type, value: content } };
+  // Some sources keep what went wrong beside the content.
+  const error = x?.error && !content.includes(x.error) ? [x.error] : [];
+  const output = { type, value: [...error, content].filter(Boolean).join("\n") };
+  return { type: "tool-result", toolCallId: tool_call_id, toolName, output };
 }

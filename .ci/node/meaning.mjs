@@ -11,7 +11,11 @@
 // - the order of the results of one batch;
 // - reasoning: it goes back to its own provider only, and nobody signed what is
 //   in the recorded histories.
-// - whether a result that is JSON is given as text or as JSON (Gemini);
+// - whether a result that is JSON is given as text or as JSON (Gemini), and in
+//   which member;
+// - how a failure is marked: by a member where there is one (Anthropic, Gemini),
+//   by `Error:` before the text where there is none (OpenAI);
+// - that an empty result is said to be one;
 // - how a tool's schema says more than its members, their types, and which of
 //   them are required (Gemini's dialect has no `additionalProperties`).
 
@@ -147,18 +151,22 @@ function dataOf(value) {
 const CARRIERS = ["content", "output", "result", "error"];
 const BESIDE = ["name", "success"];
 
+// What Treering says where a tool returned no word.
+const NOTHING = "(The tool returned nothing.)";
+
+/** What a tool returned: JSON as JSON, other text without its spacing. */
 function resultText(value) {
-  if (typeof value === "string") return canonicalText(value);
-  if (Array.isArray(value)) return canonicalText(textOf(value));
-  const members = Object.keys(value ?? {}).filter((member) => !BESIDE.includes(member));
-  const carried = members.length === 1 && CARRIERS.includes(members[0]) ? value[members[0]] : value;
-  return typeof carried === "object" ? canonical(carried) : canonicalText(String(carried));
+  if (Array.isArray(value) && value.every((block) => block?.type)) return resultText(textOf(value));
+  const told = typeof value === "string" ? parsed(value) : value;
+  if (typeof told !== "object" || told === null) return wordsOf(value);
+  const members = Object.keys(told).filter((member) => !BESIDE.includes(member));
+  const isCarrier = members.length === 1 && CARRIERS.includes(members[0]);
+  return isCarrier ? resultText(told[members[0]]) : canonical(told);
 }
 
-/** JSON told as text is told as JSON; other text without its spacing. */
-function canonicalText(text) {
-  const value = parsed(text);
-  return typeof value === "object" && value !== null ? canonical(value) : text.split(/\s+/).filter(Boolean).join(" ");
+function wordsOf(value) {
+  const words = String(value).split(/\s+/).filter(Boolean).join(" ").replace(/^(Error: )+/, "");
+  return words === NOTHING ? "" : words;
 }
 
 function parsed(text) {
