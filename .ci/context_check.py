@@ -1,6 +1,6 @@
 """Are built requests what the providers' own packages take?
 
-Usage: context_check.py ADDRESS [--all] [--jobs N]      (self test: --prove)
+Usage: context_check.py ADDRESS [--all | --sample N] [--jobs N]   (self test: --prove)
 
 Of a running server that holds recorded conversations, asks for the next request
 of each conversation of a fixed sample (`--all`: of every one) for all four
@@ -60,6 +60,7 @@ class Server:
             branch=cut.branch,
             as_of_revision=cut.as_of,
             provider=context_pb2.Provider.Value(f"PROVIDER_{provider.upper().replace('-', '_')}"),
+            model=typed.MODELS[provider],
             policy=cut.policy.encode(),
         )
         how = {"metadata": self.db.metadata, "timeout": BUILD_SECONDS}
@@ -110,15 +111,23 @@ def check_recorded(place, all_branches):
     source, source_id, conversation = place
     findings = Findings(source, source_id)
     events = list(server.db.read(conversation))
+    prompted = begins_with_a_prompt(events)
     for cut in cuts.of(events, client):
-        tokens = check_cut(findings, conversation, cut)
-    check_cut(findings, conversation, cuts.budget(tokens))
-    check_cut(findings, conversation, cuts.TURN_END)
+        tokens = check_cut(findings, conversation, cut, prompted)
+    check_cut(findings, conversation, cuts.budget(tokens), prompted)
+    check_cut(findings, conversation, cuts.TURN_END, prompted)
     branches = server.branches(conversation)
     for name in branches if all_branches else branches[:BRANCHES]:
         check_cut(findings, conversation, cuts.Cut(f"branch {name}", branch=name))
     check_interrupted(findings, conversation, events)
     return findings
+
+
+def begins_with_a_prompt(events):
+    """A system message comes first, and no compaction has taken its place."""
+    messages = (e.message_appended for e in events if e.HasField("message_appended"))
+    is_first = next(messages).role == client.event_pb2.ROLE_SYSTEM
+    return is_first and not any(e.HasField("compacted") for e in events)
 
 
 def check_interrupted(findings, conversation, events):
@@ -176,8 +185,9 @@ def check_story(name, conversation):
     return findings
 
 
-def check_cut(findings, conversation, cut):
-    """For each provider. Returns the most tokens of a request."""
+def check_cut(findings, conversation, cut, prompted=False):
+    """For each provider. `prompted`: there must be a system prompt. Returns the
+    most tokens of a request."""
     tokens = 0
     for provider in typed.PROVIDERS:
         try:
@@ -186,7 +196,10 @@ def check_cut(findings, conversation, cut):
             findings.add(provider, cut, [(error.code().name, error.details())])
             continue
         tokens = max(tokens, explanation.tokens)
-        findings.add(provider, cut, judged(provider, body, explanation))
+        found = judged(provider, body, explanation)
+        if prompted and not found and not rules.system_prompt(provider, body):
+            found.append(("", "the system prompt is not where the provider wants it"))
+        findings.add(provider, cut, found)
     return tokens
 
 
@@ -204,30 +217,30 @@ def judged(provider, body, explanation):
 # ---- all of them ----
 
 
-def sample_of(places):
-    """Every k-th conversation of each source."""
+def sample_of(places, size):
+    """Every k-th conversation of each source, so that there are at most `size`."""
     by_source = {}
     for place in places:
         by_source.setdefault(place[0], []).append(place)
     chosen = []
     for source, listed in by_source.items():
-        step = -(-len(listed) // SAMPLE.get(source, SAMPLE_OTHERWISE))
+        step = -(-len(listed) // (size or SAMPLE.get(source, SAMPLE_OTHERWISE)))
         chosen += listed[::step]
     return chosen
 
 
-def run(address, everything, jobs):
-    here = Server(address)
+def run(args):
+    here = Server(args.address)
     places = here.conversations()
-    chosen = places if everything else sample_of(places)
+    chosen = places if args.all else sample_of(places, args.sample)
     print(f"{len(chosen):,} of {len(places):,} conversations")
     stories = oddities.Stories(client).all()
     told = {name: oddities.tell(here.db, events) for name, events in stories.items()}
     # gRPC does not survive a fork of its process.
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, spawn, connect, (address,)) as pool:
+    with ProcessPoolExecutor(args.jobs, spawn, connect, (args.address,)) as pool:
         waiting = [pool.submit(check_story, *one) for one in told.items()]
-        waiting += [pool.submit(check_recorded, place, everything) for place in chosen]
+        waiting += [pool.submit(check_recorded, place, args.all) for place in chosen]
         return [one.result() for one in waiting]
 
 
@@ -255,6 +268,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("address", nargs="?")
     parser.add_argument("--all", action="store_true", help="every conversation")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of each source")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--prove", action="store_true", help="only check the check")
     args = parser.parse_args()
@@ -264,7 +278,7 @@ def main():
     if not args.address:
         parser.error("the server's address is missing")
     started = time.monotonic()
-    passed = report(run(args.address, args.all, args.jobs))
+    passed = report(run(args))
     print(f"{time.monotonic() - started:.0f} s")
     if not passed:
         sys.exit("context check: requests that a provider would refuse")

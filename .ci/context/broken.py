@@ -132,6 +132,7 @@ BROKEN = [
     ("types", "openai-chat", "tools.0.function.input_schema", SCHEMA),
     ("types", "openai-chat", "systemInstruction", "Be brief."),
     ("types", "openai-chat", "temperature", "0.2"),
+    ("rules", "openai-chat", "model", ""),
     ("rules", "openai-chat", "messages.3", GONE),
     ("rules", "openai-chat", "messages.2", GONE),
     ("rules", "openai-chat", "messages.3.tool_call_id", "call_a"),
@@ -204,6 +205,7 @@ def prove():
     for provider, body in GOOD.items():
         found = [*typed.errors(provider, body), *rules.broken(provider, body)]
         assert not found, f"a good body for {provider} is refused: {found}"
+        assert rules.system_prompt(provider, body), f"no system prompt is seen: {provider}"
     for who, provider, path, value in BROKEN:
         body = changed(GOOD[provider], path.split("."), value)
         found = {"types": typed.errors, "rules": rules.broken}[who](provider, body)

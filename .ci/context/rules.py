@@ -30,7 +30,23 @@ def broken(provider, body):
         "anthropic": anthropic,
         "gemini": gemini,
     }
-    return list(rules[provider](body))
+    found = list(rules[provider](body))
+    if provider != "gemini" and blank(body["model"]):
+        found.append(("model", "no model is named"))
+    return found
+
+
+def system_prompt(provider, body):
+    """What stands where the provider wants the system prompt, or None."""
+    if provider == "openai-chat":
+        first = body["messages"][0]
+        return first["content"] if first["role"] in ("system", "developer") else None
+    members = {
+        "openai-responses": "instructions",
+        "anthropic": "system",
+        "gemini": "systemInstruction",
+    }
+    return body.get(members[provider])
 
 
 # ---- for more than one provider ----
@@ -150,8 +166,6 @@ def openai_responses(body):
     yield from unique(ids, "input", "the item id")
     for at, item in enumerate(items):
         yield from responses_item(item, f"input.{at}")
-    if "role" in items[0] and items[0]["role"] == "system" and not body.get("instructions"):
-        yield "instructions", "the system prompt leads `input` instead"
     yield from openai_tools(body, body.get("tools", []))
 
 

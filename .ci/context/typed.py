@@ -24,6 +24,14 @@ from pydantic_core import SchemaValidator
 
 PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "gemini")
 
+# Models to ask for, so that a body can be sent as it is.
+MODELS = {
+    "openai-chat": "gpt-5",
+    "openai-responses": "gpt-5",
+    "anthropic": "claude-sonnet-4-5",
+    "gemini": "gemini-2.5-pro",
+}
+
 # A body has no member that says whether it streams: the non-streaming types.
 TYPED_DICTS = {
     "openai-chat": openai_chat.CompletionCreateParamsNonStreaming,

@@ -1,6 +1,6 @@
 // Does a request that Treering builds say what another library's would?
 //
-//     node context_compare.mjs ADDRESS TRAJECTORIES.jsonl [--all]
+//     node context_compare.mjs ADDRESS TRAJECTORIES.jsonl [--all | --sample=N]
 //     node context_compare.mjs --prove        (only checks the check)
 //
 // For recorded conversations (every k-th of each source; `--all`: every one) the
@@ -20,7 +20,7 @@ import { meaning } from "./meaning.mjs";
 import { Server } from "./server.mjs";
 import { EVENTS, PROMPT } from "./story.mjs";
 
-// Conversations of each source in the sample.
+// Most conversations of each source in the sample.
 const SAMPLE = 40;
 
 // Differences that are shown for each provider; all are counted.
@@ -32,8 +32,8 @@ const AT_ONCE = 4;
 // Treering's own additions, which no other library makes.
 const POLICY = { enhancers: { knowledge: { enabled: false } } };
 
-/** Lines of the file: all, or every k-th of each source. */
-async function* chosen(file, everything) {
+/** Every k-th line of each source of the file, so that there are at most `size`. */
+async function* chosen(file, size) {
   const bySource = new Map();
   for await (const line of createInterface({ input: createReadStream(file) })) {
     if (!line.trim()) continue;
@@ -42,7 +42,7 @@ async function* chosen(file, everything) {
     bySource.get(source).push(line);
   }
   for (const lines of bySource.values()) {
-    const step = everything ? 1 : Math.ceil(lines.length / SAMPLE);
+    const step = Math.max(1, Math.ceil(lines.length / size));
     for (let at = 0; at < lines.length; at += step) yield JSON.parse(lines[at]);
   }
 }
@@ -184,11 +184,11 @@ async function prove() {
 
 // ---- the whole ----
 
-async function run(address, file, everything) {
+async function run(address, file, size) {
   const server = new Server(address);
   const report = new Report();
   const ids = await server.conversations();
-  const waiting = chosen(file, everything);
+  const waiting = chosen(file, size);
   const worker = async () => {
     for await (const conversation of waiting) await compare(server, ids, conversation, report);
   };
@@ -199,13 +199,14 @@ async function run(address, file, everything) {
   return report.different.size === 0;
 }
 
-const everything = process.argv.includes("--all");
+const sample = process.argv.find((word) => word.startsWith("--sample="))?.split("=")[1];
+const size = process.argv.includes("--all") ? Infinity : Number(sample ?? SAMPLE);
 const [address, file] = process.argv.slice(2).filter((word) => !word.startsWith("--"));
 await prove();
 if (!process.argv.includes("--prove")) {
   assert(address && file, "usage: context_compare.mjs ADDRESS TRAJECTORIES.jsonl [--all]");
   const started = Date.now();
-  const same = await run(address, file, everything);
+  const same = await run(address, file, size);
   console.log(`${((Date.now() - started) / 1000).toFixed(0)} s`);
   if (!same) process.exit(1);
 }

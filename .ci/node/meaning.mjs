@@ -152,7 +152,7 @@ const CARRIERS = ["content", "output", "result", "error"];
 const BESIDE = ["name", "success"];
 
 // What Treering says where a tool returned no word.
-const NOTHING = "(The tool returned nothing.)";
+const NOTHING = ["(The tool returned nothing.)", "The tool failed and gave no reason."];
 
 /** What a tool returned: JSON as JSON, other text without its spacing. */
 function resultText(value) {
@@ -166,7 +166,7 @@ function resultText(value) {
 
 function wordsOf(value) {
   const words = String(value).split(/\s+/).filter(Boolean).join(" ").replace(/^(Error: )+/, "");
-  return words === NOTHING ? "" : words;
+  return NOTHING.includes(words) ? "" : words;
 }
 
 function parsed(text) {
