@@ -126,8 +126,9 @@ def check_recorded(place, all_branches):
 def begins_with_a_prompt(events):
     """A system message comes first, and no compaction has taken its place."""
     messages = (e.message_appended for e in events if e.HasField("message_appended"))
-    is_first = next(messages).role == client.event_pb2.ROLE_SYSTEM
-    return is_first and not any(e.HasField("compacted") for e in events)
+    first = next(messages, None)
+    is_prompt = first is not None and first.role == client.event_pb2.ROLE_SYSTEM
+    return is_prompt and not any(e.HasField("compacted") for e in events)
 
 
 def check_interrupted(findings, conversation, events):

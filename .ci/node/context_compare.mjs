@@ -48,6 +48,7 @@ async function* chosen(file, size) {
 }
 
 class Report {
+  messages = { compared: 0, all: 0 };
   same = new Map();
   skipped = new Map();
   different = new Map();
@@ -62,6 +63,8 @@ class Report {
   }
 
   print() {
+    const { compared, all } = this.messages;
+    console.log(`${compared} of ${all} messages of the sample are in a compared request`);
     for (const [what, count] of [...this.same].sort()) console.log(`same meaning  ${String(count).padStart(6)}  ${what}`);
     for (const [why, count] of [...this.skipped].sort()) console.log(`skipped       ${String(count).padStart(6)}  ${why}`);
     for (const [provider, found] of this.different) {
@@ -81,7 +84,10 @@ async function compare(server, ids, conversation, report) {
   assert(conversationId, `${source} ${id} is in the store`);
   const revisions = await server.revisions(conversationId);
   assert(revisions.length >= last, `${source} ${id}: an event for each message`);
-  for (const count of cuts(messages.slice(0, last))) {
+  const places = cuts(messages.slice(0, last));
+  report.messages.all += messages.length;
+  report.messages.compared += places[0] ?? 0;
+  for (const count of places) {
     const prompt = modelMessages(messages.slice(0, count));
     if (!prompt.messages.length) continue;
     const place = { as_of_revision: revisions[count - 1], policy: POLICY };
@@ -98,7 +104,17 @@ async function compareStory(server, report) {
   for (const provider of Object.keys(MODELS)) {
     const what = { conversationId, place: { policy: POLICY }, prompt: PROMPT, where: "the story", source: "told-twice" };
     await comparePair(server, provider, what, report);
+    await seesSnapshots(server, provider, conversationId);
   }
+}
+
+/** The comparison must tell results in full from their snapshots. */
+async function seesSnapshots(server, provider, conversationId) {
+  const told = { model: MODELS[provider], as_of_revision: 0 };
+  const inFull = await server.build(conversationId, provider, { ...told, policy: POLICY });
+  const policy = { ...POLICY, tool_results: "turn_end" };
+  const inShort = await server.build(conversationId, provider, { ...told, policy });
+  assert(firstDifference(meaning(provider, inFull), meaning(provider, inShort)), `${provider}: snapshots are seen`);
 }
 
 async function comparePair(server, provider, { conversationId, place, prompt, where, source }, report) {
