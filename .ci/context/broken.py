@@ -77,7 +77,7 @@ GOOD = {
                     {"type": "text", "text": "Go on."},
                 ],
             },
-            {"role": "assistant", "content": "Both read."},
+            {"role": "assistant", "content": [{"type": "text", "text": "Both read."}]},
         ],
         "tools": [{"name": "read", "description": "Reads.", "input_schema": SCHEMA}],
     },
@@ -111,6 +111,12 @@ GOOD = {
 
 GONE = object()
 
+# What is put at a wrong place.
+REASONING = {"type": "reasoning", "id": "rs_2", "summary": []}
+THINKING = {"type": "thinking", "thinking": "So.", "signature": "c2ln"}
+GONE_ON = {"role": "user", "content": "And?"}
+CALLS = {"role": "model", "parts": [{"functionCall": {"name": "read", "args": {}}}]}
+
 CALL = "messages.2.tool_calls.1"
 USE = "messages.1.content.1"
 RESULT = "messages.2.content.1"
@@ -141,6 +147,14 @@ BROKEN = [
     ("rules", "openai-chat", f"{CALL}.function.name", "read file"),
     ("rules", "openai-chat", "messages.5.content", None),
     ("rules", "openai-chat", "messages.3", {"role": "user", "content": "Wait."}),
+    ("rules", "openai-chat", f"{CALL}.id", "x" * 41),
+    ("rules", "openai-chat", "messages.2.tool_calls", []),
+    ("rules", "openai-chat", "messages.1.content", []),
+    ("rules", "openai-chat", "messages", []),
+    ("rules", "openai-chat", "tools", []),
+    ("rules", "openai-chat", "tools.0.function.name", "read a file"),
+    ("rules", "openai-chat", "tools.0.function.parameters", {"type": "string"}),
+    ("rules", "openai-chat", "tools.1", {"type": "function", "function": {"name": "read"}}),
     ("types", "openai-responses", "input.2.arguments", {"path": "a"}),
     ("types", "openai-responses", "input.2.call_id", GONE),
     ("types", "openai-responses", "input.2.type", "tool_call"),
@@ -157,6 +171,14 @@ BROKEN = [
     ("rules", "openai-responses", "input.5.call_id", "call_b"),
     ("rules", "openai-responses", "input.2", {"role": "user", "content": "Wait."}),
     ("rules", "openai-responses", "input.3.call_id", "call_a"),
+    ("rules", "openai-responses", "input.3.id", "rs_1"),
+    ("rules", "openai-responses", "input.3.id", "call_a"),
+    ("rules", "openai-responses", "input.3.arguments", "{path: a}"),
+    ("rules", "openai-responses", "input.3.name", "read file"),
+    ("rules", "openai-responses", "input.7", REASONING),
+    ("rules", "openai-responses", "input.4", REASONING),
+    ("rules", "openai-responses", "input.0.content", []),
+    ("rules", "openai-responses", "input", []),
     ("types", "anthropic", f"{USE}.input", '{"path": "a"}'),
     ("types", "anthropic", f"{USE}.id", GONE),
     ("types", "anthropic", f"{USE}.arguments", "{}"),
@@ -178,7 +200,20 @@ BROKEN = [
     ("rules", "anthropic", "messages.0.content.0.text", " "),
     ("rules", "anthropic", "messages.0.role", "assistant"),
     ("rules", "anthropic", "messages.0.content", []),
-    ("rules", "anthropic", "messages.3.content", "Both read. "),
+    ("rules", "anthropic", "messages.3.content.0.text", "Both read. "),
+    ("rules", "anthropic", "messages.3.content.0", THINKING),
+    ("rules", "anthropic", "messages.0.content.1", THINKING),
+    ("rules", "anthropic", "messages.1.content.0.signature", ""),
+    ("rules", "anthropic", f"{USE}.name", "read file"),
+    ("rules", "anthropic", f"{RESULT}.content.0.text", ""),
+    ("rules", "anthropic", "messages.1.role", "user"),
+    ("rules", "anthropic", "messages.3", GONE_ON),
+    ("rules", "anthropic", "system.0.text", "\n"),
+    ("rules", "anthropic", "tools.0.input_schema.type", "string"),
+    ("rules", "anthropic", "tools.0.name", "read file"),
+    ("rules", "anthropic", "max_tokens", 0),
+    ("rules", "anthropic", "temperature", 1.5),
+    ("rules", "anthropic", "system", [GOOD["anthropic"]["system"][0]] * 5),
     ("types", "gemini", f"{RESPONSE}.response", "B"),
     ("types", "gemini", "contents.1.parts.0.functionCall.args", '{"path": "a"}'),
     ("types", "gemini", "contents.1.parts.0.functionCall.arguments", {"path": "a"}),
@@ -197,6 +232,15 @@ BROKEN = [
     ("rules", "gemini", "contents.0.parts.0.functionCall", {"name": "read"}),
     ("rules", "gemini", "contents.3.parts", []),
     ("rules", "gemini", "generationConfig.top_p", 0.5),
+    ("rules", "gemini", "contents.0.role", "model"),
+    ("rules", "gemini", "contents.1.role", "user"),
+    ("rules", "gemini", "contents.4", CALLS),
+    ("rules", "gemini", "contents.1.parts.1.functionCall.id", "1"),
+    ("rules", "gemini", "contents.1.parts.1.functionCall.name", "1st"),
+    ("rules", "gemini", f"{RESPONSE}.response", GONE),
+    ("rules", "gemini", "contents.0.parts.0.text", " "),
+    ("rules", "gemini", "systemInstruction.parts.0.text", ""),
+    ("rules", "gemini", "tools.0.functionDeclarations.0.name", "1st"),
 ]
 
 

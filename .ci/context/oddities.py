@@ -45,8 +45,10 @@ class Stories:
         sources += [("audio", "audio/wav", WAV), ("file", "text/plain", b"plain")]
         sources += [("image", "image/tiff", b"II*\0"), ("file", "application/zip", b"PK")]
         parts = [self.medium(kind, of, data=data) for kind, of, data in sources]
-        addresses = [self.medium(kind, of, uri=f"https://example.com/{at}")
-                     for at, (kind, of, _) in enumerate(sources)]  # fmt: skip
+        addresses = [
+            self.medium(kind, of, uri=f"https://example.com/{at}")
+            for at, (kind, of, _) in enumerate(sources)
+        ]
         return [
             self.created("media"),
             self.say("user", self.text("See these."), *parts),
@@ -69,7 +71,10 @@ class Stories:
             self.thought("google", "gemini-2.5-pro", b"\x01\x02\xff"),
             self.thought("", "", b"", text="Unsigned."),
         ]
-        story = [self.created("reasoning", model="claude-sonnet-4-5"), self.say("user", self.text("Think."))]
+        story = [
+            self.created("reasoning", model="claude-sonnet-4-5"),
+            self.say("user", self.text("Think.")),
+        ]
         for at, thought in enumerate(thoughts):
             story += [
                 self.say("assistant", thought),
@@ -79,7 +84,10 @@ class Stories:
                 self.result(f"call_{at}", self.text("Done.")),
             ]
         story += [self.say("assistant", thought) for thought in thoughts]
-        story += [self.say("user", self.text("And?")), self.say("assistant", *thoughts, self.text("So."))]
+        story += [
+            self.say("user", self.text("And?")),
+            self.say("assistant", *thoughts, self.text("So.")),
+        ]
         return story
 
     def calls(self):
@@ -96,8 +104,11 @@ class Stories:
             self.call("call_never", "read", {"path": "d"}, pending=True),
             self.result("call_failed", error="no such file"),
             self.decided("call_denied", "denied"),
-            self.pb.NewEvent(tool_call_cancelled=self.pb.ToolCallCancelled(
-                call_id="call_cancelled", reason=self.pb.CANCEL_REASON_TIMED_OUT, detail="30 s")),
+            self.pb.NewEvent(
+                tool_call_cancelled=self.pb.ToolCallCancelled(
+                    call_id="call_cancelled", reason=self.pb.CANCEL_REASON_TIMED_OUT, detail="30 s"
+                )
+            ),
             self.say("user", self.text("Are you there?")),
             self.result("call_late", self.text("C"), self.text("and more")),
             self.say("assistant", self.text("Yes.")),
@@ -106,7 +117,7 @@ class Stories:
             self.decided("call_never", "approved"),
             self.result("call_never", self.text("D, after all")),
             self.say("assistant", self.text("Done. ")),
-        ]  # fmt: skip
+        ]
 
     def ids_and_names(self):
         """Ids and names that somebody's provider takes and another refuses, an id
@@ -116,7 +127,7 @@ class Stories:
         arguments = [{}, [1, 2], "text", 7, None, {"b": 1.50, "a": {}}, {"path": "ü"}, True]
         story = [self.created("ids"), self.say("user", self.text("Call them all."))]
         story += [self.define([(name, False) for name in dict.fromkeys(tools)])]
-        for call_id, tool, given in zip(ids, tools, arguments):
+        for call_id, tool, given in zip(ids, tools, arguments, strict=True):
             story += [
                 self.say("assistant"),
                 self.call(call_id, tool, given),
@@ -172,12 +183,18 @@ class Stories:
             self.call("call_2", "plot", {"path": "a.csv"}),
             self.context_set("workspace", {"cwd": "/srv", "open": []}),
             self.result("call_2", self.text("plotted"), structured={"axes": 2}),
-            pb.NewEvent(entities_noted=pb.EntitiesNoted(entities=[pb.Entity(id="e", kind="plot", name="p")])),
+            pb.NewEvent(
+                entities_noted=pb.EntitiesNoted(entities=[pb.Entity(id="e", kind="plot", name="p")])
+            ),
             self.say("assistant", self.text("Here it is.")),
             pb.NewEvent(summary_recorded=covered),
-            pb.NewEvent(tool_snapshot_recorded=pb.ToolSnapshotRecorded(call_id="call_2", request_revision=13, summary="2 axes")),
+            pb.NewEvent(
+                tool_snapshot_recorded=pb.ToolSnapshotRecorded(
+                    call_id="call_2", request_revision=13, summary="2 axes"
+                )
+            ),
             self.say("user", self.text("Another.")),
-        ]  # fmt: skip
+        ]
 
     def compacted(self):
         """A compaction with a turn kept; then a batch is open."""

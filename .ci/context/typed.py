@@ -151,9 +151,7 @@ def telling(listed):
         if one["type"] == "literal_error" and one["loc"][-1] in ("role", "type")
     }
     kept = [
-        one
-        for one in listed
-        if not any(one["loc"][: len(loc)] == loc for loc in meant_otherwise)
+        one for one in listed if not any(one["loc"][: len(loc)] == loc for loc in meant_otherwise)
     ]
     return kept or listed[:6]
 

@@ -65,8 +65,10 @@ class Report {
   print() {
     const { compared, all } = this.messages;
     console.log(`${compared} of ${all} messages of the sample are in a compared request`);
-    for (const [what, count] of [...this.same].sort()) console.log(`same meaning  ${String(count).padStart(6)}  ${what}`);
-    for (const [why, count] of [...this.skipped].sort()) console.log(`skipped       ${String(count).padStart(6)}  ${why}`);
+    for (const [what, count] of [...this.same].sort())
+      console.log(`same meaning  ${String(count).padStart(6)}  ${what}`);
+    for (const [why, count] of [...this.skipped].sort())
+      console.log(`skipped       ${String(count).padStart(6)}  ${why}`);
     for (const [provider, found] of this.different) {
       console.log(`\n${provider}: ${found.length} different`);
       for (const { where, one, other } of found.slice(0, SHOWN)) {
@@ -102,7 +104,13 @@ async function compare(server, ids, conversation, report) {
 async function compareStory(server, report) {
   const conversationId = await server.append(EVENTS);
   for (const provider of Object.keys(MODELS)) {
-    const what = { conversationId, place: { policy: POLICY }, prompt: PROMPT, where: "the story", source: "told-twice" };
+    const what = {
+      conversationId,
+      place: { policy: POLICY },
+      prompt: PROMPT,
+      where: "the story",
+      source: "told-twice",
+    };
     await comparePair(server, provider, what, report);
     await seesSnapshots(server, provider, conversationId);
   }
@@ -114,18 +122,32 @@ async function seesSnapshots(server, provider, conversationId) {
   const inFull = await server.build(conversationId, provider, { ...told, policy: POLICY });
   const policy = { ...POLICY, tool_results: "turn_end" };
   const inShort = await server.build(conversationId, provider, { ...told, policy });
-  assert(firstDifference(meaning(provider, inFull), meaning(provider, inShort)), `${provider}: snapshots are seen`);
+  assert(
+    firstDifference(meaning(provider, inFull), meaning(provider, inShort)),
+    `${provider}: snapshots are seen`,
+  );
 }
 
-async function comparePair(server, provider, { conversationId, place, prompt, where, source }, report) {
+async function comparePair(
+  server,
+  provider,
+  { conversationId, place, prompt, where, source },
+  report,
+) {
   let library;
   try {
     library = await requestOf(provider, prompt);
   } catch (error) {
-    return report.count(report.skipped, `${source}: ${provider}: the library says ${error.name}: ${error.message.slice(0, 80)}`);
+    return report.count(
+      report.skipped,
+      `${source}: ${provider}: the library says ${error.name}: ${error.message.slice(0, 80)}`,
+    );
   }
   try {
-    const built = await server.build(conversationId, provider, { model: MODELS[provider], ...place });
+    const built = await server.build(conversationId, provider, {
+      model: MODELS[provider],
+      ...place,
+    });
     const difference = firstDifference(meaning(provider, built), meaning(provider, library));
     if (difference) report.differs(provider, where, ...difference);
     else report.count(report.same, `${provider.padEnd(17)} ${source}`);
@@ -141,7 +163,8 @@ function firstDifference(ours, theirs) {
   const [one, other] = [ours[at] ?? "(ends)", theirs[at] ?? "(ends)"];
   let from = 0;
   while (from < one.length && one[from] === other[from]) from += 1;
-  const shown = (text) => `line ${at}, ${text.slice(0, 24)} … ${JSON.stringify(text.slice(Math.max(0, from - 20), from + 120))}`;
+  const shown = (text) =>
+    `line ${at}, ${text.slice(0, 24)} … ${JSON.stringify(text.slice(Math.max(0, from - 20), from + 120))}`;
   return [shown(one), shown(other)];
 }
 
@@ -153,7 +176,10 @@ const STORY = [
   {
     role: "assistant",
     content: "I read.",
-    tool_calls: ["a", "b"].map((id) => ({ id, function: { name: "read", arguments: JSON.stringify({ of: id, n: 1 }) } })),
+    tool_calls: ["a", "b"].map((id) => ({
+      id,
+      function: { name: "read", arguments: JSON.stringify({ of: id, n: 1 }) },
+    })),
   },
   { role: "tool", tool_call_id: "b", content: "B" },
   { role: "tool", tool_call_id: "a", content: '{"text": "A", "n": 2}' },

@@ -65,7 +65,9 @@ export function modelMessages(messages) {
   const rest = messages.filter(({ role }) => role !== "system");
   return {
     system: system.length ? system.join("\n\n") : undefined,
-    messages: rest.map((message) => modelMessage(message, tools)).filter(({ content }) => content.length),
+    messages: rest
+      .map((message) => modelMessage(message, tools))
+      .filter(({ content }) => content.length),
   };
 }
 

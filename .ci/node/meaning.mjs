@@ -34,13 +34,18 @@ const READERS = {
 };
 
 function toolsOf(body) {
-  const listed = (body.tools ?? []).flatMap((tool) => tool.functionDeclarations ?? [tool.function ?? tool]);
+  const listed = (body.tools ?? []).flatMap(
+    (tool) => tool.functionDeclarations ?? [tool.function ?? tool],
+  );
   return listed.sort((one, other) => (one.name < other.name ? -1 : 1));
 }
 
 function toolLine({ name, description, parameters, input_schema, parametersJsonSchema }) {
-  const { properties = {}, required = [] } = parameters ?? input_schema ?? parametersJsonSchema ?? {};
-  const members = Object.entries(properties).map(([member, { type }]) => `${member} ${type}`.toLowerCase());
+  const { properties = {}, required = [] } =
+    parameters ?? input_schema ?? parametersJsonSchema ?? {};
+  const members = Object.entries(properties).map(([member, { type }]) =>
+    `${member} ${type}`.toLowerCase(),
+  );
   return `tool ${name}: ${description} (${members.sort().join(", ")}; required ${[...required].sort()})`;
 }
 
@@ -71,7 +76,8 @@ class Told {
     const entry = { kind: "result", number, text: resultText(value) };
     // Results of a batch in the order of its calls.
     let at = this.entries.length;
-    while (at > 0 && this.entries[at - 1].kind === "result" && this.entries[at - 1].number > number) at -= 1;
+    while (at > 0 && this.entries[at - 1].kind === "result" && this.entries[at - 1].number > number)
+      at -= 1;
     this.entries.splice(at, 0, entry);
   }
 
@@ -129,14 +135,20 @@ function readGemini(body, told) {
 
 // ---- values ----
 
-const blocks = (content) => (typeof content === "string" ? [{ type: "text", text: content }] : (content ?? []));
+const blocks = (content) =>
+  typeof content === "string" ? [{ type: "text", text: content }] : (content ?? []);
 
 /** The words of a content; of what is no text, its type and the end of its data. */
 function textOf(content) {
   const silent = ["thinking", "redacted_thinking"];
   return blocks(content)
     .filter((block) => !silent.includes(block.type))
-    .map((block) => block.text ?? block.refusal ?? `[${block.type ?? Object.keys(block)} ${dataOf(block).slice(-24)}]`)
+    .map(
+      (block) =>
+        block.text ??
+        block.refusal ??
+        `[${block.type ?? Object.keys(block)} ${dataOf(block).slice(-24)}]`,
+    )
     .join("\n");
 }
 
@@ -165,7 +177,11 @@ function resultText(value) {
 }
 
 function wordsOf(value) {
-  const words = String(value).split(/\s+/).filter(Boolean).join(" ").replace(/^(Error: )+/, "");
+  const words = String(value)
+    .split(/\s+/)
+    .filter(Boolean)
+    .join(" ")
+    .replace(/^(Error: )+/, "");
   return NOTHING.includes(words) ? "" : words;
 }
 
@@ -181,6 +197,8 @@ function parsed(text) {
 function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (typeof value !== "object" || value === null) return JSON.stringify(value);
-  const members = Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`);
+  const members = Object.keys(value)
+    .sort()
+    .map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`);
   return `{${members.join(",")}}`;
 }

@@ -7,7 +7,14 @@ import loader from "@grpc/proto-loader";
 const PROTO = fileURLToPath(new URL("../../proto/", import.meta.url));
 const definition = loader.loadSync(
   ["events", "conversation", "context"].map((name) => `treering/v1/${name}.proto`),
-  { includeDirs: [PROTO], keepCase: true, enums: String, longs: Number, defaults: true, oneofs: true },
+  {
+    includeDirs: [PROTO],
+    keepCase: true,
+    enums: String,
+    longs: Number,
+    defaults: true,
+    oneofs: true,
+  },
 );
 const api = grpc.loadPackageDefinition(definition).treering.v1;
 
@@ -20,12 +27,18 @@ export class Server {
       new api[service](address, grpc.credentials.createInsecure(), {
         "grpc.max_receive_message_length": 64 << 20,
       });
-    this.clients = { events: make("Events"), conversations: make("Conversations"), contexts: make("Contexts") };
+    this.clients = {
+      events: make("Events"),
+      conversations: make("Conversations"),
+      contexts: make("Contexts"),
+    };
   }
 
   call(client, method, request) {
     return new Promise((resolve, reject) => {
-      this.clients[client][method](request, (error, answer) => (error ? reject(error) : resolve(answer)));
+      this.clients[client][method](request, (error, answer) =>
+        error ? reject(error) : resolve(answer),
+      );
     });
   }
 
@@ -35,7 +48,8 @@ export class Server {
     let page_token = "";
     do {
       const page = await this.call("conversations", "List", { page_size: 1000, page_token });
-      for (const one of page.conversations) ids.set(`${one.source} ${one.source_id}`, one.conversation_id);
+      for (const one of page.conversations)
+        ids.set(`${one.source} ${one.source_id}`, one.conversation_id);
       page_token = page.next_page_token;
     } while (page_token);
     return ids;

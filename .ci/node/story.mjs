@@ -23,7 +23,9 @@ const TOOLS = {
   now: { description: "What time it is.", schema: { type: "object", properties: {} } },
 };
 
-const say = (role, ...parts) => ({ message_appended: { role: `ROLE_${role.toUpperCase()}`, parts } });
+const say = (role, ...parts) => ({
+  message_appended: { role: `ROLE_${role.toUpperCase()}`, parts },
+});
 
 const call = (call_id, tool, args) => ({
   tool_call_requested: {
@@ -34,7 +36,9 @@ const call = (call_id, tool, args) => ({
   },
 });
 
-const result = (call_id, text) => ({ tool_result_recorded: { call_id, success: true, parts: [{ text }] } });
+const result = (call_id, text) => ({
+  tool_result_recorded: { call_id, success: true, parts: [{ text }] },
+});
 
 /** For Treering. */
 export const EVENTS = [
@@ -49,7 +53,11 @@ export const EVENTS = [
       })),
     },
   },
-  say("user", { text: "What is on this?" }, { image: { media_type: "image/png", data: Buffer.from(PNG, "base64") } }),
+  say(
+    "user",
+    { text: "What is on this?" },
+    { image: { media_type: "image/png", data: Buffer.from(PNG, "base64") } },
+  ),
   say("assistant", { text: "I look at the file and the clock." }),
   call("call_a", "read", { path: "a.txt", lines: [1, 20] }),
   call("call_b", "now", {}),
@@ -79,7 +87,10 @@ export const PROMPT = {
     ]),
   ),
   messages: [
-    { role: "user", content: [text("What is on this?"), { type: "image", image: PNG, mediaType: "image/png" }] },
+    {
+      role: "user",
+      content: [text("What is on this?"), { type: "image", image: PNG, mediaType: "image/png" }],
+    },
     {
       role: "assistant",
       content: [
