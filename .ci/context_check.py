@@ -1,6 +1,6 @@
 """Are built requests what the providers' own packages take?
 
-Usage: context_check.py ADDRESS [--all | --sample N] [--jobs N]   (self test: --prove)
+Usage: context_check.py ADDRESS [--all | --sample=N] [--jobs=N]   (self test: --prove)
 
 Of a running server that holds recorded conversations, asks for the next request
 of each conversation of a fixed sample (`--all`: of every one) for all four

@@ -3,7 +3,7 @@
 # (context_check.py), and what the `ai` package for Node.js makes of the same
 # histories (context_compare.mjs).
 #
-# Usage: .ci/context_check.sh BINARY DATA_DIR [--all]
+# Usage: .ci/context_check.sh BINARY DATA_DIR [--all | --sample=N]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -75,3 +75,7 @@ node "$work/.ci/node/context_compare.mjs" "$address" "$work/trajectories.jsonl" 
 # Last: it adds branches.
 echo "-- the types of the providers' packages"
 "$python" .ci/context_check.py "$address" "$@" || fail "a request is refused"
+
+kill -TERM "$server"
+wait "$server" || fail "the server exited with $? after SIGTERM"
+server=
