@@ -8,6 +8,7 @@ use super::{
     call::{Call, Shared, shutting_down},
     context_proto as proto,
     from_proto::{self, Malformed},
+    read,
     shutdown::Phase,
     status::Refusal,
     to_proto,
@@ -18,7 +19,9 @@ use crate::{
         pb::{self, contexts_server::Contexts},
     },
     domain::{BranchName, ContextSet, ConversationId},
-    engine::{BuildQuery, Built, ContextScope, Return, SetContext, Spawn},
+    engine::{
+        BuildQuery, Built, CompactCommand, ContextScope, PlanQuery, Return, SetContext, Spawn,
+    },
 };
 
 /// Thin over the engine.
@@ -110,23 +113,71 @@ impl Contexts for ContextsService {
 
     async fn plan_compaction(
         &self,
-        _request: Request<pb::PlanCompactionRequest>,
+        request: Request<pb::PlanCompactionRequest>,
     ) -> Result<Response<pb::PlanCompactionResponse>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let (conversation, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let query = PlanQuery {
+            branch,
+            keep_turns: request.keep_turns,
+            model: from_proto::optional("model", request.model)?,
+            policy: proto::policy(request.policy)?,
+            ..PlanQuery::new(call.namespace, conversation)
+        };
+        let plan = self.0.engine.plan_compaction(query).await?;
+        Ok(Response::new(pb::PlanCompactionResponse {
+            plan: Some(proto::compaction_plan(plan)),
+        }))
     }
 
     async fn compact(
         &self,
-        _request: Request<pb::CompactRequest>,
+        request: Request<pb::CompactRequest>,
     ) -> Result<Response<pb::CompactResponse>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        let (conversation, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let command = CompactCommand {
+            branch,
+            cut: from_proto::revision(request.cut_revision),
+            keep_turns: request.keep_turns,
+            expected_head: from_proto::revision(request.expected_head),
+            idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+            trigger: proto::trigger(request.trigger)?,
+            summary: request.summary,
+            actor: request.actor,
+            ..CompactCommand::new(call.namespace, conversation)
+        };
+        let outcome = self.0.engine.compact(command).await?;
+        Ok(Response::new(proto::compacted(outcome)))
     }
 
     async fn expand(
         &self,
-        _request: Request<pb::ExpandRequest>,
+        request: Request<pb::ExpandRequest>,
     ) -> Result<Response<Self::ExpandStream>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let (id, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let compaction = from_proto::revision(request.compaction_revision);
+        let engine = &self.0.engine;
+        let events = engine
+            .expand(&call.namespace, id, branch.as_ref(), compaction)
+            .await?;
+        let messages = read::messages(events, false).map(|message| {
+            let events = message?.events;
+            Ok(pb::ExpandResponse { events })
+        });
+        let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
     }
 
     async fn watch(

@@ -14,8 +14,8 @@ use crate::{
         EnhancerReport, ExplainedItem, Explanation, Fate, Provider, Section, SectionTokens,
         SharedPrefix, TokenBasis,
     },
-    domain::{Config, ContextSet, ConversationId},
-    engine::{ContextChange, ContextEntry},
+    domain::{CompactionTrigger, Config, ContextSet, ConversationId},
+    engine::{CompactOutcome, CompactionPlan, ContextChange, ContextEntry},
 };
 
 /// Whose body; unspecified: neutral.
@@ -130,6 +130,52 @@ fn context_entry(entry: ContextEntry) -> pb::ContextEntry {
         value: entry.value.as_bytes().clone(),
         provider: entry.provider,
         event: Some(to_proto::event_ref(entry.at)),
+    }
+}
+
+/// Why a compaction is made; unspecified: someone wants it.
+pub(super) fn trigger(number: i32) -> Result<CompactionTrigger, Malformed> {
+    let known = pb::CompactionTrigger::try_from(number).map_err(|_| {
+        let message = format!("{number} is no trigger that this version knows");
+        Malformed::new("trigger", message)
+    })?;
+    Ok(match known {
+        pb::CompactionTrigger::Unspecified | pb::CompactionTrigger::Manual => {
+            CompactionTrigger::Manual
+        }
+        pb::CompactionTrigger::Threshold => CompactionTrigger::Threshold,
+        pb::CompactionTrigger::Imported => CompactionTrigger::Imported,
+    })
+}
+
+pub(super) fn compaction_plan(plan: CompactionPlan) -> pb::CompactionPlan {
+    pb::CompactionPlan {
+        conversation_id: plan.conversation.to_string(),
+        branch: plan.branch.to_string(),
+        head_revision: plan.head.0,
+        cut_revision: plan.cut.map_or(0, |cut| cut.0),
+        kept_turns: plan.kept_turns,
+        summarised_turns: plan.summarised_turns,
+        summarised_events: plan.summarised_events,
+        tokens_before: plan.tokens_before,
+        tokens_kept: plan.tokens_kept,
+        due: plan.due,
+        threshold_tokens: plan.threshold_tokens,
+        instruction: plan.instruction,
+        material: plan.material,
+        extract: plan.extract,
+        reason: plan.reason,
+    }
+}
+
+pub(super) fn compacted(outcome: CompactOutcome) -> pb::CompactResponse {
+    pb::CompactResponse {
+        event: Some(to_proto::appended(&outcome.event)),
+        repeated_key: outcome.repeated_key,
+        cut_revision: outcome.cut.0,
+        tokens_before: outcome.tokens_before,
+        tokens_after: outcome.tokens_after,
+        warnings: outcome.warnings,
     }
 }
 

@@ -5,7 +5,8 @@
 const STEP: usize = 2;
 
 /// JSON text with each member and element on a line of its own. Everything but
-/// the space between tokens stays as it is; text that is no JSON too.
+/// the space between tokens stays as it is, text that is no JSON too; control
+/// characters in strings are written as escapes.
 #[must_use]
 pub fn pretty_json(text: &str) -> String {
     let mut to = String::with_capacity(text.len() * 5 / 4);
@@ -48,11 +49,18 @@ pub fn pretty_json(text: &str) -> String {
 /// The rest of a string, with its escapes.
 fn string(chars: &mut impl Iterator<Item = char>, to: &mut String) {
     while let Some(c) = chars.next() {
-        to.push(c);
         match c {
-            '\\' => to.extend(chars.next()),
-            '"' => return,
-            _ => {}
+            // JSON can say these another way, and a terminal obeys them.
+            '\u{7f}'..='\u{9f}' => to.push_str(&format!("\\u{:04x}", u32::from(c))),
+            '\\' => {
+                to.push(c);
+                to.extend(chars.next());
+            }
+            '"' => {
+                to.push(c);
+                return;
+            }
+            c => to.push(c),
         }
     }
 }
@@ -84,6 +92,7 @@ mod tests {
 }"#;
         assert_eq!(pretty_json(text), expected);
         assert_eq!(pretty_json("\"open"), "\"open");
+        assert_eq!(pretty_json("\"\u{9b}2J\""), "\"\\u009b2J\"");
         assert_eq!(pretty_json("]]"), "\n]\n]");
     }
 }
