@@ -21,6 +21,7 @@ mod export;
 mod fork;
 mod import;
 mod json;
+mod knowledge;
 mod log;
 mod ls;
 mod output;
@@ -33,6 +34,7 @@ mod show;
 mod sub;
 mod text;
 mod text_arg;
+mod tools;
 
 use std::{io::Write, process::ExitCode};
 
@@ -78,6 +80,8 @@ enum Command {
     Set(set::SetArgs),
     Watch(set::WatchArgs),
     Sub(sub::SubArgs),
+    Tools(tools::ToolsArgs),
+    Knowledge(knowledge::KnowledgeArgs),
     Pending(approve::PendingArgs),
     Approve(approve::ApproveArgs),
     Deny(approve::DenyArgs),
@@ -149,6 +153,9 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common, out).await,
         Command::Completions(args) => completions(&args, out),
+        Command::Replay(args) if args.listens() => {
+            replay::serve_tools::listen(&args, &cli.common, out).await
+        }
         command => {
             let store = Connection::open(&cli.common).await?;
             let done = on_store(command, &store, out).await;
@@ -178,6 +185,8 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Set(args) => set::set(args, store, out).await,
         Command::Watch(args) => set::watch(args, store, out).await,
         Command::Sub(args) => sub::run(args, store, out).await,
+        Command::Tools(args) => tools::run(&args, store, out).await,
+        Command::Knowledge(args) => knowledge::run(args, store, out).await,
         Command::Pending(args) => approve::pending(args, store, out).await,
         Command::Approve(args) => approve::approve(args, store, out).await,
         Command::Deny(args) => approve::deny(args, store, out).await,
@@ -265,6 +274,15 @@ mod tests {
             "treering sub spawn C --call c1 --purpose p",
             "treering sub return CHILD --summary done",
             "treering sub ls C",
+            "treering knowledge C --branch b --as-of 9 --tool t --recent 3 --json",
+            "treering knowledge C suggest read_file {}",
+            "treering knowledge C prerequisites plot --branch b",
+            "treering knowledge C guidance",
+            "treering tools C --tool t --as-of 9 -n 5 --json",
+            "treering tools C --snapshots",
+            "treering tools C --offered --branch b",
+            "treering replay C --serve-tools --branch retry --from main --until-idle 5",
+            "treering replay C --serve-tools --fork-at 9 --name again --approve recorded --on-miss fail",
             "treering bench --json --quick --only append,grpc --dir D --trajectories T",
         ] {
             assert!(
