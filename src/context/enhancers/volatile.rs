@@ -12,7 +12,8 @@ use crate::{
     domain::{EventBody, EventRef, JsonText},
 };
 
-pub(super) const KNOWLEDGE: &str = "knowledge";
+/// Name of the enhancer that tells what tool results have shown.
+pub const KNOWLEDGE: &str = "knowledge";
 pub(super) const LONG_TERM: &str = "long_term_context";
 pub(super) const ACTIVE: &str = "active_context";
 pub(super) const KEYS_PARAMS: &[Param] = &[

@@ -8,6 +8,7 @@ use crate::{
         Draft, Explanation, SharedPrefix,
         budget::{self, Fitted},
         enhancer,
+        enhancers::KNOWLEDGE,
         explain::{EnhancerReport, TokenBasis, Told},
         policy::{CONTEXT_POLICY, ContextPolicy},
         prefix::SentUnits,
@@ -57,7 +58,7 @@ impl Engine {
 
     async fn built(&self, query: BuildQuery, purpose: Purpose) -> Result<Built, ContextError> {
         let inner = &self.inner;
-        let gathered = inner.gathered(&query).await?;
+        let gathered = self.gathered(&query).await?;
         // A request of the past, or by another policy, is no one's next one.
         let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
         let (namespace, conversation) = (query.namespace.clone(), query.conversation);
@@ -89,25 +90,36 @@ impl Engine {
     /// # Errors
     /// [`ContextError`]: the branch is not there, or a policy cannot be used.
     pub async fn draft(&self, query: BuildQuery) -> Result<(Draft, Explanation), ContextError> {
-        let mut assembled = self.inner.assembled(&query).await?;
+        let gathered = self.gathered(&query).await?;
         blocking(move || {
+            let mut assembled = gathered.assemble(&query);
             let fitted = assembled.fit();
             let draft = assembled.draft.clone();
             (draft, assembled.explain(fitted, None))
         })
         .await
     }
+
+    /// What a request is made of. Knowledge is read only for a policy that asks
+    /// for it.
+    async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
+        let mut gathered = self.inner.gathered(query).await?;
+        let asked = gathered.policy.enhancers.get(KNOWLEDGE);
+        if asked.is_some_and(|set| set.enabled) {
+            let revision = gathered.window.revision;
+            let known = self.knowledge_summary(
+                &query.namespace,
+                query.conversation,
+                query.branch.as_ref(),
+                Some(revision),
+            );
+            gathered.window.knowledge = Some(known.await?);
+        }
+        Ok(gathered)
+    }
 }
 
 impl Inner {
-    /// Everything that a branch's window offers for its next request, through the
-    /// enhancers and counted, before the budget.
-    pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
-        let gathered = self.gathered(query).await?;
-        let query = query.clone();
-        blocking(move || gathered.assemble(&query)).await
-    }
-
     async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
         if let Some(position) = query.at_least {
             self.wait_for(position).await?;
