@@ -120,6 +120,14 @@ impl Engine {
 }
 
 impl Inner {
+    /// Everything that a branch's window offers for its next request, through the
+    /// enhancers and counted, before the budget.
+    pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
+        let gathered = self.gathered(query).await?;
+        let query = query.clone();
+        blocking(move || gathered.assemble(&query)).await
+    }
+
     async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
         if let Some(position) = query.at_least {
             self.wait_for(position).await?;
