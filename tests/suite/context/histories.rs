@@ -26,6 +26,7 @@ struct History {
     id: ConversationId,
     moments: Vec<Moment>,
     looks: usize,
+    compactions: usize,
 }
 
 // Every moment's request: legal for every provider, adding up, with its front kept
@@ -33,14 +34,20 @@ struct History {
 // what is kept in memory must never differ from what the log says.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_moment_of_any_history_can_be_sent() {
-    let mut moments = 0;
+    let (mut moments, mut compactions) = (0, 0);
     for seed in 0..HISTORIES {
-        moments += random_history(seed).await;
+        let (looks, cuts) = random_history(seed).await;
+        moments += looks;
+        compactions += cuts;
     }
-    assert!(moments > 300, "{moments}");
+    println!("{moments} moments, {compactions} compactions");
+    assert!(
+        moments > 300 && compactions > 10,
+        "{moments}, {compactions}"
+    );
 }
 
-async fn random_history(seed: u64) -> usize {
+async fn random_history(seed: u64) -> (usize, usize) {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
     let created = EventBody::ConversationCreated(ConversationCreated::default());
@@ -55,13 +62,14 @@ async fn random_history(seed: u64) -> usize {
         id,
         moments: Vec::new(),
         looks: 0,
+        compactions: 0,
     };
     for _ in 0..COMMANDS {
         history.step().await;
     }
     history.past_is_as_it_was().await;
     history.engine.close().await;
-    history.looks
+    (history.looks, history.compactions)
 }
 
 impl History {
@@ -76,7 +84,7 @@ impl History {
         match self.random.below(40) {
             0..2 => return self.fork(branch, None).await,
             2 if self.random.one_in(3) => return self.fork_into(branch).await,
-            3 => return self.compact(branch).await,
+            3 | 4 => return self.compact(branch).await,
             _ => {}
         }
         if let Some(body) = self.body(branch) {
@@ -171,18 +179,22 @@ impl History {
         self.id = child;
     }
 
-    /// At any turn's end that the engine accepts.
+    /// Ends what is open, and cuts there, or where a turn may have ended before.
     async fn compact(&mut self, branch: &BranchState) {
-        let source = Source::Branch {
-            conversation: self.id,
-            branch: Some(branch.name.clone()),
-        };
-        let all = self
-            .engine
-            .read_all(ReadQuery::all(ns(), source))
-            .await
-            .unwrap();
-        let cut = self.random.pick(&all).event.header.revision;
+        let on = |body| NewEvent::new(self.id, body).on_branch(branch.name.clone());
+        let cancelled = branch.open_calls.keys().map(|call_id| {
+            on(EventBody::ToolCallCancelled(ToolCallCancelled {
+                call_id: call_id.clone(),
+                reason: CancelReason::Superseded,
+                detail: String::new(),
+            }))
+        });
+        let mut ending: Vec<_> = cancelled.collect();
+        ending.push(say(self.id, Role::Assistant, "done").on_branch(branch.name.clone()));
+        let ended = append(&self.engine, ending).await.unwrap();
+        let head = ended.events.last().map(|event| event.revision.0);
+        let back = self.random.below(4) * self.random.below(4);
+        let cut = Revision(head.unwrap_or_default().saturating_sub(back).max(1));
         let compacted = EventBody::Compacted(Compacted {
             summary: "what was done".to_owned(),
             cut_revision: cut,
@@ -194,7 +206,8 @@ impl History {
         });
         let event = NewEvent::new(self.id, compacted).on_branch(branch.name.clone());
         // Most places are no turn's end.
-        let _ = append(&self.engine, vec![event]).await;
+        let taken = append(&self.engine, vec![event]).await;
+        self.compactions += usize::from(taken.is_ok());
     }
 
     async fn look(&mut self, branch: BranchName) {

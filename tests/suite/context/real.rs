@@ -35,6 +35,7 @@ async fn real_trajectories_make_requests() {
             .join("trajectories")
             .join(format!("{file}.jsonl.zst"));
         let lines = LineSource::open(&path, |_| {}).unwrap();
+        let mut basis = None;
         let (mut requests, mut tokens, mut calls) = (0, 0, 0);
         for (_, line) in lines.take(CONVERSATIONS) {
             let imported = openai_chat::import_line(&line.unwrap()).unwrap();
@@ -46,13 +47,16 @@ async fn real_trajectories_make_requests() {
                     .unwrap();
             }
             for at in places(&engine, id).await {
-                let (of_request, of_calls) = look(&engine, id, at).await;
+                let (explained, of_calls) = look(&engine, id, at).await;
                 requests += 1;
-                tokens += of_request;
+                tokens += explained.tokens;
+                basis = Some(explained.basis)
+                    .filter(|basis| basis.calibrated_on > 0)
+                    .or(basis);
                 calls += of_calls;
             }
         }
-        println!("{file}: {requests} requests, {tokens} tokens, {calls} calls");
+        println!("{file}: {requests} requests, {tokens} tokens, {calls} calls, {basis:?}");
         assert!(requests > 0 && tokens > 0);
     }
     engine.close().await;
@@ -76,7 +80,7 @@ async fn places(engine: &Engine, id: ConversationId) -> Vec<Revision> {
         .collect()
 }
 
-async fn look(engine: &Engine, id: ConversationId, at: Revision) -> (u64, usize) {
+async fn look(engine: &Engine, id: ConversationId, at: Revision) -> (Explanation, usize) {
     let past = |provider| BuildQuery {
         as_of: Some(at),
         provider,
@@ -103,5 +107,5 @@ async fn look(engine: &Engine, id: ConversationId, at: Revision) -> (u64, usize)
     if explanation.enhancers[3].did == "there was no compaction" {
         assert_eq!(calls, requested, "{id} as of {at}");
     }
-    (explanation.tokens, calls)
+    (explanation, calls)
 }

@@ -305,3 +305,89 @@ async fn a_programs_own_enhancer_is_run() {
     adds_up(&built.explanation);
     engine.close().await;
 }
+
+// What is kept in memory is a help, not a need: without any of it requests are the
+// same, and nothing is told of the last one.
+#[tokio::test]
+async fn requests_need_no_memory() {
+    let limits = Limits {
+        window_cache_bytes: 0,
+        remembered_requests_max: 0,
+        ..Limits::default()
+    };
+    let engine = Engine::in_memory(limits).await.unwrap();
+    let id = conversation(&engine).await;
+    for number in 0..3 {
+        append(&engine, vec![message(id, &number.to_string())])
+            .await
+            .unwrap();
+        let built = engine.build(query(id)).await.unwrap();
+        assert_eq!(built.explanation.items.len(), 2 + number);
+        assert_eq!(built.explanation.shared_prefix, None);
+    }
+    engine.close().await;
+}
+
+// A deep lineage and long dialogue before a compaction must not be walked: the
+// window begins at the cut, and holds what comes after it, once and in order.
+#[tokio::test]
+async fn windows_begin_at_the_cut() {
+    let engine = memory().await;
+    let id = conversation(&engine).await;
+    let mut branch = None;
+    for number in 0..30_u64 {
+        let say = |role, text: &str| NewEvent {
+            branch: branch.clone(),
+            ..say(id, role, text)
+        };
+        let turn = vec![
+            say(Role::Assistant, "so"),
+            say(Role::User, &format!("turn {number}")),
+        ];
+        let outcome = append(&engine, turn).await.unwrap();
+        if number == 20 {
+            let compacted = EventBody::Compacted(Compacted {
+                summary: "twenty turns".to_owned(),
+                cut_revision: outcome.events[0].revision,
+                kept_turns: 0,
+                tokens_before: 0,
+                tokens_after: 0,
+                trigger: CompactionTrigger::Manual,
+                raw: None,
+            });
+            let event = NewEvent {
+                branch: branch.clone(),
+                ..NewEvent::new(id, compacted)
+            };
+            append(&engine, vec![event]).await.unwrap();
+        }
+        let fork = ForkCommand {
+            namespace: ns(),
+            conversation: id,
+            branch: branch.clone(),
+            at: None,
+            name: format!("b{number}"),
+            system_prompt: String::new(),
+            into: None,
+            activate: false,
+            idempotency_key: None,
+            actor: String::new(),
+        };
+        branch = Some(engine.fork(fork).await.unwrap().branch.name.clone());
+    }
+    let (draft, _) = engine
+        .draft(BuildQuery {
+            branch,
+            ..query(id)
+        })
+        .await
+        .unwrap();
+    let said: Vec<_> = texts(&draft)
+        .into_iter()
+        .filter(|text| text.starts_with("turn"))
+        .collect();
+    let expected: Vec<_> = (20..30).map(|number| format!("turn {number}")).collect();
+    assert_eq!(said, expected);
+    assert!(texts(&draft)[0].starts_with("[CONVERSATION SUMMARY]\ntwenty turns"));
+    engine.close().await;
+}
