@@ -1,5 +1,6 @@
 mod active_context;
 mod child;
+mod compaction;
 mod context;
 mod crash;
 mod damage;

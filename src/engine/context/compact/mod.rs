@@ -159,6 +159,24 @@ pub struct CompactOutcome {
 }
 
 impl Engine {
+    /// What a branch's requests are made of: the events after its last
+    /// compaction's cut, and those that its state refers to.
+    ///
+    /// # Errors
+    /// [`ContextError::Read`] when the branch is not there.
+    pub async fn dialogue_window(
+        &self,
+        namespace: &Namespace,
+        conversation: ConversationId,
+        branch: Option<&BranchName>,
+    ) -> Result<WindowInput, ContextError> {
+        let window = self
+            .inner
+            .window(namespace, conversation, branch, None)
+            .await?;
+        Ok(window)
+    }
+
     /// Where a compaction would cut, what is to be summarised, and the instruction
     /// for the model that writes the summary. Changes nothing.
     ///
