@@ -135,7 +135,9 @@ async fn a_folder_and_a_server_print_the_same() {
     assert_eq!(hit["line"], 1);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = TcpListener::bind(any).await.unwrap();
-    let served = Served::start(Path::new(&data), listener).await.unwrap();
+    let served = Served::start(Path::new(&data), listener, None)
+        .await
+        .unwrap();
     let url = served.url();
     for (command, expected) in commands.iter().zip(&from_folder) {
         let line = [&["--server", &url], *command].concat();

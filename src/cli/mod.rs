@@ -31,6 +31,7 @@ mod serve;
 mod set;
 mod show;
 mod sub;
+mod summariser;
 mod text;
 mod text_arg;
 

@@ -23,6 +23,8 @@ mod endpoint;
 mod mark;
 mod queue;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use config::{BackOff, EndpointConfig, Fallback, Secret, SummariserConfig, Tasks};

@@ -316,6 +316,8 @@ impl Worker {
                 outcome => {
                     self.answers.remove(&key);
                     outcome?;
+                    #[cfg(test)]
+                    self.dies(Point::Appended)?;
                     return Ok(());
                 }
             }
