@@ -44,6 +44,9 @@ BRANCHES = 2
 # Failures that are shown of each kind; all are counted.
 SHOWN = 3
 
+# Conversations between two words on how far it has come.
+PROGRESS = 500
+
 # A store under load may take its time for the largest histories.
 BUILD_SECONDS = 120
 
@@ -272,8 +275,15 @@ def run(args):
     with pool(args, "default") as workers:
         waiting = [workers.submit(check_story, *one) for one in told.items()]
         waiting += [workers.submit(check_recorded, place, args.all) for place in chosen]
-        results = [one.result() for one in waiting]
+        results = list(results_of(waiting))
     return results + run_systems(args)
+
+
+def results_of(waiting):
+    for count, one in enumerate(waiting, 1):
+        yield one.result()
+        if count % PROGRESS == 0:
+            print(f"{count:,} of {len(waiting):,}", flush=True)
 
 
 def run_systems(args):

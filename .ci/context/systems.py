@@ -12,6 +12,7 @@ from .author import Author, tell
 from .cuts import TURN_END, Cut
 
 HEAD = Cut("head")
+KNOWLEDGE = Cut("with knowledge", policy='{"enhancers": {"knowledge": {"enabled": true}}}')
 
 
 class Expected(NamedTuple):
@@ -185,4 +186,5 @@ class Systems(Author):
             self.say("user", self.text("Compare them.")),
         )
         present = ("rain.csv", "wind.csv", "no such file: snow.csv", "Compare them.")
-        return [Expected(conversation, HEAD, present)]
+        known = (*present, "TOOL_KNOWLEDGE", "Working directory: /srv/data")
+        return [Expected(conversation, HEAD, present), Expected(conversation, KNOWLEDGE, known)]
