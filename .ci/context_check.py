@@ -29,7 +29,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "python")
 
 import client  # noqa: E402
 from client import Treering, message  # noqa: E402
-from context import broken, cuts, oddities, rules, typed  # noqa: E402
+from context import author, broken, cuts, rules, typed  # noqa: E402
+from context.oddities import Oddities  # noqa: E402
+from context.systems import Systems  # noqa: E402
 from treering.v1 import context_pb2, context_pb2_grpc, conversation_pb2  # noqa: E402
 
 # Conversations of each source in the sample; long ones are fewer.
@@ -42,6 +44,9 @@ BRANCHES = 2
 # Failures that are shown of each kind; all are counted.
 SHOWN = 3
 
+# Conversations between two words on how far it has come.
+PROGRESS = 500
+
 # A store under load may take its time for the largest histories.
 BUILD_SECONDS = 120
 
@@ -49,8 +54,8 @@ BUILD_SECONDS = 120
 class Server:
     """The calls that the check needs."""
 
-    def __init__(self, address):
-        self.db = Treering(address)
+    def __init__(self, address, namespace="default"):
+        self.db = Treering(address, namespace)
         self.contexts = context_pb2_grpc.ContextsStub(self.db.channel)
 
     def build(self, conversation, provider, cut):
@@ -76,12 +81,19 @@ class Server:
             listed += [(c.source, c.source_id, c.conversation_id) for c in page.conversations]
             token = page.next_page_token
             if not token:
-                return sorted(one for one in listed if one[0] and one[0] != oddities.SOURCE)
+                return sorted(one for one in listed if one[0] not in ("", Oddities.source))
 
     def branches(self, conversation):
         request = conversation_pb2.GetConversationRequest(conversation_id=conversation)
         state = self.db.conversations.Get(request, metadata=self.db.metadata, timeout=60)
         return [branch.name for branch in state.branches if not branch.active]
+
+    def fork(self, conversation, name, system_prompt):
+        """A branch at the head, with a system prompt of its own."""
+        request = conversation_pb2.ForkRequest(
+            conversation_id=conversation, name=name, system_prompt=system_prompt
+        )
+        self.db.conversations.Fork(request, metadata=self.db.metadata, timeout=30)
 
 
 class Findings:
@@ -101,9 +113,9 @@ class Findings:
 # ---- one conversation, in a process of the pool ----
 
 
-def connect(address):
+def connect(address, namespace="default"):
     global server
-    server = Server(address)
+    server = Server(address, namespace)
 
 
 def check_recorded(place, all_branches):
@@ -176,14 +188,38 @@ def schema_of(value):
 
 def check_story(name, conversation):
     """A story of our own at each of its revisions, with each policy."""
-    findings = Findings(oddities.SOURCE, name)
-    events = list(server.db.read(conversation))
-    for event in events:
+    findings = Findings(Oddities.source, name)
+    check_revisions(findings, conversation)
+    return findings
+
+
+def check_revisions(findings, conversation):
+    for event in server.db.read(conversation):
         cut = cuts.Cut(f"revision {event.revision}", as_of=event.revision)
         tokens = check_cut(findings, conversation, cut)
     for cut in (cuts.TURN_END, cuts.budget(tokens), cuts.budget(1)):
         check_cut(findings, conversation, cut)
+
+
+def check_system(name, expectations):
+    """A story of one of the systems: it says what must be in each request."""
+    findings = Findings(Systems.source, name)
+    for conversation in dict.fromkeys(one.conversation for one in expectations):
+        check_revisions(findings, conversation)
+    for one in expectations:
+        for provider in typed.PROVIDERS:
+            body, explanation = server.build(one.conversation, provider, one.cut)
+            findings.add(
+                provider, one.cut, judged(provider, body, explanation) or missing(one, body)
+            )
     return findings
+
+
+def missing(expected, body):
+    """What a request should say and does not, and the other way round."""
+    text = json.dumps(body, ensure_ascii=False)
+    found = [("", f"{one!r} is not in it") for one in expected.present if one not in text]
+    return found + [("", f"{one!r} is in it") for one in expected.absent if one in text]
 
 
 def check_cut(findings, conversation, cut, prompted=False):
@@ -235,14 +271,34 @@ def run(args):
     places = here.conversations()
     chosen = places if args.all else sample_of(places, args.sample)
     print(f"{len(chosen):,} of {len(places):,} conversations")
-    stories = oddities.Stories(client).all()
-    told = {name: oddities.tell(here.db, events) for name, events in stories.items()}
+    told = {name: author.tell(here.db, story) for name, story in Oddities(client).all().items()}
+    with pool(args, "default") as workers:
+        waiting = [workers.submit(check_story, *one) for one in told.items()]
+        waiting += [workers.submit(check_recorded, place, args.all) for place in chosen]
+        results = list(results_of(waiting))
+    return results + run_systems(args)
+
+
+def results_of(waiting):
+    for count, one in enumerate(waiting, 1):
+        yield one.result()
+        if count % PROGRESS == 0:
+            print(f"{count:,} of {len(waiting):,}", flush=True)
+
+
+def run_systems(args):
+    """In a namespace of their own: they write its long-term context."""
+    there = Server(args.address, Systems.source)
+    told = Systems(client, context_pb2, there).all()
+    with pool(args, Systems.source) as workers:
+        waiting = [workers.submit(check_system, *one) for one in told.items()]
+        return [one.result() for one in waiting]
+
+
+def pool(args, namespace):
     # gRPC does not survive a fork of its process.
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.jobs, spawn, connect, (args.address,)) as pool:
-        waiting = [pool.submit(check_story, *one) for one in told.items()]
-        waiting += [pool.submit(check_recorded, place, args.all) for place in chosen]
-        return [one.result() for one in waiting]
+    return ProcessPoolExecutor(args.jobs, spawn, connect, (args.address, namespace))
 
 
 def report(results):

@@ -29,9 +29,6 @@ const SHOWN = 5;
 // Conversations at the same time: the server has more than one core.
 const AT_ONCE = 4;
 
-// Treering's own additions, which no other library makes.
-const POLICY = { enhancers: { knowledge: { enabled: false } } };
-
 /** Every k-th line of each source of the file, so that there are at most `size`. */
 async function* chosen(file, size) {
   const bySource = new Map();
@@ -92,7 +89,7 @@ async function compare(server, ids, conversation, report) {
   for (const count of places) {
     const prompt = modelMessages(messages.slice(0, count));
     if (!prompt.messages.length) continue;
-    const place = { as_of_revision: revisions[count - 1], policy: POLICY };
+    const place = { as_of_revision: revisions[count - 1], policy: {} };
     for (const provider of Object.keys(MODELS)) {
       const where = `${source} ${id}, ${count} of ${messages.length} messages`;
       await comparePair(server, provider, { conversationId, place, prompt, where, source }, report);
@@ -106,7 +103,7 @@ async function compareStory(server, report) {
   for (const provider of Object.keys(MODELS)) {
     const what = {
       conversationId,
-      place: { policy: POLICY },
+      place: { policy: {} },
       prompt: PROMPT,
       where: "the story",
       source: "told-twice",
@@ -119,8 +116,8 @@ async function compareStory(server, report) {
 /** The comparison must tell results in full from their snapshots. */
 async function seesSnapshots(server, provider, conversationId) {
   const told = { model: MODELS[provider], as_of_revision: 0 };
-  const inFull = await server.build(conversationId, provider, { ...told, policy: POLICY });
-  const policy = { ...POLICY, tool_results: "turn_end" };
+  const inFull = await server.build(conversationId, provider, { ...told, policy: {} });
+  const policy = { tool_results: "turn_end" };
   const inShort = await server.build(conversationId, provider, { ...told, policy });
   assert(
     firstDifference(meaning(provider, inFull), meaning(provider, inShort)),
