@@ -143,6 +143,13 @@ impl Connection {
             .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
+    /// Requests, compactions, active context, sub-contexts.
+    #[must_use]
+    pub fn contexts(&self) -> pb::contexts_client::ContextsClient<Transport> {
+        pb::contexts_client::ContextsClient::new(self.transport())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
     /// Tool calls.
     #[must_use]
     pub fn tools(&self) -> pb::tools_client::ToolsClient<Transport> {

@@ -10,7 +10,9 @@ mod annotate;
 mod approve;
 mod args;
 mod bench;
+mod compact;
 mod connect;
+mod context;
 pub mod demo;
 mod diff;
 mod embedded;
@@ -26,9 +28,12 @@ mod read;
 mod replay;
 mod search;
 mod serve;
+mod set;
 mod show;
+mod sub;
 mod summariser;
 mod text;
+mod text_arg;
 
 use std::{io::Write, process::ExitCode};
 
@@ -69,6 +74,11 @@ enum Command {
     Replay(replay::ReplayArgs),
     Diff(diff::DiffArgs),
     Search(search::SearchArgs),
+    Context(context::ContextArgs),
+    Compact(compact::CompactArgs),
+    Set(set::SetArgs),
+    Watch(set::WatchArgs),
+    Sub(sub::SubArgs),
     Pending(approve::PendingArgs),
     Approve(approve::ApproveArgs),
     Deny(approve::DenyArgs),
@@ -164,6 +174,11 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Replay(args) => replay::run(&args, store, out).await,
         Command::Diff(args) => diff::run(&args, store, out).await,
         Command::Search(args) => search::run(args, store, out).await,
+        Command::Context(args) => context::run(args, store, out).await,
+        Command::Compact(args) => compact::run(args, store, out).await,
+        Command::Set(args) => set::set(args, store, out).await,
+        Command::Watch(args) => set::watch(args, store, out).await,
+        Command::Sub(args) => sub::run(args, store, out).await,
         Command::Pending(args) => approve::pending(args, store, out).await,
         Command::Approve(args) => approve::approve(args, store, out).await,
         Command::Deny(args) => approve::deny(args, store, out).await,
@@ -238,6 +253,19 @@ mod tests {
             "treering annotate C --score 0.5",
             "treering replay C --speed 2 --until 9 --as-of 12",
             "treering diff C main other",
+            "treering context C --provider openai-chat --budget 9000 --as-of 7 --branch B --explain",
+            "treering context C --json --provider gemini --tool-results older-than=3 --without knowledge",
+            "treering compact C",
+            "treering compact C plan --keep-turns 2 --material",
+            "treering compact C --branch B apply --summary @file",
+            "treering compact C apply --extract",
+            "treering compact C expand --revision 9",
+            "treering set C key 1 other [2]",
+            "treering set --long-term key 1",
+            "treering watch C --once --key k",
+            "treering sub spawn C --call c1 --purpose p",
+            "treering sub return CHILD --summary done",
+            "treering sub ls C",
             "treering bench --json --quick --only append,grpc --dir D --trajectories T",
         ] {
             assert!(

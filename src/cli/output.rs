@@ -182,7 +182,34 @@ impl Tone {
     }
 }
 
+/// Colours for things of one kind that stand side by side.
+const HUES: [AnsiColor; 12] = [
+    AnsiColor::BrightBlack,
+    AnsiColor::Blue,
+    AnsiColor::Cyan,
+    AnsiColor::Magenta,
+    AnsiColor::Green,
+    AnsiColor::Yellow,
+    AnsiColor::Red,
+    AnsiColor::BrightMagenta,
+    AnsiColor::BrightBlue,
+    AnsiColor::BrightCyan,
+    AnsiColor::BrightGreen,
+    AnsiColor::BrightYellow,
+];
+
 impl Paint {
+    /// The text in one of a row of colours, which begins again after its last.
+    #[must_use]
+    pub fn hue(self, number: usize, text: impl Display) -> String {
+        if !self.0 {
+            return text.to_string();
+        }
+        let color = StyleColor::Ansi(HUES[number % HUES.len()]);
+        let style = Style::new().fg_color(Some(color));
+        format!("{style}{text}{style:#}")
+    }
+
     /// The text in its colour.
     #[must_use]
     pub fn text(self, tone: Tone, text: impl Display) -> String {

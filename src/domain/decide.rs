@@ -327,7 +327,7 @@ impl<L: Lookup> Batch<'_, L> {
         if parent.conversation == id {
             return Err(Rule::OwnParent { conversation: id }.into());
         }
-        let root = self.root_of(parent.conversation)?;
+        let info = self.info_below(parent.conversation, created)?;
         let fork = ForkPoint {
             conversation: parent.conversation,
             branch: parent.branch,
@@ -336,20 +336,40 @@ impl<L: Lookup> Batch<'_, L> {
         let base = self.fork_base(fork)?;
         self.check_depth(&base)?;
         let inherited = created.shares_history.then_some((&*base, fork));
-        let info = ConversationInfo::new(created, root);
         self.drafts
             .insert(id, Draft::new(namespace, id, info, inherited));
         Ok(())
     }
 
-    fn root_of(&self, id: ConversationId) -> Result<ConversationId, Refusal> {
-        if let Some(draft) = self.drafts.get(&id) {
-            return Ok(draft.row.info.root);
+    /// What a conversation with a parent is created with: its tree, and how many
+    /// sub-contexts it is inside of, which is bounded.
+    fn info_below(
+        &self,
+        parent: ConversationId,
+        created: &ConversationCreated,
+    ) -> Result<ConversationInfo, Refusal> {
+        let row = match self.drafts.get(&parent) {
+            Some(draft) => &draft.row,
+            None => match self.lookup.conversation(parent)? {
+                Some(state) => &state.row,
+                None => {
+                    return Err(Rule::ConversationNotFound {
+                        conversation: parent,
+                    }
+                    .into());
+                }
+            },
+        };
+        let info = ConversationInfo::below(created, &row.info);
+        if !created.shares_history {
+            rules::within(
+                "the chain of sub-contexts",
+                usize::try_from(info.sub_context_depth).unwrap_or(usize::MAX),
+                self.limits.sub_context_depth_max,
+                "sub_context_depth_max",
+            )?;
         }
-        match self.lookup.conversation(id)? {
-            Some(state) => Ok(state.row.info.root),
-            None => Err(Rule::ConversationNotFound { conversation: id }.into()),
-        }
+        Ok(info)
     }
 
     fn fork(

@@ -151,6 +151,21 @@ pub enum Rule {
     },
     #[error("conversation {conversation} is this conversation itself")]
     OwnParent { conversation: ConversationId },
+    #[error(
+        "no sub-context {child} runs on branch {branch:?}: it was not spawned there, or has returned",
+        branch = .branch.as_str()
+    )]
+    SubContextNotRunning {
+        branch: BranchName,
+        child: ConversationId,
+    },
+    #[error(
+        "sub-context {child} runs on this branch already{}: wait until it has returned", for_call(.call_id)
+    )]
+    SubContextRunning {
+        child: ConversationId,
+        call_id: String,
+    },
     #[error("the parent names a place but not as one to share: {what}")]
     ParentIncomplete { what: &'static str },
 }
@@ -188,6 +203,8 @@ impl Rule {
             Self::LimitReached { .. } => "LIMIT_REACHED",
             Self::OwnParent { .. } => "OWN_PARENT",
             Self::ParentIncomplete { .. } => "PARENT_INCOMPLETE",
+            Self::SubContextNotRunning { .. } => "SUB_CONTEXT_NOT_RUNNING",
+            Self::SubContextRunning { .. } => "SUB_CONTEXT_RUNNING",
         }
     }
 
@@ -213,6 +230,13 @@ impl Rule {
             }),
         }
     }
+}
+
+fn for_call(call_id: &str) -> String {
+    if call_id.is_empty() {
+        return String::new();
+    }
+    format!(" for call {call_id:?}")
 }
 
 #[cfg(test)]
@@ -242,6 +266,10 @@ mod tests {
             Rule::NotATurnBoundary {
                 branch: branch(),
                 revision,
+            },
+            Rule::SubContextNotRunning {
+                branch: branch(),
+                child: ConversationId::default(),
             },
         ] {
             let text = rule.to_string();

@@ -7,7 +7,7 @@ use super::{
     limits::Limits,
     rejection::Rule,
     state::{ApprovalStatus, BranchState, OpenCall},
-    tool::{ApprovalDecided, ToolCallRequested},
+    tool::{ApprovalDecided, SubContextSpawned, ToolCallRequested},
 };
 
 /// Checks one event against its branch. `conversation_head` is the last revision
@@ -40,6 +40,16 @@ pub(super) fn check(
         }
         EventBody::ToolCallCancelled(cancelled) => {
             open_call(branch, &cancelled.call_id).map(|_| ())
+        }
+        EventBody::SubContextSpawned(child) => check_spawn(branch, child, limits),
+        EventBody::SubContextReturned(child) => {
+            if branch.sub_contexts.contains_key(&child.conversation) {
+                return Ok(());
+            }
+            Err(Rule::SubContextNotRunning {
+                branch: branch.name.clone(),
+                child: child.conversation,
+            })
         }
         EventBody::ToolSnapshotRecorded(snapshot) => {
             check_exists(snapshot.request_revision, conversation_head)
@@ -128,6 +138,34 @@ fn check_decision(branch: &BranchState, decided: &ApprovalDecided) -> Result<(),
         });
     }
     Ok(())
+}
+
+/// A sub-context that a call asks for answers that call: it must be open, be
+/// allowed to run, and wait for no other.
+fn check_spawn(
+    branch: &BranchState,
+    child: &SubContextSpawned,
+    limits: &Limits,
+) -> Result<(), Rule> {
+    let call_id = &child.call_id;
+    if !call_id.is_empty() {
+        check_may_run(call_id, open_call(branch, call_id)?)?;
+    }
+    let running = branch.sub_contexts.iter().find(|(id, running)| {
+        **id == child.conversation || (!call_id.is_empty() && running.call_id == *call_id)
+    });
+    if let Some((id, running)) = running {
+        return Err(Rule::SubContextRunning {
+            child: *id,
+            call_id: running.call_id.clone(),
+        });
+    }
+    within(
+        "the branch's running sub-contexts",
+        branch.sub_contexts.len() + 1,
+        limits.branch_items_max,
+        "branch_items_max",
+    )
 }
 
 fn check_items(branch: &BranchState, body: &EventBody, limits: &Limits) -> Result<(), Rule> {

@@ -84,6 +84,15 @@ pub struct OpenCall {
     pub started: bool,
 }
 
+/// A sub-context that has been spawned and has not returned yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningSubContext {
+    /// The call that asked for it, or empty.
+    pub call_id: String,
+    /// Where it was spawned.
+    pub spawned: EventRef,
+}
+
 /// Where a branch left another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkPoint {
@@ -140,6 +149,8 @@ pub struct BranchState {
     pub archived: bool,
     /// By call id.
     pub open_calls: BTreeMap<String, OpenCall>,
+    /// By child conversation.
+    pub sub_contexts: BTreeMap<ConversationId, RunningSubContext>,
     /// The last assistant message.
     pub last_assistant: Option<EventRef>,
     /// Where it is in its turns.
@@ -180,6 +191,7 @@ impl BranchState {
             history_events: 0,
             archived: false,
             open_calls: BTreeMap::new(),
+            sub_contexts: BTreeMap::new(),
             last_assistant: None,
             turn: TurnState::default(),
             config: Config::default(),
@@ -240,6 +252,16 @@ impl BranchState {
             }
             EventBody::ToolCallCancelled(cancelled) => {
                 self.open_calls.remove(&cancelled.call_id);
+            }
+            EventBody::SubContextSpawned(child) => {
+                let running = RunningSubContext {
+                    call_id: child.call_id.clone(),
+                    spawned: at,
+                };
+                self.sub_contexts.insert(child.conversation, running);
+            }
+            EventBody::SubContextReturned(child) => {
+                self.sub_contexts.remove(&child.conversation);
             }
             EventBody::ConversationCreated(created) => self.config = created.config.clone(),
             EventBody::ConfigChanged(config) => self.config = config.clone(),
@@ -373,6 +395,9 @@ pub struct ConversationInfo {
     pub source_id: String,
     /// The conversation at the root of its tree (itself, if it has no parent).
     pub root: ConversationId,
+    /// How many sub-contexts it is inside of: 0 for one that nobody spawned. A
+    /// fork is as deep as what it left.
+    pub sub_context_depth: u32,
 }
 
 impl ConversationInfo {
@@ -388,6 +413,17 @@ impl ConversationInfo {
             source: created.source.clone(),
             source_id: created.source_id.clone(),
             root,
+            sub_context_depth: 0,
+        }
+    }
+
+    /// The same for a conversation with a parent.
+    #[must_use]
+    pub fn below(created: &ConversationCreated, parent: &Self) -> Self {
+        let deeper = u32::from(!created.shares_history);
+        Self {
+            sub_context_depth: parent.sub_context_depth.saturating_add(deeper),
+            ..Self::new(created, parent.root)
         }
     }
 }
@@ -481,6 +517,7 @@ impl ConversationState {
             .values()
             .map(|b| {
                 b.open_calls.len()
+                    + b.sub_contexts.len()
                     + b.active_context.len()
                     + b.memory.discovered_tools.len()
                     + b.memory.entities.len()

@@ -175,11 +175,10 @@ impl Folder {
         {
             self.states.insert(parent.conversation, state);
         }
-        let root = self
-            .states
-            .get(&parent.conversation)
-            .map_or(parent.conversation, |state| state.row.info.root);
-        let info = ConversationInfo::new(created, root);
+        let info = match self.states.get(&parent.conversation) {
+            Some(state) => ConversationInfo::below(created, &state.row.info),
+            None => ConversationInfo::new(created, parent.conversation),
+        };
         if !created.shares_history {
             return Ok(Draft::new(namespace, id, info, None));
         }

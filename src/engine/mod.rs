@@ -43,7 +43,8 @@ use tokio::sync::watch;
 pub use self::{
     append::Pending,
     context::{
-        BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextError, PlanQuery,
+        BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextChange,
+        ContextEntry, ContextError, ContextScope, PlanQuery, Return, SetContext, Spawn, Spawned,
         ToolSnapshot,
     },
     error::*,

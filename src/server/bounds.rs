@@ -39,6 +39,10 @@ pub const DECISION_WAIT_MAX: Duration = Duration::from_secs(3_600);
 /// The longest wait for the index to reach a position.
 pub const INDEX_WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// The longest wait for the log to reach the position that a request is built
+/// at, and the longest build.
+pub const BUILD_WAIT_MAX: Duration = Duration::from_secs(30);
+
 /// Hits, conversations or calls in an answer, unless the client chooses.
 pub const SEARCH_HITS_DEFAULT: usize = 10;
 /// See [`SEARCH_HITS_DEFAULT`].

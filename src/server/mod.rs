@@ -11,6 +11,8 @@ mod append_request;
 mod append_stream;
 pub mod bounds;
 mod call;
+mod context;
+mod context_proto;
 mod conversations;
 mod deadline;
 mod events;
@@ -48,8 +50,9 @@ use self::{
 };
 use crate::{
     codec::pb::{
-        admin_server::AdminServer, conversations_server::ConversationsServer,
-        events_server::EventsServer, search_server::SearchServer, tools_server::ToolsServer,
+        admin_server::AdminServer, contexts_server::ContextsServer,
+        conversations_server::ConversationsServer, events_server::EventsServer,
+        search_server::SearchServer, tools_server::ToolsServer,
     },
     engine::Engine,
 };
@@ -136,6 +139,7 @@ pub fn routes(
     let events = EventsServer::new(events::EventsService(shared.clone()));
     let conversations =
         ConversationsServer::new(conversations::ConversationsService(shared.clone()));
+    let contexts = ContextsServer::new(context::ContextsService(shared.clone()));
     let tools = ToolsServer::new(tools::ToolsService(shared.clone()));
     let search = SearchServer::new(search::SearchService(shared.clone()));
     let admin = AdminServer::new(admin::AdminService(shared.clone()));
@@ -146,6 +150,7 @@ pub fn routes(
     };
     Ok(Routes::new(tuned!(events))
         .add_service(tuned!(conversations))
+        .add_service(tuned!(contexts))
         .add_service(tuned!(tools))
         .add_service(tuned!(search))
         .add_service(tuned!(admin))

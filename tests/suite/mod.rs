@@ -1,3 +1,4 @@
+mod active_context;
 mod child;
 mod compaction;
 mod context;
@@ -14,4 +15,5 @@ mod processes;
 mod random;
 mod real_data;
 mod store;
+mod sub_contexts;
 mod tidy;

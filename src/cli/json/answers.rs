@@ -141,7 +141,7 @@ fn branch_state(state: &pb::BranchState) -> String {
 }
 
 /// An event by its place; null when there is none.
-fn reference(event: Option<&pb::EventRef>) -> String {
+pub(super) fn reference(event: Option<&pb::EventRef>) -> String {
     let Some(event) = event else {
         return "null".into();
     };

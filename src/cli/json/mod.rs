@@ -4,6 +4,7 @@
 
 mod answers;
 mod body;
+mod context;
 mod object;
 
 pub use answers::{
@@ -11,6 +12,9 @@ pub use answers::{
     verify_outcome,
 };
 pub use body::{cancel_name, event, kind_name, role_name};
+pub use context::{
+    appended, built, compacted, compaction_plan, context_change, section_name, token_share,
+};
 pub use object::{Array, Object};
 
 use prost_types::Timestamp;

@@ -364,6 +364,14 @@ fn every_rule_has_a_name_and_a_text_of_its_own() {
         },
         Rule::OwnParent { conversation },
         Rule::ParentIncomplete { what: "nothing" },
+        Rule::SubContextNotRunning {
+            branch: name("main"),
+            child: conversation,
+        },
+        Rule::SubContextRunning {
+            child: conversation,
+            call_id: String::new(),
+        },
     ];
     let names: BTreeSet<&str> = rules.iter().map(Rule::name).collect();
     let texts: BTreeSet<String> = rules.iter().map(Rule::to_string).collect();

@@ -5,4 +5,5 @@ mod branch_rules;
 mod call_rules;
 mod compaction_rules;
 mod conversation_rules;
+mod sub_context_rules;
 mod world;

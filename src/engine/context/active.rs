@@ -1,12 +1,360 @@
 //! Active context: of a branch, and of the namespace for the long term.
+//!
+//! The long-term context is the active context of a conversation that everyone
+//! in the namespace finds by its id. It comes to be with its first key.
 
+use std::{collections::BTreeSet, sync::Arc};
+
+use futures::{StreamExt, stream::BoxStream};
+
+use super::ContextError;
 use crate::{
     context::window::LongTermEntry,
-    domain::{EventBody, Namespace, Position, Revision},
-    engine::{Inner, error::ReadError},
+    domain::{
+        AppendCommand, AppendOutcome, BranchId, BranchName, BranchState, ContextSet,
+        ConversationCreated, ConversationId, EventBody, EventKind, EventRef, Expectation,
+        ExpectedRevision, JsonText, Namespace, NewEvent, Position, Rejection, Revision, Rule,
+    },
+    engine::{
+        Engine, Inner,
+        error::{AppendError, ReadError},
+        history::decode_body,
+        query::{NamedEvent, Source, StartAfter, SubscribeQuery, Subscribed},
+    },
 };
 
+/// Label of the conversation that holds a namespace's long-term context.
+pub const LONG_TERM_LABEL: &str = "treering.long_term";
+
+const LONG_TERM_TITLE: &str = "Long-term context";
+
+/// Whose active context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContextScope {
+    /// A branch's; none: the active one's.
+    Conversation {
+        /// Conversation.
+        id: ConversationId,
+        /// Branch.
+        branch: Option<BranchName>,
+    },
+    /// The namespace's, which every request of its conversations can have.
+    LongTerm,
+}
+
+impl ContextScope {
+    fn place(&self, namespace: &Namespace) -> (ConversationId, Option<&BranchName>) {
+        match self {
+            Self::Conversation { id, branch } => (*id, branch.as_ref()),
+            Self::LongTerm => (namespace.long_term_conversation(), None),
+        }
+    }
+}
+
+/// Keys to set and to remove, in one step.
+#[derive(Clone, Debug)]
+pub struct SetContext {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Whose context.
+    pub scope: ContextScope,
+    /// New values.
+    pub set: Vec<ContextSet>,
+    /// Keys that go.
+    pub remove: Vec<String>,
+    /// See [`AppendCommand::idempotency_key`].
+    pub idempotency_key: Option<String>,
+    /// Who sets them, or empty.
+    pub actor: String,
+}
+
+/// A key of an active context with its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContextEntry {
+    /// Key.
+    pub key: String,
+    /// Value.
+    pub value: JsonText,
+    /// Who provides it, or empty.
+    pub provider: String,
+    /// The event that set it.
+    pub at: EventRef,
+}
+
+/// What a watch of an active context brings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ContextChange {
+    /// A key as it is now, or has become.
+    Set(ContextEntry),
+    /// A key that was removed.
+    Removed {
+        /// The key.
+        key: String,
+        /// The event that removed it.
+        at: EventRef,
+    },
+    /// All keys as they were at this revision have been brought; live from here.
+    CaughtUp(Revision),
+}
+
+impl ContextChange {
+    fn key(&self) -> Option<&str> {
+        match self {
+            Self::Set(entry) => Some(&entry.key),
+            Self::Removed { key, .. } => Some(key),
+            Self::CaughtUp(_) => None,
+        }
+    }
+}
+
+impl Engine {
+    /// Sets and removes keys of an active context, all or none. The first key of
+    /// a namespace's long-term context makes the conversation that holds it.
+    ///
+    /// # Errors
+    /// [`ContextError::Invalid`] when there is nothing to do or a key comes
+    /// twice, [`ContextError::Append`] when a rule forbids it.
+    pub async fn set_context(&self, command: SetContext) -> Result<AppendOutcome, ContextError> {
+        check_keys(&command)?;
+        let inner = &self.inner;
+        let (namespace, scope) = (&command.namespace, &command.scope);
+        let (id, branch) = scope.place(namespace);
+        let events = key_events(&command, id, branch);
+        let long_term = *scope == ContextScope::LongTerm;
+        // Another writer may make the conversation first.
+        let mut creates = long_term && inner.find_row(namespace, id)?.is_none();
+        if long_term {
+            let key = command.idempotency_key.as_ref();
+            if let Some(recorded) = inner.recorded_batch(namespace, key).await? {
+                let first = recorded.events.first();
+                creates = first.is_some_and(|(_, body)| is_creation(body));
+            }
+        }
+        loop {
+            let append = append_command(&command, id, events.clone(), creates);
+            match self.append(append).await {
+                Err(AppendError::Rejected(Rejection {
+                    rule: Rule::ConversationExists { .. },
+                    ..
+                })) if creates => creates = false,
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// An active context, by key. That of a namespace without long-term context
+    /// is empty.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the conversation or the branch is not there.
+    pub async fn active_context(
+        &self,
+        namespace: &Namespace,
+        scope: &ContextScope,
+    ) -> Result<Vec<ContextEntry>, ReadError> {
+        match self.inner.watched(namespace, scope)? {
+            Some((_, branch)) => self.inner.context_entries(&branch).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Follows an active context: its keys as they are, then
+    /// [`ContextChange::CaughtUp`], then every change of that branch in order.
+    /// Only the given keys; none given: all. A slow reader reads on from the log
+    /// and misses nothing. The stream ends with an error only; drop it to stop.
+    pub fn watch_context(
+        &self,
+        namespace: Namespace,
+        scope: ContextScope,
+        keys: Vec<String>,
+    ) -> BoxStream<'static, Result<ContextChange, ReadError>> {
+        let engine = self.clone();
+        let keys: BTreeSet<String> = keys.into_iter().collect();
+        async_stream::try_stream! {
+            let wanted = |key: &str| keys.is_empty() || keys.contains(key);
+            let inner = &engine.inner;
+            let mut news = inner.news.clone();
+            news.borrow_and_update();
+            let mut watched = inner.watched(&namespace, &scope)?;
+            let mut after = Revision::NONE;
+            if let Some((_, branch)) = &watched {
+                after = branch.head;
+                for entry in inner.context_entries(branch).await? {
+                    if wanted(&entry.key) {
+                        yield ContextChange::Set(entry);
+                    }
+                }
+            }
+            yield ContextChange::CaughtUp(after);
+            // A long-term context comes to be with its first key.
+            while watched.is_none() {
+                if news.changed().await.is_err() {
+                    return;
+                }
+                watched = inner.watched(&namespace, &scope)?;
+            }
+            let Some((id, branch)) = watched else { return };
+            let mut events = engine.subscribe(changes_of(&namespace, id, &branch.name, after));
+            while let Some(item) = events.next().await {
+                let Subscribed::Event(event) = item? else { continue };
+                match change(&event, id, branch.id)? {
+                    Some(change) if change.key().is_some_and(wanted) => yield change,
+                    _ => {}
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+fn check_keys(command: &SetContext) -> Result<(), ContextError> {
+    let mut seen = BTreeSet::new();
+    let set = command.set.iter().map(|set| &set.key);
+    for key in set.chain(&command.remove) {
+        if !seen.insert(key) {
+            let message = "a key is named twice: each can be set or removed once in a call";
+            return Err(ContextError::Invalid {
+                message: message.to_owned(),
+            });
+        }
+    }
+    if seen.is_empty() {
+        let message = "there is neither a key to set nor one to remove";
+        return Err(ContextError::Invalid {
+            message: message.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn key_events(
+    command: &SetContext,
+    id: ConversationId,
+    branch: Option<&BranchName>,
+) -> Vec<NewEvent> {
+    let set = command.set.iter().cloned().map(EventBody::ContextSet);
+    let remove = command.remove.iter().cloned();
+    let remove = remove.map(|key| EventBody::ContextRemoved { key });
+    set.chain(remove)
+        .map(|body| NewEvent {
+            branch: branch.cloned(),
+            actor: command.actor.clone(),
+            ..NewEvent::new(id, body)
+        })
+        .collect()
+}
+
+fn append_command(
+    command: &SetContext,
+    id: ConversationId,
+    mut events: Vec<NewEvent>,
+    creates: bool,
+) -> AppendCommand {
+    let mut expectations = Vec::new();
+    if creates {
+        let created = EventBody::ConversationCreated(ConversationCreated {
+            title: LONG_TERM_TITLE.to_owned(),
+            labels: [(LONG_TERM_LABEL.to_owned(), "true".to_owned())].into(),
+            ..ConversationCreated::default()
+        });
+        let created = NewEvent {
+            actor: command.actor.clone(),
+            ..NewEvent::new(id, created)
+        };
+        events.insert(0, created);
+        expectations.push(Expectation {
+            conversation: id,
+            branch: None,
+            expected: ExpectedRevision::NoStream,
+        });
+    }
+    AppendCommand {
+        expectations,
+        idempotency_key: command.idempotency_key.clone(),
+        ..AppendCommand::new(command.namespace.clone(), events)
+    }
+}
+
+fn is_creation(body: &EventBody) -> bool {
+    matches!(body, EventBody::ConversationCreated(_))
+}
+
+fn changes_of(
+    namespace: &Namespace,
+    id: ConversationId,
+    branch: &BranchName,
+    after: Revision,
+) -> SubscribeQuery {
+    SubscribeQuery {
+        namespace: namespace.clone(),
+        source: Source::Branch {
+            conversation: id,
+            branch: Some(branch.clone()),
+        },
+        start: StartAfter::Place(after.0),
+        kinds: vec![EventKind::ContextSet, EventKind::ContextRemoved],
+    }
+}
+
+/// The change that an event of a branch makes to its active context.
+fn change(
+    event: &NamedEvent,
+    id: ConversationId,
+    branch: BranchId,
+) -> Result<Option<ContextChange>, ReadError> {
+    let event = &event.event;
+    let header = &event.header;
+    if header.conversation != id || header.branch != branch {
+        return Ok(None);
+    }
+    let at = EventRef {
+        conversation: id,
+        revision: header.revision,
+    };
+    Ok(
+        match decode_body(event.position.offset, header.kind, &event.body)? {
+            EventBody::ContextSet(set) => Some(ContextChange::Set(entry(set, at))),
+            EventBody::ContextRemoved { key } => Some(ContextChange::Removed { key, at }),
+            _ => None,
+        },
+    )
+}
+
+fn entry(set: ContextSet, at: EventRef) -> ContextEntry {
+    ContextEntry {
+        key: set.key,
+        value: set.value,
+        provider: set.provider,
+        at,
+    }
+}
+
 impl Inner {
+    /// The branch that a scope names; none: the namespace has no long-term
+    /// context yet.
+    fn watched(
+        &self,
+        namespace: &Namespace,
+        scope: &ContextScope,
+    ) -> Result<Option<(ConversationId, Arc<BranchState>)>, ReadError> {
+        let (id, branch) = scope.place(namespace);
+        if *scope == ContextScope::LongTerm && self.find_row(namespace, id)?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some((id, self.branch(namespace, id, branch)?)))
+    }
+
+    /// The keys of a branch's active context with their values.
+    async fn context_entries(&self, branch: &BranchState) -> Result<Vec<ContextEntry>, ReadError> {
+        let mut entries = Vec::with_capacity(branch.active_context.len());
+        for at in branch.active_context.values() {
+            if let EventBody::ContextSet(set) = &self.window_event(*at).await?.body {
+                entries.push(entry(set.clone(), *at));
+            }
+        }
+        Ok(entries)
+    }
+
     /// The namespace's long-term context as of a position of the log.
     pub(super) async fn long_term(
         &self,
@@ -21,31 +369,131 @@ impl Inner {
         if let Some(position) = as_of
             && row.last_position.offset > position.offset
         {
-            let (mut low, mut high) = (0, row.head.0);
-            while low < high {
-                let middle = Revision(low + (high - low).div_ceil(2));
-                let offset = self.views.load().offset(id, middle)?;
-                if offset.is_some_and(|offset| offset <= position.offset) {
-                    low = middle.0;
-                } else {
-                    high = middle.0 - 1;
-                }
-            }
-            if low == 0 {
-                return Ok(Vec::new());
-            }
-            branch = self.as_of(id, &branch, Revision(low)).await?;
-        }
-        let mut entries = Vec::new();
-        for (key, at) in &branch.active_context {
-            if let EventBody::ContextSet(set) = &self.window_event(*at).await?.body {
-                entries.push(LongTermEntry {
-                    key: key.clone(),
-                    value: set.value.clone(),
-                    at: *at,
-                });
+            let reached = self.revision_at(id, row.head, position)?;
+            match self.branch_up_to(id, &branch, reached).await? {
+                Some(past) => branch = past,
+                None => return Ok(Vec::new()),
             }
         }
-        Ok(entries)
+        let entries = self.context_entries(&branch).await?;
+        let long_term = |entry: ContextEntry| LongTermEntry {
+            key: entry.key,
+            value: entry.value,
+            at: entry.at,
+        };
+        Ok(entries.into_iter().map(long_term).collect())
+    }
+
+    /// The last revision of a conversation that is not after a position of the
+    /// log; 0 when all are.
+    fn revision_at(
+        &self,
+        id: ConversationId,
+        head: Revision,
+        position: Position,
+    ) -> Result<Revision, ReadError> {
+        let views = self.views.load();
+        let (mut low, mut high) = (0, head.0);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            let offset = views.offset(id, Revision(middle))?;
+            if offset.is_some_and(|offset| offset <= position.offset) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        Ok(Revision(low))
+    }
+
+    /// A branch as it was at the last revision of its history up to this one,
+    /// which may be another branch's.
+    async fn branch_up_to(
+        &self,
+        id: ConversationId,
+        branch: &Arc<BranchState>,
+        revision: Revision,
+    ) -> Result<Option<Arc<BranchState>>, ReadError> {
+        let history = self.history();
+        let mut revision = revision.min(branch.head);
+        while revision > Revision::NONE {
+            if revision == branch.head {
+                return Ok(Some(Arc::clone(branch)));
+            }
+            if let Some(past) = history.branch_at(id, branch.id, revision).await? {
+                return Ok(Some(past.state));
+            }
+            revision = Revision(revision.0 - 1);
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{BranchForked, Limits};
+
+    fn learn(key: &str, json: &'static str) -> SetContext {
+        SetContext {
+            namespace: Namespace::default(),
+            scope: ContextScope::LongTerm,
+            set: vec![ContextSet {
+                key: key.to_owned(),
+                value: JsonText::from_checked(json.into()),
+                provider: String::new(),
+            }],
+            remove: Vec::new(),
+            idempotency_key: None,
+            actor: String::new(),
+        }
+    }
+
+    async fn known(engine: &Engine, as_of: Option<Position>) -> Vec<String> {
+        let namespace = Namespace::default();
+        let entries = engine.inner.long_term(&namespace, as_of).await.unwrap();
+        let text = |entry: LongTermEntry| format!("{}={}", entry.key, entry.value.as_str());
+        entries.into_iter().map(text).collect()
+    }
+
+    // A request as of last week must hold what was known last week, whatever was
+    // learnt, forgotten, or tried on a fork of the long-term memory since.
+    #[tokio::test]
+    async fn long_term_context_is_as_it_was() {
+        let engine = Engine::in_memory(Limits::default()).await.unwrap();
+        let namespace = Namespace::default();
+        assert!(known(&engine, None).await.is_empty());
+        let before = engine.head();
+        let mut heads = Vec::new();
+        for (key, json) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            engine.set_context(learn(key, json)).await.unwrap();
+            heads.push(engine.head());
+        }
+        let fork = EventBody::BranchForked(BranchForked {
+            name: BranchName::new("try").unwrap(),
+            parent: BranchId::MAIN,
+            fork_revision: Revision(2),
+            system_prompt: String::new(),
+        });
+        let id = namespace.long_term_conversation();
+        let fork = AppendCommand::new(namespace, vec![NewEvent::new(id, fork)]);
+        engine.append(fork).await.unwrap();
+        let forked = engine.head();
+        let mut forget = learn("", "0");
+        forget.set.clear();
+        forget.remove.push("b".to_owned());
+        engine.set_context(forget).await.unwrap();
+
+        assert!(known(&engine, Some(before)).await.is_empty());
+        for (head, expected) in [
+            (heads[0], vec!["a=1"]),
+            (heads[1], vec!["a=1", "b=2"]),
+            (heads[2], vec!["a=3", "b=2"]),
+            (forked, vec!["a=3", "b=2"]),
+            (engine.head(), vec!["a=3"]),
+        ] {
+            assert_eq!(known(&engine, Some(head)).await, expected, "{head}");
+        }
+        assert_eq!(known(&engine, None).await, ["a=3"]);
     }
 }

@@ -13,9 +13,11 @@ mod sub_contexts;
 mod window;
 
 pub use self::{
+    active::{ContextChange, ContextEntry, ContextScope, LONG_TERM_LABEL, SetContext},
     build::Assembled,
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
     snapshots::ToolSnapshot,
+    sub_contexts::{Return, Spawn, Spawned},
 };
 pub(super) use self::{cache::ContextCaches, compact::compactions_of};
 use super::error::{AppendError, ReadError};

@@ -1,1 +1,500 @@
-//! Sub-contexts: spawned from a conversation, returned to it.
+//! Sub-contexts: spawned from a conversation, returned to it. Both are one
+//! atomic batch over parent and child, so no crash leaves one without the other.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{ContextError, recorded::RecordedBatch};
+use crate::{
+    domain::{
+        AppendCommand, AppendOutcome, BranchName, BranchState, Config, ContentPart,
+        ConversationCreated, ConversationId, ConversationRow, EventBody, EventKind, Expectation,
+        ExpectedRevision, MessageAppended, Namespace, NewEvent, ParentRef, PromptSet, Rejection,
+        Role, Rule, SubContextReturned, SubContextSpawned, TimestampMicros, ToolResultRecorded,
+    },
+    engine::{
+        Engine, Inner,
+        error::{AppendError, ReadError},
+        query::{ReadQuery, Source},
+    },
+};
+use futures::StreamExt;
+
+/// How often an operation looks again when another writer was first.
+const ATTEMPTS_MAX: usize = 16;
+
+const FAILED: &str = "the sub-context did not succeed";
+
+/// A sub-context to begin.
+#[derive(Clone, Debug)]
+pub struct Spawn {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// The parent.
+    pub conversation: ConversationId,
+    /// Its branch; none: the active one.
+    pub branch: Option<BranchName>,
+    /// The open call that asks for it, or empty.
+    pub call_id: String,
+    /// What it is to do. The parent keeps it.
+    pub purpose: String,
+    /// The child's title.
+    pub title: String,
+    /// The child's model settings; none: the parent's.
+    pub config: Option<Config>,
+    /// The child's system prompt, or empty.
+    pub system_prompt: String,
+    /// The child's policies: name to JSON text.
+    pub policies: BTreeMap<String, String>,
+    /// The child's labels.
+    pub labels: BTreeMap<String, String>,
+    /// The child's id; none: the engine makes one.
+    pub child: Option<ConversationId>,
+    /// See [`AppendCommand::idempotency_key`].
+    pub idempotency_key: Option<String>,
+    /// Who spawns it, or empty.
+    pub actor: String,
+}
+
+impl Spawn {
+    /// A sub-context of a conversation's active branch that no call asked for.
+    #[must_use]
+    pub fn new(namespace: Namespace, conversation: ConversationId) -> Self {
+        Self {
+            namespace,
+            conversation,
+            branch: None,
+            call_id: String::new(),
+            purpose: String::new(),
+            title: String::new(),
+            config: None,
+            system_prompt: String::new(),
+            policies: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            child: None,
+            idempotency_key: None,
+            actor: String::new(),
+        }
+    }
+}
+
+/// A sub-context that was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spawned {
+    /// The child conversation.
+    pub child: ConversationId,
+    /// What was appended.
+    pub outcome: AppendOutcome,
+}
+
+/// A sub-context to end.
+#[derive(Clone, Debug)]
+pub struct Return {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// The child.
+    pub child: ConversationId,
+    /// What it found. Empty: the last text that its assistant said.
+    pub summary: String,
+    /// False: it failed, and so does the call that asked for it.
+    pub success: bool,
+    /// See [`AppendCommand::idempotency_key`].
+    pub idempotency_key: Option<String>,
+    /// Who ends it, or empty.
+    pub actor: String,
+}
+
+impl Return {
+    /// A success, with the child's own last words.
+    #[must_use]
+    pub fn new(namespace: Namespace, child: ConversationId) -> Self {
+        Self {
+            namespace,
+            child,
+            summary: String::new(),
+            success: true,
+            idempotency_key: None,
+            actor: String::new(),
+        }
+    }
+}
+
+impl Engine {
+    /// Begins a sub-context: a child conversation with its own settings and
+    /// prompt, which the parent's branch notes. It shares no history. The call
+    /// that asks for it must be open, allowed to run, and wait for no other.
+    ///
+    /// # Errors
+    /// [`ContextError::Read`] when the parent is not there,
+    /// [`ContextError::Append`] when a rule forbids it: the call is not open, or
+    /// sub-contexts are nested too deep.
+    pub async fn spawn(&self, spawn: Spawn) -> Result<Spawned, ContextError> {
+        let inner = &self.inner;
+        let (namespace, id) = (&spawn.namespace, spawn.conversation);
+        let key = spawn.idempotency_key.as_ref();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            if let Some(recorded) = inner.recorded_batch(namespace, key).await? {
+                return recorded_spawn(&spawn, recorded);
+            }
+            let parent = inner.branch(namespace, id, spawn.branch.as_ref())?;
+            let child = spawn.child.unwrap_or_else(ConversationId::generate);
+            let command = AppendCommand {
+                idempotency_key: spawn.idempotency_key.clone(),
+                ..AppendCommand::new(namespace.clone(), spawn_events(&spawn, &parent, child))
+            };
+            match self.append(command).await {
+                Ok(outcome) => return Ok(Spawned { child, outcome }),
+                Err(error) if attempt < ATTEMPTS_MAX && spawn_was_outrun(&error) => {
+                    inner.next_news().await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Ends a sub-context: seals the child and appends its summary to the branch
+    /// that it was spawned from, with the result of the call that asked for it.
+    /// When that call has ended meanwhile, it gets no result, and a warning says
+    /// so.
+    ///
+    /// # Errors
+    /// [`ContextError::Invalid`] when the conversation is no sub-context or has
+    /// said nothing to return; [`ContextError::Append`] when it has returned
+    /// before, or another rule forbids it.
+    pub async fn return_sub_context(&self, end: Return) -> Result<AppendOutcome, ContextError> {
+        let inner = &self.inner;
+        let key = end.idempotency_key.as_ref();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            if let Some(recorded) = inner.recorded_batch(&end.namespace, key).await? {
+                return recorded_return(&end, recorded);
+            }
+            let ending = self.ending(&end).await?;
+            let warnings = ending.warnings();
+            match self.append(ending.command(&end)).await {
+                Ok(outcome) => {
+                    return Ok(AppendOutcome {
+                        warnings,
+                        ..outcome
+                    });
+                }
+                Err(error) if attempt < ATTEMPTS_MAX && return_was_outrun(&error) => {
+                    inner.next_news().await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Looks at the child and at the branch that waits for it.
+    async fn ending(&self, end: &Return) -> Result<Ending, ContextError> {
+        let inner = &self.inner;
+        let child = inner.row(&end.namespace, end.child)?;
+        let parent = match &child.info.parent {
+            Some(parent) if !child.info.shares_history => parent.clone(),
+            _ => return Err(refused(&child, "is no sub-context: nothing waits for it")),
+        };
+        let waits = inner.state(&end.namespace, parent.conversation)?;
+        if waits.row.sealed {
+            let conversation = parent.conversation;
+            return Err(rejected(Rule::Sealed { conversation }));
+        }
+        let waits = waits.branches.get(&parent.branch).cloned();
+        let waits = waits.ok_or_else(|| ReadError::BranchNotFound {
+            conversation: parent.conversation,
+            branch: parent.branch.to_string(),
+        })?;
+        let Some(running) = waits.sub_contexts.get(&end.child) else {
+            return Err(rejected(Rule::SubContextNotRunning {
+                branch: waits.name.clone(),
+                child: end.child,
+            }));
+        };
+        if child.sealed {
+            let conversation = end.child;
+            return Err(rejected(Rule::Sealed { conversation }));
+        }
+        let (summary, head) = self.summary_of(end, &child).await?;
+        Ok(Ending {
+            parent: ParentRef {
+                call_id: running.call_id.clone(),
+                ..parent
+            },
+            child_head: head,
+            call_open: waits.open_calls.contains_key(&running.call_id),
+            waits,
+            summary,
+            ran_ms: ran_ms(child.created_at),
+        })
+    }
+
+    /// What the child found, and its head when it was its last words.
+    async fn summary_of(
+        &self,
+        end: &Return,
+        child: &ConversationRow,
+    ) -> Result<(String, Option<Arc<BranchState>>), ContextError> {
+        if !end.summary.is_empty() {
+            return Ok((end.summary.clone(), None));
+        }
+        let branch = self.inner.branch(&end.namespace, child.id, None)?;
+        let mut messages = self.read(ReadQuery {
+            backward: true,
+            to: branch.head.0,
+            kinds: vec![EventKind::MessageAppended],
+            ..ReadQuery::all(
+                end.namespace.clone(),
+                Source::Branch {
+                    conversation: child.id,
+                    branch: Some(branch.name.clone()),
+                },
+            )
+        });
+        while let Some(batch) = messages.next().await {
+            for event in batch? {
+                let event = event.event;
+                let (offset, kind) = (event.position.offset, event.header.kind);
+                let body = crate::engine::history::decode_body(offset, kind, &event.body)?;
+                if let Some(text) = said(&body) {
+                    return Ok((text, Some(branch)));
+                }
+            }
+        }
+        let why = "has said nothing that could be returned: give a summary";
+        Err(refused(child, why))
+    }
+}
+
+/// What a return is made of.
+struct Ending {
+    /// Where it was spawned, and the call that asked for it.
+    parent: ParentRef,
+    /// The branch that waits.
+    waits: Arc<BranchState>,
+    /// The child's branch, when the summary depends on it.
+    child_head: Option<Arc<BranchState>>,
+    call_open: bool,
+    summary: String,
+    ran_ms: u64,
+}
+
+impl Ending {
+    fn command(self, end: &Return) -> AppendCommand {
+        let seal = EventBody::ConversationSealed {
+            reason: if end.success { "returned" } else { "failed" }.to_owned(),
+            summary: self.summary.clone(),
+        };
+        let returned = EventBody::SubContextReturned(SubContextReturned {
+            conversation: end.child,
+            summary: self.summary.clone(),
+            call_id: self.parent.call_id.clone(),
+        });
+        let to_parent =
+            |body| NewEvent::new(self.parent.conversation, body).on_branch(self.waits.name.clone());
+        let mut events = vec![NewEvent::new(end.child, seal), to_parent(returned)];
+        if self.call_open {
+            let result = self.result(end.success);
+            events.push(to_parent(EventBody::ToolResultRecorded(result)));
+        }
+        for event in &mut events {
+            event.actor.clone_from(&end.actor);
+        }
+        let expectation = self.child_head.map(|head| Expectation {
+            conversation: end.child,
+            branch: Some(head.name.clone()),
+            expected: ExpectedRevision::Exact(head.head),
+        });
+        AppendCommand {
+            expectations: expectation.into_iter().collect(),
+            idempotency_key: end.idempotency_key.clone(),
+            ..AppendCommand::new(end.namespace.clone(), events)
+        }
+    }
+
+    fn result(&self, success: bool) -> ToolResultRecorded {
+        let call_id = self.parent.call_id.clone();
+        let result = ToolResultRecorded::text(call_id, self.summary.clone());
+        ToolResultRecorded {
+            success,
+            error_message: if success { "" } else { FAILED }.to_owned(),
+            execution_time_ms: Some(self.ran_ms),
+            ..result
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        if self.call_open || self.parent.call_id.is_empty() {
+            return Vec::new();
+        }
+        vec![format!(
+            "the call that asked for the sub-context ({}) had ended before: it got no result",
+            self.parent.call_id
+        )]
+    }
+}
+
+impl Inner {
+    /// Waits until reads see something new, or a moment.
+    async fn next_news(&self) {
+        const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
+        let mut news = self.news.clone();
+        // Either way the caller looks again.
+        let _ = tokio::time::timeout(MOMENT, news.changed()).await;
+    }
+}
+
+/// The rule, when a batch was refused.
+fn rule(error: &AppendError) -> Option<&Rule> {
+    match error {
+        AppendError::Rejected(Rejection { rule, .. }) => Some(rule),
+        _ => None,
+    }
+}
+
+/// True when another writer was first, so that looking again can help: the same
+/// key is under way, or the branch got another name.
+fn spawn_was_outrun(error: &AppendError) -> bool {
+    matches!(
+        rule(error),
+        Some(Rule::IdempotencyConflict | Rule::BranchNotFound { .. })
+    )
+}
+
+/// The same for a return: the child went on, its call ended, or it returned.
+fn return_was_outrun(error: &AppendError) -> bool {
+    let changed = matches!(
+        rule(error),
+        Some(
+            Rule::RevisionMismatch { .. }
+                | Rule::CallNotOpen { .. }
+                | Rule::SubContextNotRunning { .. }
+                | Rule::Sealed { .. }
+        )
+    );
+    changed || spawn_was_outrun(error)
+}
+
+fn rejected(rule: Rule) -> ContextError {
+    AppendError::Rejected(Rejection::batch(rule)).into()
+}
+
+fn refused(child: &ConversationRow, why: &str) -> ContextError {
+    ContextError::Invalid {
+        message: format!("conversation {} {why}", child.id),
+    }
+}
+
+fn ran_ms(since: TimestampMicros) -> u64 {
+    let micros = TimestampMicros::now().0.saturating_sub(since.0);
+    u64::try_from(micros / 1_000).unwrap_or(0)
+}
+
+/// The text of an assistant message, if it has any.
+fn said(body: &EventBody) -> Option<String> {
+    let EventBody::MessageAppended(MessageAppended { role, parts, .. }) = body else {
+        return None;
+    };
+    let texts: Vec<_> = parts.iter().filter_map(ContentPart::text).collect();
+    let text = texts.join("\n");
+    (*role == Role::Assistant && !text.trim().is_empty()).then_some(text)
+}
+
+/// The child comes first: the decision then finds the parent's head as it is.
+fn spawn_events(spawn: &Spawn, parent: &BranchState, child: ConversationId) -> Vec<NewEvent> {
+    let created = EventBody::ConversationCreated(ConversationCreated {
+        title: spawn.title.clone(),
+        config: spawn
+            .config
+            .clone()
+            .unwrap_or_else(|| parent.config.clone()),
+        labels: spawn.labels.clone(),
+        parent: Some(ParentRef {
+            conversation: spawn.conversation,
+            branch: parent.id,
+            revision: parent.head,
+            call_id: spawn.call_id.clone(),
+        }),
+        policies: spawn.policies.clone(),
+        ..ConversationCreated::default()
+    });
+    let mut events = vec![NewEvent::new(child, created)];
+    if !spawn.system_prompt.is_empty() {
+        let prompt = EventBody::SystemPromptSet(PromptSet {
+            id: String::new(),
+            content: spawn.system_prompt.clone(),
+        });
+        events.push(NewEvent::new(child, prompt));
+    }
+    let spawned = EventBody::SubContextSpawned(SubContextSpawned {
+        conversation: child,
+        call_id: spawn.call_id.clone(),
+        purpose: spawn.purpose.clone(),
+    });
+    events.push(NewEvent::new(spawn.conversation, spawned).on_branch(parent.name.clone()));
+    for event in &mut events {
+        event.actor.clone_from(&spawn.actor);
+    }
+    events
+}
+
+/// The answer to a repeated spawn, if it is one.
+fn recorded_spawn(spawn: &Spawn, recorded: RecordedBatch) -> Result<Spawned, ContextError> {
+    let mut events = recorded.events.iter();
+    let (Some((created_at, EventBody::ConversationCreated(created))), Some((spawned_at, last))) =
+        (events.next(), events.next_back())
+    else {
+        return Err(other_content());
+    };
+    let prompt = events.find_map(|(_, body)| match body {
+        EventBody::SystemPromptSet(prompt) => Some(prompt.content.as_str()),
+        _ => None,
+    });
+    let child = created_at.conversation;
+    let asked = EventBody::SubContextSpawned(SubContextSpawned {
+        conversation: child,
+        call_id: spawn.call_id.clone(),
+        purpose: spawn.purpose.clone(),
+    });
+    let same = *last == asked
+        && spawned_at.conversation == spawn.conversation
+        && spawn.child.is_none_or(|id| id == child)
+        && spawn.title == created.title
+        && spawn.policies == created.policies
+        && spawn.labels == created.labels
+        && spawn.config.as_ref().is_none_or(|c| *c == created.config)
+        && spawn.system_prompt == prompt.unwrap_or_default();
+    if !same {
+        return Err(other_content());
+    }
+    let outcome = recorded.repeated();
+    Ok(Spawned { child, outcome })
+}
+
+/// The answer to a repeated return, if it is one.
+fn recorded_return(end: &Return, recorded: RecordedBatch) -> Result<AppendOutcome, ContextError> {
+    let [
+        (sealed, EventBody::ConversationSealed { reason, summary }),
+        ..,
+    ] = &recorded.events[..]
+    else {
+        return Err(other_content());
+    };
+    let returned = recorded.events.iter().any(|(_, body)| {
+        matches!(body, EventBody::SubContextReturned(returned) if returned.conversation == end.child)
+    });
+    let same = returned
+        && sealed.conversation == end.child
+        && end.success == (reason == "returned")
+        && (end.summary.is_empty() || end.summary == *summary);
+    if same {
+        Ok(recorded.repeated())
+    } else {
+        Err(other_content())
+    }
+}
+
+fn other_content() -> ContextError {
+    rejected(Rule::IdempotencyConflict)
+}

@@ -28,9 +28,16 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{bounds::ERROR_TEXT_BYTES_MAX, from_proto::Malformed};
 use crate::{
     codec::pb,
+    context::{
+        RenderError,
+        policy::{CONTEXT_POLICY, PolicyError},
+    },
     domain::Rejection,
-    engine::{AppendError, ReadError, SearchError},
+    engine::{AppendError, ContextError, ReadError, SearchError},
 };
+
+/// How [`PolicyError::whose`] names a conversation's policy.
+const CONVERSATIONS: &str = "conversation's";
 
 /// `ErrorInfo.domain` of every error.
 pub const ERROR_DOMAIN: &str = "treering";
@@ -262,6 +269,50 @@ impl From<SearchError> for Refusal {
     }
 }
 
+impl From<PolicyError> for Refusal {
+    fn from(error: PolicyError) -> Self {
+        // A conversation's policy was stored: the call itself is right.
+        if error.whose == CONVERSATIONS {
+            return Self::new(Code::FailedPrecondition, "CONVERSATION_POLICY", &error)
+                .fact("policy", CONTEXT_POLICY);
+        }
+        Self::new(Code::InvalidArgument, "POLICY", &error).field("policy")
+    }
+}
+
+impl From<RenderError> for Refusal {
+    fn from(error: RenderError) -> Self {
+        let of = |code, reason| Self::new(code, reason, &error);
+        match &error {
+            RenderError::Unsupported {
+                provider, medium, ..
+            } => of(Code::FailedPrecondition, "UNSUPPORTED_MEDIUM")
+                .fact("provider", provider)
+                .fact("medium", medium),
+            RenderError::Illegal { provider, .. } => {
+                of(Code::Internal, "ILLEGAL_REQUEST").fact("provider", provider)
+            }
+            RenderError::Json { provider, .. } => {
+                of(Code::Internal, "NOT_JSON").fact("provider", provider)
+            }
+        }
+    }
+}
+
+impl From<ContextError> for Refusal {
+    fn from(error: ContextError) -> Self {
+        match error {
+            ContextError::Read(error) => error.into(),
+            ContextError::Policy(error) => error.into(),
+            ContextError::Render(error) => error.into(),
+            ContextError::Append(error) => error.into(),
+            ContextError::Invalid { message } => {
+                Self::new(Code::InvalidArgument, "INVALID_REQUEST", message).field("request")
+            }
+        }
+    }
+}
+
 macro_rules! statuses {
     ($($error:ty)*) => {
         $(impl From<$error> for Status {
@@ -271,7 +322,7 @@ macro_rules! statuses {
         })*
     };
 }
-statuses!(Malformed AppendError ReadError SearchError);
+statuses!(Malformed AppendError ReadError SearchError ContextError);
 
 #[cfg(test)]
 mod tests;

@@ -43,6 +43,8 @@ fn code(rule: &Rule) -> Code {
         | Rule::ArgumentsChanged { .. }
         | Rule::MessageMissing { .. }
         | Rule::NotATurnBoundary { .. }
+        | Rule::SubContextNotRunning { .. }
+        | Rule::SubContextRunning { .. }
         | Rule::CutBeforeLastCut { .. } => Code::FailedPrecondition,
         Rule::LimitReached { .. } => Code::ResourceExhausted,
     }
@@ -99,6 +101,12 @@ fn facts(rule: &Rule) -> Facts {
             ("revision", cut.to_string()),
             ("last_cut", last_cut.to_string()),
         ],
+        Rule::SubContextNotRunning { branch, child } => {
+            vec![("child", child.to_string()), ("branch", branch.to_string())]
+        }
+        Rule::SubContextRunning { child, call_id } => {
+            vec![("child", child.to_string()), call(call_id)]
+        }
         Rule::RevisionMissing { revision, head } => vec![
             ("revision", revision.to_string()),
             ("head", head.to_string()),

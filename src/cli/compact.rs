@@ -1,0 +1,301 @@
+//! `compact`: where a compaction would cut, appending one, and reading what one
+//! stands for.
+
+use clap::{Args, Subcommand};
+
+use super::{
+    approve::person,
+    connect::Connection,
+    error::CliError,
+    json,
+    output::{Out, Tone},
+    pb,
+    text::{EventText, count, event_lines, indent, things},
+    text_arg::text_of,
+};
+
+/// Lines of content of one event that `expand` shows without `--full`.
+const LINES: usize = 12;
+/// Lines of the engine's own summary that a plan shows.
+const EXTRACT_LINES: usize = 24;
+
+/// Let a summary stand for the older turns of a conversation
+///
+/// A compaction cuts at the end of a turn and keeps the last turns as they are.
+/// Nothing is lost: the originals stay readable (`expand`), searchable, and part
+/// of every fork made before. Without a subcommand it only plans.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = false)]
+#[command(after_help = "\
+Examples:
+  treering compact CONVERSATION                       where it would cut, and what it would save
+  treering compact CONVERSATION plan --material       what a model is to summarise, as text
+  treering compact CONVERSATION plan --json | jq -r .instruction
+  treering compact CONVERSATION apply --extract       with the engine's own summary
+  treering compact CONVERSATION apply --summary @summary.md
+  my-model < material.txt | treering compact CONVERSATION apply --summary -
+  treering compact CONVERSATION expand                the events that the summary stands for")]
+pub struct CompactArgs {
+    /// The conversation: its UUID, or its id at its source
+    conversation: String,
+    /// The branch [default: the active one]
+    #[arg(long, short, value_name = "NAME", global = true)]
+    branch: Option<String>,
+    #[command(flatten)]
+    plan: PlanArgs,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    Plan(PlanArgs),
+    Apply(ApplyArgs),
+    Expand(ExpandArgs),
+}
+
+/// Show where it would cut, what stays, and what that saves
+#[derive(Args, Debug)]
+struct PlanArgs {
+    /// Finished turns that stay [default: the conversation's policy, else 3]
+    #[arg(long, value_name = "TURNS")]
+    keep_turns: Option<u32>,
+    /// The model whose tokens are counted [default: the conversation's]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Merged over the conversation's `context` policy: JSON, @FILE, or -
+    #[arg(long, value_name = "JSON")]
+    policy: Option<String>,
+    /// Print the instruction and the material for a summarising model, and
+    /// nothing else
+    #[arg(long)]
+    material: bool,
+}
+
+/// Append a compaction
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("text").required(true))]
+struct ApplyArgs {
+    /// The summary: its text, @FILE, or - for standard input
+    #[arg(long, value_name = "TEXT", group = "text")]
+    summary: Option<String>,
+    /// The engine's own summary, made without a model
+    #[arg(long, group = "text")]
+    extract: bool,
+    /// Finished turns that stay [default: the conversation's policy, else 3]
+    #[arg(long, value_name = "TURNS")]
+    keep_turns: Option<u32>,
+    /// Cut after this revision, the end of a turn [default: where a plan would]
+    #[arg(long, value_name = "REVISION", conflicts_with = "keep_turns")]
+    cut: Option<u64>,
+    /// Only if this is still the branch's head, as the plan named it
+    #[arg(long, value_name = "REVISION")]
+    expect: Option<u64>,
+    /// Appending again with the same key answers with the first result
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+}
+
+/// Print the events that a compaction's summary stands for
+#[derive(Args, Debug)]
+struct ExpandArgs {
+    /// The compaction [default: the branch's last one]
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<u64>,
+    /// Show contents whole, however long
+    #[arg(long)]
+    full: bool,
+}
+
+/// Plans, applies or expands.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: CompactArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let place = Place {
+        conversation: args.conversation,
+        branch: args.branch.unwrap_or_default(),
+    };
+    match args.what.unwrap_or(What::Plan(args.plan)) {
+        What::Plan(args) => plan(args, place, store, out).await,
+        What::Apply(args) => apply(args, place, store, out).await,
+        What::Expand(args) => expand(&args, place, store, out).await,
+    }
+}
+
+struct Place {
+    conversation: String,
+    branch: String,
+}
+
+async fn plan(
+    args: PlanArgs,
+    place: Place,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let policy = args.policy.as_deref().map(text_of).transpose()?;
+    let request = pb::PlanCompactionRequest {
+        conversation_id: place.conversation,
+        branch: place.branch,
+        keep_turns: args.keep_turns,
+        model: args.model.unwrap_or_default(),
+        policy: policy.unwrap_or_default().into(),
+    };
+    let answer = store.contexts().plan_compaction(request).await?;
+    let plan = answer.into_inner().plan.ok_or(CliError::Answer {
+        call: "PlanCompaction",
+        part: "plan",
+    })?;
+    if out.json {
+        return Ok(out.line(json::compaction_plan(&plan))?);
+    }
+    if args.material {
+        out.line(&plan.instruction)?;
+        return Ok(out.line(format!("\n{}", plan.material))?);
+    }
+    for line in plan_lines(&plan, out) {
+        out.line(line)?;
+    }
+    Ok(())
+}
+
+fn plan_lines(plan: &pb::CompactionPlan, out: &Out) -> Vec<String> {
+    let paint = out.paint;
+    let due = if plan.due {
+        paint.text(Tone::Wait, "a compaction is due")
+    } else {
+        paint.text(Tone::Good, "none is due yet")
+    };
+    let mut lines = vec![
+        format!(
+            "{} on {} at #{}",
+            paint.text(Tone::Name, &plan.conversation_id),
+            paint.text(Tone::Name, &plan.branch),
+            plan.head_revision
+        ),
+        format!(
+            "{} tokens in the window; the threshold is {}: {due}",
+            count(plan.tokens_before),
+            count(plan.threshold_tokens)
+        ),
+        String::new(),
+    ];
+    if plan.cut_revision == 0 {
+        lines.push(format!("Nothing to cut: {}", plan.reason));
+        return lines;
+    }
+    let stays = format!(
+        "{} and the open one, {} tokens",
+        things(
+            u64::from(plan.kept_turns),
+            "finished turn",
+            "finished turns"
+        ),
+        count(plan.tokens_kept)
+    );
+    let goes = format!(
+        "{} in {}, about {} tokens",
+        things(u64::from(plan.summarised_turns), "turn", "turns"),
+        things(u64::from(plan.summarised_events), "event", "events"),
+        count(plan.tokens_before.saturating_sub(plan.tokens_kept))
+    );
+    for (name, text) in [
+        ("Cut after", format!("#{}", plan.cut_revision)),
+        ("Summarised", goes),
+        ("Kept", stays),
+    ] {
+        let name = paint.text(Tone::Strong, format!("{name:<11}"));
+        lines.push(format!("{name} {text}"));
+    }
+    let heading = |text: &str| paint.text(Tone::Strong, text);
+    lines.push(String::new());
+    lines.push(heading("The engine's own summary (apply --extract)"));
+    let width = out.width.saturating_sub(2);
+    lines.extend(indent(&plan.extract, 2, EXTRACT_LINES, width * 4));
+    lines.push(String::new());
+    lines.push(heading("Instruction for a model that writes a better one"));
+    lines.extend(indent(&plan.instruction, 2, 6, width * 4));
+    lines.push(String::new());
+    lines.push(format!(
+        "Next: `treering compact {id} plan --material` prints instruction and material,\n      \
+         `treering compact {id} apply --summary -` takes the summary.",
+        id = plan.conversation_id
+    ));
+    lines
+}
+
+async fn apply(
+    args: ApplyArgs,
+    place: Place,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let summary = args.summary.as_deref().map(text_of).transpose()?;
+    // An empty text means the engine's own to the service, and was not asked for.
+    if summary.as_ref().is_some_and(|text| text.trim().is_empty()) {
+        return Err(CliError::Usage {
+            what: "the summary is empty".into(),
+            hint: "give a text, or take the engine's own with --extract".into(),
+        });
+    }
+    let request = pb::CompactRequest {
+        conversation_id: place.conversation,
+        branch: place.branch,
+        summary: summary.unwrap_or_default(),
+        cut_revision: args.cut.unwrap_or_default(),
+        keep_turns: args.keep_turns,
+        expected_head: args.expect.unwrap_or_default(),
+        idempotency_key: args.key.unwrap_or_default(),
+        actor: person(None),
+        trigger: pb::CompactionTrigger::Manual.into(),
+    };
+    let answer = store.contexts().compact(request).await?.into_inner();
+    if out.json {
+        return Ok(out.line(json::compacted(&answer))?);
+    }
+    let revision = answer.event.as_ref().map_or(0, |event| event.revision);
+    let again = if answer.repeated_key {
+        " (done before with this key)"
+    } else {
+        ""
+    };
+    out.line(format!(
+        "Compacted up to #{} at #{revision}{again}: {} tokens before, {} after",
+        answer.cut_revision,
+        count(answer.tokens_before),
+        count(answer.tokens_after)
+    ))?;
+    for warning in &answer.warnings {
+        let mark = out.paint.text(Tone::Wait, "warning:");
+        out.line(format!("{mark} {warning}"))?;
+    }
+    Ok(())
+}
+
+async fn expand(
+    args: &ExpandArgs,
+    place: Place,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let request = pb::ExpandRequest {
+        conversation_id: place.conversation,
+        branch: place.branch,
+        compaction_revision: args.revision.unwrap_or_default(),
+    };
+    let how = EventText::new(out, LINES, args.full);
+    let mut events = store.contexts().expand(request).await?.into_inner();
+    while let Some(batch) = events.message().await? {
+        for event in &batch.events {
+            if out.json {
+                out.line(json::event(event))?;
+                continue;
+            }
+            for line in event_lines(event, how) {
+                out.line(line)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! `context`: the next request of a conversation, and how it came to be.
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json,
+    output::{Out, Tone},
+    pb,
+    text::{ExplanationText, explanation_lines, pretty_json},
+    text_arg::text_of,
+};
+
+/// Build what the agent sends next: a request that its provider takes as it is
+///
+/// The body goes to standard output, ready to be sent. With --explain you see
+/// instead what is in it and why: the budget by section, what each step of the
+/// pipeline did, and every item with the event that it came from.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering context CONVERSATION --explain
+  treering context CONVERSATION --provider anthropic --model claude-sonnet-4-5 > body.json
+  treering context CONVERSATION --provider openai-chat --budget 16000 --explain
+  treering context CONVERSATION --branch retry --as-of 41 --provider gemini
+  treering context CONVERSATION --tool-results turn-end --without knowledge
+  treering context CONVERSATION --json | jq '.explanation.sections'
+
+One fork, two providers:
+  treering fork CONVERSATION --at 41 --name retry
+  treering context CONVERSATION -b retry --provider openai-chat
+  treering context CONVERSATION -b retry --provider anthropic")]
+pub struct ContextArgs {
+    /// The conversation: its UUID, or its id at its source
+    conversation: String,
+    /// The branch [default: the active one]
+    #[arg(long, short, value_name = "NAME")]
+    branch: Option<String>,
+    /// Whose request body
+    #[arg(long, short, value_enum, value_name = "PROVIDER", default_value_t)]
+    provider: Provider,
+    /// The model that it is for [default: the conversation's]
+    #[arg(long, short, value_name = "NAME")]
+    model: Option<String>,
+    /// Most tokens of the request [default: the conversation's policy, else no bound]
+    #[arg(long, value_name = "TOKENS")]
+    budget: Option<u64>,
+    /// As the branch was at this revision
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    as_of: u64,
+    /// Tell what is in the request, and why
+    #[arg(long, short)]
+    explain: bool,
+    /// With --explain: every item on a line of its own
+    #[arg(long, requires = "explain")]
+    all: bool,
+    /// When finished calls give way to snapshots: keep, turn-end, or
+    /// older-than=TURNS
+    #[arg(long, value_name = "WHEN", value_parser = tool_results)]
+    tool_results: Option<Value>,
+    /// Leave a step of the pipeline out (may be given again)
+    #[arg(long, value_name = "STEP")]
+    without: Vec<String>,
+    /// Merged over the conversation's `context` policy: JSON, @FILE, or - for
+    /// standard input
+    #[arg(long, value_name = "JSON")]
+    policy: Option<String>,
+}
+
+/// Whose request body.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Provider {
+    /// OpenAI Chat Completions.
+    OpenaiChat,
+    /// OpenAI Responses.
+    OpenaiResponses,
+    /// Anthropic Messages.
+    Anthropic,
+    /// Google Gemini generateContent.
+    Gemini,
+    /// Treering's own shape: everything, nothing reshaped.
+    #[default]
+    Neutral,
+}
+
+impl From<Provider> for pb::Provider {
+    fn from(provider: Provider) -> Self {
+        match provider {
+            Provider::OpenaiChat => Self::OpenaiChat,
+            Provider::OpenaiResponses => Self::OpenaiResponses,
+            Provider::Anthropic => Self::Anthropic,
+            Provider::Gemini => Self::Gemini,
+            Provider::Neutral => Self::Neutral,
+        }
+    }
+}
+
+fn tool_results(text: &str) -> Result<Value, String> {
+    if let Some(turns) = text.strip_prefix("older-than=") {
+        let turns: u32 = turns
+            .parse()
+            .map_err(|_| "a number of turns after older-than=, for example older-than=3")?;
+        return Ok(json!({ "older_than_turns": turns }));
+    }
+    match text {
+        "keep" => Ok(json!("keep")),
+        "turn-end" => Ok(json!("turn_end")),
+        _ => Err("keep, turn-end or older-than=TURNS".into()),
+    }
+}
+
+/// Prints the request, its explanation, or both as JSON.
+///
+/// # Errors
+/// What the store or the output says; [`CliError::Usage`] for a policy that is
+/// no JSON object.
+pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let policy = policy(&args)?;
+    let explain = args.explain;
+    let how = ExplanationText {
+        paint: out.paint,
+        width: out.width,
+        all: args.all,
+    };
+    let request = pb::BuildRequest {
+        conversation_id: args.conversation,
+        branch: args.branch.unwrap_or_default(),
+        as_of_revision: args.as_of,
+        provider: pb::Provider::from(args.provider).into(),
+        model: args.model.unwrap_or_default(),
+        policy: policy.into(),
+        at_least: None,
+    };
+    if explain && !out.json {
+        let answer = store.contexts().explain(request).await?.into_inner();
+        for line in explanation_lines(&answer.explanation.unwrap_or_default(), how) {
+            out.line(line)?;
+        }
+        return Ok(());
+    }
+    let answer = store.contexts().build(request).await?.into_inner();
+    if out.json {
+        return Ok(out.line(json::built(&answer))?);
+    }
+    out.line(pretty_json(&String::from_utf8_lossy(&answer.request)))?;
+    tell_warnings(&answer.explanation.unwrap_or_default(), out);
+    Ok(())
+}
+
+/// What the sender should know goes beside the body, not into it.
+fn tell_warnings(told: &pb::Explanation, out: &Out) {
+    let mut warnings = told.warnings.clone();
+    if told.over_budget {
+        let (tokens, budget) = (told.tokens, told.budget_tokens);
+        warnings.insert(
+            0,
+            format!("{tokens} tokens are over the budget of {budget}"),
+        );
+    }
+    if told.compaction_due {
+        let command = format!("treering compact {}", told.conversation_id);
+        warnings.push(format!("a compaction is due: see `{command}`"));
+    }
+    for warning in warnings {
+        let mark = out.paint.text(Tone::Wait, "warning:");
+        eprintln!("{mark} {}", super::text::printable(&warning));
+    }
+}
+
+/// The call's policy: what `--policy` says, and the shorter options over it.
+fn policy(args: &ContextArgs) -> Result<Vec<u8>, CliError> {
+    let mut policy = match &args.policy {
+        Some(argument) => object(&text_of(argument)?)?,
+        None => Map::new(),
+    };
+    if let Some(budget) = args.budget {
+        policy.insert("budget_tokens".into(), budget.into());
+    }
+    if let Some(when) = &args.tool_results {
+        policy.insert("tool_results".into(), when.clone());
+    }
+    for step in &args.without {
+        let enhancers = policy.entry("enhancers").or_insert_with(|| json!({}));
+        let Some(enhancers) = enhancers.as_object_mut() else {
+            return Err(not_a_policy("its `enhancers` are no JSON object"));
+        };
+        let step = enhancers.entry(step).or_insert_with(|| json!({}));
+        step["enabled"] = Value::Bool(false);
+    }
+    if policy.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(Value::Object(policy).to_string().into_bytes())
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, CliError> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(policy)) => Ok(policy),
+        Ok(_) => Err(not_a_policy("it is no JSON object")),
+        Err(error) => Err(not_a_policy(&error.to_string())),
+    }
+}
+
+fn not_a_policy(what: &str) -> CliError {
+    CliError::Usage {
+        what: format!("the policy cannot be read: {what}"),
+        hint: r#"write it as JSON, for example --policy '{"budget_tokens": 16000}', or @FILE"#
+            .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ContextArgs,
+    }
+
+    fn policy_of(line: &[&str]) -> Result<String, CliError> {
+        let line = ["context", "C"].iter().chain(line);
+        let args = Line::try_parse_from(line).unwrap().args;
+        policy(&args).map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    // The short options are sugar for a policy: what they say must arrive there,
+    // over what --policy says, and nothing must be sent that nobody said.
+    #[test]
+    fn options_become_a_policy() {
+        assert_eq!(policy_of(&[]).unwrap(), "");
+        assert_eq!(
+            policy_of(&["--budget", "9"]).unwrap(),
+            r#"{"budget_tokens":9}"#
+        );
+        let given = r#"{"budget_tokens": 5, "enhancers": {"knowledge": {"params": {"a": 1}}}}"#;
+        let line = [
+            "--policy",
+            given,
+            "--budget=7",
+            "--tool-results=older-than=2",
+            "--without=knowledge",
+        ];
+        assert_eq!(
+            policy_of(&line).unwrap(),
+            concat!(
+                r#"{"budget_tokens":7,"#,
+                r#""enhancers":{"knowledge":{"params":{"a":1},"enabled":false}},"#,
+                r#""tool_results":{"older_than_turns":2}}"#
+            )
+        );
+        for bad in ["[1]", "{", r#"{"enhancers": 1}"#] {
+            let refused = policy_of(&["--policy", bad, "--without", "x"]);
+            assert!(matches!(refused, Err(CliError::Usage { .. })), "{bad}");
+        }
+        assert!(Line::try_parse_from(["context", "C", "--tool-results", "never"]).is_err());
+    }
+}

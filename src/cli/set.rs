@@ -1,0 +1,200 @@
+//! `set` and `watch`: the active context of a branch, or of the namespace.
+
+use clap::Args;
+
+use super::{
+    approve::person,
+    connect::Connection,
+    error::CliError,
+    json::{self, Object},
+    output::{Out, Tone},
+    pb,
+    text::{first_line, printable},
+    text_arg::text_of,
+};
+
+/// Set keys of the active context, which the next request holds
+///
+/// Values are JSON and kept as they are written. With --long-term they belong to
+/// the namespace, and every request of its conversations can have them.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering set CONVERSATION open_file '\"src/main.rs\"' tests '{\"failed\": 2}'
+  treering set CONVERSATION workspace @workspace.json
+  treering set CONVERSATION --remove open_file
+  treering set --long-term preferences '{\"language\": \"de\"}'")]
+pub struct SetArgs {
+    /// The conversation (not with --long-term), then keys and JSON values in turn
+    #[arg(value_name = "CONVERSATION KEY JSON", num_args = 0..)]
+    words: Vec<String>,
+    /// The namespace's long-term context
+    #[arg(long, conflicts_with = "branch")]
+    long_term: bool,
+    /// The branch [default: the active one]
+    #[arg(long, short, value_name = "NAME")]
+    branch: Option<String>,
+    /// Remove this key (may be given again)
+    #[arg(long, value_name = "KEY")]
+    remove: Vec<String>,
+    /// Who provides the values, for example `workspace`
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    provider: String,
+    /// Setting again with the same key of idempotency changes nothing
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+}
+
+/// Show the active context, then every change as it comes
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering watch CONVERSATION --once                     the keys as they are
+  treering --server URL watch CONVERSATION --key open_file
+  treering --server URL watch --long-term --json")]
+pub struct WatchArgs {
+    /// The conversation: its UUID, or its id at its source
+    #[arg(required_unless_present = "long_term", conflicts_with = "long_term")]
+    conversation: Option<String>,
+    /// The namespace's long-term context
+    #[arg(long, conflicts_with = "branch")]
+    long_term: bool,
+    /// The branch [default: the active one]
+    #[arg(long, short, value_name = "NAME")]
+    branch: Option<String>,
+    /// Only this key (may be given again)
+    #[arg(long, value_name = "KEY")]
+    key: Vec<String>,
+    /// End once the keys as they are have been shown
+    #[arg(long)]
+    once: bool,
+}
+
+/// Sets and removes keys.
+///
+/// # Errors
+/// What the store or the output says; [`CliError::Usage`] when a key has no
+/// value.
+pub async fn set(args: SetArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let mut words = args.words.into_iter();
+    let conversation = if args.long_term {
+        String::new()
+    } else {
+        words
+            .next()
+            .ok_or_else(|| unusable("no conversation is named"))?
+    };
+    let set = pairs(words, &args.provider)?;
+    if set.is_empty() && args.remove.is_empty() {
+        return Err(unusable("no key is named"));
+    }
+    let (new, gone) = (set.len(), args.remove.len());
+    let request = pb::SetContextRequest {
+        conversation_id: conversation,
+        branch: args.branch.unwrap_or_default(),
+        set,
+        remove: args.remove,
+        idempotency_key: args.key.unwrap_or_default(),
+        actor: person(None),
+    };
+    let answer = store.contexts().set(request).await?.into_inner();
+    if out.json {
+        let (events, warnings) = (&answer.events, &answer.warnings);
+        let text = json::appended(events, answer.repeated_key, warnings, Object::new());
+        return Ok(out.line(text)?);
+    }
+    let revision = answer.events.last().map_or(0, |event| event.revision);
+    out.line(format!("{new} set, {gone} removed at #{revision}"))?;
+    Ok(())
+}
+
+fn pairs(
+    mut words: impl Iterator<Item = String>,
+    provider: &str,
+) -> Result<Vec<pb::ContextSet>, CliError> {
+    let mut set = Vec::new();
+    while let Some(key) = words.next() {
+        let Some(value) = words.next() else {
+            return Err(unusable(&format!("the key {key:?} has no value")));
+        };
+        let value = text_of(&value)?.trim().to_owned();
+        if serde_json::from_str::<&serde_json::value::RawValue>(&value).is_err() {
+            return Err(unusable(&format!("the value of {key:?} is no JSON")));
+        }
+        set.push(pb::ContextSet {
+            key,
+            value: value.into(),
+            provider: provider.to_owned(),
+        });
+    }
+    Ok(set)
+}
+
+fn unusable(what: &str) -> CliError {
+    CliError::Usage {
+        what: what.to_owned(),
+        hint: "treering set CONVERSATION KEY JSON …, with texts as '\"text\"'; or --long-term \
+               instead of a conversation"
+            .into(),
+    }
+}
+
+/// Shows the keys, then every change.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn watch(args: WatchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    use pb::watch_context_response::Item;
+    let request = pb::WatchContextRequest {
+        conversation_id: args.conversation.unwrap_or_default(),
+        branch: args.branch.unwrap_or_default(),
+        keys: args.key,
+    };
+    let mut changes = store.contexts().watch(request).await?.into_inner();
+    while let Some(change) = changes.message().await? {
+        let caught_up = matches!(change.item, Some(Item::CaughtUp(_)));
+        if out.json {
+            out.line(json::context_change(&change))?;
+        } else if let Some(line) = change_line(&change, out) {
+            out.line(line)?;
+        }
+        if caught_up && args.once {
+            return Ok(());
+        }
+        // Whoever watches wants to see it now.
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn change_line(change: &pb::WatchContextResponse, out: &Out) -> Option<String> {
+    use pb::watch_context_response::Item;
+    let paint = out.paint;
+    match change.item.as_ref()? {
+        Item::Entry(entry) => {
+            let value = String::from_utf8_lossy(&entry.value);
+            let revision = entry.event.as_ref().map_or(0, |event| event.revision);
+            let by = match entry.provider.as_str() {
+                "" => String::new(),
+                provider => format!(" by {provider}"),
+            };
+            Some(format!(
+                "{}  {}  {}",
+                paint.text(Tone::Name, printable(&entry.key)),
+                first_line(&value, out.width),
+                paint.text(Tone::Dim, format!("#{revision}{by}"))
+            ))
+        }
+        Item::RemovedKey(key) => Some(format!(
+            "{}  {}",
+            paint.text(Tone::Name, printable(key)),
+            paint.text(Tone::Bad, "removed")
+        )),
+        Item::CaughtUp(_) => None,
+    }
+}

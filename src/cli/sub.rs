@@ -1,0 +1,247 @@
+//! `sub`: sub-contexts of a conversation: begin one, end one, list them.
+
+use std::collections::HashMap;
+
+use clap::{Args, Subcommand};
+
+use super::{
+    approve::person,
+    connect::Connection,
+    error::CliError,
+    json::{self, Object},
+    output::{Out, Tone},
+    pb, read,
+    text::{count, day_clock, first_line},
+    text_arg::text_of,
+};
+
+/// Begin, end and list sub-contexts: tasks with a conversation of their own
+///
+/// A sub-context has its own model, prompt and history. When it returns, it is
+/// sealed, and its parent gets one summary, in one step; the call that asked for
+/// it gets its result with it.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering sub spawn CONVERSATION --call call_7 --purpose 'find the tides' --model gpt-5-mini
+  treering sub return CHILD --summary 'high tide at 18:15'
+  treering sub return CHILD --failed --summary 'no table for that port'
+  treering sub ls CONVERSATION")]
+pub struct SubArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    Spawn(SpawnArgs),
+    Return(ReturnArgs),
+    Ls(LsArgs),
+}
+
+/// Begin a sub-context
+#[derive(Args, Debug)]
+struct SpawnArgs {
+    /// The parent: its UUID, or its id at its source
+    conversation: String,
+    /// The parent's branch [default: the active one]
+    #[arg(long, short, value_name = "NAME")]
+    branch: Option<String>,
+    /// The open call that asks for it
+    #[arg(
+        long,
+        value_name = "CALL_ID",
+        default_value = "",
+        hide_default_value = true
+    )]
+    call: String,
+    /// What it is to do
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    purpose: String,
+    /// Its title [default: the purpose]
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+    /// Its model [default: the parent's settings]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Its mode, for example `research`
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "model",
+        default_value = "",
+        hide_default_value = true
+    )]
+    mode: String,
+    /// Its system prompt: text, @FILE, or - for standard input
+    #[arg(long, value_name = "TEXT")]
+    system_prompt: Option<String>,
+    /// A policy of its own as NAME=JSON (may be given again)
+    #[arg(long, value_name = "NAME=JSON", value_parser = named)]
+    policy: Vec<(String, String)>,
+    /// A label as NAME=TEXT (may be given again)
+    #[arg(long, value_name = "NAME=TEXT", value_parser = named)]
+    label: Vec<(String, String)>,
+    /// Spawning again with the same key answers with the first result
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+}
+
+/// End a sub-context and tell its parent
+#[derive(Args, Debug)]
+struct ReturnArgs {
+    /// The child
+    conversation: String,
+    /// What it found: text, @FILE, or - [default: the last that its assistant said]
+    #[arg(long, value_name = "TEXT")]
+    summary: Option<String>,
+    /// It did not succeed; neither does the call that asked for it
+    #[arg(long)]
+    failed: bool,
+    /// Returning again with the same key answers with the first result
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+}
+
+/// List the conversations that came from one
+#[derive(Args, Debug)]
+struct LsArgs {
+    /// The parent: its UUID, or its id at its source
+    conversation: String,
+}
+
+fn named(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("a name, =, and a value".into()),
+    }
+}
+
+/// Begins, ends or lists.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    match args.what {
+        What::Spawn(args) => spawn(args, store, out).await,
+        What::Return(args) => end(args, store, out).await,
+        What::Ls(args) => list(&args, store, out).await,
+    }
+}
+
+async fn spawn(args: SpawnArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let config = args.model.map(|model_id| pb::Config {
+        model_id,
+        mode: args.mode,
+        parameters: HashMap::new(),
+    });
+    let prompt = args.system_prompt.as_deref().map(text_of).transpose()?;
+    let request = pb::SpawnRequest {
+        conversation_id: args.conversation,
+        branch: args.branch.unwrap_or_default(),
+        call_id: args.call,
+        title: args.title.unwrap_or_else(|| args.purpose.clone()),
+        purpose: args.purpose,
+        config,
+        system_prompt: prompt.unwrap_or_default(),
+        policies: args.policy.into_iter().collect(),
+        labels: args.label.into_iter().collect(),
+        child_id: String::new(),
+        idempotency_key: args.key.unwrap_or_default(),
+        actor: person(None),
+    };
+    let answer = store.contexts().spawn(request).await?.into_inner();
+    if out.json {
+        let mut object = Object::new();
+        object.string("child", &answer.child_id);
+        let text = json::appended(&answer.events, answer.repeated_key, &[], object);
+        return Ok(out.line(text)?);
+    }
+    let child = out.paint.text(Tone::Name, &answer.child_id);
+    let at = answer.events.last().map_or(0, |event| event.revision);
+    Ok(out.line(format!("Spawned {child}, noted at #{at} of its parent"))?)
+}
+
+async fn end(args: ReturnArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let summary = args.summary.as_deref().map(text_of).transpose()?;
+    let request = pb::ReturnRequest {
+        conversation_id: args.conversation,
+        summary: summary.unwrap_or_default(),
+        success: Some(!args.failed),
+        idempotency_key: args.key.unwrap_or_default(),
+        actor: person(None),
+    };
+    let answer = store.contexts().r#return(request).await?.into_inner();
+    if out.json {
+        let (events, warnings) = (&answer.events, &answer.warnings);
+        let text = json::appended(events, answer.repeated_key, warnings, Object::new());
+        return Ok(out.line(text)?);
+    }
+    let last = answer.events.last().cloned().unwrap_or_default();
+    let parent = out.paint.text(Tone::Name, &last.conversation_id);
+    let call = if answer.events.len() > 2 {
+        ", with the result of its call"
+    } else {
+        ""
+    };
+    out.line(format!("Returned to {parent} at #{}{call}", last.revision))?;
+    for warning in &answer.warnings {
+        let mark = out.paint.text(Tone::Wait, "warning:");
+        out.line(format!("{mark} {warning}"))?;
+    }
+    Ok(())
+}
+
+async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let request = pb::LineageRequest {
+        conversation_id: args.conversation.clone(),
+        branch: String::new(),
+    };
+    let children = store
+        .conversations()
+        .lineage(request)
+        .await?
+        .into_inner()
+        .children;
+    for child in &children {
+        let state = read::state(store, child, "", 0).await?;
+        let summary = state.summary.unwrap_or_default();
+        if out.json {
+            out.line(json::summary(&summary))?;
+        } else {
+            let line = row(&summary, out);
+            out.line(line)?;
+        }
+    }
+    if children.is_empty() && !out.json {
+        out.line("Nothing was spawned or forked from this conversation.")?;
+    }
+    Ok(())
+}
+
+fn row(summary: &pb::ConversationSummary, out: &Out) -> String {
+    let paint = out.paint;
+    let state = match (summary.shares_history, summary.sealed) {
+        (true, _) => paint.text(Tone::Dim, "a fork "),
+        (false, true) => paint.text(Tone::Good, "ended  "),
+        (false, false) => paint.text(Tone::Wait, "runs   "),
+    };
+    let parent = summary.parent.clone().unwrap_or_default();
+    let call = match parent.call_id.as_str() {
+        "" => String::new(),
+        call_id => format!(" by {call_id}"),
+    };
+    format!(
+        "{}  {state}  {:>6}  {}  {}  {}",
+        paint.text(Tone::Name, &summary.conversation_id),
+        count(summary.head),
+        day_clock(summary.updated_at.as_ref()),
+        first_line(&summary.title, out.width.saturating_sub(72).max(16)),
+        paint.text(Tone::Dim, format!("from #{}{call}", parent.revision)),
+    )
+}

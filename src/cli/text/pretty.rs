@@ -1,0 +1,98 @@
+//! JSON text with line breaks. Reading it as values would change its numbers,
+//! and a request must be shown as it would be sent.
+
+/// Spaces for each level.
+const STEP: usize = 2;
+
+/// JSON text with each member and element on a line of its own. Everything but
+/// the space between tokens stays as it is, text that is no JSON too; control
+/// characters in strings are written as escapes.
+#[must_use]
+pub fn pretty_json(text: &str) -> String {
+    let mut to = String::with_capacity(text.len() * 5 / 4);
+    let mut depth = 0_usize;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => {
+                to.push('"');
+                string(&mut chars, &mut to);
+            }
+            '{' | '[' => {
+                to.push(c);
+                while chars.next_if(|c| c.is_ascii_whitespace()).is_some() {}
+                match chars.next_if(|c| matches!(c, '}' | ']')) {
+                    Some(end) => to.push(end),
+                    None => {
+                        depth += 1;
+                        new_line(&mut to, depth);
+                    }
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                new_line(&mut to, depth);
+                to.push(c);
+            }
+            ',' => {
+                to.push(',');
+                new_line(&mut to, depth);
+            }
+            ':' => to.push_str(": "),
+            c if c.is_ascii_whitespace() => {}
+            c => to.push(c),
+        }
+    }
+    to
+}
+
+/// The rest of a string, with its escapes.
+fn string(chars: &mut impl Iterator<Item = char>, to: &mut String) {
+    while let Some(c) = chars.next() {
+        match c {
+            // JSON can say these another way, and a terminal obeys them.
+            '\u{7f}'..='\u{9f}' => to.push_str(&format!("\\u{:04x}", u32::from(c))),
+            '\\' => {
+                to.push(c);
+                to.extend(chars.next());
+            }
+            '"' => {
+                to.push(c);
+                return;
+            }
+            c => to.push(c),
+        }
+    }
+}
+
+fn new_line(to: &mut String, depth: usize) {
+    to.push('\n');
+    to.extend(std::iter::repeat_n(' ', depth * STEP));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What is shown is copied and sent: numbers, key order, duplicates and
+    // whatever stands in a string must come through.
+    #[test]
+    fn only_the_space_changes() {
+        let text = r#"{"b":1.10e2,"a":[ ],"o":{},"l":[1, 2],"s":"x: [\"y\",\\","s":"ü"}"#;
+        let expected = r#"{
+  "b": 1.10e2,
+  "a": [],
+  "o": {},
+  "l": [
+    1,
+    2
+  ],
+  "s": "x: [\"y\",\\",
+  "s": "ü"
+}"#;
+        assert_eq!(pretty_json(text), expected);
+        assert_eq!(pretty_json("\"open"), "\"open");
+        assert_eq!(pretty_json("\"\u{9b}2J\""), "\"\\u009b2J\"");
+        assert_eq!(pretty_json("]]"), "\n]\n]");
+    }
+}

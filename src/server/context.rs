@@ -1,0 +1,300 @@
+//! The Contexts service: requests, compactions, active context, sub-contexts.
+
+use futures::{StreamExt, stream::BoxStream};
+use tonic::{Request, Response, Status};
+
+use super::{
+    bounds::BUILD_WAIT_MAX,
+    call::{Call, Shared, shutting_down},
+    context_proto as proto,
+    from_proto::{self, Malformed},
+    read,
+    shutdown::Phase,
+    status::Refusal,
+    to_proto,
+};
+use crate::{
+    codec::{
+        envelope,
+        pb::{self, contexts_server::Contexts},
+    },
+    domain::{BranchName, ContextSet, ConversationId},
+    engine::{
+        BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery, Return, SetContext,
+        Spawn,
+    },
+};
+
+/// Thin over the engine.
+pub(super) struct ContextsService(pub Shared);
+
+impl ContextsService {
+    async fn find(&self, call: &Call, id: &str) -> Result<ConversationId, Refusal> {
+        self.0.conversation(call, "conversation_id", id).await
+    }
+
+    /// The branch that a request is about.
+    async fn place(
+        &self,
+        call: &Call,
+        id: &str,
+        branch: &str,
+    ) -> Result<(ConversationId, Option<BranchName>), Refusal> {
+        let branch = from_proto::branch("branch", branch)?;
+        Ok((self.find(call, id).await?, branch))
+    }
+
+    async fn scope(&self, call: &Call, id: &str, branch: &str) -> Result<ContextScope, Refusal> {
+        if !id.is_empty() {
+            let (id, branch) = self.place(call, id, branch).await?;
+            return Ok(ContextScope::Conversation { id, branch });
+        }
+        if !branch.is_empty() {
+            let message = "names a branch, but conversation_id is empty";
+            return Err(Malformed::new("branch", message).into());
+        }
+        Ok(ContextScope::LongTerm)
+    }
+
+    async fn query(&self, request: Request<pb::BuildRequest>) -> Result<BuildQuery, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let (conversation, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let provider = proto::provider(request.provider)?;
+        Ok(BuildQuery {
+            branch,
+            as_of: from_proto::revision(request.as_of_revision),
+            model: from_proto::optional("model", request.model)?,
+            policy: proto::policy(request.policy)?,
+            at_least: request.at_least.as_ref().map(envelope::position_from_pb),
+            ..BuildQuery::new(call.namespace, conversation, provider)
+        })
+    }
+
+    /// The answer, unless it takes too long: a position that was never written
+    /// would be waited for without end.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ContextError>>,
+    ) -> Result<T, Status> {
+        tokio::select! {
+            answer = tokio::time::timeout(BUILD_WAIT_MAX, answer) => {
+                let late = "the log did not reach the position in time";
+                Ok(answer.map_err(|_| Status::deadline_exceeded(late))??)
+            }
+            () = self.0.stop.reached(Phase::Draining) => Err(shutting_down()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Contexts for ContextsService {
+    type ExpandStream = BoxStream<'static, Result<pb::ExpandResponse, Status>>;
+    type WatchStream = BoxStream<'static, Result<pb::WatchContextResponse, Status>>;
+
+    async fn build(
+        &self,
+        request: Request<pb::BuildRequest>,
+    ) -> Result<Response<pb::BuildResponse>, Status> {
+        let query = self.query(request).await?;
+        let built = self.in_time(self.0.engine.build(query)).await?;
+        Ok(Response::new(pb::BuildResponse {
+            request: built.request.into(),
+            explanation: Some(proto::explanation(built.explanation)),
+        }))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<pb::BuildRequest>,
+    ) -> Result<Response<pb::ExplainResponse>, Status> {
+        let query = self.query(request).await?;
+        let told = self.in_time(self.0.engine.explain(query)).await?;
+        Ok(Response::new(pb::ExplainResponse {
+            explanation: Some(proto::explanation(told)),
+        }))
+    }
+
+    async fn plan_compaction(
+        &self,
+        request: Request<pb::PlanCompactionRequest>,
+    ) -> Result<Response<pb::PlanCompactionResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let (conversation, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let query = PlanQuery {
+            branch,
+            keep_turns: request.keep_turns,
+            model: from_proto::optional("model", request.model)?,
+            policy: proto::policy(request.policy)?,
+            ..PlanQuery::new(call.namespace, conversation)
+        };
+        let plan = self.0.engine.plan_compaction(query).await?;
+        Ok(Response::new(pb::PlanCompactionResponse {
+            plan: Some(proto::compaction_plan(plan)),
+        }))
+    }
+
+    async fn compact(
+        &self,
+        request: Request<pb::CompactRequest>,
+    ) -> Result<Response<pb::CompactResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        let (conversation, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let command = CompactCommand {
+            branch,
+            cut: from_proto::revision(request.cut_revision),
+            keep_turns: request.keep_turns,
+            expected_head: from_proto::revision(request.expected_head),
+            idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+            trigger: proto::trigger(request.trigger)?,
+            summary: request.summary,
+            actor: request.actor,
+            ..CompactCommand::new(call.namespace, conversation)
+        };
+        let outcome = self.0.engine.compact(command).await?;
+        Ok(Response::new(proto::compacted(outcome)))
+    }
+
+    async fn expand(
+        &self,
+        request: Request<pb::ExpandRequest>,
+    ) -> Result<Response<Self::ExpandStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let (id, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let compaction = from_proto::revision(request.compaction_revision);
+        let engine = &self.0.engine;
+        let events = engine
+            .expand(&call.namespace, id, branch.as_ref(), compaction)
+            .await?;
+        let messages = read::messages(events, false).map(|message| {
+            let events = message?.events;
+            Ok(pb::ExpandResponse { events })
+        });
+        let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<pb::WatchContextRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let scope = self
+            .scope(&call, &request.conversation_id, &request.branch)
+            .await?;
+        for (index, key) in request.keys.iter().enumerate() {
+            proto::check_key(&format!("keys[{index}]"), key)?;
+        }
+        let engine = &self.0.engine;
+        if let ContextScope::Conversation { id, branch } = &scope {
+            // A name that is not there is an answer, not an item.
+            engine
+                .conversation(&call.namespace, *id, branch.as_ref(), None)
+                .await?;
+        }
+        let changes = engine.watch_context(call.namespace.clone(), scope, request.keys);
+        let items = changes.map(|change| Ok(proto::context_change(change?)));
+        let bound = call.bound(items, self.0.stop.clone(), Phase::Draining);
+        Ok(Response::new(bound))
+    }
+
+    async fn set(
+        &self,
+        request: Request<pb::SetContextRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        let set: Result<Vec<ContextSet>, Malformed> = request
+            .set
+            .into_iter()
+            .enumerate()
+            .map(|(index, set)| proto::context_set(index, set))
+            .collect();
+        for (index, key) in request.remove.iter().enumerate() {
+            proto::check_key(&format!("remove[{index}]"), key)?;
+        }
+        let command = SetContext {
+            scope: self
+                .scope(&call, &request.conversation_id, &request.branch)
+                .await?,
+            namespace: call.namespace,
+            set: set?,
+            remove: request.remove,
+            idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+            actor: request.actor,
+        };
+        let outcome = self.0.engine.set_context(command).await?;
+        Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+
+    async fn spawn(
+        &self,
+        request: Request<pb::SpawnRequest>,
+    ) -> Result<Response<pb::SpawnResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        from_proto::check_short("call_id", &request.call_id)?;
+        let (conversation, branch) = self
+            .place(&call, &request.conversation_id, &request.branch)
+            .await?;
+        let spawn = Spawn {
+            branch,
+            call_id: request.call_id,
+            purpose: request.purpose,
+            title: request.title,
+            config: request.config.map(proto::config).transpose()?,
+            system_prompt: request.system_prompt,
+            policies: proto::policies(request.policies)?,
+            labels: request.labels.into_iter().collect(),
+            child: proto::child_id(&request.child_id)?,
+            idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+            actor: request.actor,
+            ..Spawn::new(call.namespace, conversation)
+        };
+        let spawned = self.0.engine.spawn(spawn).await?;
+        Ok(Response::new(pb::SpawnResponse {
+            child_id: spawned.child.to_string(),
+            events: spawned
+                .outcome
+                .events
+                .iter()
+                .map(to_proto::appended)
+                .collect(),
+            repeated_key: spawned.outcome.repeated_key,
+        }))
+    }
+
+    async fn r#return(
+        &self,
+        request: Request<pb::ReturnRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        let child = self.find(&call, &request.conversation_id).await?;
+        let end = Return {
+            summary: request.summary,
+            success: request.success.unwrap_or(true),
+            idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+            actor: request.actor,
+            ..Return::new(call.namespace, child)
+        };
+        let outcome = self.0.engine.return_sub_context(end).await?;
+        Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+}

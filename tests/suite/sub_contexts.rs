@@ -1,0 +1,303 @@
+//! Hierarchical contexts: a task is spawned, runs on its own, and comes back as
+//! one message. Both ends are one step over two conversations.
+
+use std::time::Duration;
+
+use treering::{domain::*, engine::*};
+
+fn ns() -> Namespace {
+    Namespace::default()
+}
+
+fn said(id: ConversationId, role: Role, text: &str) -> NewEvent {
+    let message = MessageAppended::text(role, text);
+    NewEvent::new(id, EventBody::MessageAppended(message))
+}
+
+fn call(id: ConversationId, call_id: &str) -> NewEvent {
+    let arguments = treering::codec::json::check(b"{\"topic\": \"tides\"}").unwrap();
+    let arguments_hash = ContentHash(*blake3::hash(arguments.as_bytes()).as_bytes());
+    let request = ToolCallRequested {
+        call_id: call_id.into(),
+        tool: "research".into(),
+        arguments,
+        arguments_hash,
+        message_revision: None,
+        needs_approval: false,
+    };
+    NewEvent::new(id, EventBody::ToolCallRequested(request))
+}
+
+async fn append(engine: &Engine, events: Vec<NewEvent>) {
+    let command = AppendCommand::new(ns(), events);
+    engine.append(command).await.unwrap();
+}
+
+/// A conversation whose assistant has asked for `research` as call `c1`.
+async fn parent(engine: &Engine) -> ConversationId {
+    let id = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated {
+        config: Config {
+            model_id: "gpt-4o".into(),
+            ..Config::default()
+        },
+        ..ConversationCreated::default()
+    });
+    let events = vec![
+        NewEvent::new(id, created),
+        said(id, Role::User, "When can we leave the harbour?"),
+        said(id, Role::Assistant, "I let someone look into it."),
+        call(id, "c1"),
+    ];
+    append(engine, events).await;
+    id
+}
+
+fn research(id: ConversationId) -> Spawn {
+    Spawn {
+        call_id: "c1".into(),
+        purpose: "find the tides".into(),
+        title: "tides".into(),
+        system_prompt: "You read tide tables.".into(),
+        actor: "agent".into(),
+        ..Spawn::new(ns(), id)
+    }
+}
+
+async fn bodies(engine: &Engine, id: ConversationId) -> Vec<EventBody> {
+    let query = ReadQuery::all(ns(), Source::Conversation(id));
+    let events = engine.read_all(query).await.unwrap();
+    let decode = |event: NamedEvent| {
+        let kind = event.event.header.kind().unwrap();
+        treering::codec::body::decode(kind, &event.event.body).unwrap()
+    };
+    events.into_iter().map(decode).collect()
+}
+
+async fn head(engine: &Engine, id: ConversationId) -> (Revision, bool) {
+    let view = engine.conversation(&ns(), id, None, None).await.unwrap();
+    (view.summary.head, view.summary.sealed)
+}
+
+// Row "hierarchical contexts with summary and return" of the context manager: a
+// child with its own prompt and model works alone; its parent gets one summary,
+// and the call that asked gets its result, even when the parent went on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_spawned_by_a_call_and_returns_its_summary() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    let id = parent(&engine).await;
+    let config = Config {
+        model_id: "claude-haiku-4-5".into(),
+        ..Config::default()
+    };
+    let spawn = Spawn {
+        config: Some(config.clone()),
+        ..research(id)
+    };
+    let child = engine.spawn(spawn).await.unwrap().child;
+    let view = engine.conversation(&ns(), child, None, None).await.unwrap();
+    assert_eq!(view.branch.config, config);
+    assert!(view.branch.system_prompt.is_some());
+    assert!(!view.summary.info.shares_history);
+    assert_eq!(view.summary.info.sub_context_depth, 1);
+    let asked = view.summary.info.parent.clone().unwrap();
+    assert_eq!((asked.conversation, &*asked.call_id), (id, "c1"));
+    let lineage = engine.lineage(&ns(), id, None).await.unwrap();
+    assert_eq!(lineage.children, [child]);
+
+    append(&engine, vec![said(child, Role::User, "Tides of Lisbon?")]).await;
+    append(
+        &engine,
+        vec![said(child, Role::Assistant, "High at quarter past six.")],
+    )
+    .await;
+    append(&engine, vec![said(id, Role::User, "Hurry up")]).await;
+    let outcome = engine
+        .return_sub_context(Return::new(ns(), child))
+        .await
+        .unwrap();
+    assert_eq!(outcome.events.len(), 3);
+    assert_eq!(outcome.warnings, Vec::<String>::new());
+    let events = bodies(&engine, id).await;
+    let [
+        ..,
+        EventBody::SubContextReturned(returned),
+        EventBody::ToolResultRecorded(result),
+    ] = &events[..]
+    else {
+        panic!("{events:?}");
+    };
+    assert_eq!(returned.summary, "High at quarter past six.");
+    assert_eq!((returned.conversation, &*returned.call_id), (child, "c1"));
+    assert!(result.success && result.call_id == "c1");
+    assert_eq!(result.parts[0].text(), Some("High at quarter past six."));
+    assert!(head(&engine, child).await.1, "the child is sealed");
+    let now = engine.conversation(&ns(), id, None, None).await.unwrap();
+    assert!(now.branch.sub_contexts.is_empty() && now.branch.open_calls.is_empty());
+
+    let search = SearchRequest {
+        conversation: Some(id),
+        include_sub_contexts: true,
+        at_least: Some(engine.head()),
+        ..SearchRequest::new(ns(), "tides Lisbon", 5)
+    };
+    let hits = engine.search(search).await.unwrap().hits;
+    assert!(hits.iter().any(|hit| hit.conversation == child));
+    engine.close().await;
+}
+
+// What was spawned must not answer twice, nor to someone else; a repetition with
+// the same key is the same answer, after a restart too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sub_context_returns_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    let id = parent(&engine).await;
+    let keyed = Spawn {
+        idempotency_key: Some("spawn".into()),
+        ..research(id)
+    };
+    let spawned = engine.spawn(keyed.clone()).await.unwrap();
+    let child = spawned.child;
+    append(&engine, vec![said(id, Role::User, "Meanwhile")]).await;
+    let again = engine.spawn(keyed.clone()).await.unwrap();
+    assert_eq!((again.child, again.outcome.repeated_key), (child, true));
+    assert_eq!(again.outcome.events, spawned.outcome.events);
+    let other = Spawn {
+        purpose: "something else".into(),
+        ..keyed
+    };
+    let conflict = engine.spawn(other).await.unwrap_err();
+    assert!(conflict.to_string().contains("used before"), "{conflict}");
+    let second = engine.spawn(research(id)).await.unwrap_err();
+    assert!(
+        second.to_string().contains("runs on this branch already"),
+        "{second}"
+    );
+
+    let silent = engine.return_sub_context(Return::new(ns(), child)).await;
+    assert!(matches!(silent, Err(ContextError::Invalid { .. })));
+    let end = Return {
+        summary: "nothing known".into(),
+        success: false,
+        idempotency_key: Some("return".into()),
+        ..Return::new(ns(), child)
+    };
+    let first = engine.return_sub_context(end.clone()).await.unwrap();
+    engine.close().await;
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    let repeated = engine.return_sub_context(end.clone()).await.unwrap();
+    assert!(repeated.repeated_key);
+    assert_eq!(repeated.events, first.events);
+    let changed = Return {
+        success: true,
+        ..end.clone()
+    };
+    assert!(engine.return_sub_context(changed).await.is_err());
+    let unkeyed = Return {
+        idempotency_key: None,
+        ..end
+    };
+    let twice = engine.return_sub_context(unkeyed).await.unwrap_err();
+    assert!(twice.to_string().contains("has returned"), "{twice}");
+    let stranger = engine.return_sub_context(Return::new(ns(), id)).await;
+    assert!(matches!(stranger, Err(ContextError::Invalid { .. })));
+    let events = bodies(&engine, id).await;
+    let Some(EventBody::ToolResultRecorded(result)) = events.last() else {
+        panic!("{events:?}");
+    };
+    assert!(!result.success && !result.error_message.is_empty());
+    engine.close().await;
+}
+
+// The user stops the call while its sub-context works: there is nothing to
+// answer any more, but what was found is not lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_call_gets_no_result() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = parent(&engine).await;
+    let child = engine.spawn(research(id)).await.unwrap().child;
+    let cancelled = EventBody::ToolCallCancelled(ToolCallCancelled {
+        call_id: "c1".into(),
+        reason: CancelReason::Interrupted,
+        detail: String::new(),
+    });
+    append(&engine, vec![NewEvent::new(id, cancelled)]).await;
+    let end = Return {
+        summary: "too late".into(),
+        ..Return::new(ns(), child)
+    };
+    let outcome = engine.return_sub_context(end).await.unwrap();
+    assert_eq!(outcome.events.len(), 2);
+    assert!(outcome.warnings[0].contains("c1"), "{:?}", outcome.warnings);
+    let last = bodies(&engine, id).await.pop();
+    assert!(matches!(last, Some(EventBody::SubContextReturned(_))));
+}
+
+// A call that is not there, or an agent that asks itself for ever: refused, with
+// nothing left behind on either side.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_spawned_leaves_no_trace() {
+    let limits = Limits {
+        sub_context_depth_max: 2,
+        ..Limits::default()
+    };
+    let engine = Engine::in_memory(limits).await.unwrap();
+    let id = parent(&engine).await;
+    let ghost = Spawn {
+        call_id: "c9".into(),
+        ..research(id)
+    };
+    let refused = engine.spawn(ghost).await.unwrap_err();
+    assert!(refused.to_string().contains("c9"), "{refused}");
+    let mut deepest = id;
+    for _ in 0..2 {
+        let spawn = Spawn::new(ns(), deepest);
+        deepest = engine.spawn(spawn).await.unwrap().child;
+    }
+    let deep = engine.spawn(Spawn::new(ns(), deepest)).await.unwrap_err();
+    assert!(deep.to_string().contains("sub_context_depth_max"), "{deep}");
+    assert_eq!(head(&engine, deepest).await, (Revision(1), false));
+    assert_eq!(head(&engine, id).await.0, Revision(5));
+    let stats = engine.stats(&ns()).await.unwrap();
+    assert_eq!(stats.conversations, 3);
+}
+
+// Many workers spawn and return under one parent while people talk there: each
+// return is taken, none twice, whatever else is appended.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_sub_contexts_of_a_busy_parent() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = parent(&engine).await;
+    let talk = tokio::spawn({
+        let engine = engine.clone();
+        async move {
+            for _ in 0..100 {
+                append(&engine, vec![said(id, Role::User, "and?")]).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let workers: Vec<_> = (0..16)
+        .map(|n| {
+            let engine = engine.clone();
+            tokio::spawn(async move {
+                let child = engine.spawn(Spawn::new(ns(), id)).await.unwrap().child;
+                let text = format!("answer {n}");
+                append(&engine, vec![said(child, Role::Assistant, &text)]).await;
+                let ends = [Return::new(ns(), child), Return::new(ns(), child)];
+                let [one, two] = ends.map(|end| engine.return_sub_context(end));
+                let (one, two) = tokio::join!(one, two);
+                assert!(one.is_ok() != two.is_ok(), "{one:?} {two:?}");
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    talk.await.unwrap();
+    let events = bodies(&engine, id).await;
+    let returned = |body: &&EventBody| matches!(body, EventBody::SubContextReturned(_));
+    assert_eq!(events.iter().filter(returned).count(), 16);
+}
