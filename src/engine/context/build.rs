@@ -107,7 +107,6 @@ impl Engine {
 }
 
 impl Inner {
-
     async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
         if let Some(position) = query.at_least {
             self.wait_for(position).await?;
