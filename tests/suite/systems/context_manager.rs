@@ -315,8 +315,11 @@ async fn tool_calls_are_first_class_with_approval() {
     world
         .then(&id, vec![result("call_s1", "healthy, version 4.1")])
         .await;
+    let asked = world.state(&id).await.head;
+    fork(&world, &id, asked, "dry-run", "").await;
     let world = world.restart().await;
     let pending = pb::PendingRequest {
+        branch: "main".into(),
         conversation_id: id.clone(),
         ..Default::default()
     };
@@ -332,7 +335,7 @@ async fn tool_calls_are_first_class_with_approval() {
     assert_eq!(ids, ["call_d1", "call_x1"]);
     let own = world
         .engine()
-        .pending(&ns(), Some(conversation(&id)), None, 10)
+        .pending(&ns(), Some(conversation(&id)), branch("main").as_ref(), 10)
         .await;
     assert_eq!(own.unwrap().len(), 2);
     let said = world.lines(&id).await;
@@ -399,6 +402,18 @@ async fn tool_calls_are_first_class_with_approval() {
     let calls = list(&chat["messages"][1]["tool_calls"]);
     assert_eq!(calls.len(), 3);
     assert!(chat.to_string().contains("audit needs it until June"));
+    let forked = lines_on(&world, &id, "dry-run").await;
+    assert!(
+        forked[2].ends_with("waits for approval") && forked[3].ends_with("waits for approval"),
+        "what was decided on one line is not decided on another: {forked:?}"
+    );
+    let still = pb::PendingRequest {
+        conversation_id: id.clone(),
+        branch: "dry-run".into(),
+        ..Default::default()
+    };
+    let still = world.server.tools().pending(still).await.unwrap();
+    assert_eq!(still.into_inner().calls.len(), 2);
     let history = pb::ToolHistoryRequest {
         conversation_id: id.clone(),
         tool: "deploy".into(),

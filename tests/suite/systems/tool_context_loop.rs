@@ -188,7 +188,14 @@ async fn concurrent_results_are_collected() {
         tokio::spawn(async move { events.append(batch(&id, [back])).await.unwrap() })
     });
     let runs: Vec<_> = runs.collect();
-    world.request(next_for(&id, pb::Provider::Anthropic)).await;
+    // Whenever the next request is built, each call has one result in it.
+    while !runs.iter().all(|run| run.is_finished()) {
+        let query = next_for(&id, pb::Provider::Anthropic);
+        let between = world.contexts().build(query).await.unwrap().into_inner();
+        let between: Value = serde_json::from_slice(&between.request).unwrap();
+        let last = list(&between["messages"]).last().unwrap();
+        assert_eq!(list(&last["content"]).len(), files.len());
+    }
     for run in runs {
         run.await.unwrap();
     }
@@ -467,6 +474,13 @@ async fn snapshots_are_written_at_turn_end_and_history_is_cleared() {
         "no call of the last turn is in the open one"
     );
 
+    let early = world
+        .engine()
+        .snapshots(&ns(), conversation(&id), None, Some(Revision(7)), 100)
+        .await
+        .unwrap();
+    let early: Vec<_> = early.iter().map(|s| &*s.call_id).collect();
+    assert_eq!(early, ["call_t1"], "as of its result");
     let told = snapshots(&world, &id).await;
     let ids: Vec<_> = told
         .iter()
@@ -501,6 +515,9 @@ async fn request_is_built_from_active_context_and_history() {
         .await
         .unwrap();
     let request = world.request(next(&id)).await;
+    let explained = world.contexts().explain(next(&id)).await.unwrap();
+    let explained = explained.into_inner().explanation.unwrap();
+    assert_eq!(explained.items, request.told.items);
     let said = lines(&request.body);
     assert_eq!(said[..before.len()], before);
     let context = tagged_json(&said, "SYSTEM_CONTEXT").unwrap();

@@ -293,6 +293,13 @@ async fn compaction_leaves_the_summary_and_the_last_turns() {
 async fn compaction_is_a_full_reset() {
     let world = World::start().await;
     let id = changed(&world).await;
+    let pages = vec![
+        user("Which pages are there?"),
+        call("call_p1", "list_pages", &json!({"cwd": "/site"})),
+        result("call_p1", r#"["home.md", "about.md"]"#),
+        assistant("Home and About."),
+    ];
+    world.then(&id, pages).await;
     let file = key("open_page", &json!("home"), "editor");
     world.contexts().set(set(&id, vec![file])).await.unwrap();
     chat(&world, &id, 2).await;
@@ -317,6 +324,9 @@ async fn compaction_is_a_full_reset() {
     assert_eq!(own.unwrap().branch.memory, WorkingMemory::default());
     assert_eq!(state.active_context.len(), 1, "the workspace is as it was");
     assert_eq!(state.system_prompt, before.system_prompt);
+    let knowledge = KnowledgeQuery::new(ns(), conversation(&id));
+    let known = world.engine().knowledge(knowledge).await.unwrap().knowledge;
+    assert_eq!(known.files().len(), 2, "what results have shown stays");
     assert_eq!(offered(&world, &id).await, ["searchTools", "finalAnswer"]);
     assert!(guidance(&world, &id).await.is_empty());
 
@@ -334,6 +344,21 @@ async fn compaction_is_a_full_reset() {
         told,
         [format!("user: [TOOL GUIDANCE]\nupdateNavItem: {NAV}")]
     );
+
+    // The same when the turn that found them is one of those that stay.
+    let kept = searching(&world).await;
+    world.then(&kept, vec![assistant("I found two.")]).await;
+    let again = vec![
+        user("And now?"),
+        discovered(&["updateNavItem"]),
+        assistant("The menu, too."),
+    ];
+    world.then(&kept, again).await;
+    compact(&world, &kept, "Ways to edit the home page were found.", 1).await;
+    assert_eq!(offered(&world, &kept).await, ["searchTools", "finalAnswer"]);
+    assert!(guidance(&world, &kept).await.is_empty());
+    let said = world.lines(&kept).await;
+    assert_eq!(said[2..], ["user: And now?", "assistant: The menu, too."]);
     world.end().await;
 }
 
@@ -410,7 +435,8 @@ async fn discovery_from_the_command_line() {
         .filter(|tool| tool["discovered"] == true)
         .map(|tool| text(&tool["tool"]))
         .collect();
-    assert_eq!(found, ["getPage", "updateSection"]);
+    // In the order of their definition.
+    assert_eq!(found, ["updateSection", "getPage"]);
     let hidden = tools
         .iter()
         .find(|tool| tool["tool"] == "updateNavItem")
