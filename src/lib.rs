@@ -14,5 +14,7 @@ pub mod log;
 pub mod search;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "summariser")]
+pub mod summariser;
 #[cfg(feature = "redb")]
 pub mod views;

@@ -16,7 +16,7 @@ import protobuf from "protobufjs";
 
 export const PROTO = fileURLToPath(new URL("../../proto/", import.meta.url));
 
-const services = ["events", "conversation", "tool", "search"];
+const services = ["events", "conversation", "context", "tool", "search"];
 const definition = loader.loadSync(
   services.map((name) => `treering/v1/${name}.proto`),
   { includeDirs: [PROTO], keepCase: true, enums: String, longs: Number, defaults: true, oneofs: true },
@@ -89,6 +89,7 @@ export class Treering {
       });
     this.events = connect(api.Events);
     this.conversations = connect(api.Conversations);
+    this.contexts = connect(api.Contexts);
     this.tools = connect(api.Tools);
     this.index = connect(api.Search);
     this.metadata = new grpc.Metadata();
@@ -144,6 +145,23 @@ export class Treering {
     return this.call(this.conversations, "Fork", request);
   }
 
+  /**
+   * What the agent sends next: the body to send, and how it came to be.
+   * `provider`: "openai-chat", "openai-responses", "anthropic", "gemini" or
+   * "neutral". `policy`: for example { budget_tokens: 16000 }.
+   */
+  async build(conversation, provider, { branch = "", model = "", policy = {}, at_least } = {}) {
+    const answer = await this.call(this.contexts, "Build", {
+      conversation_id: conversation,
+      branch,
+      provider: `PROVIDER_${provider.toUpperCase().replaceAll("-", "_")}`,
+      model,
+      policy: Buffer.from(JSON.stringify(policy)),
+      at_least,
+    });
+    return { body: JSON.parse(answer.request), explanation: answer.explanation };
+  }
+
   /** Hits, best first. `at_least`: wait until this position can be found. */
   async search(query, { limit = 10, ...filters } = {}) {
     const { hits } = await this.call(this.index, "Search", { query, limit, ...filters });
@@ -164,7 +182,7 @@ export class Treering {
   }
 
   close() {
-    for (const service of [this.events, this.conversations, this.tools, this.index]) {
+    for (const service of [this.events, this.conversations, this.contexts, this.tools, this.index]) {
       service.close();
     }
   }

@@ -176,6 +176,27 @@ async function approve(db, conversation) {
   say("approve", `${waited.call.tool} ${waited.call.arguments} by ada, then run`);
 }
 
+/** One fork, two providers: each gets its own shape of the same history. */
+async function buildForTwo(db, conversation) {
+  const where = { conversation, branch: "shorter" };
+  const asked = await db.append([message("user", "In one word?")], where);
+  const at_least = asked.events.at(-1).position;
+  const of = (provider, model) => db.build(conversation, provider, { ...where, model, at_least });
+  const chat = await of("openai-chat", "gpt-4o");
+  const answers = chat.body.messages.filter((m) => m.role === "tool").map((m) => m.tool_call_id);
+  assert.deepEqual(answers, ["call_list", "call_read"], "one tool message a call");
+  assert.equal(chat.body.messages.at(-1).content, "In one word?", "the question is last");
+  assert.equal(chat.explanation.basis.estimate, false, "OpenAI's tokens are counted");
+  say("build", `openai-chat: ${chat.body.messages.length} messages, ${chat.explanation.tokens} tokens`);
+  const gemini = await of("gemini", "gemini-2.5-flash");
+  const batches = gemini.body.contents
+    .map(({ parts }) => parts.filter((part) => part.functionResponse).length)
+    .filter((results) => results > 0);
+  assert.deepEqual(batches, [2], "one content a batch, with as many parts as calls");
+  assert.equal(gemini.explanation.basis.estimate, true, "other tokens are estimated");
+  say("build", `gemini: ${gemini.body.contents.length} contents, about ${gemini.explanation.tokens} tokens`);
+}
+
 async function tour(address) {
   const db = new Treering(address);
   try {
@@ -186,6 +207,7 @@ async function tour(address) {
     await loseARace(db, conversation);
     await repeatAKey(db, conversation);
     await approve(db, conversation);
+    await buildForTwo(db, conversation);
     const kinds = ["EVENT_KIND_TOOL_RESULT_RECORDED"];
     const results = await collect(db.read(conversation, "main", { kinds }));
     assert.equal(results.length, 3, "every result is there");

@@ -46,6 +46,7 @@ def load_stubs(proto=PROTO):
 
 load_stubs()
 
+from treering.v1 import context_pb2, context_pb2_grpc  # noqa: E402
 from treering.v1 import conversation_pb2, conversation_pb2_grpc  # noqa: E402
 from treering.v1 import event_pb2, events_pb2, events_pb2_grpc  # noqa: E402
 from treering.v1 import search_pb2, search_pb2_grpc  # noqa: E402
@@ -132,6 +133,7 @@ class Treering:
         self.metadata = [("treering-namespace", namespace)]
         self.events = events_pb2_grpc.EventsStub(self.channel)
         self.conversations = conversation_pb2_grpc.ConversationsStub(self.channel)
+        self.contexts = context_pb2_grpc.ContextsStub(self.channel)
         self.tools = tool_pb2_grpc.ToolsStub(self.channel)
         self.index = search_pb2_grpc.SearchStub(self.channel)
 
@@ -174,6 +176,24 @@ class Treering:
             conversation_id=conversation, branch=branch, at_revision=at, name=name
         )
         return self.conversations.Fork(request, metadata=self.metadata, timeout=30)
+
+    def build(self, conversation, provider, branch="", model="", policy=None, at_least=None):
+        """What the agent sends next: (the body to send, how it came to be).
+
+        `provider`: "openai-chat", "openai-responses", "anthropic", "gemini" or "neutral".
+        `policy`: for example {"budget_tokens": 16000}, over the conversation's own.
+        """
+        name = provider.upper().replace("-", "_")
+        request = context_pb2.BuildRequest(
+            conversation_id=conversation,
+            branch=branch,
+            provider=context_pb2.Provider.Value(f"PROVIDER_{name}"),
+            model=model,
+            policy=json.dumps(policy or {}).encode(),
+            at_least=at_least,
+        )
+        built = self.contexts.Build(request, metadata=self.metadata, timeout=30)
+        return json.loads(built.request), built.explanation
 
     def search(self, query, at_least=None, limit=10, **filters):
         """Hits, best first. `at_least`: wait until this position can be found."""

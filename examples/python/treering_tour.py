@@ -203,6 +203,28 @@ def approve(db, conversation):
     say("approve", f"{waited.call.tool} {arguments} by {waited.call.decided_by}, then run")
 
 
+def build_for_two(db, conversation):
+    """One fork, two providers: each gets its own shape of the same history."""
+    asked = db.append([message("user", "In one word?")], conversation, branch="shorter")
+    at = asked.events[-1].position
+    chat, told = db.build(conversation, "openai-chat", "shorter", "gpt-4o", at_least=at)
+    answers = [m["tool_call_id"] for m in chat["messages"] if m["role"] == "tool"]
+    must(answers == ["call_list", "call_read"], "one tool message a call", answers=answers)
+    must(chat["messages"][-1]["content"] == "In one word?", "the question is last", chat=chat)
+    must(not told.basis.estimate, "OpenAI's tokens are counted", basis=told.basis)
+    say("build", f"openai-chat: {len(chat['messages'])} messages, {told.tokens} tokens")
+    claude, told = db.build(conversation, "anthropic", "shorter", "claude-sonnet-4-5")
+    batches = [
+        [part["tool_use_id"] for part in m["content"] if part["type"] == "tool_result"]
+        for m in claude["messages"]
+        if isinstance(m["content"], list)
+    ]
+    batches = [batch for batch in batches if batch]
+    must(batches == [["call_list", "call_read"]], "one message a batch", batches=batches)
+    must(told.basis.estimate, "other tokens are estimated", basis=told.basis)
+    say("build", f"anthropic: {len(claude['messages'])} messages, about {told.tokens} tokens")
+
+
 def tour(address):
     db = Treering(address)
     try:
@@ -213,6 +235,7 @@ def tour(address):
         lose_a_race(db, conversation)
         repeat_a_key(db, conversation)
         approve(db, conversation)
+        build_for_two(db, conversation)
         kinds = [event_pb2.EVENT_KIND_TOOL_RESULT_RECORDED]
         results = list(db.read(conversation, "main", kinds=kinds))
         must(len(results) == 3, "every result is there", results=len(results))

@@ -71,7 +71,7 @@ impl Connection {
             Target::Data(dir) => {
                 let (namespace, tag) = tag(&common.namespace)?;
                 let (client, server) = pipes();
-                let embedded = Embedded::start(&dir, None, server).await?;
+                let embedded = Embedded::start(&dir, None, None, server).await?;
                 Ok(Self {
                     channel: through_pipe(client).await?,
                     namespace,

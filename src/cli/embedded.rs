@@ -15,6 +15,7 @@ use super::error::{CliError, Exit};
 use crate::{
     engine::{Engine, OpenError, OpenOptions},
     server::{self, ServeError, ServeOptions},
+    summariser::{Summariser, SummariserConfig},
 };
 
 /// How long calls of others may go on after the end was asked for.
@@ -23,19 +24,23 @@ const GRACE: Duration = Duration::from_secs(10);
 /// An engine that runs in this process.
 #[derive(Debug)]
 pub struct Embedded {
+    summariser: Option<Summariser>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<Result<(), ServeError>>,
 }
 
 impl Embedded {
     /// Opens the folder and serves it on these connections. `address` is what
-    /// another process is told that wants the folder too.
+    /// another process is told that wants the folder too; `summariser` is what
+    /// summarises by itself, if anything does.
     ///
     /// # Errors
-    /// [`CliError::Locked`] and [`CliError::Open`].
+    /// [`CliError::Locked`], [`CliError::Open`], and [`CliError::Outcome`] when the
+    /// summariser's marks cannot be written.
     pub async fn start<I, C>(
         dir: &Path,
         address: Option<String>,
+        summariser: Option<SummariserConfig>,
         incoming: I,
     ) -> Result<Self, CliError>
     where
@@ -46,6 +51,17 @@ impl Embedded {
         if let Some(address) = address {
             engine.announce(&address);
         }
+        let summariser = match summariser {
+            Some(config) => Some(Summariser::start(&engine, &config).map_err(|error| {
+                let dir = config.marks_dir.display();
+                CliError::Outcome {
+                    what: format!("the summariser cannot note in {dir} how far it is: {error}"),
+                    hint: "check the folder's owner and mode".into(),
+                    exit: Exit::Unavailable,
+                }
+            })?),
+            None => None,
+        };
         let (stop, stopped) = oneshot::channel();
         // A sender that is gone ends the serving too.
         let shutdown = async {
@@ -56,7 +72,11 @@ impl Embedded {
             ..ServeOptions::default()
         };
         let serving = tokio::spawn(server::serve_on(engine, incoming, shutdown, options));
-        Ok(Self { stop, serving })
+        Ok(Self {
+            summariser,
+            stop,
+            serving,
+        })
     }
 
     /// Finishes what was taken, and closes the store.
@@ -64,6 +84,9 @@ impl Embedded {
     /// # Errors
     /// [`CliError::Outcome`] when the server ended badly.
     pub async fn stop(self) -> Result<(), CliError> {
+        if let Some(summariser) = self.summariser {
+            summariser.stop().await;
+        }
         // It may have ended by itself: then there is nobody to tell.
         let _ = self.stop.send(());
         let why = match self.serving.await {

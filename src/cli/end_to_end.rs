@@ -107,7 +107,7 @@ async fn a_folder_and_a_server_print_the_same() {
         "--data", &data, "fork", "one", "--at", "4", "--name", "again",
     ])
     .await;
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 14] = [
         &["ls", "--json"],
         &["show", "one"],
         &["log", "one", "--json"],
@@ -123,6 +123,13 @@ async fn a_folder_and_a_server_print_the_same() {
             "bash",
             "lighthouse",
         ],
+        &["knowledge", "one", "--json"],
+        &["knowledge", "one", "--recent", "2"],
+        &["knowledge", "one", "suggest", "read", r#"{"path": ""}"#],
+        &["knowledge", "one", "prerequisites", "bash", "--json"],
+        &["tools", "one", "--json"],
+        &["tools", "one", "--snapshots"],
+        &["tools", "one", "--offered", "--as-of", "4"],
     ];
     let mut from_folder = Vec::new();
     for command in commands {
@@ -133,9 +140,26 @@ async fn a_folder_and_a_server_print_the_same() {
     assert_eq!(hit["source_id"], "one");
     assert_eq!(hit["call_id"], "c1");
     assert_eq!(hit["line"], 1);
+    let known: Value = serde_json::from_str(from_folder[7].lines().next().unwrap()).unwrap();
+    assert_eq!(known["tools"][0]["succeeded"], 1);
+    let call: Value = serde_json::from_str(&from_folder[11]).unwrap();
+    assert_eq!(call["result_head"], "lighthouse.txt\nquay.txt");
+    assert!(
+        from_folder[8].contains("Recent results"),
+        "{}",
+        from_folder[8]
+    );
+    assert!(from_folder[12].contains("treering:"), "{}", from_folder[12]);
+    assert!(
+        from_folder[13].contains("bash  not defined  1 use"),
+        "{}",
+        from_folder[13]
+    );
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = TcpListener::bind(any).await.unwrap();
-    let served = Served::start(Path::new(&data), listener).await.unwrap();
+    let served = Served::start(Path::new(&data), listener, None)
+        .await
+        .unwrap();
     let url = served.url();
     for (command, expected) in commands.iter().zip(&from_folder) {
         let line = [&["--server", &url], *command].concat();
@@ -179,4 +203,127 @@ async fn the_demo_tells_its_story() {
     let summary: Value = serde_json::from_str(&list).unwrap();
     let id = summary["conversation"].as_str().unwrap();
     ok(&["--data", &data, "diff", id, "main", demo::OTHER_WAY]).await;
+}
+
+/// What an agent sends next, at a shell: a body to pipe on, an explanation to
+/// read, both for a program; and a compaction from plan to expansion.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_built_explained_and_compacted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, file) = imported(&dir);
+    ok(&["--data", &data, "import", "--format", "openai-chat", &file]).await;
+    let context = |more: &'static [&str]| {
+        let data = data.clone();
+        async move {
+            let line = [&["--data", &data, "context", "one"], more].concat();
+            ok(&line).await
+        }
+    };
+    let body: Value = serde_json::from_str(&context(&["-p", "openai-chat"]).await).unwrap();
+    let calls = &body["messages"][1]["tool_calls"][0]["function"];
+    assert_eq!(calls["arguments"], "{\"cmd\": \"ls\"}");
+    let body: Value = serde_json::from_str(&context(&["-p", "anthropic"]).await).unwrap();
+    assert_eq!(body["messages"][1]["content"][0]["input"]["cmd"], "ls");
+
+    let line = context(&["-p", "gemini", "--json", "--budget", "5000"]).await;
+    assert_eq!(line.lines().count(), 1);
+    let both: Value = serde_json::from_str(&line).unwrap();
+    assert!(both["request"]["contents"].is_array());
+    assert_eq!(both["explanation"]["budget_tokens"], 5000);
+    assert_eq!(both["explanation"]["provider"], "gemini");
+    let sections = both["explanation"]["sections"].as_array().unwrap();
+    let sum: u64 = sections.iter().filter_map(|s| s["tokens"].as_u64()).sum();
+    assert_eq!(both["explanation"]["tokens"], sum);
+
+    let text = context(&["-p", "anthropic", "--explain", "--budget", "5000"]).await;
+    for part in [
+        "Request for anthropic",
+        " of 5,000 tokens",
+        "Steps",
+        "free",
+        "assistant",
+    ] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    let past = context(&["--as-of", "2", "-p", "openai-chat"]).await;
+    assert!(past.contains("list the harbour") && !past.contains("tool_calls"));
+    let bad = ["--data", &data, "context", "one", "--policy", "{\"no\": 1}"];
+    assert_eq!(exit(&treering(&bad).await.1), code(2));
+
+    let plan = ok(&["--data", &data, "compact", "one", "--keep-turns", "0"]).await;
+    assert!(plan.contains("Cut after"), "{plan}");
+    let short = ok(&["--data", &data, "compact", "two"]).await;
+    assert!(short.contains("Nothing to cut"), "{short}");
+    let apply = [
+        "--data",
+        &data,
+        "compact",
+        "one",
+        "apply",
+        "--keep-turns",
+        "0",
+    ];
+    let empty = [&apply[..], &["--summary", " "]].concat();
+    assert_eq!(exit(&treering(&empty).await.1), code(2));
+    let summary = [&apply[..], &["--summary", "The harbour was listed."]].concat();
+    assert!(ok(&summary).await.contains("Compacted up to #"));
+    let text = context(&["-p", "openai-chat"]).await;
+    assert!(text.contains("The harbour was listed.") && !text.contains("lighthouse"));
+    let expanded = ok(&["--data", &data, "compact", "one", "expand"]).await;
+    assert!(expanded.contains("lighthouse.txt"), "{expanded}");
+    ok(&["--data", &data, "verify", "--deep"]).await;
+}
+
+/// Context and sub-contexts at a shell: keys go in and come out as they were
+/// written, and a task is spawned, listed and brought back.
+#[tokio::test(flavor = "multi_thread")]
+async fn context_is_set_and_tasks_are_spawned() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, file) = imported(&dir);
+    ok(&["--data", &data, "import", "--format", "openai-chat", &file]).await;
+    let at = |line: &[&'static str]| {
+        let (data, line) = (data.clone(), line.to_vec());
+        async move { treering(&[&["--data", &data], &line[..]].concat()).await }
+    };
+    let (_, done) = at(&["set", "one", "file", "{\"n\": 1.50}", "gone", "true"]).await;
+    done.unwrap();
+    at(&["set", "one", "--remove", "gone"]).await.1.unwrap();
+    at(&["set", "--long-term", "home", "\"Lisbon\""])
+        .await
+        .1
+        .unwrap();
+    let (text, _) = at(&["watch", "one", "--once"]).await;
+    assert!(text.starts_with("file  {\"n\": 1.50}"), "{text}");
+    let (text, _) = at(&["watch", "--long-term", "--once", "--json"]).await;
+    assert!(text.contains(r#"{"key":"home","value":"Lisbon""#), "{text}");
+    for (line, expected) in [
+        (&["set", "one", "file"][..], 2),
+        (&["set", "one", "file", "no json"], 2),
+        (&["set", "one"], 2),
+        (&["set", "nobody", "file", "1"], 3),
+        (&["watch", "nobody", "--once"], 3),
+        (&["sub", "spawn", "one", "--call", "c9"], 4),
+        (&["sub", "return", "one"], 2),
+    ] {
+        assert_eq!(exit(&at(line).await.1), code(expected), "{line:?}");
+    }
+    let (text, done) = at(&["--json", "sub", "spawn", "one", "--purpose", "count boats"]).await;
+    done.unwrap();
+    let spawned: Value = serde_json::from_str(&text).unwrap();
+    let child = spawned["child"].as_str().unwrap();
+    let (list, _) = at(&["sub", "ls", "one"]).await;
+    assert!(list.contains(child) && list.contains("runs") && list.contains("count boats"));
+    let end = [
+        "--data",
+        &data,
+        "sub",
+        "return",
+        child,
+        "--summary",
+        "twelve",
+    ];
+    assert!(ok(&end).await.contains("Returned to"));
+    assert_eq!(exit(&treering(&end).await.1), code(4));
+    let (list, _) = at(&["sub", "ls", "one"]).await;
+    assert!(list.contains("ended"), "{list}");
 }

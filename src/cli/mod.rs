@@ -32,6 +32,7 @@ mod serve;
 mod set;
 mod show;
 mod sub;
+mod summariser;
 mod text;
 mod text_arg;
 mod tools;
@@ -75,13 +76,13 @@ enum Command {
     Replay(replay::ReplayArgs),
     Diff(diff::DiffArgs),
     Search(search::SearchArgs),
+    Tools(tools::ToolsArgs),
+    Knowledge(knowledge::KnowledgeArgs),
     Context(context::ContextArgs),
     Compact(compact::CompactArgs),
     Set(set::SetArgs),
     Watch(set::WatchArgs),
     Sub(sub::SubArgs),
-    Tools(tools::ToolsArgs),
-    Knowledge(knowledge::KnowledgeArgs),
     Pending(approve::PendingArgs),
     Approve(approve::ApproveArgs),
     Deny(approve::DenyArgs),
@@ -180,13 +181,13 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Replay(args) => replay::run(&args, store, out).await,
         Command::Diff(args) => diff::run(&args, store, out).await,
         Command::Search(args) => search::run(args, store, out).await,
+        Command::Tools(args) => tools::run(&args, store, out).await,
+        Command::Knowledge(args) => knowledge::run(args, store, out).await,
         Command::Context(args) => context::run(args, store, out).await,
         Command::Compact(args) => compact::run(args, store, out).await,
         Command::Set(args) => set::set(args, store, out).await,
         Command::Watch(args) => set::watch(args, store, out).await,
         Command::Sub(args) => sub::run(args, store, out).await,
-        Command::Tools(args) => tools::run(&args, store, out).await,
-        Command::Knowledge(args) => knowledge::run(args, store, out).await,
         Command::Pending(args) => approve::pending(args, store, out).await,
         Command::Approve(args) => approve::approve(args, store, out).await,
         Command::Deny(args) => approve::deny(args, store, out).await,
@@ -261,6 +262,15 @@ mod tests {
             "treering annotate C --score 0.5",
             "treering replay C --speed 2 --until 9 --as-of 12",
             "treering diff C main other",
+            "treering knowledge C --branch b --as-of 9 --tool t --recent 3 --json",
+            "treering knowledge C suggest read_file {}",
+            "treering knowledge C prerequisites plot --branch b",
+            "treering knowledge C guidance",
+            "treering tools C --tool t --as-of 9 -n 5 --json",
+            "treering tools C --snapshots",
+            "treering tools C --offered --branch b",
+            "treering replay C --serve-tools --branch retry --from main --until-idle 5",
+            "treering replay C --serve-tools --fork-at 9 --name again --approve recorded --on-miss fail",
             "treering context C --provider openai-chat --budget 9000 --as-of 7 --branch B --explain",
             "treering context C --json --provider gemini --tool-results older-than=3 --without knowledge",
             "treering compact C",
@@ -274,15 +284,6 @@ mod tests {
             "treering sub spawn C --call c1 --purpose p",
             "treering sub return CHILD --summary done",
             "treering sub ls C",
-            "treering knowledge C --branch b --as-of 9 --tool t --recent 3 --json",
-            "treering knowledge C suggest read_file {}",
-            "treering knowledge C prerequisites plot --branch b",
-            "treering knowledge C guidance",
-            "treering tools C --tool t --as-of 9 -n 5 --json",
-            "treering tools C --snapshots",
-            "treering tools C --offered --branch b",
-            "treering replay C --serve-tools --branch retry --from main --until-idle 5",
-            "treering replay C --serve-tools --fork-at 9 --name again --approve recorded --on-miss fail",
             "treering bench --json --quick --only append,grpc --dir D --trajectories T",
         ] {
             assert!(

@@ -14,7 +14,9 @@ use super::{
     embedded::Embedded,
     error::CliError,
     output::{Out, Tone},
+    summariser::SummariserArgs,
 };
+use crate::summariser::SummariserConfig;
 
 /// The default port.
 const PORT: u16 = 7171;
@@ -34,11 +36,14 @@ pub fn listen_default() -> SocketAddr {
 Examples:
   treering serve --data ./store
   treering serve --data ./store --listen 0.0.0.0:7171
+  treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
+    #[command(flatten)]
+    summariser: SummariserArgs,
 }
 
 /// Serves until told to stop.
@@ -53,9 +58,14 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             addr: args.listen,
             cause,
         })?;
-    let served = Served::start(&dir, listener).await?;
+    let summariser = args.summariser.config(&dir)?;
+    let summarises = summariser.is_some();
+    let served = Served::start(&dir, listener, summariser).await?;
     let url = out.paint.text(Tone::Name, served.url());
     out.line(format!("Serving {} at {url}", dir.display()))?;
+    if summarises {
+        out.line("A model summarises what is appended from now on.")?;
+    }
     out.line("Ctrl-C ends it.")?;
     out.flush()?;
     stop_signal().await;
@@ -74,10 +84,14 @@ impl Served {
     ///
     /// # Errors
     /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
-    pub async fn start(dir: &Path, listener: TcpListener) -> Result<Self, CliError> {
+    pub async fn start(
+        dir: &Path,
+        listener: TcpListener,
+        summariser: Option<SummariserConfig>,
+    ) -> Result<Self, CliError> {
         let addr = listener.local_addr()?;
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let engine = Embedded::start(dir, Some(url_of(addr)), incoming).await?;
+        let engine = Embedded::start(dir, Some(url_of(addr)), summariser, incoming).await?;
         Ok(Self { engine, addr })
     }
 

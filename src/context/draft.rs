@@ -214,6 +214,8 @@ impl Step {
 
 /// A piece of a step.
 #[derive(Clone, Debug, PartialEq)]
+// Most blocks are calls.
+#[allow(clippy::large_enum_variant)]
 pub enum Block {
     /// Text, refusal, reasoning and the like. A reasoning part without text whose
     /// signature comes from Google belongs to the block after it.

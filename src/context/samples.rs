@@ -1,10 +1,10 @@
 //! Windows for tests, in few words.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
-use super::window::WindowEvent;
+use super::window::{WindowEvent, WindowInput};
 use crate::domain::*;
 
 /// Something that happens in a window.
@@ -38,6 +38,26 @@ pub(super) fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>
         })
     });
     (id, events.collect())
+}
+
+/// The window of a conversation that these events are all of.
+pub(super) fn window_input(spoken: &[Spoken]) -> WindowInput {
+    let (conversation, events) = window(spoken);
+    let mut branch = BranchState::root();
+    events
+        .iter()
+        .for_each(|event| branch.apply(event.at, &event.body));
+    let info = ConversationInfo::new(&ConversationCreated::default(), conversation);
+    WindowInput {
+        conversation,
+        info: Arc::new(info),
+        revision: branch.head,
+        branch: Arc::new(branch),
+        events,
+        referred: BTreeMap::new(),
+        long_term: Vec::new(),
+        knowledge: None,
+    }
 }
 
 fn body(spoken: Spoken) -> EventBody {

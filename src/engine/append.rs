@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Need,
-        PastBranch, Position, Revision,
+        AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Namespace,
+        Need, PastBranch, Position, Revision,
     },
     views::KeyEntry,
 };
@@ -34,6 +34,29 @@ impl Engine {
     /// See [`AppendError`]; unless it says otherwise, nothing was appended.
     pub async fn append(&self, command: AppendCommand) -> Result<AppendOutcome, AppendError> {
         self.submit(command).await?.await
+    }
+
+    /// What was appended with an idempotency key, as far as reads have come: none
+    /// when the key was not used.
+    ///
+    /// # Errors
+    /// [`AppendError::Read`] when that cannot be read.
+    pub async fn appended_with_key(
+        &self,
+        namespace: &Namespace,
+        key: &str,
+    ) -> Result<Option<AppendOutcome>, AppendError> {
+        let storage = |error: crate::views::ViewsError| AppendError::from(ReadError::from(error));
+        let (_, entry) = self
+            .inner
+            .views
+            .load()
+            .key(namespace, key)
+            .map_err(storage)?;
+        match entry {
+            Some(entry) => self.inner.repeated(&entry).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Hands a batch to the writer and returns a future of its outcome, so that

@@ -20,7 +20,8 @@ use crate::{
     },
     domain::{BranchName, ContextSet, ConversationId},
     engine::{
-        BuildQuery, Built, CompactCommand, ContextScope, PlanQuery, Return, SetContext, Spawn,
+        BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery, Return, SetContext,
+        Spawn,
     },
 };
 
@@ -55,32 +56,35 @@ impl ContextsService {
         Ok(ContextScope::LongTerm)
     }
 
-    async fn built(&self, request: Request<pb::BuildRequest>) -> Result<Built, Status> {
+    async fn query(&self, request: Request<pb::BuildRequest>) -> Result<BuildQuery, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
         let (conversation, branch) = self
             .place(&call, &request.conversation_id, &request.branch)
             .await?;
-        let query = BuildQuery {
+        let provider = proto::provider(request.provider)?;
+        Ok(BuildQuery {
             branch,
             as_of: from_proto::revision(request.as_of_revision),
             model: from_proto::optional("model", request.model)?,
             policy: proto::policy(request.policy)?,
             at_least: request.at_least.as_ref().map(envelope::position_from_pb),
-            ..BuildQuery::new(
-                call.namespace,
-                conversation,
-                proto::provider(request.provider)?,
-            )
-        };
-        // A position that was never written would be waited for without end.
-        let built = tokio::time::timeout(BUILD_WAIT_MAX, self.0.engine.build(query));
+            ..BuildQuery::new(call.namespace, conversation, provider)
+        })
+    }
+
+    /// The answer, unless it takes too long: a position that was never written
+    /// would be waited for without end.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ContextError>>,
+    ) -> Result<T, Status> {
         tokio::select! {
-            built = built => {
+            answer = tokio::time::timeout(BUILD_WAIT_MAX, answer) => {
                 let late = "the log did not reach the position in time";
-                Ok(built.map_err(|_| Status::deadline_exceeded(late))??)
+                Ok(answer.map_err(|_| Status::deadline_exceeded(late))??)
             }
-            () = self.0.stop.reached(Phase::Cut) => Err(shutting_down()),
+            () = self.0.stop.reached(Phase::Draining) => Err(shutting_down()),
         }
     }
 }
@@ -94,7 +98,8 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::BuildRequest>,
     ) -> Result<Response<pb::BuildResponse>, Status> {
-        let built = self.built(request).await?;
+        let query = self.query(request).await?;
+        let built = self.in_time(self.0.engine.build(query)).await?;
         Ok(Response::new(pb::BuildResponse {
             request: built.request.into(),
             explanation: Some(proto::explanation(built.explanation)),
@@ -105,9 +110,10 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::BuildRequest>,
     ) -> Result<Response<pb::ExplainResponse>, Status> {
-        let built = self.built(request).await?;
+        let query = self.query(request).await?;
+        let told = self.in_time(self.0.engine.explain(query)).await?;
         Ok(Response::new(pb::ExplainResponse {
-            explanation: Some(proto::explanation(built.explanation)),
+            explanation: Some(proto::explanation(told)),
         }))
     }
 

@@ -1,25 +1,65 @@
 //! Requests built by the real engine.
 
+mod histories;
+mod real;
+mod requests;
+mod speed;
+
 use treering::{
-    context::{Content, Fate, Provider},
+    context::{Content, Draft, Explanation, Item, Provider},
     domain::*,
     engine::*,
 };
 
-use super::store as shop;
+use super::store::ns;
 
 fn query(id: ConversationId) -> BuildQuery {
-    BuildQuery::new(shop::ns(), id, Provider::Neutral)
+    BuildQuery::new(ns(), id, Provider::Neutral)
 }
 
-// The first thing anyone does: say something, build, send. It must be there.
-#[tokio::test]
-async fn a_request_is_built() {
-    let engine = Engine::in_memory(Limits::default()).await.unwrap();
-    let id = shop::conversation(&engine).await;
-    let built = engine.build(query(id)).await.unwrap();
-    let body = String::from_utf8(built.request).unwrap();
-    assert!(body.contains("hello"), "{body}");
-    println!("{body}\n{:#?}", built.explanation);
-    engine.close().await;
+fn say(id: ConversationId, role: Role, text: &str) -> NewEvent {
+    let body = EventBody::MessageAppended(MessageAppended::text(role, text));
+    NewEvent::new(id, body)
+}
+
+fn set(id: ConversationId, key: &str, value: &str) -> NewEvent {
+    let value = treering::codec::json::check(value.as_bytes()).unwrap();
+    let set = ContextSet {
+        key: key.to_owned(),
+        value,
+        provider: "test".to_owned(),
+    };
+    NewEvent::new(id, EventBody::ContextSet(set))
+}
+
+/// A text item's text.
+fn text(item: &Item) -> String {
+    match &item.content {
+        Content::Instruction(text) => text.clone(),
+        Content::Message(message) => {
+            let texts = message.parts.iter().filter_map(ContentPart::text);
+            texts.collect::<Vec<_>>().join(" ")
+        }
+        Content::Step(step) => {
+            let tools: Vec<_> = step.calls().map(|call| call.tool.as_str()).collect();
+            format!("step {}", tools.join(" "))
+        }
+    }
+}
+
+fn texts(draft: &Draft) -> Vec<String> {
+    draft.items.iter().map(text).collect()
+}
+
+/// Every line of the budget adds up to the request.
+fn adds_up(explanation: &Explanation) {
+    let items: u64 = explanation.items.iter().map(|item| item.tokens).sum();
+    let sections: u64 = explanation.sections.iter().map(|line| line.tokens).sum();
+    assert_eq!(sections, explanation.tokens);
+    let tools = explanation.tokens - items;
+    let of_tools = explanation
+        .sections
+        .iter()
+        .find(|line| line.section == treering::context::Section::Tools);
+    assert_eq!(tools, of_tools.map_or(0, |line| line.tokens));
 }

@@ -2,6 +2,7 @@
 //! loopback port, a real engine in a folder of its own, generated clients.
 
 mod appends;
+mod contexts;
 mod conversations;
 pub mod harness;
 mod hostile;

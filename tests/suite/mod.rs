@@ -1,5 +1,6 @@
 mod active_context;
 mod child;
+mod compaction;
 mod context;
 mod crash;
 mod damage;
@@ -9,6 +10,7 @@ mod fuzzed;
 mod golden;
 mod grpc;
 mod hostile;
+mod knowledge;
 mod model;
 mod processes;
 mod random;

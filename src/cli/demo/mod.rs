@@ -69,7 +69,7 @@ pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), 
     if moved {
         out.line(format!("{} is taken: using a free port.", args.listen))?;
     }
-    let served = Served::start(&dir, listener).await?;
+    let served = Served::start(&dir, listener, None).await?;
     let toured = tour(args, common, &served, &dir, out).await;
     let shown = out.flush();
     if toured.is_ok() && shown.is_ok() && !args.exit {

@@ -177,7 +177,7 @@ async fn agent(store: &Connection, id: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_runs_again_without_its_tools() {
     let dir = tempfile::tempdir().unwrap();
-    let served = Served::start(dir.path(), listen_any().await.unwrap())
+    let served = Served::start(dir.path(), listen_any().await.unwrap(), None)
         .await
         .unwrap();
     let url = served.url();
@@ -224,7 +224,7 @@ async fn an_agent_runs_again_without_its_tools() {
 #[tokio::test(flavor = "multi_thread")]
 async fn open_calls_of_a_forked_conversation_are_answered() {
     let dir = tempfile::tempdir().unwrap();
-    let served = Served::start(dir.path(), listen_any().await.unwrap())
+    let served = Served::start(dir.path(), listen_any().await.unwrap(), None)
         .await
         .unwrap();
     let url = served.url();

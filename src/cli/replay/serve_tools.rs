@@ -128,7 +128,7 @@ pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result
     let listener = TcpListener::bind(addr)
         .await
         .map_err(|cause| CliError::Listen { addr, cause })?;
-    let served = Served::start(&dir, listener).await?;
+    let served = Served::start(&dir, listener, None).await?;
     let url = served.url();
     if out.json {
         let mut object = Object::new();

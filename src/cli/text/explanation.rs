@@ -12,10 +12,10 @@ use super::{
 
 /// Cells of the bar at most.
 const BAR_CELLS_MAX: usize = 76;
-/// Columns before the head of an item.
-const ITEM_COLUMNS: usize = 58;
-/// Columns of an item's label.
-const LABEL_COLUMNS: usize = 28;
+/// Columns of an item's line beside its label and its head.
+const ITEM_COLUMNS: usize = 32;
+/// Columns before what a step did.
+const STEP_COLUMNS: usize = 32;
 /// So many items in a row that were dropped for one reason are told in one line.
 const RUN_MIN: usize = 3;
 
@@ -28,6 +28,19 @@ pub struct ExplanationText {
     pub width: usize,
     /// Each dropped item on a line of its own, and steps that did nothing.
     pub all: bool,
+}
+
+impl ExplanationText {
+    /// Columns of an item's label.
+    fn label_columns(self) -> usize {
+        (self.width / 3).clamp(24, 40)
+    }
+
+    /// Columns of an item's head.
+    fn head_columns(self) -> usize {
+        let taken = ITEM_COLUMNS + self.label_columns();
+        self.width.saturating_sub(taken).max(12)
+    }
 }
 
 /// An explanation as lines.
@@ -51,7 +64,7 @@ fn header(told: &pb::Explanation, paint: Paint) -> Vec<String> {
         format!(" · {}", told.model)
     };
     let provider = paint.text(Tone::Strong, provider_name(told.provider()));
-    vec![
+    let mut lines = vec![
         format!("Request for {provider}{model}"),
         format!(
             "{} on {} at #{}",
@@ -60,7 +73,10 @@ fn header(told: &pb::Explanation, paint: Paint) -> Vec<String> {
             told.revision
         ),
         tokens_line(told, paint),
-    ]
+    ];
+    let basis = told.basis.as_ref().map(basis_text);
+    lines.extend(basis.map(|basis| paint.text(Tone::Dim, basis)));
+    lines
 }
 
 /// The name on the command line.
@@ -89,13 +105,12 @@ fn tokens_line(told: &pb::Explanation, paint: Paint) -> String {
     } else {
         Tone::Strong
     };
-    let basis = told.basis.as_ref().map_or(String::new(), basis_text);
-    format!("{}{of}{basis}", paint.text(tone, count(told.tokens)))
+    format!("{}{of}", paint.text(tone, count(told.tokens)))
 }
 
 fn basis_text(basis: &pb::TokenBasis) -> String {
     let kind = if basis.estimate {
-        "an estimate by"
+        "estimated with"
     } else {
         "counted with"
     };
@@ -109,9 +124,13 @@ fn basis_text(basis: &pb::TokenBasis) -> String {
     };
     let offset = match basis.offset {
         0 => String::new(),
-        offset => format!("; the provider counts {offset} more of its own"),
+        more @ 1.. => format!("; the provider counts {} more", count(more.unsigned_abs())),
+        fewer => format!(
+            "; the provider counts {} fewer",
+            count(fewer.unsigned_abs())
+        ),
     };
-    format!(", {kind} {}{calibrated}{offset}", basis.encoding)
+    format!("{kind} {}{calibrated}{offset}", basis.encoding)
 }
 
 /// The letter of a section in a bar without colours.
@@ -263,32 +282,56 @@ fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
 fn steps(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     let paint = how.paint;
     let mut lines = vec![paint.text(Tone::Strong, "Steps")];
+    let mut idle = Vec::new();
+    let mut off = Vec::new();
     for step in &told.enhancers {
-        let mark = match (step.enabled, step.items) {
-            (false, _) => paint.text(Tone::Dim, "off"),
-            (true, 0) => paint.text(Tone::Dim, "  ·"),
-            (true, items) => format!("{items:>3}"),
-        };
-        let did = if step.enabled || !step.did.is_empty() {
-            step.did.as_str()
-        } else {
-            "switched off"
-        };
-        let did = first_line(did, how.width.saturating_sub(32));
-        let did = if step.enabled && step.items > 0 {
-            did
-        } else {
-            paint.text(Tone::Dim, did)
-        };
-        lines.push(format!("  {mark}  {:<22}  {did}", step.name));
+        match (step.enabled, step.items) {
+            (false, _) if !how.all => off.push(step.name.as_str()),
+            (true, 0) if !how.all => idle.push(step.name.as_str()),
+            _ => lines.push(step_line(step, how)),
+        }
+    }
+    for (names, what) in [(idle, "nothing to do: "), (off, "switched off: ")] {
+        if !names.is_empty() {
+            let text = wrapped(what, &names, how.width);
+            lines.extend(text.into_iter().map(|line| paint.text(Tone::Dim, line)));
+        }
+    }
+    lines
+}
+
+fn step_line(step: &pb::EnhancerReport, how: ExplanationText) -> String {
+    let mark = if step.enabled {
+        format!("{:>4}", step.items)
+    } else {
+        " off".to_owned()
+    };
+    let did = first_line(&step.did, how.width.saturating_sub(STEP_COLUMNS));
+    format!("{mark}  {:<22}  {did}", step.name)
+}
+
+/// Names after a word, on as many lines as they need.
+fn wrapped(what: &str, names: &[&str], width: usize) -> Vec<String> {
+    let mut lines = vec![format!("   ·  {what}")];
+    for (place, name) in names.iter().enumerate() {
+        let comma = if place + 1 < names.len() { ", " } else { "" };
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        if last + name.len() + comma.len() > width {
+            lines.push(" ".repeat(6));
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(name);
+            line.push_str(comma);
+        }
     }
     lines
 }
 
 fn items(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     let paint = how.paint;
+    let columns = how.label_columns();
     let title = format!(
-        "{:>4}  {:<LABEL_COLUMNS$}  {:>8}    event",
+        "{:>4}  {:<columns$}  {:>8}    event",
         "turn", "item", "tokens"
     );
     let mut lines = vec![paint.text(Tone::Strong, title)];
@@ -338,11 +381,11 @@ fn dropped_run(run: &[pb::ExplainedItem], how: ExplanationText) -> String {
     };
     let reason = run.first().map_or("", |item| item.reason.as_str());
     let what = format!("{} items left out", run.len());
+    let columns = how.label_columns();
     let line = format!(
-        "{turns:>4}  {what:<LABEL_COLUMNS$}  {:>8} {} {}",
+        "{turns:>4}  {what:<columns$}  {:>8} ✗ {}",
         count(tokens),
-        "✗",
-        first_line(reason, how.width.saturating_sub(ITEM_COLUMNS - 12)),
+        first_line(reason, how.head_columns() + 8),
     );
     how.paint.text(Tone::Dim, line)
 }
@@ -353,22 +396,22 @@ fn item_line(item: &pb::ExplainedItem, how: ExplanationText) -> String {
         0 => String::new(),
         turn => turn.to_string(),
     };
-    let label = first_line(&item.label, LABEL_COLUMNS - 2);
+    let columns = how.label_columns();
+    let label = first_line(&item.label, columns - 2);
     let (mark, tokens) = match item.fate() {
         pb::Fate::Dropped => (paint.text(Tone::Bad, "✗"), item.whole_tokens),
         pb::Fate::Shortened => (paint.text(Tone::Wait, "~"), item.tokens),
         pb::Fate::Kept | pb::Fate::Unspecified => (" ".to_owned(), item.tokens),
     };
-    let head_columns = how.width.saturating_sub(ITEM_COLUMNS).max(12);
     let said = match item.fate() {
         pb::Fate::Kept | pb::Fate::Unspecified => item.head.clone(),
         pb::Fate::Shortened => format!("of {}: {}", count(item.whole_tokens), item.reason),
         pb::Fate::Dropped => item.reason.clone(),
     };
-    let said = first_line(&said, head_columns);
+    let said = first_line(&said, how.head_columns());
     format!(
         "{turn:>4}  {}  {:>8} {mark} {} {}",
-        paint.text(tone(item), format!("{label:<LABEL_COLUMNS$}")),
+        paint.text(tone(item), format!("{label:<columns$}")),
         count(tokens),
         paint.text(Tone::Name, format!("{:<9}", places(item))),
         paint.text(Tone::Dim, said)
@@ -426,6 +469,15 @@ mod tests {
         }
     }
 
+    fn step(name: &str, enabled: bool, items: u32) -> pb::EnhancerReport {
+        pb::EnhancerReport {
+            name: name.into(),
+            enabled,
+            did: "what it did, or why it did nothing".into(),
+            items,
+        }
+    }
+
     fn told() -> pb::Explanation {
         let section = |section: pb::Section, tokens, dropped_tokens| pb::SectionTokens {
             section: section.into(),
@@ -467,12 +519,12 @@ mod tests {
                 section(pb::Section::Messages, 6_000, 21_999),
             ],
             items,
-            enhancers: vec![pb::EnhancerReport {
-                name: "system_prompt".into(),
-                enabled: true,
-                did: "the prompt of #2".into(),
-                items: 1,
-            }],
+            enhancers: vec![
+                step("system_prompt", true, 1),
+                step("user_prompt", true, 0),
+                step("tool_guidance", true, 0),
+                step("knowledge", false, 0),
+            ],
             warnings: vec!["an image was left out".into()],
             ..pb::Explanation::default()
         }
@@ -490,13 +542,15 @@ mod tests {
         for part in [
             "Request for anthropic · claude-sonnet-4-5",
             "6,001 of 8,000 tokens (75%)",
-            "× 1.08, calibrated on 3 recorded usages",
+            "estimated with o200k_base × 1.08, calibrated on 3 recorded usages",
             "SMMMM",
             "·····",
             "21,999 left out",
             "treering compact 0198c0de",
             " 1-4  4 items left out",
             "of 5,678: older turns",
+            "nothing to do: user_prompt, tool_guidance",
+            "switched off: knowledge",
             "the next request may differ",
             "! an image was left out",
         ] {
@@ -508,7 +562,8 @@ mod tests {
             ..plain()
         };
         let longer = explanation_lines(&told(), all);
-        assert_eq!(longer.len(), lines.len() + 3);
+        // Three more items and one more step: two lines told of three.
+        assert_eq!(longer.len(), lines.len() + 4);
     }
 
     // A section of three tokens must be seen in a bar of a million, and twelve of

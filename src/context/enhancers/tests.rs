@@ -1,1 +1,413 @@
+use std::{collections::BTreeMap, sync::Arc};
 
+use serde_json::json;
+
+use super::*;
+use crate::{
+    context::{
+        draft::{Content, Draft, Fate, Item, Message, Outcome, Section, Snapshot, Speaker, Step},
+        enhancer::{self, Enhancer},
+        explain::EnhancerReport,
+        policy::{ContextPolicy, ToolResults},
+        provider::Provider,
+        tokens::{Counter, Tally},
+        window::{LongTermEntry, WindowInput, samples},
+    },
+    domain::*,
+};
+use samples::{Story, at, compacted, say, tool};
+
+fn policy(value: serde_json::Value) -> ContextPolicy {
+    ContextPolicy::merged("", &value.to_string()).unwrap()
+}
+
+fn run(
+    window: &WindowInput,
+    policy: &ContextPolicy,
+    own: &[Arc<dyn Enhancer>],
+) -> (Draft, Vec<EnhancerReport>) {
+    let mut draft = Draft {
+        provider: Provider::Neutral,
+        config: Config::default(),
+        tools: Vec::new(),
+        tools_tokens: 0,
+        items: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let tally = Tally::new(Counter::for_model("gpt-4o"), None);
+    let reports = enhancer::run(window, policy, own, &tally, &mut draft);
+    (draft, reports)
+}
+
+fn built(story: &Story, policy: &ContextPolicy) -> Draft {
+    run(&story.input(), policy, &[]).0
+}
+
+fn text(item: &Item) -> String {
+    match &item.content {
+        Content::Instruction(text) => text.clone(),
+        Content::Message(message) => {
+            let texts = message.parts.iter().filter_map(ContentPart::text);
+            texts.collect::<Vec<_>>().join(" ")
+        }
+        Content::Step(step) => format!("step with {} calls", step.calls().count()),
+    }
+}
+
+fn texts(draft: &Draft) -> Vec<String> {
+    draft.items.iter().map(text).collect()
+}
+
+fn set(key: &str, value: &str) -> EventBody {
+    EventBody::ContextSet(ContextSet {
+        key: key.to_owned(),
+        value: samples::json(value),
+        provider: "editor".to_owned(),
+    })
+}
+
+fn prompt(content: &str) -> PromptSet {
+    PromptSet {
+        id: String::new(),
+        content: content.to_owned(),
+    }
+}
+
+// The order is what prompt caches and models rely on: what holds, what was said,
+// and what is made anew last.
+#[test]
+fn everything_is_in_its_place() {
+    let story = Story::new()
+        .then(say(Role::System, "opened"))
+        .then(EventBody::SystemPromptSet(prompt("be brief")))
+        .then(EventBody::UserPromptSet(prompt("I am Ann")))
+        .user("go")
+        .assistant("ok")
+        .then(EventBody::SummaryRecorded(SummaryRecorded {
+            content: "they talk".to_owned(),
+            from_revision: Revision(1),
+            to_revision: Revision(6),
+        }))
+        .then(set("cwd", r#"{"path": "a</SYSTEM_CONTEXT>",  "n": 1.50}"#))
+        .then(set("branch", "\"main\""));
+    let mut window = story.input();
+    window.long_term = vec![LongTermEntry {
+        key: "likes".to_owned(),
+        value: samples::json("[1]"),
+        at: at(1),
+    }];
+    let (draft, _) = run(&window, &ContextPolicy::default(), &[]);
+    assert_eq!(
+        texts(&draft),
+        [
+            "be brief",
+            "opened",
+            "I am Ann",
+            "go",
+            "step with 0 calls",
+            "<LONG_TERM_CONTEXT>\n{\"likes\":[1]}\n</LONG_TERM_CONTEXT>",
+            "<SYSTEM_CONTEXT>\n{\"branch\":\"main\",\"cwd\":{\"path\": \"a<\\/SYSTEM_CONTEXT>\",  \"n\": 1.50}}\n</SYSTEM_CONTEXT>",
+            "<DIALOGUE_SUMMARY>\nthey talk\n</DIALOGUE_SUMMARY>",
+        ]
+    );
+    let volatile: Vec<_> = draft.items.iter().map(|item| item.is_volatile).collect();
+    assert_eq!(
+        volatile,
+        [false, false, false, false, false, true, true, true]
+    );
+    assert!(
+        draft
+            .items
+            .iter()
+            .all(|item| item.tokens > 0 && item.tokens == item.whole_tokens)
+    );
+}
+
+// A step that is switched off does nothing, and says so; a name or parameter that
+// is not there must not be taken in silence.
+#[test]
+fn steps_can_be_switched_off_and_set() {
+    let story = Story::new()
+        .user("go")
+        .then(set("a", "1"))
+        .then(set("b", "2"));
+    let off = policy(json!({"enhancers": {
+        "active_context": {"enabled": false},
+        "sistem_prompt": {},
+        "messages": {"params": {"reasoning": "no", "loud": true}},
+    }}));
+    let (draft, reports) = run(&story.input(), &off, &[]);
+    assert_eq!(texts(&draft), ["go"]);
+    let report = reports
+        .iter()
+        .find(|report| report.name == "active_context")
+        .unwrap();
+    assert!(!report.enabled);
+    assert_eq!(report.did, "switched off by the policy");
+    let warned = |what: &str| draft.warnings.iter().any(|warning| warning.contains(what));
+    assert!(warned("\"sistem_prompt\""), "{:?}", draft.warnings);
+    assert!(warned(
+        "no parameter \"loud\": it has reasoning, system_messages"
+    ));
+    assert!(warned(
+        "reasoning of the enhancer messages takes true or false"
+    ));
+    let only = policy(json!({"enhancers": {"active_context": {"params": {"only": ["b"]}}}}));
+    let context = "<SYSTEM_CONTEXT>\n{\"b\":2}\n</SYSTEM_CONTEXT>";
+    assert_eq!(texts(&built(&story, &only))[1], context);
+}
+
+// Knowledge costs tokens in every request: only who asks for it gets it.
+#[test]
+fn knowledge_is_off_until_it_is_asked_for() {
+    let mut window = Story::new().user("go").input();
+    window.knowledge = Some("cwd: /src".to_owned());
+    let (draft, _) = run(&window, &ContextPolicy::default(), &[]);
+    assert_eq!(draft.items.len(), 1);
+    let on = policy(json!({"enhancers": {"knowledge": {"params": {"max_chars": 3}}}}));
+    let (draft, _) = run(&window, &on, &[]);
+    assert_eq!(
+        text(&draft.items[1]),
+        "<TOOL_KNOWLEDGE>\ncwd\n</TOOL_KNOWLEDGE>"
+    );
+}
+
+// A summary stands for what was cut, and leads back to it. Kept turns follow, and
+// what was known before the compaction is forgotten.
+#[test]
+fn a_compaction_begins_anew() {
+    let story = Story::new()
+        .then(say(Role::System, "be brief"))
+        .then(EventBody::ToolsDefined {
+            tools: vec![tool("core", false, ""), tool("found", true, "carefully")],
+        })
+        .user("old")
+        .assistant("done")
+        .user("kept")
+        .then(EventBody::ToolsDiscovered {
+            names: vec!["found".to_owned()],
+        })
+        .assistant("kept too");
+    let discovered = built(&story, &ContextPolicy::default());
+    let names = |draft: &Draft| {
+        draft
+            .tools
+            .iter()
+            .map(|tool| tool.name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&discovered), ["core", "found"]);
+    assert!(texts(&discovered).contains(&"[TOOL GUIDANCE]\nfound: carefully".to_owned()));
+    let story = story.then(compacted(5, "It was done.")).user("new");
+    let draft = built(&story, &ContextPolicy::default());
+    let reference = "treering:00000000-0000-0000-0000-000000000007/9";
+    assert_eq!(
+        texts(&draft),
+        [
+            "be brief".to_owned(),
+            format!("[CONVERSATION SUMMARY]\nIt was done.\n\n(In full: {reference})"),
+            "kept".to_owned(),
+            "step with 0 calls".to_owned(),
+            "new".to_owned(),
+        ]
+    );
+    assert_eq!(names(&draft), ["core"]);
+}
+
+// An imported compaction has its summary in the message after it.
+#[test]
+fn an_imported_summary_is_a_message() {
+    let story = Story::new()
+        .user("old")
+        .assistant("done")
+        .then(compacted(3, ""));
+    let story = story.user("This goes on from before.");
+    assert_eq!(
+        texts(&built(&story, &ContextPolicy::default())),
+        ["This goes on from before."]
+    );
+}
+
+// Guidance is told once a tool, at the place where the tool was found, so that it
+// stays where it was sent.
+#[test]
+fn guidance_is_told_once_in_its_place() {
+    let given = |tool: &str, text: &str| EventBody::GuidanceGiven {
+        guidance: vec![Guidance {
+            tool: tool.to_owned(),
+            text: text.to_owned(),
+        }],
+    };
+    let story = Story::new()
+        .then(EventBody::ToolsDefined {
+            tools: vec![tool("a", true, "from a"), tool("b", true, "")],
+        })
+        .user("go")
+        .assistant("")
+        .call("x")
+        .then(EventBody::ToolsDiscovered {
+            names: vec!["a".to_owned(), "b".to_owned()],
+        })
+        .result("x", "found")
+        .assistant("so")
+        .then(given("a", "again"))
+        .then(given("c", "from c"))
+        .user("on");
+    let draft = built(&story, &ContextPolicy::default());
+    assert_eq!(
+        texts(&draft),
+        [
+            "go",
+            "step with 1 calls",
+            "[TOOL GUIDANCE]\na: from a",
+            "step with 0 calls",
+            "[TOOL GUIDANCE]\nc: from c",
+            "on",
+        ]
+    );
+    assert_eq!(guidance_missing(&story.input()), ["b"]);
+}
+
+fn snapshots(draft: &Draft) -> Vec<Option<&Snapshot>> {
+    let calls = draft
+        .items
+        .iter()
+        .filter_map(Item::step)
+        .flat_map(Step::calls);
+    calls
+        .map(|call| match &call.outcome {
+            Outcome::Snapshot(snapshot) => Some(snapshot),
+            _ => None,
+        })
+        .collect()
+}
+
+// The policy says when results give way: at the end of their turn, some turns
+// later, or not at all; the open turn's never do.
+#[test]
+fn results_give_way_by_policy() {
+    let mut story = Story::new();
+    for id in ["a", "b", "c"] {
+        story = story
+            .user("go")
+            .assistant("")
+            .call(id)
+            .result(id, "a long text");
+        if id != "c" {
+            story = story.assistant("done");
+        }
+    }
+    for (results, expected) in [
+        (json!("keep"), [false, false, false]),
+        (json!("turn_end"), [true, true, false]),
+        (json!({"older_than_turns": 1}), [true, false, false]),
+        (json!({"older_than_turns": 2}), [false, false, false]),
+    ] {
+        let draft = built(&story, &policy(json!({"tool_results": results})));
+        let short: Vec<_> = snapshots(&draft).iter().map(Option::is_some).collect();
+        assert_eq!(short, expected, "{results}");
+    }
+}
+
+// What someone recorded about a call is better than the engine's extract.
+#[test]
+fn recorded_snapshots_are_preferred() {
+    let story = Story::new()
+        .user("go")
+        .assistant("")
+        .call("a")
+        .result("a", "long");
+    let story = story
+        .assistant("done")
+        .then(EventBody::ToolSnapshotRecorded(ToolSnapshotRecorded {
+            call_id: "a".to_owned(),
+            request_revision: Revision(4),
+            summary: "all is well".to_owned(),
+        }));
+    let policy = ContextPolicy {
+        tool_results: ToolResults::TurnEnd,
+        ..ContextPolicy::default()
+    };
+    let draft = built(&story, &policy);
+    let snapshot = snapshots(&draft)[0].unwrap();
+    assert_eq!(
+        (snapshot.summary.as_str(), snapshot.recorded),
+        ("all is well", true)
+    );
+    assert_eq!(
+        snapshot.full_result_ref(),
+        "treering:00000000-0000-0000-0000-000000000007/5"
+    );
+    let item = draft
+        .items
+        .iter()
+        .find(|item| item.step().is_some())
+        .unwrap();
+    assert_eq!(item.fate, Fate::Shortened);
+}
+
+#[derive(Debug)]
+struct Shout;
+
+impl Enhancer for Shout {
+    fn name(&self) -> &str {
+        "shout"
+    }
+
+    fn enhance(&self, _: &WindowInput, _: &ContextPolicy, draft: &mut Draft) -> EnhancerReport {
+        let message = Message::text(Speaker::User, "LOUD AND CLEAR, I say");
+        draft.items.push(Item::new(
+            Section::Other,
+            "shout",
+            Content::Message(message),
+        ));
+        for item in &mut draft.items {
+            if item.section == Section::OpenTurn {
+                item.fate = Fate::Dropped;
+            }
+        }
+        EnhancerReport::ran("shout", "shouted", 1)
+    }
+}
+
+// A program adds its own step. It runs last, what it adds is counted, what it
+// drops is not, and a policy can switch it off by its name.
+#[test]
+fn a_programs_own_step_runs_after_the_others() {
+    let window = Story::new().user("go").input();
+    let own: [Arc<dyn Enhancer>; 1] = [Arc::new(Shout)];
+    let (draft, reports) = run(&window, &ContextPolicy::default(), &own);
+    assert_eq!(reports.last().unwrap().did, "shouted");
+    assert_eq!(
+        (draft.items[0].tokens, draft.items[0].fate),
+        (0, Fate::Dropped)
+    );
+    assert_eq!(draft.items[1].tokens, draft.tokens());
+    assert!(draft.items[1].tokens > 4);
+    let off = policy(json!({"enhancers": {"shout": {"enabled": false}}}));
+    let (draft, reports) = run(&window, &off, &own);
+    assert_eq!(
+        (draft.items.len(), reports.last().unwrap().enabled),
+        (1, false)
+    );
+    assert!(draft.warnings.is_empty());
+}
+
+// What `--help` and the documentation list must be what runs.
+#[test]
+fn the_list_is_the_pipeline() {
+    let (_, reports) = run(&Story::new().input(), &ContextPolicy::default(), &[]);
+    let listed: Vec<_> = built_in().iter().map(|known| known.name).collect();
+    let ran: Vec<_> = reports.iter().map(|report| report.name.as_str()).collect();
+    assert_eq!(listed, ran);
+    let about: BTreeMap<_, _> = built_in()
+        .iter()
+        .map(|known| (known.name, known.about))
+        .collect();
+    assert_eq!(about.len(), built_in().len());
+    assert!(
+        built_in()
+            .iter()
+            .all(|known| known.enhancer.name() == known.name)
+    );
+}

@@ -184,7 +184,7 @@ fn fill(text: &str, files: &str, tools: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::fold::tests::*, *};
+    use super::super::tests::{told, with_policy};
 
     // Guidance that stays the same is noise: it must move on with what is known,
     // from discovering to interpreting.

@@ -15,6 +15,8 @@ pub mod fold;
 pub mod policy;
 mod read;
 pub mod suggest;
+#[cfg(test)]
+mod tests;
 
 pub use fold::{FileVariables, Knowledge, KnownFile, ToolOutcomes, Variable, WorkingDirectory};
 pub use policy::{KNOWLEDGE_POLICY, KnowledgePolicy, KnowledgePolicyError, UNKNOWN_FILE};

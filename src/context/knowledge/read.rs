@@ -201,10 +201,11 @@ impl Found {
             }
             Value::Object(map) => {
                 let lists: Vec<&Value> = listed(map, rule).collect();
-                if lists.is_empty() {
-                    if let (false, Some(name)) = (is_directory(map), first(map, &rule.name_keys)) {
-                        self.name(&name);
-                    }
+                if lists.is_empty()
+                    && !is_directory(map)
+                    && let Some(name) = first(map, &rule.name_keys)
+                {
+                    self.name(&name);
                 }
                 for list in lists {
                     match list {

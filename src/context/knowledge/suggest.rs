@@ -350,7 +350,7 @@ impl<'de> Deserialize<'de> for Members {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::fold::tests::told, *};
+    use super::{super::tests::told, *};
     use crate::domain::JsonText;
 
     fn tool(schema: &'static str) -> ToolDefinition {

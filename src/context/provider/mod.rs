@@ -15,6 +15,12 @@ pub mod openai_chat;
 pub mod openai_responses;
 mod parameters;
 mod reader;
+#[cfg(test)]
+mod rule_tests;
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;
 mod units;
 
 use std::{fmt, str::FromStr};

@@ -336,7 +336,11 @@ fn item_of(item: &DraftItem) -> Item<'_> {
     };
     Item {
         r#type,
-        section: item.section,
+        // Once its turn ends, an item is one of the messages; it was sent as it is.
+        section: match item.section {
+            Section::OpenTurn => Section::Messages,
+            section => section,
+        },
         events: refs(&item.events),
         turn: item.turn,
         volatile: item.is_volatile,

@@ -189,6 +189,9 @@ fn placed<'a>(
         ("temperature", Provider::Anthropic) => number.is_none_or(|n| !(0.0..=1.0).contains(&n)),
         ("temperature", _) => number.is_none_or(|n| !(0.0..=2.0).contains(&n)),
         ("top_p", _) => number.is_none_or(|n| !(0.0..=1.0).contains(&n)),
+        ("frequency_penalty" | "presence_penalty", _) => {
+            number.is_none_or(|n| !(-2.0..=2.0).contains(&n))
+        }
         ("max_tokens", _) => number.is_none_or(|n| n < 1.0),
         _ => false,
     };

@@ -14,7 +14,7 @@ use super::{
     maker::{self, StaysOut, Vendor},
     media::{self, Kind, Medium, Place},
     names::{CallIds, Charset, ToolNames},
-    parameters::{self, Parameters},
+    parameters::{self, Parameters, ToolChoice},
 };
 use crate::domain::{ContentPart, Media, Reasoning, ToolDefinition};
 
@@ -206,7 +206,14 @@ impl<'a, 'p> Reader<'a, 'p> {
     pub fn parameters(&mut self) -> Parameters<'a> {
         let draft = self.draft;
         let has_tools = !draft.tools.is_empty();
-        parameters::read(&draft.config, self.provider, has_tools, &mut self.warnings)
+        let mut parameters =
+            parameters::read(&draft.config, self.provider, has_tools, &mut self.warnings);
+        if let Some(ToolChoice::Tool(name)) = &mut parameters.tool_choice
+            && let Some(tool) = draft.tools.iter().find(|tool| tool.name == *name)
+        {
+            *name = self.names.name(&tool.name).into_owned();
+        }
+        parameters
     }
 
     /// A schema that says `"type": "object"`.

@@ -9,6 +9,7 @@
 //! - [`names`]: which tools a text names, because a summary should name none.
 
 mod dialogue;
+mod due;
 mod facts;
 pub mod names;
 mod result;
@@ -19,5 +20,6 @@ pub(super) mod turns;
 pub use dialogue::{
     COMPACTION_EXTRACT_CHARS_MAX, DIALOGUE_SUMMARY_CHARS_MAX, compaction_extract, dialogue_summary,
 };
+pub use due::{DialogueDue, SnapshotDue, dialogue_due, snapshots_due};
 pub use result::result_summary;
 pub(super) use text::{clip, one_line};

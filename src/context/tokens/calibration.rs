@@ -14,6 +14,10 @@ use crate::{
 
 /// Most recorded usages that are looked at, the last ones.
 const POINTS_MAX: usize = 16;
+/// Fewer say nothing about the slope.
+const POINTS_MIN: usize = 3;
+/// Nor do points whose counts lie closer together: standard deviation, in tokens.
+const SPREAD_MIN: f64 = 150.0;
 /// No model's tokenizer is further than this from `o200k_base`; what looks so
 /// comes from a history that is not what was sent.
 const FACTOR_RANGE: (f64, f64) = (0.5, 2.5);
@@ -128,8 +132,8 @@ fn family(model: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// Least squares. One point, or points that say nothing about the slope, give a
-/// factor without an offset.
+/// Least squares. Points that lie too close together say nothing about the slope:
+/// all of the difference is then an offset.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
 fn fit(points: &[Point], exact: bool) -> Calibration {
     let n = points.len() as f64;
@@ -143,10 +147,8 @@ fn fit(points: &[Point], exact: bool) -> Calibration {
         .iter()
         .map(|p| (p.counted - x) * (p.reported - y))
         .sum();
-    let slope = if spread > n * (x * 0.02).powi(2) && spread > 0.0 {
+    let slope = if points.len() >= POINTS_MIN && spread >= n * SPREAD_MIN.powi(2) {
         together / spread
-    } else if x > 0.0 {
-        y / x
     } else {
         1.0
     };
@@ -196,14 +198,28 @@ mod tests {
         assert_eq!(found.offset, 650);
     }
 
-    // Usage of a history of which most was never recorded must not blow up counts.
+    // A history that is not what was sent (compacted elsewhere, say) gives slopes
+    // that no tokenizer has: they must not blow up counts.
     #[test]
     fn factors_stay_in_range() {
-        for (reported, factor) in [(900_000.0, 2.5), (10.0, 0.5)] {
-            let found = fit(&points(&[(1_000.0, reported)]), false);
-            assert!((found.factor - factor).abs() < 1e-9);
+        for (step, factor) in [(9_000.0, 2.5), (10.0, 0.5)] {
+            let recorded = points(&[
+                (1_000.0, 1_000.0),
+                (2_000.0, 1_000.0 + step),
+                (3_000.0, 1_000.0 + 2.0 * step),
+            ]);
+            assert!((fit(&recorded, false).factor - factor).abs() < 1e-9);
         }
         assert_eq!(fit(&[], false), Calibration::NONE);
+    }
+
+    // One usage cannot tell a factor from a system prompt that was never recorded:
+    // counts stay, and the difference is told.
+    #[test]
+    fn few_points_give_an_offset_only() {
+        let found = fit(&points(&[(1_000.0, 21_000.0), (1_010.0, 21_020.0)]), false);
+        assert!((found.factor - 1.0).abs() < 1e-9);
+        assert_eq!((found.offset, found.points), (20_005, 2));
     }
 
     // Each maker's models report in their own way; a family is what shares one.

@@ -378,8 +378,9 @@ impl Fold {
             let (why, event) = call.open();
             self.set_missing(call.block, why, event, true);
         }
-        let open_turn =
-            self.counting.turn.open_since.is_some() && !self.counting.at_turn_boundary();
+        let turn = &self.counting.turn;
+        // A call that was left open long ago keeps no later turn open.
+        let open_turn = turn.open_since.is_some() && !(turn.closing && open.is_empty());
         let volatile_from = match &self.current {
             Some(current) if !open.is_empty() => current.index,
             _ => self.items.len(),

@@ -1,1 +1,424 @@
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use proptest::prelude::*;
+
+use super::{samples::*, *};
+use crate::{
+    context::draft::{Block, Call, Content, Item, Message, Outcome, Section, Step},
+    domain::*,
+};
+
+/// Each item in a word or two, each call with its outcome.
+fn shown(story: &Story) -> Vec<String> {
+    fold(&story.input()).iter().map(show).collect()
+}
+
+fn show(item: &Item) -> String {
+    match &item.content {
+        Content::Instruction(text) => format!("instruction {text}"),
+        Content::Message(message) => format!("{:?}: {}", message.speaker, text(message)),
+        Content::Step(step) => {
+            let blocks = step.blocks.iter().map(|block| match block {
+                Block::Part(part) => part.text().unwrap_or("…").to_owned(),
+                Block::Call(call) => format!("{} → {}", call.wire_id, outcome(call)),
+            });
+            format!("step: {}", blocks.collect::<Vec<_>>().join(" | "))
+        }
+    }
+}
+
+fn text(message: &Message) -> String {
+    let texts = message.parts.iter().filter_map(ContentPart::text);
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+fn outcome(call: &Call) -> String {
+    match &call.outcome {
+        Outcome::Result(result) if result.success => {
+            result.parts[0].text().unwrap_or_default().to_owned()
+        }
+        Outcome::Result(result) => format!("failed {}", result.error_message),
+        Outcome::Snapshot(snapshot) => format!("short {}", snapshot.summary),
+        Outcome::Missing { why, open, .. } => {
+            format!("{}({why})", if *open { "open " } else { "" })
+        }
+    }
+}
+
+// A batch of parallel calls comes back in any order. Each result must go to its own
+// call, and the step stay one item.
+#[test]
+fn results_out_of_order_find_their_calls() {
+    let story = Story::new()
+        .user("go")
+        .assistant("both")
+        .call("a")
+        .call("b");
+    let story = story.result("b", "two").result("a", "one");
+    assert_eq!(
+        shown(&story),
+        ["User: go", "step: both | a → one | b → two"]
+    );
+}
+
+// A user who speaks while a tool runs must not come between call and result:
+// every provider refuses that.
+#[test]
+fn a_user_between_call_and_result_comes_after_the_step() {
+    let story = Story::new()
+        .user("go")
+        .assistant("")
+        .call("a")
+        .user("hurry");
+    let waiting = fold(&story.input());
+    assert_eq!(
+        show(&waiting[1]),
+        "step:  | a → open (no result yet: the call has not ended)"
+    );
+    assert!(!waiting[0].is_volatile && waiting[1].is_volatile && waiting[2].is_volatile);
+    let story = story.result("a", "one");
+    assert_eq!(
+        shown(&story),
+        ["User: go", "step:  | a → one", "User: hurry"]
+    );
+    assert!(fold(&story.input()).iter().all(|item| !item.is_volatile));
+}
+
+// A crash leaves a call without a result, and the conversation goes on. The call
+// must have an outcome, and what was sent must not change when the result comes
+// after all.
+#[test]
+fn a_late_result_is_a_note_and_changes_nothing() {
+    let story = Story::new()
+        .user("go")
+        .assistant("")
+        .call("a")
+        .user("still there?");
+    let story = story.assistant("yes");
+    let before = fold(&story.input());
+    let frozen = "step:  | a → (no result: the call had not ended when the conversation went on)";
+    assert_eq!(show(&before[1]), frozen);
+    let story = story.result("a", "one");
+    let after = fold(&story.input());
+    assert_eq!(after[..before.len()], before);
+    assert_eq!(
+        show(&after[before.len()]),
+        "User: [LATE RESULT] of tool_a (call a), which came after the conversation had gone on: one"
+    );
+}
+
+// Part of a parallel batch answered: the rest needs an outcome, too.
+#[test]
+fn a_batch_answered_in_part_is_complete() {
+    let story = Story::new().user("go").assistant("").call("a").call("b");
+    let story = story.result("b", "two").user("stop").assistant("well");
+    assert_eq!(
+        shown(&story)[1],
+        "step:  | a → (no result: the call had not ended when the conversation went on) | b → two"
+    );
+}
+
+// A denial is what the model must read, with who and why, also once the call was
+// cancelled for it.
+#[test]
+fn denials_say_who_and_why() {
+    let denied = Story::new()
+        .user("go")
+        .assistant("")
+        .then(call("a", true))
+        .then(decided("a", Decision::Denied, "not on Fridays"));
+    let why = "denied by alice: not on Fridays";
+    assert_eq!(shown(&denied)[1], format!("step:  | a → open ({why})"));
+    let ended = denied.then(cancelled("a", CancelReason::Denied, "the user said no"));
+    assert_eq!(shown(&ended)[1], format!("step:  | a → ({why})"));
+    // The decision is where it can be looked up.
+    assert_eq!(fold(&ended.input())[1].events, [at(3), at(4), at(5)]);
+}
+
+// Every stage in which a call can be left says something else.
+#[test]
+fn open_calls_say_what_they_wait_for() {
+    let pending = Story::new().user("go").assistant("").then(call("a", true));
+    let approved = pending.clone().then(decided("a", Decision::Approved, ""));
+    let expired = pending.clone().then(decided("a", Decision::Expired, ""));
+    let started = approved
+        .clone()
+        .then(EventBody::ToolCallStarted(ToolCallStarted {
+            call_id: "a".to_owned(),
+            executor: "bob".to_owned(),
+        }));
+    let timed_out = started
+        .clone()
+        .then(cancelled("a", CancelReason::TimedOut, "60 s"));
+    for (story, why) in [
+        (pending, "open (no result yet: the call waits for approval)"),
+        (
+            approved,
+            "open (no result yet: the call is approved and has not begun)",
+        ),
+        (expired, "open (the approval expired)"),
+        (started, "open (no result yet: bob is running the call)"),
+        (timed_out, "(timed out: 60 s)"),
+    ] {
+        assert_eq!(shown(&story)[1], format!("step:  | a → {why}"));
+    }
+}
+
+// Real data use call ids again. The request must tell the calls apart, and the
+// first must keep its id, because it was sent.
+#[test]
+fn ids_that_come_again_get_their_revision() {
+    let story = Story::new()
+        .user("go")
+        .assistant("")
+        .call("a")
+        .result("a", "one");
+    let story = story.assistant("again").call("a").result("a", "two");
+    assert_eq!(
+        shown(&story),
+        ["User: go", "step:  | a → one", "step: again | a-r7 → two"]
+    );
+}
+
+// Imported histories hold results for which no call was recorded, with a wrong id
+// or none. They must not be lost, nor look like the result of a call.
+#[test]
+fn results_without_a_call_are_notes() {
+    let answer = |call_id: &str| {
+        let mut message = MessageAppended::text(Role::Tool, "found");
+        message.tool_call_id = call_id.to_owned();
+        message.tool_name = "grep".to_owned();
+        EventBody::MessageAppended(message)
+    };
+    let story = Story::new().user("go").assistant("").call("a");
+    let story = story.then(answer("b")).then(answer("a"));
+    assert_eq!(
+        shown(&story),
+        [
+            "User: go",
+            "step:  | a → found",
+            "User: [TOOL RESULT] of grep, for a call that is not in this conversation: found",
+        ]
+    );
+}
+
+// One message of a provider arrives as several events. They must be one step again,
+// because its reasoning belongs to its calls; another message must not.
+#[test]
+fn events_of_one_message_are_one_step() {
+    let part = |id: &str, text: &str| {
+        let mut message = MessageAppended::text(Role::Assistant, text);
+        message.message_id = id.to_owned();
+        EventBody::MessageAppended(message)
+    };
+    let story = Story::new().user("go").then(part("m1", "think"));
+    let story = story.call("a").result("a", "one").then(part("m1", "more"));
+    let story = story.call("b").result("b", "two").then(part("m2", "done"));
+    assert_eq!(
+        shown(&story),
+        [
+            "User: go",
+            "step: think | a → one | more | b → two",
+            "step: done"
+        ]
+    );
+    // After the user has spoken it is too late: the step was sent.
+    let story = Story::new()
+        .user("go")
+        .then(part("m1", "one"))
+        .user("go on");
+    let story = story.then(part("m1", "two"));
+    assert_eq!(shown(&story).len(), 4);
+}
+
+// Who made a step decides whether its reasoning goes back. Each source says it
+// somewhere else.
+#[test]
+fn makers_are_found_in_raw_usage_or_reasoning() {
+    let mut message = MessageAppended::text(Role::Assistant, "x");
+    message.usage = Some(Usage {
+        model: "claude-opus-4".to_owned(),
+        ..Usage::default()
+    });
+    message.parts.push(ContentPart::Reasoning(Reasoning {
+        provider: "anthropic".to_owned(),
+        model: "another".to_owned(),
+        ..Reasoning::default()
+    }));
+    let story = Story::new().then(EventBody::MessageAppended(message));
+    let items = fold(&story.input());
+    let maker = &items[0].step().unwrap().maker;
+    assert_eq!(
+        (maker.provider.as_str(), maker.model.as_str()),
+        ("anthropic", "claude-opus-4")
+    );
+}
+
+// The preamble is sent as instructions; said again as messages it would be sent
+// twice. What comes in the middle stays there.
+#[test]
+fn the_preamble_is_not_repeated() {
+    let story = Story::new().then(say(Role::System, "be brief")).user("go");
+    let story = story
+        .assistant("ok")
+        .then(say(Role::Developer, "now in French"));
+    assert_eq!(
+        shown(&story),
+        ["User: go", "step: ok", "Developer: now in French"]
+    );
+}
+
+// A sub-context's summary reaches its parent once: as the call's result, or as a
+// message when no call asked for it.
+#[test]
+fn a_sub_context_returns_once() {
+    let returned = |call_id: &str| {
+        EventBody::SubContextReturned(SubContextReturned {
+            conversation: conversation(),
+            summary: "found it".to_owned(),
+            call_id: call_id.to_owned(),
+        })
+    };
+    let open = Story::new().user("go").assistant("").call("a");
+    let before = open.clone().then(returned("a")).result("a", "found it");
+    let after = open.clone().result("a", "found it").then(returned("a"));
+    for story in [before, after] {
+        assert_eq!(shown(&story), ["User: go", "step:  | a → found it"]);
+    }
+    let alone = Story::new().user("go").then(returned(""));
+    assert_eq!(shown(&alone)[1], "User: [SUB-CONTEXT RESULT]\nfound it");
+}
+
+// Turns are what the budget drops and snapshots wait for: an unfinished one must
+// never look finished.
+#[test]
+fn the_open_turn_is_told_apart() {
+    let sections = |story: &Story| {
+        let items = fold(&story.input());
+        items
+            .iter()
+            .map(|item| (item.turn, item.section))
+            .collect::<Vec<_>>()
+    };
+    let story = Story::new()
+        .user("a")
+        .assistant("b")
+        .user("c")
+        .assistant("")
+        .call("d");
+    let (done, open) = (Section::Messages, Section::OpenTurn);
+    assert_eq!(
+        sections(&story),
+        [(1, done), (1, done), (2, open), (2, open)]
+    );
+    let story = story.result("d", "e").assistant("f");
+    let finished: Vec<_> = sections(&story)
+        .iter()
+        .map(|(turn, section)| (*turn, *section == done))
+        .collect();
+    assert_eq!(finished, [1, 1, 2, 2, 2].map(|turn| (turn, true)));
+}
+
+fn messages_of(body: &EventBody) -> bool {
+    matches!(
+        body,
+        EventBody::MessageAppended(_)
+            | EventBody::ToolCallRequested(_)
+            | EventBody::ToolResultRecorded(_)
+    )
+}
+
+fn calls(items: &[Item]) -> Vec<&Call> {
+    items
+        .iter()
+        .filter_map(Item::step)
+        .flat_map(Step::calls)
+        .collect()
+}
+
+/// What was sent stays: the same, or for the last step the same front.
+fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
+    let fixed = before.iter().take_while(|item| !item.is_volatile).count();
+    prop_assert!(fixed <= after.len());
+    for (index, (then, now)) in before[..fixed].iter().zip(after).enumerate() {
+        if index + 1 == before.len()
+            && let (Some(then), Some(now)) = (then.step(), now.step())
+        {
+            // Its message may still have been arriving.
+            prop_assert!(now.blocks.starts_with(&then.blocks), "{then:?}\n{now:?}");
+            continue;
+        }
+        prop_assert_eq!(&then.content, &now.content);
+    }
+    Ok(())
+}
+
+proptest! {
+    // Providers' caches hold the front of what was sent. No event but a compaction
+    // may change it, whatever happens in whatever order.
+    #[test]
+    fn what_was_sent_stays(nexts in nexts(false)) {
+        let story = told(&nexts);
+        let windows: Vec<_> = (1..=story.len()).map(|count| fold(&story.input_at(count))).collect();
+        for (number, before) in windows.iter().enumerate() {
+            for after in [number + 1, number + 3, windows.len() - 1] {
+                if let Some(after) = windows.get(after) {
+                    stays(before, after)?;
+                }
+            }
+        }
+    }
+
+    // A call that is in twice or not at all makes every provider refuse; a message
+    // that is lost changes what was said.
+    #[test]
+    fn everything_is_in_exactly_once(nexts in nexts(true)) {
+        let story = told(&nexts);
+        let input = story.input();
+        let items = fold(&input);
+        let mut seen: BTreeMap<EventRef, usize> = BTreeMap::new();
+        for at in items.iter().flat_map(|item| &item.events) {
+            *seen.entry(*at).or_default() += 1;
+        }
+        for event in input.events.iter().filter(|event| messages_of(&event.body)) {
+            let in_preamble = input.branch.preamble.contains(&event.at);
+            let count = seen.get(&event.at).copied().unwrap_or_default();
+            prop_assert_eq!(count, usize::from(!in_preamble), "{:?}", event);
+        }
+        let calls = calls(&items);
+        let requests: BTreeSet<_> = calls.iter().map(|call| call.request).collect();
+        prop_assert_eq!(requests.len(), calls.len());
+        let wire_ids: HashSet<_> = calls.iter().map(|call| &call.wire_id).collect();
+        prop_assert_eq!(wire_ids.len(), calls.len());
+    }
+
+    // Turns are numbered as the branch counts them.
+    #[test]
+    fn turns_are_the_branchs(nexts in nexts(false)) {
+        let story = told(&nexts);
+        let input = story.input();
+        let turns = fold(&input).iter().map(|item| item.turn).max().unwrap_or_default();
+        let turn = input.branch.turn;
+        prop_assert_eq!(u64::from(turns), turn.finished + u64::from(turn.open_since.is_some()));
+    }
+
+    // Open is what the branch says is open, or what was answered by hand.
+    #[test]
+    fn open_calls_are_the_branchs(nexts in nexts(true)) {
+        let story = told(&nexts);
+        let input = story.input();
+        let items = fold(&input);
+        for call in calls(&items) {
+            let open = matches!(call.outcome, Outcome::Missing { open: true, .. });
+            let of_branch = input.branch.open_calls.get(&call.call_id);
+            if open {
+                prop_assert_eq!(of_branch.map(|open| open.request), Some(call.request));
+            }
+        }
+        let first = items.iter().position(|item| item.is_volatile);
+        let has_open = |item: &Item| item.step().is_some_and(|step| {
+            step.calls().any(|call| matches!(call.outcome, Outcome::Missing { open: true, .. }))
+        });
+        prop_assert_eq!(first, items.iter().position(has_open));
+    }
+}

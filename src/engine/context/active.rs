@@ -428,3 +428,72 @@ impl Inner {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{BranchForked, Limits};
+
+    fn learn(key: &str, json: &'static str) -> SetContext {
+        SetContext {
+            namespace: Namespace::default(),
+            scope: ContextScope::LongTerm,
+            set: vec![ContextSet {
+                key: key.to_owned(),
+                value: JsonText::from_checked(json.into()),
+                provider: String::new(),
+            }],
+            remove: Vec::new(),
+            idempotency_key: None,
+            actor: String::new(),
+        }
+    }
+
+    async fn known(engine: &Engine, as_of: Option<Position>) -> Vec<String> {
+        let namespace = Namespace::default();
+        let entries = engine.inner.long_term(&namespace, as_of).await.unwrap();
+        let text = |entry: LongTermEntry| format!("{}={}", entry.key, entry.value.as_str());
+        entries.into_iter().map(text).collect()
+    }
+
+    // A request as of last week must hold what was known last week, whatever was
+    // learnt, forgotten, or tried on a fork of the long-term memory since.
+    #[tokio::test]
+    async fn long_term_context_is_as_it_was() {
+        let engine = Engine::in_memory(Limits::default()).await.unwrap();
+        let namespace = Namespace::default();
+        assert!(known(&engine, None).await.is_empty());
+        let before = engine.head();
+        let mut heads = Vec::new();
+        for (key, json) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            engine.set_context(learn(key, json)).await.unwrap();
+            heads.push(engine.head());
+        }
+        let fork = EventBody::BranchForked(BranchForked {
+            name: BranchName::new("try").unwrap(),
+            parent: BranchId::MAIN,
+            fork_revision: Revision(2),
+            system_prompt: String::new(),
+        });
+        let id = namespace.long_term_conversation();
+        let fork = AppendCommand::new(namespace, vec![NewEvent::new(id, fork)]);
+        engine.append(fork).await.unwrap();
+        let forked = engine.head();
+        let mut forget = learn("", "0");
+        forget.set.clear();
+        forget.remove.push("b".to_owned());
+        engine.set_context(forget).await.unwrap();
+
+        assert!(known(&engine, Some(before)).await.is_empty());
+        for (head, expected) in [
+            (heads[0], vec!["a=1"]),
+            (heads[1], vec!["a=1", "b=2"]),
+            (heads[2], vec!["a=3", "b=2"]),
+            (forked, vec!["a=3", "b=2"]),
+            (engine.head(), vec!["a=3"]),
+        ] {
+            assert_eq!(known(&engine, Some(head)).await, expected, "{head}");
+        }
+        assert_eq!(known(&engine, None).await, ["a=3"]);
+    }
+}

@@ -44,6 +44,19 @@ impl Engine {
     /// [`ContextError`]: the branch is not there, a policy cannot be used, or the
     /// provider takes no such request and the policy says to refuse.
     pub async fn build(&self, query: BuildQuery) -> Result<Built, ContextError> {
+        self.built(query, Purpose::Send).await
+    }
+
+    /// How the next request of a branch would come to be. It is compared with the
+    /// last one that was built, and is not remembered itself: nobody sends it.
+    ///
+    /// # Errors
+    /// As [`Engine::build`].
+    pub async fn explain(&self, query: BuildQuery) -> Result<Explanation, ContextError> {
+        Ok(self.built(query, Purpose::Look).await?.explanation)
+    }
+
+    async fn built(&self, query: BuildQuery, purpose: Purpose) -> Result<Built, ContextError> {
         let inner = &self.inner;
         let gathered = self.gathered(&query).await?;
         // A request of the past, or by another policy, is no one's next one.
@@ -58,7 +71,7 @@ impl Engine {
                 provider: finished.assembled.draft.provider,
                 model: finished.assembled.draft.config.model_id.clone(),
             };
-            inner.remember(to, &finished)
+            inner.shared_prefix(to, &finished, purpose)
         });
         let Finished {
             assembled,
@@ -107,6 +120,14 @@ impl Engine {
 }
 
 impl Inner {
+    /// Everything that a branch's window offers for its next request, through the
+    /// enhancers and counted, before the budget.
+    pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
+        let gathered = self.gathered(query).await?;
+        let query = query.clone();
+        blocking(move || gathered.assemble(&query)).await
+    }
+
     async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
         if let Some(position) = query.at_least {
             self.wait_for(position).await?;
@@ -144,16 +165,30 @@ impl Inner {
         }
     }
 
-    /// Remembers what is sent, and compares it with what was sent before.
-    fn remember(&self, to: SentTo, finished: &Finished) -> Option<SharedPrefix> {
+    /// Compares a request with what was sent before, and remembers what is sent.
+    fn shared_prefix(
+        &self,
+        to: SentTo,
+        finished: &Finished,
+        purpose: Purpose,
+    ) -> Option<SharedPrefix> {
         let assembled = &finished.assembled;
         let revision = assembled.window.revision;
         let sent = SentUnits::new(revision, &assembled.draft, &finished.rendered.units);
         let previous = self.contexts.sent.get(&to);
         let shared = previous.map(|previous| sent.shared_with(&previous));
-        self.contexts.sent.insert(to, Arc::new(sent));
+        if purpose == Purpose::Send {
+            self.contexts.sent.insert(to, Arc::new(sent));
+        }
         shared
     }
+}
+
+/// What a request is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Send,
+    Look,
 }
 
 /// What was read for a request. From here on nothing is.

@@ -92,15 +92,12 @@ impl fmt::Debug for ContextCaches {
 
 impl ContextCaches {
     pub(in crate::engine) fn new(limits: &Limits) -> Self {
-        /// A guess of how large a window is, in bytes, for the cache's tables.
-        const WINDOW_BYTES: usize = 64 << 10;
-        let bytes_max = limits.window_cache_bytes;
+        /// So few keep the cache in one piece: in several, none could hold a
+        /// window that is larger than its share.
+        const WINDOWS_EXPECTED: usize = 32;
+        let bytes_max = limits.window_cache_bytes as u64;
         Self {
-            windows: Cache::with_weighter(
-                (bytes_max / WINDOW_BYTES).max(16),
-                bytes_max as u64,
-                ByBytes,
-            ),
+            windows: Cache::with_weighter(WINDOWS_EXPECTED, bytes_max, ByBytes),
             sent: Cache::new(limits.remembered_requests_max),
             long_term: Cache::new(LONG_TERM_MAX),
             counts: Arc::new(Counts(Cache::new(COUNTS_MAX))),

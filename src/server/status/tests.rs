@@ -367,6 +367,75 @@ fn failures_of_reads_and_searches() {
     }
 }
 
+// Whoever asks for a request must learn whether to change the call, the stored
+// policy or the history, or to report a fault.
+#[test]
+fn failures_of_requests() {
+    let policy = |whose| {
+        ContextError::Policy(PolicyError {
+            whose,
+            message: message(),
+        })
+    };
+    let provider = crate::context::Provider::Gemini;
+    for (error, code, reason) in [
+        (policy("call's"), Code::InvalidArgument, "POLICY"),
+        (
+            policy("conversation's"),
+            Code::FailedPrecondition,
+            "CONVERSATION_POLICY",
+        ),
+        (
+            ContextError::Render(RenderError::Unsupported {
+                provider,
+                medium: "audio/wav".into(),
+                why: message(),
+            }),
+            Code::FailedPrecondition,
+            "UNSUPPORTED_MEDIUM",
+        ),
+        (
+            ContextError::Render(RenderError::Illegal {
+                provider,
+                message: message(),
+            }),
+            Code::Internal,
+            "ILLEGAL_REQUEST",
+        ),
+        (
+            ContextError::Render(RenderError::Json {
+                provider,
+                message: message(),
+            }),
+            Code::Internal,
+            "NOT_JSON",
+        ),
+        (
+            ContextError::Invalid { message: message() },
+            Code::InvalidArgument,
+            "INVALID_REQUEST",
+        ),
+        (
+            ContextError::Append(AppendError::NoSpace),
+            Code::ResourceExhausted,
+            "NO_SPACE",
+        ),
+        (
+            ContextError::Read(ReadError::Storage { message: message() }),
+            Code::Internal,
+            "STORAGE",
+        ),
+    ] {
+        let status = Status::from(error);
+        assert_eq!(status.code(), code, "{reason}");
+        let details = status.get_error_details();
+        assert_eq!(details.error_info().unwrap().reason, reason);
+        let fields = details.bad_request().map(|bad| &bad.field_violations);
+        let named = fields.is_some_and(|fields| !fields.is_empty());
+        assert_eq!(named, code == Code::InvalidArgument, "{reason}");
+    }
+}
+
 // Errors travel in headers, which clients bound at some KiB: a long name that
 // was asked for must not make the error itself unreadable.
 #[test]

@@ -9,8 +9,9 @@ use treering::{
     codec::{
         body, envelope, json,
         pb::{
-            self, admin_client::AdminClient, conversations_client::ConversationsClient,
-            events_client::EventsClient, search_client::SearchClient, tools_client::ToolsClient,
+            self, admin_client::AdminClient, contexts_client::ContextsClient,
+            conversations_client::ConversationsClient, events_client::EventsClient,
+            search_client::SearchClient, tools_client::ToolsClient,
         },
     },
     domain::*,
@@ -70,6 +71,11 @@ impl TestServer {
 
     pub fn conversations(&self) -> ConversationsClient<Channel> {
         ConversationsClient::new(self.channel.clone())
+    }
+
+    pub fn contexts(&self) -> ContextsClient<Channel> {
+        ContextsClient::new(self.channel.clone())
+            .max_decoding_message_size(server::bounds::MESSAGE_BYTES_MAX)
     }
 
     pub fn tools(&self) -> ToolsClient<Channel> {

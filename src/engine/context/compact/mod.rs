@@ -6,12 +6,12 @@ mod warnings;
 
 use self::tokens::WindowTokens;
 pub(in crate::engine) use self::warnings::compactions_of;
-use super::{ContextError, recorded::RecordedBatch};
+use super::{BuildQuery, ContextError, build::Assembled, recorded::RecordedBatch};
 use crate::{
     context::{
         compaction::{self, Plan, threshold_tokens},
-        policy::{CONTEXT_POLICY, ContextPolicy},
-        tokens::Counter,
+        provider::Provider,
+        tokens::Tally,
         window::WindowInput,
     },
     domain::{
@@ -159,6 +159,24 @@ pub struct CompactOutcome {
 }
 
 impl Engine {
+    /// What a branch's requests are made of: the events after its last
+    /// compaction's cut, and those that its state refers to.
+    ///
+    /// # Errors
+    /// [`ContextError::Read`] when the branch is not there.
+    pub async fn dialogue_window(
+        &self,
+        namespace: &Namespace,
+        conversation: ConversationId,
+        branch: Option<&BranchName>,
+    ) -> Result<WindowInput, ContextError> {
+        let window = self
+            .inner
+            .window(namespace, conversation, branch, None)
+            .await?;
+        Ok(window)
+    }
+
     /// Where a compaction would cut, what is to be summarised, and the instruction
     /// for the model that writes the summary. Changes nothing.
     ///
@@ -216,6 +234,7 @@ struct Planned {
     window: WindowInput,
     plan: Plan,
     tokens: WindowTokens,
+    tally: Tally,
     threshold_tokens: u64,
 }
 
@@ -225,26 +244,35 @@ impl Inner {
         query: &PlanQuery,
         cut: Option<Revision>,
     ) -> Result<Planned, ContextError> {
-        let (namespace, id) = (&query.namespace, query.conversation);
-        let window = self
-            .window(namespace, id, query.branch.as_ref(), None)
-            .await?;
-        let own = window.info.policies.get(CONTEXT_POLICY);
-        let policy = ContextPolicy::merged(own.map_or("", String::as_str), &query.policy)?;
+        let build = BuildQuery {
+            branch: query.branch.clone(),
+            model: query.model.clone(),
+            policy: query.policy.clone(),
+            ..BuildQuery::new(
+                query.namespace.clone(),
+                query.conversation,
+                Provider::Neutral,
+            )
+        };
+        let Assembled {
+            window,
+            policy,
+            draft,
+            tally,
+            ..
+        } = self.assembled(&build).await?;
         let keep = query.keep_turns.unwrap_or(policy.compaction.keep_turns);
-        let model = query.model.clone();
-        // Counting tokens takes milliseconds for a large window.
+        // A large window takes milliseconds to be told.
         let planned = tokio::task::spawn_blocking(move || {
             let plan = match cut {
                 Some(revision) => compaction::plan_at(&window, revision),
                 None => compaction::plan(&window, keep),
             };
-            let model = model.as_deref().unwrap_or(&window.branch.config.model_id);
-            let counter = Counter::for_model(model);
             let end = plan.cut.as_ref().map_or(0, |cut| cut.end);
             Planned {
-                tokens: WindowTokens::of(&window, &policy, counter, end),
+                tokens: WindowTokens::of(&window, &draft, end),
                 threshold_tokens: threshold_tokens(&policy),
+                tally,
                 plan,
                 window,
             }
@@ -335,7 +363,7 @@ impl Planned {
             "" => self.plan.extract.clone(),
             _ => command.summary.clone(),
         };
-        let tokens_after = self.tokens.kept + self.tokens.counter.count(&summary);
+        let tokens_after = self.tokens.kept + self.tally.text(&summary);
         Ok(Compacted {
             summary,
             cut_revision: cut.revision,

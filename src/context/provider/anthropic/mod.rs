@@ -7,169 +7,34 @@
 //! cache breakpoints end the tools, the system prompt and what is stable of the
 //! last two user messages.
 
+mod body;
+mod thinking;
+
+pub use body::*;
+
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::{
-    super::{
-        draft::{Content as Says, Draft, Message as Said, Speaker, Step},
-        policy::ContextPolicy,
+use crate::context::{
+    draft::{Content as Says, Draft, Message as Said, Speaker, Step},
+    policy::ContextPolicy,
+    provider::{
+        Adapted, Adapter, Provider, RenderError,
+        json::{self, Fields, Raw},
+        media::{self, Kind, Medium, Place},
+        names::Charset,
+        openai_chat::IMAGES,
+        parameters::ToolChoice,
+        reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told},
     },
-    Adapted, Adapter, Provider, RenderError,
-    json::{self, Fields, Raw},
-    media::{self, Kind, Medium, Place},
-    names::Charset,
-    openai_chat::IMAGES,
-    parameters::ToolChoice,
-    reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told},
 };
+
 use crate::domain::Reasoning;
-
-/// Body of `POST /v1/messages`.
-#[derive(Clone, Debug, Serialize)]
-pub struct Body<'a> {
-    /// The model.
-    pub model: &'a str,
-    /// `max_tokens`, which is required, `temperature` and the like.
-    #[serde(flatten)]
-    pub parameters: Fields<'a>,
-    /// Which tool is to be called.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool_choice: Option<Choice>,
-    /// The tools on offer.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<Tool<'a>>,
-    /// The system prompt.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub system: Vec<SystemBlock<'a>>,
-    /// What was said and done.
-    pub messages: Vec<Message<'a>>,
-}
-
-/// `tool_choice`.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct Choice {
-    pub r#type: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disable_parallel_tool_use: Option<bool>,
-}
-
-/// A tool on offer.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct Tool<'a> {
-    pub name: Cow<'a, str>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub description: &'a str,
-    /// JSON Schema.
-    pub input_schema: Raw<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_control: Option<CacheControl>,
-}
-
-/// A cache breakpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct CacheControl {
-    /// `ephemeral`.
-    pub r#type: &'static str,
-}
 
 const BREAKPOINT: CacheControl = CacheControl {
     r#type: "ephemeral",
 };
-
-/// A piece of the system prompt.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct SystemBlock<'a> {
-    /// `text`.
-    pub r#type: &'static str,
-    pub text: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_control: Option<CacheControl>,
-}
-
-/// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum Role {
-    User,
-    Assistant,
-}
-
-/// A message.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct Message<'a> {
-    pub role: Role,
-    pub content: Vec<Block<'a>>,
-}
-
-/// A block of a message, and whether a cache breakpoint ends it.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct Block<'a> {
-    #[serde(flatten)]
-    pub content: Content<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_control: Option<CacheControl>,
-}
-
-/// What a block holds.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum Content<'a> {
-    Text {
-        text: Cow<'a, str>,
-    },
-    Image {
-        source: Source<'a>,
-    },
-    Document {
-        source: Source<'a>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        title: Option<&'a str>,
-    },
-    Thinking {
-        thinking: &'a str,
-        signature: Cow<'a, str>,
-    },
-    RedactedThinking {
-        data: Cow<'a, str>,
-    },
-    ToolUse {
-        id: Cow<'a, str>,
-        name: Cow<'a, str>,
-        /// An object.
-        input: Raw<'a>,
-    },
-    ToolResult {
-        tool_use_id: Cow<'a, str>,
-        content: Vec<Content<'a>>,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        is_error: bool,
-    },
-}
-
-/// Where a medium's content is.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum Source<'a> {
-    Base64 {
-        media_type: Cow<'a, str>,
-        data: Cow<'a, str>,
-    },
-    Url {
-        url: &'a str,
-    },
-}
 
 /// The adapter.
 #[derive(Clone, Copy, Debug, Default)]
@@ -218,8 +83,8 @@ impl Adapter for Anthropic {
             blocks: Vec::new(),
             is_volatile: false,
         };
-        let parameters = writer.reader.parameters();
         let mut tools = writer.tools();
+        let parameters = writer.reader.parameters();
         let (texts, system_items) = writer.reader.instructions();
         writer.write()?;
         let mut system: Vec<_> = texts.into_iter().map(system_block).collect();
@@ -237,10 +102,12 @@ impl Adapter for Anthropic {
             units.push(system_items);
         }
         let blocks = std::mem::take(&mut writer.blocks);
+        let mut fields = with_max_tokens(parameters.fields, policy);
+        thinking::settle(&mut fields, &writer.messages, &mut writer.reader.warnings);
         units.extend(blocks.into_iter().map(|block| Vec::from_iter(block.item)));
         let body = Body {
             model: writer.reader.model(),
-            parameters: with_max_tokens(parameters.fields, policy),
+            parameters: fields,
             tool_choice: parameters
                 .tool_choice
                 .map(|choice| choice_of(choice, &tools)),
@@ -264,11 +131,15 @@ fn system_block(text: &str) -> SystemBlock<'_> {
     }
 }
 
-/// `max_tokens` is required.
+/// `max_tokens` is required. It holds what the model thinks too: where the
+/// policy gives it, it comes on top of the budget for thinking.
 fn with_max_tokens<'a>(mut fields: Fields<'a>, policy: &ContextPolicy) -> Fields<'a> {
     if fields.get("max_tokens").is_none() {
-        let most = json::to_raw(&policy.max_output_tokens.max(1));
-        fields.0.insert(0, ("max_tokens".into(), most));
+        let thinking = thinking::budget(&fields).unwrap_or(0);
+        let most = policy.max_output_tokens.max(1).saturating_add(thinking);
+        fields
+            .0
+            .insert(0, ("max_tokens".into(), json::to_raw(&most)));
     }
     fields
 }
@@ -396,7 +267,7 @@ impl<'a> Writer<'a, '_> {
                 Spoken::Refusal(text) => Content::Text {
                     text: text.trim_end().into(),
                 },
-                Spoken::Reasoning(reasoning) => thinking(reasoning),
+                Spoken::Reasoning(reasoning) => thought(reasoning),
                 Spoken::Call(call) => {
                     let id = self.reader.ids.assign(&call.wire_id);
                     let told = self.reader.outcome(call)?;
@@ -470,7 +341,7 @@ fn trimmed(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-fn thinking(reasoning: &Reasoning) -> Content<'_> {
+fn thought(reasoning: &Reasoning) -> Content<'_> {
     let signature = media::opaque_text(&reasoning.signature);
     if reasoning.redacted {
         return Content::RedactedThinking { data: signature };

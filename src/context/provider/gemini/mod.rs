@@ -6,172 +6,30 @@
 //! model content before it, because calls must follow a user's turn. A
 //! `thoughtSignature` stands on the part that it came with.
 
+mod body;
+
+pub use body::*;
+
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::{
-    super::{
-        draft::{Call, Content as Says, Draft, Message as Said, Speaker, Step},
-        policy::ContextPolicy,
+use crate::context::{
+    draft::{Call, Content as Says, Draft, Message as Said, Speaker, Step},
+    policy::ContextPolicy,
+    provider::{
+        Adapted, Adapter, Provider, RenderError,
+        anthropic::system_message,
+        json::{self, Fields, Raw},
+        maker::family,
+        media::{self, Kind, Medium, Place, Source},
+        names::Charset,
+        parameters::ToolChoice,
+        reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told, set_media_aside},
     },
-    Adapted, Adapter, Provider, RenderError,
-    anthropic::system_message,
-    json::{self, Fields, Raw},
-    maker::family,
-    media::{self, Kind, Medium, Place, Source},
-    names::Charset,
-    parameters::ToolChoice,
-    reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told, set_media_aside},
 };
+
 use crate::domain::Reasoning;
-
-/// Body of `POST /v1beta/models/{model}:generateContent`. The model is in the
-/// address.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Body<'a> {
-    /// `temperature` and the like.
-    #[serde(skip_serializing_if = "Fields::is_empty")]
-    pub generation_config: Fields<'a>,
-    /// Which tool is to be called.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool_config: Option<ToolConfig>,
-    /// One, with the declarations of all functions on offer.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<Tool<'a>>,
-    /// The system prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub system_instruction: Option<SystemInstruction<'a>>,
-    /// What was said and done.
-    pub contents: Vec<Content<'a>>,
-}
-
-/// Which tool is to be called.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)]
-pub struct ToolConfig {
-    pub function_calling_config: FunctionCallingConfig,
-}
-
-/// Which function is to be called.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FunctionCallingConfig {
-    /// `AUTO`, `ANY` or `NONE`.
-    pub mode: &'static str,
-    /// With `ANY`: only these.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub allowed_function_names: Vec<String>,
-}
-
-/// Functions on offer.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)]
-pub struct Tool<'a> {
-    pub function_declarations: Vec<FunctionDeclaration<'a>>,
-}
-
-/// A function on offer.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)]
-pub struct FunctionDeclaration<'a> {
-    pub name: Cow<'a, str>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub description: &'a str,
-    /// JSON Schema.
-    pub parameters_json_schema: Raw<'a>,
-}
-
-/// The system prompt.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct SystemInstruction<'a> {
-    pub parts: Vec<Part<'a>>,
-}
-
-/// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum Role {
-    User,
-    Model,
-}
-
-/// What someone said at once.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct Content<'a> {
-    pub role: Role,
-    pub parts: Vec<Part<'a>>,
-}
-
-/// A part, with the signature that it came with.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)]
-pub struct Part<'a> {
-    #[serde(flatten)]
-    pub data: Data<'a>,
-    /// True for what the model thought.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub thought: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub thought_signature: Option<Cow<'a, str>>,
-}
-
-/// What a part holds.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)]
-pub enum Data<'a> {
-    Text(Cow<'a, str>),
-    InlineData(Blob<'a>),
-    FileData(FileData<'a>),
-    FunctionCall(FunctionCall<'a>),
-    FunctionResponse(FunctionResponse<'a>),
-}
-
-/// A medium inline.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Blob<'a> {
-    /// For example `image/png`.
-    pub mime_type: Cow<'a, str>,
-    /// Base64.
-    pub data: Cow<'a, str>,
-}
-
-/// A medium at an address.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)]
-pub struct FileData<'a> {
-    pub mime_type: Cow<'a, str>,
-    pub file_uri: &'a str,
-}
-
-/// A call.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct FunctionCall<'a> {
-    pub name: Cow<'a, str>,
-    /// An object.
-    pub args: Raw<'a>,
-}
-
-/// What came of a call.
-#[derive(Clone, Debug, Serialize)]
-pub struct FunctionResponse<'a> {
-    /// The function's name.
-    pub name: Cow<'a, str>,
-    /// An object: `output` or `error`, or the tool's own.
-    pub response: Raw<'a>,
-}
 
 /// The adapter.
 #[derive(Clone, Copy, Debug, Default)]
@@ -262,8 +120,8 @@ impl Adapter for Gemini {
             contents: Vec::new(),
             units: Vec::new(),
         };
-        let parameters = writer.reader.parameters();
         let declarations = writer.declarations();
+        let parameters = writer.reader.parameters();
         let (texts, system_items) = writer.reader.instructions();
         writer.write()?;
         let mut units = Vec::with_capacity(writer.units.len() + 1);

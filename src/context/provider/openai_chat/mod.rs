@@ -5,179 +5,26 @@
 //! take text only, so media of results follow in a user message. The shape has
 //! no place for reasoning.
 
+mod body;
+
+pub use body::*;
+
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::{
-    super::{
-        draft::{Content, Draft, Message as Said, Speaker, Step},
-        policy::ContextPolicy,
+use crate::context::{
+    draft::{Content, Draft, Message as Said, Speaker, Step},
+    policy::ContextPolicy,
+    provider::{
+        Adapted, Adapter, Provider, RenderError,
+        json::{Fields, Raw},
+        media::{Kind, Medium, Place, Source},
+        names::Charset,
+        parameters::ToolChoice,
+        reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken, set_media_aside},
     },
-    Adapted, Adapter, Provider, RenderError,
-    json::{Fields, Raw},
-    media::{Kind, Medium, Place},
-    names::Charset,
-    parameters::ToolChoice,
-    reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken, set_media_aside},
 };
-
-/// Body of `POST /v1/chat/completions`.
-#[derive(Clone, Debug, Serialize)]
-pub struct Body<'a> {
-    /// The model.
-    pub model: &'a str,
-    /// `temperature` and the like.
-    #[serde(flatten)]
-    pub parameters: Fields<'a>,
-    /// Which tool is to be called.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool_choice: Option<Choice>,
-    /// The tools on offer.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<Tool<'a>>,
-    /// What was said.
-    pub messages: Vec<Message<'a>>,
-}
-
-/// `tool_choice`.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-#[allow(missing_docs)]
-pub enum Choice {
-    Word(&'static str),
-    Tool {
-        r#type: &'static str,
-        function: ChosenFunction,
-    },
-}
-
-/// The function that must be called.
-#[derive(Clone, Debug, Serialize)]
-pub struct ChosenFunction {
-    /// Its name.
-    pub name: String,
-}
-
-/// A tool on offer.
-#[derive(Clone, Debug, Serialize)]
-pub struct Tool<'a> {
-    /// `function`.
-    pub r#type: &'static str,
-    /// The function.
-    pub function: Function<'a>,
-}
-
-/// What a tool is.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct Function<'a> {
-    pub name: Cow<'a, str>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub description: &'a str,
-    /// JSON Schema.
-    pub parameters: Raw<'a>,
-}
-
-/// A message.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "role", rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum Message<'a> {
-    System {
-        content: Cow<'a, str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        name: Option<Cow<'a, str>>,
-    },
-    Developer {
-        content: Cow<'a, str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        name: Option<Cow<'a, str>>,
-    },
-    User {
-        content: UserContent<'a>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        name: Option<Cow<'a, str>>,
-    },
-    Assistant {
-        /// Null beside calls or a refusal only.
-        content: Option<Cow<'a, str>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        refusal: Option<Cow<'a, str>>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        tool_calls: Vec<ToolCall<'a>>,
-    },
-    Tool {
-        tool_call_id: Cow<'a, str>,
-        content: String,
-    },
-}
-
-/// What a user says.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-#[allow(missing_docs)]
-pub enum UserContent<'a> {
-    Text(Cow<'a, str>),
-    Parts(Vec<Part<'a>>),
-}
-
-/// A part of what a user says.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum Part<'a> {
-    Text { text: Cow<'a, str> },
-    ImageUrl { image_url: ImageUrl<'a> },
-    InputAudio { input_audio: InputAudio<'a> },
-    File { file: File<'a> },
-}
-
-/// An image by its URL, perhaps a `data:` one.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct ImageUrl<'a> {
-    pub url: Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub detail: Option<&'a str>,
-}
-
-/// A sound.
-#[derive(Clone, Debug, Serialize)]
-pub struct InputAudio<'a> {
-    /// Base64.
-    pub data: Cow<'a, str>,
-    /// `wav` or `mp3`.
-    pub format: &'static str,
-}
-
-/// A file.
-#[derive(Clone, Debug, Serialize)]
-pub struct File<'a> {
-    /// Its name.
-    pub filename: Cow<'a, str>,
-    /// `data:` URL.
-    pub file_data: Cow<'a, str>,
-}
-
-/// A call.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct ToolCall<'a> {
-    pub id: Cow<'a, str>,
-    /// `function`.
-    pub r#type: &'static str,
-    pub function: CalledFunction<'a>,
-}
-
-/// What is called.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct CalledFunction<'a> {
-    pub name: Cow<'a, str>,
-    /// JSON text as the model wrote it.
-    pub arguments: &'a str,
-}
 
 /// The adapter.
 #[derive(Clone, Copy, Debug, Default)]
@@ -241,8 +88,8 @@ impl Adapter for OpenAiChat {
             messages: Vec::new(),
             units: Vec::new(),
         };
-        let parameters = writer.reader.parameters();
         let tools = writer.tools();
+        let parameters = writer.reader.parameters();
         writer.write()?;
         let body = Body {
             model: writer.reader.model(),
@@ -443,7 +290,7 @@ fn part(piece: Piece<'_>) -> Part<'_> {
         Piece::Medium(medium) => medium,
     };
     match (medium.kind, &medium.source) {
-        (Kind::Audio, super::media::Source::Base64(data)) => Part::InputAudio {
+        (Kind::Audio, Source::Base64(data)) => Part::InputAudio {
             input_audio: InputAudio {
                 data: data.clone(),
                 format: audio_format(&medium).unwrap_or("wav"),

@@ -1,0 +1,102 @@
+//! Rules of Treering's own shape.
+
+use std::{borrow::Cow, collections::HashSet};
+
+use serde::Deserialize;
+
+use super::{
+    Report,
+    read::{SHAPE, Value, read, read_body},
+};
+
+pub(super) const RULES: &[&str] = &[SHAPE, "format", "item-type", "call-id-unique", "outcome"];
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    format: Cow<'a, str>,
+    #[serde(borrow)]
+    items: Vec<Value<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Item<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    parts: Option<Value<'a>>,
+    #[serde(borrow)]
+    blocks: Option<Vec<Value<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    outcome: Option<Outcome<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Outcome<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+}
+
+pub(super) fn check(body: &[u8], report: &mut Report) {
+    let Some(body): Option<Body<'_>> = read_body(body, report) else {
+        return;
+    };
+    if body.format != "treering.context/1" {
+        report.add(
+            "format",
+            format_args!("format"),
+            "another format, or another version",
+        );
+    }
+    let mut ids = HashSet::new();
+    for (at, item) in body.items.iter().enumerate() {
+        let path = format_args!("items[{at}]");
+        let Some(item): Option<Item<'_>> = read(item.json(), path, report) else {
+            continue;
+        };
+        match (item.r#type.as_ref(), item.parts, item.blocks) {
+            ("message", Some(_), None) => {}
+            ("step", None, Some(blocks)) => check_step(at, &blocks, &mut ids, report),
+            _ => report.add(
+                "item-type",
+                path,
+                "neither a message with parts nor a step with blocks",
+            ),
+        }
+    }
+}
+
+fn check_step<'a>(
+    at: usize,
+    blocks: &[Value<'a>],
+    ids: &mut HashSet<Cow<'a, str>>,
+    report: &mut Report,
+) {
+    for (place, block) in blocks.iter().enumerate() {
+        let path = format_args!("items[{at}].blocks[{place}]");
+        let Some(block): Option<Block<'a>> = read(block.json(), path, report) else {
+            continue;
+        };
+        if block.r#type != "call" {
+            continue;
+        }
+        if !ids.insert(block.id.unwrap_or_default()) {
+            report.add("call-id-unique", path, "an id comes twice");
+        }
+        let kinds = ["result", "snapshot", "missing"];
+        if !block
+            .outcome
+            .is_some_and(|outcome| kinds.contains(&outcome.r#type.as_ref()))
+        {
+            report.add("outcome", path, "a call without an outcome");
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Rules of OpenAI Responses.
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
+
+use serde::Deserialize;
+
+use super::{
+    Report,
+    read::{
+        SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, is_data_url, is_web_url, is_word, read,
+        read_body,
+    },
+};
+
+pub(super) const RULES: &[&str] = &[
+    SHAPE,
+    TOOL_NAME,
+    TOOL_SCHEMA,
+    "input-empty",
+    "item-type",
+    "role",
+    "content-empty",
+    "content-part",
+    "instructions",
+    "arguments-string",
+    "call-id",
+    "call-id-unique",
+    "unanswered-call",
+    "unmatched-result",
+    "output",
+    "reasoning-place",
+    "reasoning-content",
+    "item-id",
+    "tool-choice",
+];
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    model: Value<'a>,
+    store: Option<bool>,
+    #[serde(borrow)]
+    include: Option<Vec<Cow<'a, str>>>,
+    #[serde(borrow)]
+    instructions: Option<Value<'a>>,
+    #[serde(borrow)]
+    input: Vec<Value<'a>>,
+    #[serde(borrow)]
+    tools: Option<Vec<Tool<'a>>>,
+    #[serde(borrow)]
+    tool_choice: Option<Value<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tool<'a> {
+    #[serde(borrow)]
+    r#type: Value<'a>,
+    #[serde(borrow)]
+    name: Value<'a>,
+    #[serde(borrow)]
+    parameters: Option<Value<'a>>,
+    #[allow(dead_code)]
+    strict: bool,
+    #[serde(borrow)]
+    #[allow(dead_code)]
+    description: Option<Value<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Item<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    role: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    #[allow(dead_code)]
+    status: Option<Value<'a>>,
+    #[serde(borrow)]
+    content: Option<Value<'a>>,
+    #[serde(borrow)]
+    call_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Value<'a>>,
+    #[serde(borrow)]
+    arguments: Option<Value<'a>>,
+    #[serde(borrow)]
+    output: Option<Value<'a>>,
+    #[serde(borrow)]
+    summary: Option<Value<'a>>,
+    #[serde(borrow)]
+    encrypted_content: Option<Value<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    text: Option<Value<'a>>,
+    #[serde(borrow)]
+    #[allow(dead_code)]
+    annotations: Option<Value<'a>>,
+    #[serde(borrow)]
+    refusal: Option<Value<'a>>,
+    #[serde(borrow)]
+    image_url: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    detail: Option<Value<'a>>,
+    #[serde(borrow)]
+    #[allow(dead_code)]
+    filename: Option<Value<'a>>,
+    #[serde(borrow)]
+    file_data: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    file_url: Option<Cow<'a, str>>,
+}
+
+const INPUT: [&str; 3] = ["input_text", "input_image", "input_file"];
+
+pub(super) fn check(body: &[u8], report: &mut Report) {
+    let Some(body): Option<Body<'_>> = read_body(body, report) else {
+        return;
+    };
+    check_top(&body, report);
+    let mut calls = Calls::default();
+    let mut ids = HashSet::new();
+    let mut thought: Option<usize> = None;
+    for (at, item) in body.input.iter().enumerate() {
+        let item: Option<Item<'_>> = read(item.json(), format_args!("input[{at}]"), report);
+        let Some(item) = item else {
+            continue;
+        };
+        let is_own = item.r#type == "function_call"
+            || (item.r#type == "message" && item.role.as_deref() == Some("assistant"));
+        if let Some(before) = thought.take().filter(|_| !is_own) {
+            let message = "what follows is not the model's own item";
+            report.add("reasoning-place", format_args!("input[{before}]"), message);
+        }
+        if item.r#type == "reasoning" {
+            thought = Some(at);
+        }
+        if let Some(id) = &item.id
+            && !ids.insert(id.clone())
+        {
+            report.add(
+                "item-id",
+                format_args!("input[{at}].id"),
+                "an id comes twice",
+            );
+        }
+        check_item(at, &item, &body, &mut calls, report);
+    }
+    if let Some(at) = thought {
+        let message = "nothing follows";
+        report.add("reasoning-place", format_args!("input[{at}]"), message);
+    }
+    for at in calls.open.into_values() {
+        let message = "a call has no output";
+        report.add("unanswered-call", format_args!("input[{at}]"), message);
+    }
+}
+
+fn check_top(body: &Body<'_>, report: &mut Report) {
+    if !body.model.is_text() {
+        report.add(SHAPE, format_args!("model"), "not a text");
+    }
+    if body
+        .instructions
+        .is_some_and(|text| !text.is_text() || text.is_blank())
+    {
+        report.add(
+            "instructions",
+            format_args!("instructions"),
+            "not a text, or blank",
+        );
+    }
+    let mut names = ToolNames::default();
+    for (at, tool) in body.tools.iter().flatten().enumerate() {
+        if tool.r#type.text() != "function" {
+            report.add(
+                SHAPE,
+                format_args!("tools[{at}]"),
+                "not of type \"function\"",
+            );
+        }
+        names.offer(tool.name, tool.parameters, at, is_word, report);
+    }
+    if body.tool_choice.is_some() && body.tools.as_ref().is_none_or(Vec::is_empty) {
+        report.add(
+            "tool-choice",
+            format_args!("tool_choice"),
+            "there are no tools",
+        );
+    }
+    if body.input.is_empty() {
+        report.add("input-empty", format_args!("input"), "there is no item");
+    }
+}
+
+#[derive(Default)]
+struct Calls<'a> {
+    open: HashMap<Cow<'a, str>, usize>,
+    seen: HashSet<Cow<'a, str>>,
+}
+
+fn check_item<'a>(
+    at: usize,
+    item: &Item<'a>,
+    body: &Body<'_>,
+    calls: &mut Calls<'a>,
+    report: &mut Report,
+) {
+    match item.r#type.as_ref() {
+        "message" => check_message(at, item, report),
+        "function_call" => check_call(at, item, calls, report),
+        "function_call_output" => {
+            let call_id = item.call_id.as_deref().unwrap_or_default();
+            if calls.open.remove(call_id).is_none() {
+                let message = "no open call before it has this call_id";
+                report.add("unmatched-result", format_args!("input[{at}]"), message);
+            }
+            check_output(at, item.output, report);
+        }
+        "reasoning" => check_reasoning(at, item, body, report),
+        _ => report.add(
+            "item-type",
+            format_args!("input[{at}].type"),
+            "an unknown type",
+        ),
+    }
+}
+
+fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Calls<'a>, report: &mut Report) {
+    let call_id = item.call_id.clone().unwrap_or_default();
+    if call_id.is_empty() || call_id.chars().count() > 64 {
+        let message = "a call_id is missing, empty or longer than 64 characters";
+        report.add("call-id", format_args!("input[{at}]"), message);
+    }
+    if !calls.seen.insert(call_id.clone()) {
+        report.add(
+            "call-id-unique",
+            format_args!("input[{at}]"),
+            "a call_id comes twice",
+        );
+    }
+    calls.open.insert(call_id, at);
+    if !item.name.is_some_and(|name| is_word(&name.text())) {
+        report.add(
+            TOOL_NAME,
+            format_args!("input[{at}].name"),
+            "a name that is not taken",
+        );
+    }
+    if !item.arguments.is_some_and(Value::is_text) {
+        let message = "arguments are not a JSON string";
+        report.add(
+            "arguments-string",
+            format_args!("input[{at}].arguments"),
+            message,
+        );
+    }
+}
+
+fn check_output(at: usize, output: Option<Value<'_>>, report: &mut Report) {
+    let path = format_args!("input[{at}].output");
+    match output {
+        Some(output) if output.is_text() => {}
+        Some(output) if output.is_list() && !output.list().is_empty() => {
+            check_parts(at, output, &INPUT, report);
+        }
+        _ => report.add(
+            "output",
+            path,
+            "neither text nor a list with something in it",
+        ),
+    }
+}
+
+fn check_reasoning(at: usize, item: &Item<'_>, body: &Body<'_>, report: &mut Report) {
+    let path = format_args!("input[{at}]");
+    if !item.id.as_deref().is_some_and(|id| id.starts_with("rs_")) {
+        report.add(
+            "item-id",
+            path,
+            "an id of reasoning does not start with rs_",
+        );
+    }
+    if !item.summary.is_some_and(Value::is_list) {
+        report.add("reasoning-content", path, "the summary is not a list");
+    }
+    let is_encrypted = item
+        .encrypted_content
+        .is_some_and(|text| text.is_text() && !text.is_blank());
+    let word = "reasoning.encrypted_content";
+    let is_included = body
+        .include
+        .iter()
+        .flatten()
+        .any(|included| included == word);
+    if body.store == Some(false) && !(is_encrypted && is_included) {
+        let message = "nothing is stored, and there is no encrypted content or it is not included";
+        report.add("reasoning-content", path, message);
+    }
+}
+
+fn check_message(at: usize, item: &Item<'_>, report: &mut Report) {
+    let kinds: &[&str] = match item.role.as_deref() {
+        Some("user") => &INPUT,
+        Some("system" | "developer") => &INPUT[..1],
+        Some("assistant") => &["output_text", "refusal"],
+        _ => {
+            report.add("role", format_args!("input[{at}].role"), "an unknown role");
+            return;
+        }
+    };
+    match item.content {
+        Some(content) if content.is_text() && !content.is_blank() => {}
+        Some(content) if content.is_list() && !content.list().is_empty() => {
+            if item.role.as_deref() == Some("assistant")
+                && !item.id.as_deref().is_some_and(|id| id.starts_with("msg_"))
+            {
+                let message = "an id of an output message does not start with msg_";
+                report.add("item-id", format_args!("input[{at}]"), message);
+            }
+            check_parts(at, content, kinds, report);
+        }
+        _ => report.add(
+            "content-empty",
+            format_args!("input[{at}]"),
+            "there is no content",
+        ),
+    }
+}
+
+fn check_parts(at: usize, parts: Value<'_>, kinds: &[&str], report: &mut Report) {
+    for (place, part) in parts.list().into_iter().enumerate() {
+        let path = format_args!("input[{at}].content[{place}]");
+        let Some(part): Option<Part<'_>> = read(part.json(), path, report) else {
+            continue;
+        };
+        if !kinds.contains(&part.r#type.as_ref()) || !is_part(&part) {
+            let message = "a part that is not taken here, or without its content";
+            report.add("content-part", path, message);
+        }
+    }
+}
+
+fn is_part(part: &Part<'_>) -> bool {
+    let says =
+        |text: Option<Value<'_>>| text.is_some_and(|text| text.is_text() && !text.is_blank());
+    match part.r#type.as_ref() {
+        "input_text" | "output_text" => says(part.text),
+        "refusal" => says(part.refusal),
+        "input_image" => {
+            let detail = part.detail.map(Value::text).unwrap_or_default();
+            let url = part.image_url.as_deref().unwrap_or_default();
+            ["auto", "low", "high"].contains(&detail.as_ref())
+                && (is_web_url(url) || is_data_url(url))
+        }
+        "input_file" => match (&part.file_data, &part.file_url) {
+            (Some(data), None) => is_data_url(data),
+            (None, Some(url)) => is_web_url(url),
+            _ => false,
+        },
+        _ => false,
+    }
+}

@@ -1,0 +1,156 @@
+//! Reading bodies leniently: what is not looked at is not decoded.
+
+use std::{borrow::Cow, collections::HashSet, fmt};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Report;
+
+/// Rules that several providers share.
+pub(super) const SHAPE: &str = "shape";
+pub(super) const TOOL_NAME: &str = "tool-name";
+pub(super) const TOOL_SCHEMA: &str = "tool-schema";
+
+/// Reads a value, or reports that it has another shape. Serde's own message may
+/// quote the conversation, so only the place is told.
+pub(super) fn read<'a, T: Deserialize<'a>>(
+    json: &'a str,
+    path: fmt::Arguments<'_>,
+    report: &mut Report,
+) -> Option<T> {
+    match serde_json::from_str(json) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            let at = error.column();
+            let message = format!("a field is missing, unknown or of another type, at byte {at}");
+            report.add(SHAPE, path, message);
+            None
+        }
+    }
+}
+
+/// Reads a whole body.
+pub(super) fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8], report: &mut Report) -> Option<T> {
+    match std::str::from_utf8(body) {
+        Ok(text) => read(text, format_args!("body"), report),
+        Err(_) => {
+            report.add(SHAPE, format_args!("body"), "not UTF-8");
+            None
+        }
+    }
+}
+
+/// A value that is looked at only as far as needed.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Value<'a>(#[serde(borrow)] pub &'a RawValue);
+
+impl<'a> Value<'a> {
+    pub fn json(self) -> &'a str {
+        self.0.get()
+    }
+
+    pub fn is_object(self) -> bool {
+        self.json().starts_with('{')
+    }
+
+    pub fn is_text(self) -> bool {
+        self.json().starts_with('"')
+    }
+
+    pub fn is_list(self) -> bool {
+        self.json().starts_with('[')
+    }
+
+    /// Text without anything but white space; false for other values.
+    pub fn is_blank(self) -> bool {
+        let says = |byte| !matches!(byte, b' ' | b'"' | b'\\' | b'n' | b't' | b'r');
+        self.is_text() && !self.json().bytes().any(says) && self.text().trim().is_empty()
+    }
+
+    /// The text; empty for other values.
+    pub fn text(self) -> Cow<'a, str> {
+        #[derive(Deserialize)]
+        struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+        serde_json::from_str::<Text<'a>>(self.json()).map_or(Cow::Borrowed(""), |text| text.0)
+    }
+
+    /// The list's elements; none for other values.
+    pub fn list(self) -> Vec<Value<'a>> {
+        serde_json::from_str(self.json()).unwrap_or_default()
+    }
+
+    /// A whole number above zero.
+    pub fn is_positive(self) -> bool {
+        self.json().parse::<u64>().is_ok_and(|number| number > 0)
+    }
+}
+
+/// A JSON Schema: only its type matters here.
+#[derive(Deserialize)]
+struct Schema<'a> {
+    #[serde(borrow)]
+    r#type: Option<Value<'a>>,
+}
+
+/// Names of the tools on offer.
+#[derive(Default)]
+pub(super) struct ToolNames<'a>(HashSet<Cow<'a, str>>);
+
+impl<'a> ToolNames<'a> {
+    /// Checks a tool on offer.
+    pub fn offer(
+        &mut self,
+        name: Value<'a>,
+        schema: Option<Value<'a>>,
+        at: usize,
+        legal: fn(&str) -> bool,
+        report: &mut Report,
+    ) {
+        let name = name.text();
+        if !legal(&name) {
+            let message = "a name of other characters, or of another length, than is taken";
+            report.add(TOOL_NAME, format_args!("tools[{at}]"), message);
+        }
+        if !self.0.insert(name) {
+            let message = "a second tool of this name";
+            report.add(TOOL_NAME, format_args!("tools[{at}]"), message);
+        }
+        let schema = schema.filter(|schema| schema.is_object());
+        let schema = schema.and_then(|schema| serde_json::from_str(schema.json()).ok());
+        let kind = schema.and_then(|schema: Schema<'_>| schema.r#type);
+        if kind.is_none_or(|kind| kind.text() != "object") {
+            let message = "the schema is not an object of type \"object\"";
+            report.add(TOOL_SCHEMA, format_args!("tools[{at}]"), message);
+        }
+    }
+}
+
+/// Letters, digits, `_` and `-`, 1 to 64.
+pub(super) fn is_word(name: &str) -> bool {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(is_legal)
+}
+
+/// Base64 with padding, in the usual or the URL-safe alphabet, not empty.
+pub(super) fn is_base64(text: &str) -> bool {
+    let digits = text.trim_end_matches('=');
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte);
+    !digits.is_empty()
+        && text.len().is_multiple_of(4)
+        && text.len() - digits.len() <= 2
+        && digits.bytes().all(is_digit)
+}
+
+/// `data:TYPE;base64,…` with content.
+pub(super) fn is_data_url(url: &str) -> bool {
+    let parts = url
+        .strip_prefix("data:")
+        .and_then(|rest| rest.split_once(";base64,"));
+    parts.is_some_and(|(media_type, data)| media_type.contains('/') && is_base64(data))
+}
+
+pub(super) fn is_web_url(url: &str) -> bool {
+    url.starts_with("https://") || url.starts_with("http://")
+}

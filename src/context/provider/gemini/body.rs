@@ -1,0 +1,154 @@
+//! The typed body of `generateContent`.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use super::super::json::{Fields, Raw};
+
+/// Body of `POST /v1beta/models/{model}:generateContent`. The model is in the
+/// address.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Body<'a> {
+    /// `temperature` and the like.
+    #[serde(skip_serializing_if = "Fields::is_empty")]
+    pub generation_config: Fields<'a>,
+    /// Which tool is to be called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_config: Option<ToolConfig>,
+    /// One, with the declarations of all functions on offer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Tool<'a>>,
+    /// The system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_instruction: Option<SystemInstruction<'a>>,
+    /// What was said and done.
+    pub contents: Vec<Content<'a>>,
+}
+
+/// Which tool is to be called.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct ToolConfig {
+    pub function_calling_config: FunctionCallingConfig,
+}
+
+/// Which function is to be called.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FunctionCallingConfig {
+    /// `AUTO`, `ANY` or `NONE`.
+    pub mode: &'static str,
+    /// With `ANY`: only these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed_function_names: Vec<String>,
+}
+
+/// Functions on offer.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct Tool<'a> {
+    pub function_declarations: Vec<FunctionDeclaration<'a>>,
+}
+
+/// A function on offer.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct FunctionDeclaration<'a> {
+    pub name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub description: &'a str,
+    /// JSON Schema.
+    pub parameters_json_schema: Raw<'a>,
+}
+
+/// The system prompt.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct SystemInstruction<'a> {
+    pub parts: Vec<Part<'a>>,
+}
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Role {
+    User,
+    Model,
+}
+
+/// What someone said at once.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Content<'a> {
+    pub role: Role,
+    pub parts: Vec<Part<'a>>,
+}
+
+/// A part, with the signature that it came with.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct Part<'a> {
+    #[serde(flatten)]
+    pub data: Data<'a>,
+    /// True for what the model thought.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub thought: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thought_signature: Option<Cow<'a, str>>,
+}
+
+/// What a part holds.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub enum Data<'a> {
+    Text(Cow<'a, str>),
+    InlineData(Blob<'a>),
+    FileData(FileData<'a>),
+    FunctionCall(FunctionCall<'a>),
+    FunctionResponse(FunctionResponse<'a>),
+}
+
+/// A medium inline.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blob<'a> {
+    /// For example `image/png`.
+    pub mime_type: Cow<'a, str>,
+    /// Base64.
+    pub data: Cow<'a, str>,
+}
+
+/// A medium at an address.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct FileData<'a> {
+    pub mime_type: Cow<'a, str>,
+    pub file_uri: &'a str,
+}
+
+/// A call.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct FunctionCall<'a> {
+    pub name: Cow<'a, str>,
+    /// An object.
+    pub args: Raw<'a>,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionResponse<'a> {
+    /// The function's name.
+    pub name: Cow<'a, str>,
+    /// An object: `output` or `error`, or the tool's own.
+    pub response: Raw<'a>,
+}

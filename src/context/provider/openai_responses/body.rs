@@ -1,0 +1,166 @@
+//! The typed body of Responses.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use super::super::json::{Fields, Raw};
+
+/// Body of `POST /v1/responses`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Body<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// Always false.
+    pub store: bool,
+    /// `reasoning.encrypted_content`, for models that reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<&'static str>,
+    /// `temperature` and the like.
+    #[serde(flatten)]
+    pub parameters: Fields<'a>,
+    /// Which tool is to be called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<Choice>,
+    /// The tools on offer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Tool<'a>>,
+    /// The system prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// What was said and done.
+    pub input: Vec<Item<'a>>,
+}
+
+/// `tool_choice`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Choice {
+    Word(&'static str),
+    Tool { r#type: &'static str, name: String },
+}
+
+/// A tool on offer.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Tool<'a> {
+    /// `function`.
+    pub r#type: &'static str,
+    pub name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub description: &'a str,
+    /// JSON Schema.
+    pub parameters: Raw<'a>,
+    /// Always false: recorded schemas need not keep the strict subset.
+    pub strict: bool,
+}
+
+/// An item of the input.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Item<'a> {
+    /// What someone said.
+    Message(Message<'a>),
+    /// What the model thought, before the item after it.
+    Reasoning {
+        /// `rs_…`.
+        id: Cow<'a, str>,
+        /// What may be shown.
+        summary: Vec<SummaryText<'a>>,
+        /// As OpenAI sent it.
+        encrypted_content: Cow<'a, str>,
+    },
+    /// A call.
+    FunctionCall {
+        /// Joins it to its output.
+        call_id: Cow<'a, str>,
+        /// The tool.
+        name: Cow<'a, str>,
+        /// JSON text as the model wrote it.
+        arguments: &'a str,
+    },
+    /// What came of a call.
+    FunctionCallOutput {
+        /// Joins it to its call.
+        call_id: Cow<'a, str>,
+        /// Text, or a list where there are media.
+        output: Output<'a>,
+    },
+}
+
+/// What someone said.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Message<'a> {
+    Input {
+        /// `user`, `system` or `developer`.
+        role: &'static str,
+        content: Vec<InputPart<'a>>,
+    },
+    Output {
+        /// `msg_…`.
+        id: String,
+        /// `assistant`.
+        role: &'static str,
+        /// `completed`.
+        status: &'static str,
+        content: Vec<OutputPart<'a>>,
+    },
+}
+
+/// A part of what is said to the model.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum InputPart<'a> {
+    InputText {
+        text: Cow<'a, str>,
+    },
+    InputImage {
+        image_url: Cow<'a, str>,
+        detail: &'a str,
+    },
+    InputFile {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        filename: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file_data: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file_url: Option<&'a str>,
+    },
+}
+
+/// A part of what the model said.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum OutputPart<'a> {
+    OutputText {
+        text: Cow<'a, str>,
+        /// Always empty.
+        annotations: [u8; 0],
+    },
+    Refusal {
+        refusal: &'a str,
+    },
+}
+
+/// A piece of a reasoning summary.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct SummaryText<'a> {
+    /// `summary_text`.
+    pub r#type: &'static str,
+    pub text: &'a str,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Output<'a> {
+    Text(String),
+    Parts(Vec<InputPart<'a>>),
+}

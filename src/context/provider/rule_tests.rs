@@ -1,0 +1,492 @@
+//! What each adapter makes of each odd case: a few items in, the messages out.
+
+use serde_json::{Value, json};
+
+use super::{samples::*, *};
+use crate::{
+    context::draft::{Block, Content, Maker, Message, Speaker, Step},
+    domain::ContentPart,
+};
+
+/// Where the messages are.
+fn messages(provider: Provider) -> &'static str {
+    match provider {
+        Provider::OpenAiChat => "/messages",
+        Provider::OpenAiResponses => "/input",
+        Provider::Anthropic => "/messages",
+        Provider::Gemini => "/contents",
+        Provider::Neutral => "/items",
+    }
+}
+
+fn body_of(draft: &Draft) -> (Value, Vec<String>) {
+    let policy = ContextPolicy {
+        anthropic_cache_breakpoints: false,
+        ..ContextPolicy::default()
+    };
+    let rendered = render(draft, &policy).unwrap();
+    (
+        serde_json::from_slice(&rendered.body).unwrap(),
+        rendered.warnings,
+    )
+}
+
+#[track_caller]
+fn becomes(provider: Provider, contents: Vec<Content>, expected: Value) {
+    let (body, _) = body_of(&draft(provider, contents));
+    let messages = body.pointer(messages(provider)).unwrap();
+    let without_ids = without(messages.clone(), "id", "msg_");
+    assert_eq!(without_ids, expected, "{provider}: {without_ids:#}");
+}
+
+/// Without made-up ids and what always stands beside them.
+fn without(mut value: Value, key: &str, start: &str) -> Value {
+    for item in value.as_array_mut().unwrap() {
+        let is_made = item[key].as_str().is_some_and(|id| id.starts_with(start));
+        if let (true, Some(item)) = (is_made, item.as_object_mut()) {
+            item.shift_remove(key);
+            item.shift_remove("status");
+        }
+    }
+    value
+}
+
+/// `[results…, user message]` after a batch: Anthropic wants all in one message,
+/// results first; the others want the results directly after the calls.
+#[test]
+fn a_parallel_batch_and_a_user_message() {
+    let contents = || {
+        vec![
+            user("go"),
+            step(vec![
+                call("a", "read", r#"{"b":1,"a":2}"#, said("1")),
+                call("b", "read", "{}", missing("interrupted")),
+            ]),
+            user("and?"),
+        ]
+    };
+    becomes(
+        Provider::OpenAiChat,
+        contents(),
+        json!([
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "a", "type": "function",
+                    "function": {"name": "read", "arguments": "{\"b\":1,\"a\":2}"}},
+                {"id": "b", "type": "function", "function": {"name": "read", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "a", "content": "1"},
+            {"role": "tool", "tool_call_id": "b", "content": "Error: interrupted"},
+            {"role": "user", "content": "and?"},
+        ]),
+    );
+    becomes(
+        Provider::OpenAiResponses,
+        contents(),
+        json!([
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+            {"type": "function_call", "call_id": "a", "name": "read",
+                "arguments": "{\"b\":1,\"a\":2}"},
+            {"type": "function_call", "call_id": "b", "name": "read", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "1"},
+            {"type": "function_call_output", "call_id": "b", "output": "Error: interrupted"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and?"}]},
+        ]),
+    );
+    becomes(
+        Provider::Anthropic,
+        contents(),
+        json!([
+            {"role": "user", "content": [{"type": "text", "text": "go"}]},
+            {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "a", "name": "read", "input": {"b": 1, "a": 2}},
+                {"type": "tool_use", "id": "b", "name": "read", "input": {}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "a",
+                    "content": [{"type": "text", "text": "1"}]},
+                {"type": "tool_result", "tool_use_id": "b",
+                    "content": [{"type": "text", "text": "interrupted"}], "is_error": true},
+                {"type": "text", "text": "and?"}]},
+        ]),
+    );
+    becomes(
+        Provider::Gemini,
+        contents(),
+        json!([
+            {"role": "user", "parts": [{"text": "go"}]},
+            {"role": "model", "parts": [
+                {"functionCall": {"name": "read", "args": {"b": 1, "a": 2}}},
+                {"functionCall": {"name": "read", "args": {}}}]},
+            {"role": "user", "parts": [
+                {"functionResponse": {"name": "read", "response": {"output": "1"}}},
+                {"functionResponse": {"name": "read", "response": {"error": "interrupted"}}}]},
+            {"role": "user", "parts": [{"text": "and?"}]},
+        ]),
+    );
+}
+
+/// A history may begin with the assistant and say nothing for a while: Anthropic
+/// and Gemini want the user first, and nobody wants empty messages.
+#[test]
+fn a_leading_assistant_and_empty_messages() {
+    let contents = || {
+        vec![
+            step(vec![text("hi")]),
+            user(" "),
+            step(vec![]),
+            step(vec![text("ho")]),
+        ]
+    };
+    let opening = "(The conversation begins with the assistant.)";
+    becomes(
+        Provider::OpenAiChat,
+        contents(),
+        json!([{"role": "assistant", "content": "hi"}, {"role": "assistant", "content": "ho"}]),
+    );
+    becomes(
+        Provider::Anthropic,
+        contents(),
+        json!([
+            {"role": "user", "content": [{"type": "text", "text": opening}]},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "hi"}, {"type": "text", "text": "ho"}]},
+        ]),
+    );
+    becomes(
+        Provider::Gemini,
+        contents(),
+        json!([
+            {"role": "user", "parts": [{"text": opening}]},
+            {"role": "model", "parts": [{"text": "hi"}, {"text": "ho"}]},
+        ]),
+    );
+}
+
+/// Reasoning is refused by other providers, and by its own without what it led
+/// to: it must go back exactly, or not at all.
+#[test]
+fn reasoning_goes_back_whole_or_not_at_all() {
+    let blocks = || {
+        vec![
+            reasoning("one", "c2ln"),
+            text("so"),
+            reasoning("two", "c2ln"),
+            call("a", "read", "{}", said("1")),
+            reasoning("three", "c2ln"),
+        ]
+    };
+    let provider = Provider::Anthropic;
+    becomes(
+        provider,
+        vec![user("go"), step_of(provider, blocks())],
+        json!([
+            {"role": "user", "content": [{"type": "text", "text": "go"}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "one", "signature": "c2ln"},
+                {"type": "text", "text": "so"},
+                {"type": "thinking", "thinking": "two", "signature": "c2ln"},
+                {"type": "tool_use", "id": "a", "name": "read", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a",
+                "content": [{"type": "text", "text": "1"}]}]},
+        ]),
+    );
+    let provider = Provider::OpenAiResponses;
+    let (body, warnings) = body_of(&draft(provider, vec![step_of(provider, blocks())]));
+    let kinds: Vec<_> = body["input"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["type"])
+        .collect();
+    let expected = [
+        "reasoning",
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(
+        warnings,
+        ["reasoning was left out: what it led to is not there"]
+    );
+    for provider in Provider::ALL.into_iter().skip(1) {
+        let other = match provider {
+            Provider::Anthropic => Provider::Gemini,
+            _ => Provider::Anthropic,
+        };
+        for maker in [other, Provider::Neutral] {
+            let contents = vec![user("go"), step_of(maker, blocks())];
+            let (body, warnings) = body_of(&draft(provider, contents));
+            let body = body.to_string();
+            assert!(
+                !body.contains("c2ln") && !body.contains("three"),
+                "{provider}: {body}"
+            );
+            assert_eq!(warnings.len(), 1, "{provider}: {warnings:?}");
+        }
+    }
+}
+
+/// Several signed thoughts before one item: only the last stands directly before
+/// it, unless they are pieces of one item.
+#[test]
+fn responses_reasoning_of_one_id_is_one_item() {
+    let thought = |id: &str, text: &str| {
+        part(ContentPart::Reasoning(crate::domain::Reasoning {
+            text: text.into(),
+            signature: "x".into(),
+            id: id.into(),
+            ..Default::default()
+        }))
+    };
+    let provider = Provider::OpenAiResponses;
+    let blocks = vec![
+        thought("rs_1", "lost"),
+        thought("rs_2", "one"),
+        thought("rs_2", "two"),
+        text("so"),
+    ];
+    becomes(
+        provider,
+        vec![step_of(provider, blocks)],
+        json!([
+            {"type": "reasoning", "id": "rs_2", "summary": [
+                {"type": "summary_text", "text": "one"},
+                {"type": "summary_text", "text": "two"}], "encrypted_content": "x"},
+            {"type": "message", "role": "assistant", "content": [
+                {"type": "output_text", "text": "so", "annotations": []}]},
+        ]),
+    );
+}
+
+/// From the third generation on Gemini refuses calls without a signature:
+/// histories of other providers need Google's word for it, on the first call of
+/// each content, and real signatures must stay where they were.
+#[test]
+fn gemini_3_calls_are_signed() {
+    let contents = vec![
+        user("go"),
+        step(vec![
+            call("a", "read", "{}", said("1")),
+            call("b", "read", "{}", said("2")),
+        ]),
+        Content::Step(Step {
+            blocks: vec![reasoning("", "c2ln"), call("c", "read", "{}", said("3"))],
+            maker: Maker {
+                provider: "google".into(),
+                model: "gemini-3-pro".into(),
+            },
+            message_id: String::new(),
+        }),
+    ];
+    let mut draft = draft(Provider::Gemini, contents);
+    draft.config.model_id = "gemini-3-pro-preview".into();
+    let (body, _) = body_of(&draft);
+    let signature = |pointer: &str| body.pointer(pointer).and_then(Value::as_str);
+    let unsigned = "skip_thought_signature_validator";
+    assert_eq!(
+        signature("/contents/1/parts/0/thoughtSignature"),
+        Some(unsigned)
+    );
+    assert_eq!(signature("/contents/1/parts/1/thoughtSignature"), None);
+    assert_eq!(
+        signature("/contents/3/parts/0/thoughtSignature"),
+        Some("c2ln")
+    );
+}
+
+/// The system speaks in the middle of a conversation: OpenAI has a role for it,
+/// the others hear it from the user, marked.
+#[test]
+fn system_messages_in_the_middle() {
+    let contents = || {
+        vec![
+            Content::Instruction("be kind".into()),
+            user("go"),
+            Content::Message(Message::text(Speaker::Developer, "be brief")),
+        ]
+    };
+    let marked = "<system-message>\nbe brief\n</system-message>";
+    becomes(
+        Provider::OpenAiChat,
+        contents(),
+        json!([
+            {"role": "system", "content": "be kind"},
+            {"role": "user", "content": "go"},
+            {"role": "developer", "content": "be brief"},
+        ]),
+    );
+    becomes(
+        Provider::OpenAiResponses,
+        contents(),
+        json!([
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+            {"type": "message", "role": "developer",
+                "content": [{"type": "input_text", "text": "be brief"}]},
+        ]),
+    );
+    becomes(
+        Provider::Anthropic,
+        contents(),
+        json!([{"role": "user", "content": [
+            {"type": "text", "text": "go"}, {"type": "text", "text": marked}]}]),
+    );
+    becomes(
+        Provider::Gemini,
+        contents(),
+        json!([
+            {"role": "user", "parts": [{"text": "go"}]},
+            {"role": "user", "parts": [{"text": marked}]},
+        ]),
+    );
+}
+
+/// A refusal has its own place at OpenAI and is text elsewhere; a structured
+/// result is itself where results are objects.
+#[test]
+fn refusals_and_structured_results() {
+    let structured = crate::context::draft::Outcome::Result(crate::context::draft::ResultOutcome {
+        event: at(3),
+        success: true,
+        error_message: String::new(),
+        parts: std::sync::Arc::default(),
+        structured: json(r#"{"n": 1.50}"#),
+        shortened: false,
+    });
+    let blocks = || -> Vec<Block> {
+        vec![
+            part(ContentPart::Refusal("no".into())),
+            call("a", "read", "{}", structured.clone()),
+        ]
+    };
+    let (chat, _) = body_of(&draft(Provider::OpenAiChat, vec![step(blocks())]));
+    assert_eq!(chat["messages"][0]["refusal"], "no");
+    assert_eq!(chat["messages"][0]["content"], Value::Null);
+    assert_eq!(chat["messages"][1]["content"], r#"{"n": 1.50}"#);
+    let (gemini, _) = body_of(&draft(Provider::Gemini, vec![user("go"), step(blocks())]));
+    assert_eq!(gemini["contents"][1]["parts"][0]["text"], "no");
+    let response = &gemini["contents"][2]["parts"][0]["functionResponse"]["response"];
+    assert_eq!(response, &json!({"n": 1.50}));
+    let (anthropic, _) = body_of(&draft(
+        Provider::Anthropic,
+        vec![user("go"), step(blocks())],
+    ));
+    assert_eq!(anthropic["messages"][1]["content"][0]["text"], "no");
+}
+
+/// Breakpoints cost a write each and are four at most: they must end the tools,
+/// the system prompt, and the stable ends of this request and of the last one,
+/// never anything that changes.
+#[test]
+fn anthropic_breakpoints_end_what_is_stable() {
+    let mut draft = rich(Provider::Anthropic);
+    let marks = |draft: &Draft| -> Vec<String> {
+        let body: Value =
+            serde_json::from_slice(&render(draft, &ContextPolicy::default()).unwrap().body)
+                .unwrap();
+        let mut found = Vec::new();
+        for field in ["/tools", "/system"] {
+            let list = body.pointer(field).and_then(Value::as_array).unwrap();
+            let marked = list
+                .iter()
+                .position(|one| one.get("cache_control").is_some());
+            found.extend(marked.map(|place| format!("{field}/{place}")));
+        }
+        for (at, message) in body["messages"].as_array().unwrap().iter().enumerate() {
+            for (place, block) in message["content"].as_array().unwrap().iter().enumerate() {
+                if block.get("cache_control").is_some() {
+                    found.push(format!("/messages/{at}/{place}"));
+                }
+            }
+        }
+        found
+    };
+    // The last block is volatile.
+    assert_eq!(
+        marks(&draft),
+        ["/tools/1", "/system/1", "/messages/4/3", "/messages/6/1"]
+    );
+    // All that comes after a volatile item may move.
+    for item in &mut draft.items[5..] {
+        item.is_volatile = true;
+    }
+    assert_eq!(
+        marks(&draft),
+        ["/tools/1", "/system/1", "/messages/2/0", "/messages/4/3"]
+    );
+    for item in &mut draft.items {
+        item.is_volatile = true;
+    }
+    assert_eq!(marks(&draft), ["/tools/1", "/system/1"]);
+}
+
+/// A library user works with the typed body, and may send it.
+#[test]
+fn typed_bodies_can_be_used_directly() {
+    let draft = rich(Provider::Anthropic);
+    let policy = ContextPolicy::default();
+    let adapted = anthropic::Anthropic.adapt(&draft, &policy).unwrap();
+    assert_eq!(adapted.body.messages.len(), 7);
+    assert_eq!(adapted.body.messages[0].role, anthropic::Role::User);
+    let rendered = render_with(&anthropic::Anthropic, &draft, &policy).unwrap();
+    assert_eq!(serde_json::to_vec(&adapted.body).unwrap(), rendered.body);
+}
+
+/// Thinking that is switched on wants an open tool loop that began with it: a
+/// history of another provider has none, and must not make the request fail.
+#[test]
+fn thinking_is_switched_off_where_history_has_none() {
+    let body = |maker: Provider, most: Option<&str>| {
+        let blocks = vec![reasoning("so", "c2ln"), call("a", "read", "{}", said("1"))];
+        let mut draft = draft(
+            Provider::Anthropic,
+            vec![user("go"), step_of(maker, blocks)],
+        );
+        let parameters = &mut draft.config.parameters;
+        let thinking = r#"{"type":"enabled","budget_tokens":2000}"#;
+        parameters.insert("thinking".into(), thinking.into());
+        parameters.insert("temperature".into(), "0.5".into());
+        if let Some(most) = most {
+            parameters.insert("max_tokens".into(), most.into());
+        }
+        body_of(&draft)
+    };
+    let (own, warnings) = body(Provider::Anthropic, None);
+    assert_eq!(own["thinking"]["budget_tokens"], 2000);
+    assert_eq!(own["max_tokens"], 4_096 + 2_000);
+    assert_eq!(own.get("temperature"), None);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let (foreign, _) = body(Provider::Gemini, None);
+    assert_eq!(foreign.get("thinking"), None);
+    assert_eq!(foreign["temperature"], 0.5);
+    let (small, _) = body(Provider::Anthropic, Some("1000"));
+    assert_eq!(small.get("thinking"), None);
+    assert_eq!(small["max_tokens"], 1000);
+}
+
+/// A choice names the tool as the conversation does: it must follow the name that
+/// the provider gets, in each provider's shape.
+#[test]
+fn tool_choices_take_each_providers_shape() {
+    let body = |provider: Provider| {
+        let mut draft = draft(provider, vec![user("go")]);
+        draft.tools = vec![tool("fs/read", "{}")];
+        let choice = r#"{"type":"function","function":{"name":"fs/read"}}"#;
+        draft
+            .config
+            .parameters
+            .insert("tool_choice".into(), choice.into());
+        body_of(&draft).0
+    };
+    let name = "fs_read_fa5f0296";
+    let chat = json!({"type": "function", "function": {"name": name}});
+    assert_eq!(body(Provider::OpenAiChat)["tool_choice"], chat);
+    let responses = json!({"type": "function", "name": name});
+    assert_eq!(body(Provider::OpenAiResponses)["tool_choice"], responses);
+    assert_eq!(
+        body(Provider::Anthropic)["tool_choice"],
+        json!({"type": "tool", "name": name})
+    );
+    let gemini = json!({"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": [name]}});
+    assert_eq!(body(Provider::Gemini)["toolConfig"], gemini);
+}

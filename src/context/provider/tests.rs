@@ -1,0 +1,147 @@
+//! What all adapters must do, for any draft.
+
+use proptest::prelude::*;
+
+use super::samples::*;
+use super::*;
+use crate::context::{
+    draft::{Content, Fate, Item},
+    policy::UnsupportedMedia,
+};
+
+fn policy() -> ContextPolicy {
+    ContextPolicy::default()
+}
+
+fn is_legal(draft: &Draft) -> Result<(), TestCaseError> {
+    let rendered = render(draft, &policy());
+    let rendered = rendered.map_err(|error| TestCaseError::fail(error.to_string()))?;
+    let again = render(draft, &policy()).map_err(|error| TestCaseError::fail(error.to_string()))?;
+    prop_assert_eq!(&rendered, &again);
+    let kept: Vec<_> = draft
+        .items
+        .iter()
+        .map(|item| item.fate != Fate::Dropped)
+        .collect();
+    for unit in &rendered.units {
+        prop_assert!(unit.items.iter().all(|item| kept[*item]));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// A history can hold anything that the engine accepts: whatever it is, the
+    /// request must be legal for OpenAI Chat, and the same each time.
+    #[test]
+    fn any_draft_is_legal_openai_chat(draft in any_draft(Provider::OpenAiChat)) {
+        is_legal(&draft)?;
+    }
+
+    /// The same for OpenAI Responses.
+    #[test]
+    fn any_draft_is_legal_openai_responses(draft in any_draft(Provider::OpenAiResponses)) {
+        is_legal(&draft)?;
+    }
+
+    /// The same for Anthropic.
+    #[test]
+    fn any_draft_is_legal_anthropic(draft in any_draft(Provider::Anthropic)) {
+        is_legal(&draft)?;
+    }
+
+    /// The same for Gemini.
+    #[test]
+    fn any_draft_is_legal_gemini(draft in any_draft(Provider::Gemini)) {
+        is_legal(&draft)?;
+    }
+
+    /// The same for the neutral form.
+    #[test]
+    fn any_draft_is_legal_neutral(draft in any_draft(Provider::Neutral)) {
+        is_legal(&draft)?;
+    }
+
+    /// A prompt cache serves what did not change: more items at the end must
+    /// leave the units of all items before them as they were. The one exception:
+    /// Gemini's last content, where it is the model's, takes in what the model
+    /// says next.
+    #[test]
+    fn more_items_leave_earlier_units(
+        draft in proptest::sample::select(Provider::ALL.to_vec()).prop_flat_map(any_draft),
+        cut in 0_usize..12,
+    ) {
+        let mut draft = draft;
+        let is_instruction = |item: &Item| matches!(item.content, Content::Instruction(_));
+        // Instructions are one unit, so they must not come later.
+        draft.items.sort_by_key(|item| !is_instruction(item));
+        let first = draft.items.iter().take_while(|item| is_instruction(item)).count();
+        let mut shorter = draft.clone();
+        shorter.items.truncate(cut.max(first));
+        let whole = render(&draft, &policy()).unwrap();
+        let part = render(&shorter, &policy()).unwrap();
+        // A request of nothing says so, and only then.
+        let is_said = |unit: &&Unit| unit.items.iter().any(|item| *item >= first);
+        if part.units.iter().any(|unit| is_said(&unit)) {
+            let ends_with_model = part.body.ends_with(b"]}]}")
+                && draft.provider == Provider::Gemini
+                && part.warnings.iter().any(|warning| warning.contains("ends with the model"));
+            let stable = part.units.len() - usize::from(ends_with_model);
+            prop_assert!(whole.units.len() >= stable);
+            for (before, after) in part.units[..stable].iter().zip(&whole.units) {
+                prop_assert_eq!(before, after);
+            }
+        }
+    }
+}
+
+/// The shape of each body is what users see and providers read: a change must be
+/// looked at.
+#[test]
+fn a_rich_conversation_in_all_shapes() {
+    for provider in Provider::ALL {
+        let rendered = render(&rich(provider), &policy()).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&rendered.body).unwrap();
+        insta::with_settings!({ sort_maps => false }, {
+            insta::assert_json_snapshot!(format!("{provider}"), serde_json::json!({
+                "body": body,
+                "units": rendered.units.iter().map(|unit| &unit.items).collect::<Vec<_>>(),
+                "warnings": rendered.warnings,
+            }));
+        });
+    }
+}
+
+/// A policy may refuse media that a provider does not take: then the request
+/// must fail with the medium's name, not go out without it.
+#[test]
+fn media_can_be_refused() {
+    let audio = crate::domain::ContentPart::Audio(crate::domain::Media {
+        media_type: "audio/wav".into(),
+        source: crate::domain::MediaSource::Data(bytes::Bytes::from_static(b"RIFF")),
+        ..Default::default()
+    });
+    let message = crate::context::draft::Message {
+        speaker: crate::context::draft::Speaker::User,
+        parts: std::sync::Arc::new(vec![audio]),
+        author: String::new(),
+    };
+    let draft = draft(Provider::Anthropic, vec![Content::Message(message)]);
+    let refuse = ContextPolicy {
+        unsupported_media: UnsupportedMedia::Refuse,
+        ..policy()
+    };
+    let error = render(&draft, &refuse).unwrap_err();
+    assert!(matches!(error, RenderError::Unsupported { ref medium, .. } if medium == "audio/wav"));
+    let rendered = render(&draft, &policy()).unwrap();
+    assert_eq!(
+        rendered.warnings,
+        ["audio/wav was left out: audio is not taken"]
+    );
+    let text = String::from_utf8(rendered.body).unwrap();
+    assert!(
+        text.contains("[audio/wav was left out: audio is not taken]"),
+        "{text}"
+    );
+}

@@ -1,0 +1,265 @@
+//! Asking a model behind an OpenAI-compatible endpoint.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use ureq::Agent;
+
+use super::config::EndpointConfig;
+
+/// Largest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+/// Longest wait that an endpoint may ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+
+/// Why there is no answer. What was sent and what came back is in none of these.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// It could not be reached, or did not answer in time.
+    #[error("the endpoint cannot be reached: {what}")]
+    Unreachable {
+        /// What went wrong.
+        what: String,
+    },
+    /// It answered with another status than 200.
+    #[error("the endpoint answered with status {status}")]
+    Status {
+        /// HTTP status.
+        status: u16,
+        /// How long it wants to be left alone.
+        retry_after: Option<Duration>,
+    },
+    /// Its answer cannot be used.
+    #[error("the endpoint's answer cannot be used: {what}")]
+    Answer {
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+impl EndpointError {
+    /// It is the endpoint that cannot answer now, not this question that it will
+    /// not answer.
+    pub(super) fn is_about_the_endpoint(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            // No credit, no key, no such model: so for every question.
+            Self::Status { status, .. } => {
+                *status >= 500 || matches!(status, 401 | 402 | 403 | 404 | 408 | 429)
+            }
+            Self::Answer { .. } => false,
+        }
+    }
+
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+/// A model that can be asked. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Endpoint {
+    config: Arc<EndpointConfig>,
+    url: Arc<str>,
+    agent: Agent,
+    /// Newer models take `max_completion_tokens` only, older servers `max_tokens`.
+    newer_name: Arc<AtomicBool>,
+}
+
+impl Endpoint {
+    pub fn new(config: EndpointConfig) -> Self {
+        let url = format!("{}/chat/completions", config.base_url.trim_end_matches('/'));
+        let mut agent = Agent::config_builder()
+            .timeout_connect(Some(config.connect_timeout))
+            .timeout_global(Some(config.timeout))
+            .http_status_as_error(false)
+            // A key must not follow to another host.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("treering/", env!("CARGO_PKG_VERSION")));
+        if is_this_machine(&config.base_url) {
+            agent = agent.proxy(None);
+        }
+        Self {
+            config: Arc::new(config),
+            url: url.into(),
+            agent: agent.build().new_agent(),
+            newer_name: Arc::default(),
+        }
+    }
+
+    /// What the model answers. Dropping the future does not wait for the answer.
+    pub async fn ask(&self, system: String, user: String) -> Result<String, EndpointError> {
+        let endpoint = self.clone();
+        let (tell, told) = oneshot::channel();
+        // A thread of its own: the end of a runtime waits for its blocking tasks,
+        // and an endpoint may take minutes.
+        let thread = std::thread::Builder::new().name("summariser-http".to_owned());
+        let spawned = thread.spawn(move || {
+            // Nobody waits any more: the answer is lost, as in a crash.
+            let _ = tell.send(endpoint.ask_blocking(&system, &user));
+        });
+        if spawned.is_err() {
+            return Err(unreachable("no thread can be started"));
+        }
+        told.await
+            .unwrap_or_else(|_| Err(unreachable("the request broke off")))
+    }
+
+    fn ask_blocking(&self, system: &str, user: &str) -> Result<String, EndpointError> {
+        let newer_name = self.newer_name.load(Ordering::Relaxed);
+        match self.post(system, user, newer_name)? {
+            Reply::Text(text) => Ok(text),
+            Reply::OtherName if newer_name => Err(EndpointError::Status {
+                status: 400,
+                retry_after: None,
+            }),
+            Reply::OtherName => {
+                self.newer_name.store(true, Ordering::Relaxed);
+                match self.post(system, user, true)? {
+                    Reply::Text(text) => Ok(text),
+                    Reply::OtherName => Err(EndpointError::Status {
+                        status: 400,
+                        retry_after: None,
+                    }),
+                }
+            }
+        }
+    }
+
+    fn post(&self, system: &str, user: &str, newer_name: bool) -> Result<Reply, EndpointError> {
+        let limit = if newer_name {
+            "max_completion_tokens"
+        } else {
+            "max_tokens"
+        };
+        let body = json!({
+            "model": self.config.model,
+            "messages": [
+                {"role": "system", "content": system},
+                {"role": "user", "content": user},
+            ],
+            limit: self.config.max_tokens,
+        });
+        let mut request = self.agent.post(&*self.url).content_type("application/json");
+        if let Some(key) = &self.config.key {
+            request = request.header("authorization", format!("Bearer {}", key.reveal()));
+        }
+        let mut response = request.send(body.to_string()).map_err(failed)?;
+        let status = response.status().as_u16();
+        let retry_after = response
+            .headers()
+            .get("retry-after")
+            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+            .map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        let body = body.lossy_utf8(true).read_to_string();
+        match status {
+            200 => text_of(&body.map_err(failed)?).map(Reply::Text),
+            400 if body.is_ok_and(|body| body.contains("max_completion_tokens")) => {
+                Ok(Reply::OtherName)
+            }
+            status => Err(EndpointError::Status {
+                status,
+                retry_after,
+            }),
+        }
+    }
+}
+
+enum Reply {
+    Text(String),
+    /// It wants the limit under its newer name.
+    OtherName,
+}
+
+fn unreachable(what: &str) -> EndpointError {
+    EndpointError::Unreachable {
+        what: what.to_owned(),
+    }
+}
+
+fn failed(error: ureq::Error) -> EndpointError {
+    match error {
+        ureq::Error::BodyExceedsLimit(_) => EndpointError::Answer {
+            what: "it is too large",
+        },
+        error => unreachable(&error.to_string()),
+    }
+}
+
+/// The text of a chat completion.
+fn text_of(body: &str) -> Result<String, EndpointError> {
+    let wrong = |what| EndpointError::Answer { what };
+    let answer: Value = serde_json::from_str(body).map_err(|_| wrong("it is not JSON"))?;
+    let text = match &answer["choices"][0]["message"]["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+        _ => return Err(wrong("it has no message with text")),
+    };
+    let plain = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
+    let text: String = text.chars().filter(plain).collect();
+    match text.trim() {
+        "" => Err(wrong("its text is empty")),
+        text => Ok(text.to_owned()),
+    }
+}
+
+fn is_this_machine(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = host.split(['/', '?']).next().unwrap_or_default();
+    let bare = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    matches!(bare, "localhost" | "[::1]") || bare.starts_with("127.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Servers differ in what they send; an answer without text is none.
+    #[test]
+    fn answers() {
+        let of = |message: &str| text_of(&format!(r#"{{"choices":[{{"message":{message}}}]}}"#));
+        assert_eq!(
+            of(r#"{"content":" All \u0007well.\n"}"#),
+            Ok("All well.".to_owned())
+        );
+        let parts = r#"{"content":[{"type":"text","text":"All "},{"type":"text","text":"well."}]}"#;
+        assert_eq!(of(parts), Ok("All well.".to_owned()));
+        for none in [r#"{"content":null}"#, r#"{"content":" "}"#, "{}"] {
+            assert!(
+                matches!(of(none), Err(EndpointError::Answer { .. })),
+                "{none}"
+            );
+        }
+        assert!(matches!(
+            text_of("<html>"),
+            Err(EndpointError::Answer { .. })
+        ));
+    }
+
+    #[test]
+    fn this_machine_needs_no_proxy() {
+        for (url, expected) in [
+            ("http://127.0.0.1:8080/v1", true),
+            ("http://localhost/v1", true),
+            ("http://[::1]:80", true),
+            ("https://api.example.org/v1", false),
+        ] {
+            assert_eq!(is_this_machine(url), expected, "{url}");
+        }
+    }
+}

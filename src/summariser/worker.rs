@@ -1,0 +1,252 @@
+//! Following the log, and working on one branch after the other.
+
+use std::io;
+
+use futures::{FutureExt, StreamExt, stream::BoxStream};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    config::SummariserConfig,
+    endpoint::Endpoint,
+    mark::Mark,
+    queue::{Place, Queue},
+    tasks::{Done, WorkError, Worker},
+};
+use crate::{
+    domain::{EventKind, Namespace},
+    engine::{Engine, ReadError, Source, StartAfter, SubscribeQuery, Subscribed},
+};
+
+/// A summariser at work.
+#[derive(Debug)]
+pub struct Summariser {
+    stop: watch::Sender<bool>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Summariser {
+    /// Starts a worker for each namespace. One that has no mark begins with what
+    /// is appended from now on: switching it on does not summarise the past.
+    ///
+    /// # Errors
+    /// When the marks' folder cannot be written.
+    pub fn start(engine: &Engine, config: &SummariserConfig) -> io::Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let mut workers = Vec::new();
+        for namespace in &config.namespaces {
+            let follower = Follower::new(engine, config, namespace)?;
+            workers.push(tokio::spawn(follower.run(stopped.clone())));
+        }
+        Ok(Self { stop, workers })
+    }
+
+    /// Breaks off what is waited for, and notes how far it is. What was being
+    /// done is done when it is started again.
+    pub async fn stop(mut self) {
+        // Without a worker there is nobody to tell.
+        let _ = self.stop.send(true);
+        for worker in std::mem::take(&mut self.workers) {
+            if let Err(error) = worker.await {
+                tracing::error!(%error, "a summariser ended badly");
+            }
+        }
+    }
+}
+
+/// A summariser that is dropped ends.
+impl Drop for Summariser {
+    fn drop(&mut self) {
+        self.workers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Follows one namespace.
+pub(super) struct Follower {
+    pub worker: Worker,
+    mark: Mark,
+    marked: u64,
+    /// The log offset that the news have come to.
+    seen: u64,
+    queue: Queue,
+}
+
+type News = BoxStream<'static, Result<Subscribed, ReadError>>;
+
+impl Follower {
+    pub fn new(
+        engine: &Engine,
+        config: &SummariserConfig,
+        namespace: &Namespace,
+    ) -> io::Result<Self> {
+        let mark = Mark::of(&config.marks_dir, namespace)?;
+        let head = engine.head().offset;
+        let marked = match mark.read() {
+            // A store that was put back to an earlier state has a shorter log.
+            Some(offset) => offset.min(head),
+            None => {
+                mark.write(head)?;
+                head
+            }
+        };
+        Ok(Self {
+            worker: Worker {
+                engine: engine.clone(),
+                namespace: namespace.clone(),
+                endpoint: Endpoint::new(config.endpoint.clone()),
+                config: config.clone(),
+                answers: Default::default(),
+                #[cfg(test)]
+                dies_at: None,
+            },
+            mark,
+            marked,
+            seen: marked,
+            queue: Queue::default(),
+        })
+    }
+
+    /// Works until it is stopped.
+    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+        let mut news = self.news();
+        let mut mark_at = Instant::now() + self.worker.config.mark_every;
+        loop {
+            while let Some(item) = news.next().now_or_never() {
+                if !self.take(item) {
+                    return self.write_mark().await;
+                }
+            }
+            if mark_at <= Instant::now() {
+                self.write_mark().await;
+                mark_at = Instant::now() + self.worker.config.mark_every;
+            }
+            if let Some(place) = self.queue.due() {
+                let failures = self.queue.failures(place);
+                let outcome = tokio::select! {
+                    biased;
+                    _ = stopped.changed() => return self.write_mark().await,
+                    outcome = self.worker.work(place, failures) => outcome,
+                };
+                if !self.settle(place, outcome) {
+                    return;
+                }
+                continue;
+            }
+            let unmarked = self.progress() > self.marked;
+            let wake = [self.queue.wake_at(), unmarked.then_some(mark_at)];
+            let wake = wake.into_iter().flatten().min();
+            tokio::select! {
+                biased;
+                _ = stopped.changed() => return self.write_mark().await,
+                item = news.next() => if !self.take(item) {
+                    return self.write_mark().await;
+                },
+                () = until(wake) => {}
+            }
+        }
+    }
+
+    fn news(&self) -> News {
+        self.worker.engine.subscribe(SubscribeQuery {
+            namespace: self.worker.namespace.clone(),
+            source: Source::Log,
+            start: StartAfter::Place(self.seen),
+            kinds: vec![EventKind::MessageAppended],
+        })
+    }
+
+    /// Takes news in; false when there will be no more.
+    fn take(&mut self, item: Option<Result<Subscribed, ReadError>>) -> bool {
+        match item {
+            Some(Ok(Subscribed::Event(event))) => {
+                let offset = event.event.position.offset;
+                let place = Place {
+                    conversation: event.event.header.conversation,
+                    branch: event.event.header.branch,
+                };
+                self.queue.note(place, offset, self.worker.config.settle);
+                self.seen = self.seen.max(offset);
+                true
+            }
+            Some(Ok(Subscribed::CaughtUp(position))) => {
+                self.seen = self.seen.max(position.offset);
+                true
+            }
+            Some(Ok(Subscribed::FellBehind(_))) => true,
+            Some(Err(error)) => {
+                tracing::error!(%error, "the summariser cannot read the log: it ends");
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Notes how a branch's work ended; false when the worker is to end.
+    fn settle(&mut self, place: Place, outcome: Result<Done, WorkError>) -> bool {
+        let Place {
+            conversation,
+            branch,
+        } = place;
+        match outcome {
+            Ok(Done::All) => self.queue.done(place),
+            Ok(Done::More) => self.queue.again(place),
+            Err(WorkError::Needless(why)) => {
+                tracing::debug!(%conversation, %branch, why, "nothing can be summarised there");
+                self.queue.done(place);
+            }
+            Err(WorkError::Endpoint(error)) => {
+                let failures = self.queue.failed(place);
+                let wait = self.worker.config.back_off.after(failures);
+                let wait = error.retry_after().map_or(wait, |asked| asked.max(wait));
+                tracing::warn!(
+                    %conversation, %branch, failures, wait_ms = wait.as_millis(), %error,
+                    "a summary has to wait"
+                );
+                if error.is_about_the_endpoint() {
+                    self.queue.rest(wait);
+                } else {
+                    self.queue.postpone(place, wait);
+                }
+            }
+            Err(WorkError::Later(why)) => {
+                let wait = self.worker.config.back_off.after(1);
+                tracing::warn!(%conversation, %branch, why, "a summary has to wait");
+                self.queue.postpone(place, wait);
+            }
+            Err(WorkError::Closing) => return false,
+            #[cfg(test)]
+            Err(WorkError::Died) => return false,
+        }
+        true
+    }
+
+    /// Everything up to this offset is done.
+    fn progress(&self) -> u64 {
+        self.queue
+            .first_offset()
+            .map_or(self.seen, |first| first - 1)
+    }
+
+    async fn write_mark(&mut self) {
+        let offset = self.progress();
+        if offset <= self.marked {
+            return;
+        }
+        let mark = self.mark.clone();
+        match tokio::task::spawn_blocking(move || mark.write(offset)).await {
+            Ok(Ok(())) => self.marked = offset,
+            Ok(Err(error)) => tracing::warn!(%error, "the summariser's mark cannot be written"),
+            Err(error) => tracing::warn!(%error, "the summariser's mark was not written"),
+        }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
