@@ -64,7 +64,7 @@ impl World {
     }
 
     pub fn contexts(&self) -> ContextsClient<Channel> {
-        ContextsClient::new(self.server.channel.clone())
+        self.server.contexts()
     }
 
     /// A new conversation that begins with these events.
