@@ -17,4 +17,5 @@ mod random;
 mod real_data;
 mod store;
 mod sub_contexts;
+mod systems;
 mod tidy;
