@@ -56,6 +56,7 @@ pub(super) fn window_input(spoken: &[Spoken]) -> WindowInput {
         events,
         referred: BTreeMap::new(),
         long_term: Vec::new(),
+        knowledge: None,
     }
 }
 
