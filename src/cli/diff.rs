@@ -54,8 +54,21 @@ pub async fn run(args: &DiffArgs, store: &Connection, out: &mut Out) -> Result<(
         limit: args.limit,
     };
     let diff = store.conversations().diff(request).await?.into_inner();
+    print(&diff, [&args.left, &args.right], args.full, out)
+}
+
+/// Prints a difference of two sides with these names.
+///
+/// # Errors
+/// What the output says.
+pub fn print(
+    diff: &pb::DiffResponse,
+    [left, right]: [&str; 2],
+    full: bool,
+    out: &mut Out,
+) -> Result<(), CliError> {
     if out.json {
-        return print_json(&diff, out);
+        return print_json(diff, out);
     }
     let paint = out.paint;
     if diff.ancestor_revision == 0 {
@@ -66,9 +79,9 @@ pub async fn run(args: &DiffArgs, store: &Connection, out: &mut Out) -> Result<(
             paint.text(Tone::Name, format!("#{}", diff.ancestor_revision))
         ))?;
     }
-    let how = EventText::new(out, LINES, args.full);
-    side(&args.left, Mark('<', Tone::Bad), &diff.left, how, out)?;
-    side(&args.right, Mark('>', Tone::Good), &diff.right, how, out)?;
+    let how = EventText::new(out, LINES, full);
+    side(left, Mark('<', Tone::Bad), &diff.left, how, out)?;
+    side(right, Mark('>', Tone::Good), &diff.right, how, out)?;
     if diff.truncated {
         out.line("")?;
         out.line(paint.text(

@@ -107,7 +107,7 @@ async fn a_folder_and_a_server_print_the_same() {
         "--data", &data, "fork", "one", "--at", "4", "--name", "again",
     ])
     .await;
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 14] = [
         &["ls", "--json"],
         &["show", "one"],
         &["log", "one", "--json"],
@@ -123,6 +123,13 @@ async fn a_folder_and_a_server_print_the_same() {
             "bash",
             "lighthouse",
         ],
+        &["knowledge", "one", "--json"],
+        &["knowledge", "one", "--recent", "2"],
+        &["knowledge", "one", "suggest", "read", r#"{"path": ""}"#],
+        &["knowledge", "one", "prerequisites", "bash", "--json"],
+        &["tools", "one", "--json"],
+        &["tools", "one", "--snapshots"],
+        &["tools", "one", "--offered", "--as-of", "4"],
     ];
     let mut from_folder = Vec::new();
     for command in commands {
@@ -133,6 +140,21 @@ async fn a_folder_and_a_server_print_the_same() {
     assert_eq!(hit["source_id"], "one");
     assert_eq!(hit["call_id"], "c1");
     assert_eq!(hit["line"], 1);
+    let known: Value = serde_json::from_str(from_folder[7].lines().next().unwrap()).unwrap();
+    assert_eq!(known["tools"][0]["succeeded"], 1);
+    let call: Value = serde_json::from_str(&from_folder[11]).unwrap();
+    assert_eq!(call["result_head"], "lighthouse.txt\nquay.txt");
+    assert!(
+        from_folder[8].contains("Recent results"),
+        "{}",
+        from_folder[8]
+    );
+    assert!(from_folder[12].contains("treering:"), "{}", from_folder[12]);
+    assert!(
+        from_folder[13].contains("bash  not defined  1 use"),
+        "{}",
+        from_folder[13]
+    );
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = TcpListener::bind(any).await.unwrap();
     let served = Served::start(Path::new(&data), listener).await.unwrap();

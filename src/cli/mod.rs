@@ -19,6 +19,7 @@ mod export;
 mod fork;
 mod import;
 mod json;
+mod knowledge;
 mod log;
 mod ls;
 mod output;
@@ -28,6 +29,7 @@ mod search;
 mod serve;
 mod show;
 mod text;
+mod tools;
 
 use std::{io::Write, process::ExitCode};
 
@@ -68,6 +70,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     Diff(diff::DiffArgs),
     Search(search::SearchArgs),
+    Tools(tools::ToolsArgs),
+    Knowledge(knowledge::KnowledgeArgs),
     Pending(approve::PendingArgs),
     Approve(approve::ApproveArgs),
     Deny(approve::DenyArgs),
@@ -139,6 +143,9 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common, out).await,
         Command::Completions(args) => completions(&args, out),
+        Command::Replay(args) if args.listens() => {
+            replay::serve_tools::listen(&args, &cli.common, out).await
+        }
         command => {
             let store = Connection::open(&cli.common).await?;
             let done = on_store(command, &store, out).await;
@@ -163,6 +170,8 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Replay(args) => replay::run(&args, store, out).await,
         Command::Diff(args) => diff::run(&args, store, out).await,
         Command::Search(args) => search::run(args, store, out).await,
+        Command::Tools(args) => tools::run(&args, store, out).await,
+        Command::Knowledge(args) => knowledge::run(args, store, out).await,
         Command::Pending(args) => approve::pending(args, store, out).await,
         Command::Approve(args) => approve::approve(args, store, out).await,
         Command::Deny(args) => approve::deny(args, store, out).await,
@@ -237,6 +246,15 @@ mod tests {
             "treering annotate C --score 0.5",
             "treering replay C --speed 2 --until 9 --as-of 12",
             "treering diff C main other",
+            "treering knowledge C --branch b --as-of 9 --tool t --recent 3 --json",
+            "treering knowledge C suggest read_file {}",
+            "treering knowledge C prerequisites plot --branch b",
+            "treering knowledge C guidance",
+            "treering tools C --tool t --as-of 9 -n 5 --json",
+            "treering tools C --snapshots",
+            "treering tools C --offered --branch b",
+            "treering replay C --serve-tools --branch retry --from main --until-idle 5",
+            "treering replay C --serve-tools --fork-at 9 --name again --approve recorded --on-miss fail",
             "treering bench --json --quick --only append,grpc --dir D --trajectories T",
         ] {
             assert!(

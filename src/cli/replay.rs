@@ -1,4 +1,11 @@
-//! `replay`: a branch as it happened, with its own timing if wanted.
+//! `replay`: a branch as it happened, with its own timing if wanted; or an agent
+//! run again on a fork, with recorded results instead of tools ([`serve_tools`]).
+
+mod player;
+pub mod serve_tools;
+
+#[cfg(test)]
+mod again_tests;
 
 use std::time::Duration;
 
@@ -18,14 +25,20 @@ use super::{
 /// Lines of content of one event that are shown without `--full`.
 const LINES: usize = 40;
 
-/// Print a branch as it happened, from the first event on
+/// Print a branch as it happened, or run its agent again with recorded results
+///
+/// With --serve-tools nothing is printed from the past: the calls that an agent
+/// makes on a fork are answered with the results that the branch it left has
+/// recorded for the same tool and arguments, and at the end both are compared.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   treering replay CONVERSATION                 everything, at once
   treering replay CONVERSATION --speed 1       with the original pauses
   treering replay CONVERSATION --speed 10 --until 80
-  treering replay CONVERSATION --as-of 41      up to there, and what was open then")]
+  treering replay CONVERSATION --as-of 41      up to there, and what was open then
+  treering replay CONVERSATION --serve-tools --fork-at 41 --name again --listen 127.0.0.1:0
+  treering replay CONVERSATION --serve-tools --branch again --approve recorded --until-idle 30")]
 pub struct ReplayArgs {
     /// The conversation: its UUID, or its id at its source
     conversation: String,
@@ -58,6 +71,8 @@ pub struct ReplayArgs {
     /// Show contents whole, however long
     #[arg(long)]
     full: bool,
+    #[command(flatten)]
+    again: serve_tools::ServeToolsArgs,
 }
 
 fn speed(text: &str) -> Result<f64, String> {
@@ -72,6 +87,9 @@ fn speed(text: &str) -> Result<f64, String> {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    if args.again.serve_tools {
+        return serve_tools::run(args, store, out).await;
+    }
     let mut branch = args.branch.clone().unwrap_or_default();
     let mut state = None;
     if args.as_of > 0 {

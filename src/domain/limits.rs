@@ -54,6 +54,8 @@ pub struct Limits {
     pub sub_context_depth_max: usize,
     /// Most files, and most variables, that a branch's knowledge holds.
     pub knowledge_items_max: usize,
+    /// Memory for what branches know, in bytes. What does not fit is folded again.
+    pub knowledge_cache_bytes: usize,
 }
 
 impl Default for Limits {
@@ -75,6 +77,7 @@ impl Default for Limits {
             remembered_requests_max: 4_096,
             sub_context_depth_max: 8,
             knowledge_items_max: 10_000,
+            knowledge_cache_bytes: 16 << 20,
         }
     }
 }

@@ -43,8 +43,8 @@ use tokio::sync::watch;
 pub use self::{
     append::Pending,
     context::{
-        BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextError, PlanQuery,
-        ToolSnapshot,
+        BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextError,
+        KnowledgeAnswer, KnowledgeQuery, PlanQuery, Prerequisites, ToolSnapshot,
     },
     error::*,
     query::*,
@@ -129,6 +129,7 @@ struct Inner {
     damaged: Mutex<Option<ReadError>>,
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
+    knowledge: context::KnowledgeCache,
     started_at: TimestampMicros,
 }
 

@@ -178,6 +178,7 @@ impl Engine {
                 .map_err(|error| log_refused(&dir, error))?;
         let indexer = super::indexer::Indexer::open(parts.index, acquired.head)
             .map_err(|error| failed(&dir, &error))?;
+        let knowledge = super::context::KnowledgeCache::new(options.limits.knowledge_cache_bytes);
         let inner = Arc::new(Inner {
             contexts: super::context::ContextCaches::new(&options.limits),
             options,
@@ -194,6 +195,7 @@ impl Engine {
             closing,
             damaged: Mutex::new(None),
             indexer: Arc::new(indexer),
+            knowledge,
             started_at: TimestampMicros::now(),
         });
         tokio::spawn(keep_views_durable(Arc::downgrade(&inner)));

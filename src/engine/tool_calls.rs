@@ -41,6 +41,15 @@ impl Engine {
     /// # Errors
     /// [`ReadError`] when the branch is not there.
     pub async fn tool_history(&self, query: ToolHistoryQuery) -> Result<Vec<ToolCall>, ReadError> {
+        self.calls_where(query, |_| true).await
+    }
+
+    /// The same, of those calls only that are wanted.
+    pub(super) async fn calls_where(
+        &self,
+        query: ToolHistoryQuery,
+        wanted: impl Fn(&ToolCall) -> bool + Send + Sync,
+    ) -> Result<Vec<ToolCall>, ReadError> {
         let (namespace, id) = (&query.namespace, query.conversation);
         let branch = self.inner.branch(namespace, id, query.branch.as_ref())?;
         if let Some(revision) = query.as_of {
@@ -61,8 +70,8 @@ impl Engine {
                     return Ok(calls);
                 }
                 let call = later.meet(&event, &branch)?;
-                let wanted = |call: &ToolCall| query.tool.as_ref().is_none_or(|t| *t == call.tool);
-                calls.extend(call.filter(wanted));
+                let named = |call: &ToolCall| query.tool.as_ref().is_none_or(|t| *t == call.tool);
+                calls.extend(call.filter(|call| named(call) && wanted(call)));
             }
         }
         Ok(calls)

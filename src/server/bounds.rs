@@ -58,3 +58,7 @@ pub const CUT_WAIT: Duration = Duration::from_millis(500);
 pub const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// See [`STREAM_WINDOW_BYTES`].
 pub const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+
+/// Files and variables in an answer about knowledge, in bytes: a client with
+/// tonic's default bound of 4 MiB can read it.
+pub const KNOWLEDGE_BYTES_MAX: usize = 3 << 20;

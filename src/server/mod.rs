@@ -16,6 +16,7 @@ mod deadline;
 mod events;
 mod from_proto;
 mod health;
+mod knowledge;
 mod read;
 mod result_text;
 mod search;

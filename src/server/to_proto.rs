@@ -59,7 +59,7 @@ fn hash(hash: ContentHash) -> Bytes {
     Bytes::copy_from_slice(&hash.0)
 }
 
-fn event_ref(at: EventRef) -> pb::EventRef {
+pub(super) fn event_ref(at: EventRef) -> pb::EventRef {
     pb::EventRef {
         conversation_id: at.conversation.to_string(),
         revision: at.revision.0,

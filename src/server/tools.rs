@@ -10,14 +10,14 @@ use super::{
     bounds::DECISION_WAIT_MAX,
     call::{Call, Shared, shutting_down},
     from_proto::{self, Malformed},
-    result_text,
+    knowledge, result_text,
     shutdown::Phase,
     to_proto,
 };
 use crate::{
     codec::pb::{self, tools_server::Tools},
     domain::{ConversationId, Revision},
-    engine::{ReadError, ToolHistoryQuery, WhichResult},
+    engine::{KnowledgeQuery, ReadError, ToolHistoryQuery, WhichResult},
 };
 
 /// Thin over the engine.
@@ -203,36 +203,93 @@ impl Tools for ToolsService {
 
     async fn knowledge(
         &self,
-        _request: Request<pb::KnowledgeRequest>,
+        request: Request<pb::KnowledgeRequest>,
     ) -> Result<Response<pb::KnowledgeResponse>, Status> {
-        Err(Status::unimplemented("knowledge"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let tool = from_proto::optional("tool", request.tool)?;
+        let max = self.0.engine.limits().page_events_max;
+        let query = KnowledgeQuery {
+            conversation: self.find(&call, &request.conversation_id).await?,
+            namespace: call.namespace,
+            branch,
+            as_of: from_proto::revision(request.as_of_revision),
+            recent: from_proto::page(request.recent, knowledge::RECENT_DEFAULT, max),
+            tool,
+        };
+        let answer = self.0.engine.knowledge(query).await?;
+        Ok(Response::new(knowledge::response(answer)))
     }
 
     async fn suggest_arguments(
         &self,
-        _request: Request<pb::SuggestArgumentsRequest>,
+        request: Request<pb::SuggestArgumentsRequest>,
     ) -> Result<Response<pb::SuggestArgumentsResponse>, Status> {
-        Err(Status::unimplemented("suggest_arguments"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let tool = knowledge::tool(&request.tool)?;
+        let arguments = knowledge::arguments(&request.arguments)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let suggested = engine
+            .suggest_arguments(&call.namespace, id, branch.as_ref(), tool, arguments)
+            .await?;
+        Ok(Response::new(knowledge::suggestions(suggested)))
     }
 
     async fn missing_prerequisites(
         &self,
-        _request: Request<pb::MissingPrerequisitesRequest>,
+        request: Request<pb::MissingPrerequisitesRequest>,
     ) -> Result<Response<pb::MissingPrerequisitesResponse>, Status> {
-        Err(Status::unimplemented("missing_prerequisites"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let tool = knowledge::tool(&request.tool)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let prerequisites = engine
+            .missing_prerequisites(&call.namespace, id, branch.as_ref(), tool)
+            .await?;
+        Ok(Response::new(pb::MissingPrerequisitesResponse {
+            missing: prerequisites.missing,
+            configured: prerequisites.configured,
+        }))
     }
 
     async fn guidance(
         &self,
-        _request: Request<pb::GuidanceRequest>,
+        request: Request<pb::GuidanceRequest>,
     ) -> Result<Response<pb::GuidanceResponse>, Status> {
-        Err(Status::unimplemented("guidance"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let guidance = engine
+            .tool_guidance(&call.namespace, id, branch.as_ref())
+            .await?;
+        Ok(Response::new(pb::GuidanceResponse { guidance }))
     }
 
     async fn snapshots(
         &self,
-        _request: Request<pb::SnapshotsRequest>,
+        request: Request<pb::SnapshotsRequest>,
     ) -> Result<Response<pb::SnapshotsResponse>, Status> {
-        Err(Status::unimplemented("snapshots"))
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        let branch = from_proto::branch("branch", &request.branch)?;
+        let as_of = from_proto::revision(request.as_of_revision);
+        let limit = self.page(request.limit);
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let snapshots = engine
+            .snapshots(&call.namespace, id, branch.as_ref(), as_of, limit)
+            .await
+            .map_err(knowledge::snapshots_refused)?;
+        Ok(Response::new(pb::SnapshotsResponse {
+            snapshots: snapshots.into_iter().map(knowledge::snapshot).collect(),
+        }))
     }
 }

@@ -9,6 +9,7 @@ mod fuzzed;
 mod golden;
 mod grpc;
 mod hostile;
+mod knowledge;
 mod model;
 mod processes;
 mod random;

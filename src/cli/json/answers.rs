@@ -20,7 +20,7 @@ pub fn position(position: &pb::Position) -> String {
     object.finish()
 }
 
-fn time(object: &mut Object, key: &str, time: Option<&Timestamp>) {
+pub(super) fn time(object: &mut Object, key: &str, time: Option<&Timestamp>) {
     object.string_or_null(key, time.and_then(rfc3339).as_deref());
 }
 
@@ -141,7 +141,7 @@ fn branch_state(state: &pb::BranchState) -> String {
 }
 
 /// An event by its place; null when there is none.
-fn reference(event: Option<&pb::EventRef>) -> String {
+pub(super) fn reference(event: Option<&pb::EventRef>) -> String {
     let Some(event) = event else {
         return "null".into();
     };
@@ -169,7 +169,9 @@ pub fn approval_name(status: pb::ApprovalStatus) -> &'static str {
     }
 }
 
-fn status_name(status: pb::CallStatus) -> &'static str {
+/// Where a call stands.
+#[must_use]
+pub fn status_name(status: pb::CallStatus) -> &'static str {
     match status {
         pb::CallStatus::Requested => "requested",
         pb::CallStatus::PendingApproval => "pending_approval",

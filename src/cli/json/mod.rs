@@ -5,13 +5,15 @@
 mod answers;
 mod body;
 mod object;
+mod tools;
 
 pub use answers::{
-    approval_name, conversation, fork, hit, pending_call, stats, summary, verify_fault,
-    verify_outcome,
+    approval_name, conversation, fork, hit, pending_call, stats, status_name, summary,
+    verify_fault, verify_outcome,
 };
 pub use body::{cancel_name, event, kind_name, role_name};
 pub use object::{Array, Object};
+pub use tools::{call, file, knowledge, offered_tool, snapshot, suggested, variables};
 
 use prost_types::Timestamp;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};

@@ -44,7 +44,8 @@ impl Engine {
     /// provider takes no such request and the policy says to refuse.
     pub async fn build(&self, query: BuildQuery) -> Result<Built, ContextError> {
         let inner = &self.inner;
-        let gathered = inner.gathered(&query).await?;
+        let mut gathered = inner.gathered(&query).await?;
+        self.add_knowledge(&query, &mut gathered).await?;
         // A request of the past, or by another policy, is no one's next one.
         let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
         let (namespace, conversation) = (query.namespace.clone(), query.conversation);
@@ -76,7 +77,7 @@ impl Engine {
     /// # Errors
     /// [`ContextError`]: the branch is not there, or a policy cannot be used.
     pub async fn draft(&self, query: BuildQuery) -> Result<(Draft, Explanation), ContextError> {
-        let mut assembled = self.inner.assembled(&query).await?;
+        let mut assembled = self.assembled(&query).await?;
         blocking(move || {
             let fitted = assembled.fit();
             let draft = assembled.draft.clone();
@@ -84,17 +85,35 @@ impl Engine {
         })
         .await
     }
-}
 
-impl Inner {
     /// Everything that a branch's window offers for its next request, through the
     /// enhancers and counted, before the budget.
     pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
-        let gathered = self.gathered(query).await?;
+        let mut gathered = self.inner.gathered(query).await?;
+        self.add_knowledge(query, &mut gathered).await?;
         let query = query.clone();
         blocking(move || gathered.assemble(&query)).await
     }
 
+    /// Only for who asks for it: the first time it goes through the whole branch.
+    async fn add_knowledge(
+        &self,
+        query: &BuildQuery,
+        gathered: &mut Gathered,
+    ) -> Result<(), ContextError> {
+        let wanted = gathered.policy.enhancers.get("knowledge");
+        if wanted.is_some_and(|wanted| wanted.enabled) {
+            let (id, branch) = (query.conversation, query.branch.as_ref());
+            let text = self
+                .knowledge_summary(&query.namespace, id, branch, query.as_of)
+                .await?;
+            gathered.window.knowledge = Some(text).filter(|text| !text.is_empty());
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
     async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
         if let Some(position) = query.at_least {
             self.wait_for(position).await?;

@@ -1,1 +1,376 @@
-//! What tool results have shown.
+//! What tool results have shown, of any branch as of any revision: the fold of
+//! `crate::context::knowledge` over the branch's history.
+//!
+//! What was folded is kept in memory by branch and extended when the branch has
+//! grown. It is a cache and nothing more: dropping it loses no answer, and a
+//! fork folds the shared history for itself.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use quick_cache::{Weighter, sync::Cache};
+use tokio::sync::Mutex;
+
+use crate::{
+    context::knowledge::{KNOWLEDGE_POLICY, Knowledge, KnowledgePolicy, Suggested},
+    domain::{
+        BranchId, BranchName, BranchState, ConversationId, EventBody, EventRef, Namespace,
+        Revision, ToolDefinition,
+    },
+    engine::{
+        Engine, Inner,
+        error::ReadError,
+        history::decode_body,
+        query::{CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
+    },
+};
+
+/// What an entry takes beside its knowledge, in bytes.
+const ENTRY_BYTES: u64 = 512;
+/// About how much memory a branch's knowledge takes, to size the cache's table.
+const USUAL_BYTES: usize = 16 << 10;
+
+/// Which knowledge.
+#[derive(Clone, Debug)]
+pub struct KnowledgeQuery {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Branch; none: the active one.
+    pub branch: Option<BranchName>,
+    /// As the branch was at this revision; none: now.
+    pub as_of: Option<Revision>,
+    /// So many recent results, newest first.
+    pub recent: usize,
+    /// Recent results of this tool only.
+    pub tool: Option<String>,
+}
+
+impl KnowledgeQuery {
+    /// What the active branch knows now, without recent results.
+    #[must_use]
+    pub fn new(namespace: Namespace, conversation: ConversationId) -> Self {
+        Self {
+            namespace,
+            conversation,
+            branch: None,
+            as_of: None,
+            recent: 0,
+            tool: None,
+        }
+    }
+}
+
+/// What a branch's results have shown.
+#[derive(Clone, Debug)]
+pub struct KnowledgeAnswer {
+    /// As of this revision.
+    pub revision: Revision,
+    /// Files, variables, directory, outcomes.
+    pub knowledge: Arc<Knowledge>,
+    /// Calls that have returned, newest first.
+    pub recent: Vec<ToolCall>,
+}
+
+/// What should have succeeded before a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prerequisites {
+    /// What has not.
+    pub missing: Vec<String>,
+    /// All that is configured.
+    pub configured: Vec<String>,
+}
+
+/// Knowledge by branch.
+pub(in crate::engine) struct KnowledgeCache(Cache<Key, Cached, Weight>);
+
+type Key = (ConversationId, BranchId);
+
+/// None: nothing was folded yet, or the fold was broken off.
+type Entry = Mutex<Option<Folded>>;
+
+/// An entry with what it weighed when it was put in: the cache counts on a weight
+/// that does not change.
+#[derive(Clone, Default)]
+struct Cached {
+    entry: Arc<Entry>,
+    bytes: u64,
+}
+
+struct Folded {
+    head: Revision,
+    knowledge: Arc<Knowledge>,
+}
+
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<Key, Cached> for Weight {
+    fn weight(&self, _: &Key, cached: &Cached) -> u64 {
+        ENTRY_BYTES + cached.bytes
+    }
+}
+
+impl KnowledgeCache {
+    pub(in crate::engine) fn new(bytes_max: usize) -> Self {
+        let entries = (bytes_max / USUAL_BYTES).max(16);
+        Self(Cache::with_weighter(entries, bytes_max as u64, Weight))
+    }
+
+    fn entry(&self, key: Key) -> Arc<Entry> {
+        let new = || Ok::<_, std::convert::Infallible>(Cached::default());
+        match self.0.get_or_insert_with(&key, new) {
+            Ok(cached) => cached.entry,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Takes what an entry holds now into account.
+    fn weigh(&self, key: Key, entry: &Arc<Entry>, bytes: usize) {
+        let cached = Cached {
+            entry: Arc::clone(entry),
+            bytes: bytes as u64,
+        };
+        self.0.insert(key, cached);
+    }
+}
+
+/// A branch that is asked about, found and checked.
+struct Asked {
+    namespace: Namespace,
+    conversation: ConversationId,
+    branch: Arc<BranchState>,
+    policy: Arc<KnowledgePolicy>,
+}
+
+impl Engine {
+    /// What the results of a branch have shown, and its last results.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the branch or the revision is not there;
+    /// [`ReadError::Invalid`] when the conversation's `knowledge` policy cannot be
+    /// used.
+    pub async fn knowledge(&self, query: KnowledgeQuery) -> Result<KnowledgeAnswer, ReadError> {
+        let (namespace, id) = (&query.namespace, query.conversation);
+        let asked = self.inner.asked(namespace, id, query.branch.as_ref())?;
+        let (revision, knowledge) = self.known(&asked, query.as_of).await?;
+        let recent = if query.recent == 0 {
+            Vec::new()
+        } else {
+            let history = ToolHistoryQuery {
+                namespace: query.namespace,
+                conversation: id,
+                branch: Some(asked.branch.name.clone()),
+                as_of: query.as_of,
+                tool: query.tool,
+                limit: query.recent,
+            };
+            let returned =
+                |call: &ToolCall| matches!(call.status, CallStatus::Succeeded | CallStatus::Failed);
+            self.calls_where(history, returned).await?
+        };
+        Ok(KnowledgeAnswer {
+            revision,
+            knowledge,
+            recent,
+        })
+    }
+
+    /// The arguments of a call with files, variables and the working directory
+    /// filled in where they are null, empty, or missing although the tool's
+    /// definition on the branch names them.
+    ///
+    /// # Errors
+    /// As [`Engine::knowledge`]; [`ReadError::Invalid`] when the arguments are no
+    /// JSON object.
+    pub async fn suggest_arguments(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+        tool: &str,
+        arguments: &str,
+    ) -> Result<Suggested, ReadError> {
+        let asked = self.inner.asked(namespace, id, branch)?;
+        let (_, knowledge) = self.known(&asked, None).await?;
+        let tools = self.inner.definitions(&asked.branch).await?;
+        let definition = tools.iter().find(|definition| definition.name == tool);
+        knowledge
+            .suggest_arguments(arguments, definition)
+            .map_err(|error| ReadError::Invalid {
+                message: error.to_string(),
+            })
+    }
+
+    /// Tools that should have succeeded on the branch before this one, and have
+    /// not; and all that are configured for it.
+    ///
+    /// # Errors
+    /// As [`Engine::knowledge`].
+    pub async fn missing_prerequisites(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+        tool: &str,
+    ) -> Result<Prerequisites, ReadError> {
+        let asked = self.inner.asked(namespace, id, branch)?;
+        let (_, knowledge) = self.known(&asked, None).await?;
+        Ok(Prerequisites {
+            missing: knowledge.missing_prerequisites(tool),
+            configured: knowledge.configured_prerequisites(tool),
+        })
+    }
+
+    /// What to do next on a branch, in a sentence or two for a prompt; or empty.
+    ///
+    /// # Errors
+    /// As [`Engine::knowledge`].
+    pub async fn tool_guidance(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+    ) -> Result<String, ReadError> {
+        let asked = self.inner.asked(namespace, id, branch)?;
+        let (_, knowledge) = self.known(&asked, None).await?;
+        let tools = self.inner.definitions(&asked.branch).await?;
+        let discovered = &asked.branch.memory.discovered_tools;
+        let offered: Vec<String> = tools
+            .into_iter()
+            .filter(|tool| !tool.discoverable || discovered.contains(&tool.name))
+            .map(|tool| tool.name)
+            .collect();
+        Ok(knowledge.guidance(&offered))
+    }
+
+    /// What a branch's results have shown, as text for a prompt, bounded by the
+    /// conversation's policy. Empty when nothing is known.
+    ///
+    /// # Errors
+    /// As [`Engine::knowledge`].
+    pub async fn knowledge_summary(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+        as_of: Option<Revision>,
+    ) -> Result<String, ReadError> {
+        let asked = self.inner.asked(namespace, id, branch)?;
+        let (_, knowledge) = self.known(&asked, as_of).await?;
+        Ok(knowledge.summary_text())
+    }
+
+    /// The knowledge of a branch, and the revision that it is as of.
+    async fn known(
+        &self,
+        asked: &Asked,
+        as_of: Option<Revision>,
+    ) -> Result<(Revision, Arc<Knowledge>), ReadError> {
+        let head = asked.branch.head;
+        if let Some(revision) = as_of.filter(|revision| *revision != head) {
+            let (id, branch) = (asked.conversation, &asked.branch);
+            // Refuses what is not in the branch's history.
+            self.inner.as_of(id, branch, revision).await?;
+            let empty = self.nothing_known(asked);
+            let knowledge = self.fold(asked, empty, Revision::NONE, revision).await?;
+            return Ok((revision, Arc::new(knowledge)));
+        }
+        let cache = &self.inner.knowledge;
+        let key = (asked.conversation, asked.branch.id);
+        let entry = cache.entry(key);
+        let mut folded = entry.lock().await;
+        if let Some(known) = folded.as_ref().filter(|known| known.head >= head) {
+            return Ok((known.head, Arc::clone(&known.knowledge)));
+        }
+        // Taken out while it changes: a fold that breaks off leaves nothing behind.
+        let (known, after) = match folded.take() {
+            Some(known) => (Arc::unwrap_or_clone(known.knowledge), known.head),
+            None => (self.nothing_known(asked), Revision::NONE),
+        };
+        let knowledge = Arc::new(self.fold(asked, known, after, head).await?);
+        let bytes = knowledge.estimated_bytes();
+        *folded = Some(Folded {
+            head,
+            knowledge: Arc::clone(&knowledge),
+        });
+        drop(folded);
+        cache.weigh(key, &entry, bytes);
+        Ok((head, knowledge))
+    }
+
+    fn nothing_known(&self, asked: &Asked) -> Knowledge {
+        let items_max = self.limits().knowledge_items_max;
+        Knowledge::new(Arc::clone(&asked.policy), items_max)
+    }
+
+    /// Folds the branch's events after one revision, up to another, in.
+    async fn fold(
+        &self,
+        asked: &Asked,
+        mut knowledge: Knowledge,
+        after: Revision,
+        to: Revision,
+    ) -> Result<Knowledge, ReadError> {
+        let source = Source::Branch {
+            conversation: asked.conversation,
+            branch: Some(asked.branch.name.clone()),
+        };
+        let mut batches = self.read(ReadQuery {
+            // 0 reads what a forked conversation inherits, too.
+            from: match after {
+                Revision::NONE => 0,
+                after => after.next().0,
+            },
+            to: to.0,
+            kinds: Knowledge::KINDS.to_vec(),
+            ..ReadQuery::all(asked.namespace.clone(), source)
+        });
+        while let Some(batch) = batches.next().await {
+            for named in batch? {
+                let (header, position) = (&named.event.header, named.event.position);
+                let body = decode_body(position.offset, header.kind, &named.event.body)?;
+                let at = EventRef {
+                    conversation: header.conversation,
+                    revision: header.revision,
+                };
+                knowledge.apply(at, &body);
+            }
+        }
+        Ok(knowledge)
+    }
+}
+
+impl Inner {
+    fn asked(
+        &self,
+        namespace: &Namespace,
+        conversation: ConversationId,
+        branch: Option<&BranchName>,
+    ) -> Result<Asked, ReadError> {
+        let info = self.row(namespace, conversation)?.info;
+        let text = info.policies.get(KNOWLEDGE_POLICY);
+        let policy = KnowledgePolicy::merged(text.map_or("", String::as_str));
+        let policy = policy.map_err(|error| ReadError::Invalid {
+            message: error.to_string(),
+        })?;
+        Ok(Asked {
+            namespace: namespace.clone(),
+            conversation,
+            branch: self.branch(namespace, conversation, branch)?,
+            policy: Arc::new(policy),
+        })
+    }
+
+    /// The tools that were last defined on a branch.
+    async fn definitions(&self, branch: &BranchState) -> Result<Vec<ToolDefinition>, ReadError> {
+        let Some(at) = branch.tools_defined else {
+            return Ok(Vec::new());
+        };
+        Ok(match &self.window_event(at).await?.body {
+            EventBody::ToolsDefined { tools } => tools.clone(),
+            _ => Vec::new(),
+        })
+    }
+}

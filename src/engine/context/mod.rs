@@ -15,9 +15,10 @@ mod window;
 pub use self::{
     build::Assembled,
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
+    knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites},
     snapshots::ToolSnapshot,
 };
-pub(super) use self::{cache::ContextCaches, compact::compactions_of};
+pub(super) use self::{cache::ContextCaches, compact::compactions_of, knowledge::KnowledgeCache};
 use super::error::{AppendError, ReadError};
 use crate::{
     context::{

@@ -1,0 +1,353 @@
+//! `knowledge`: what tool results have shown, and what follows from it.
+
+use clap::{Args, Subcommand};
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json::{self, Array, Object},
+    output::{Out, Tone},
+    pb,
+    text::{count, first_line, printable, things},
+    tools,
+};
+
+/// Files that are shown without `--all`.
+const FILES_SHOWN: usize = 20;
+/// Analysed files, and variables of each, that are shown without `--all`.
+const VARIABLES_SHOWN: usize = 12;
+/// Characters of a variable's detail.
+const DETAIL_CHARS: usize = 60;
+
+/// Show what tool results have shown: files, variables, the working directory
+///
+/// Rules read it from results: tools whose names start with `list_`, `discover_`
+/// or `find_` show files, `inspect_` and `analyze_` variables, and arguments like
+/// `cwd` the working directory. The conversation's `knowledge` policy changes
+/// them.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering knowledge CONVERSATION
+  treering knowledge CONVERSATION --as-of 41 --recent 10 --tool read_file
+  treering knowledge CONVERSATION suggest read_file '{\"path\": null}'
+  treering knowledge CONVERSATION prerequisites plot_map
+  treering knowledge CONVERSATION guidance --branch retry
+  treering knowledge CONVERSATION --json | jq -r 'select(.item == \"file\").path'")]
+pub struct KnowledgeArgs {
+    /// The conversation: its UUID, or its id at its source
+    conversation: String,
+    /// The branch [default: the active one]
+    #[arg(long, short, value_name = "NAME", global = true)]
+    branch: Option<String>,
+    /// As it was at this revision
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    as_of: u64,
+    /// Recent results of this tool only
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// So many recent results
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    recent: u32,
+    /// Show every file and variable
+    #[arg(long)]
+    all: bool,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Fill the empty file and variable arguments of a call
+    Suggest {
+        /// The tool
+        tool: String,
+        /// The arguments as far as they are known, a JSON object
+        #[arg(default_value = "{}")]
+        arguments: String,
+    },
+    /// List the tools that should have succeeded before this one, and have not
+    Prerequisites {
+        /// The tool
+        tool: String,
+    },
+    /// Say what to do next
+    Guidance,
+}
+
+/// Prints what is known.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let conversation_id = args.conversation.clone();
+    let branch = args.branch.clone().unwrap_or_default();
+    match &args.what {
+        None => show(&args, store, out).await,
+        Some(What::Suggest { tool, arguments }) => {
+            let request = pb::SuggestArgumentsRequest {
+                conversation_id,
+                branch,
+                tool: tool.clone(),
+                arguments: arguments.clone().into(),
+            };
+            let answer = store.tools().suggest_arguments(request).await?.into_inner();
+            print_suggested(tool, &answer, out)
+        }
+        Some(What::Prerequisites { tool }) => {
+            let request = pb::MissingPrerequisitesRequest {
+                conversation_id,
+                branch,
+                tool: tool.clone(),
+            };
+            let answer = store.tools().missing_prerequisites(request).await?;
+            print_prerequisites(tool, &answer.into_inner(), out)
+        }
+        Some(What::Guidance) => {
+            let request = pb::GuidanceRequest {
+                conversation_id,
+                branch,
+            };
+            let guidance = store.tools().guidance(request).await?.into_inner().guidance;
+            if out.json {
+                let mut object = Object::new();
+                object.string("guidance", &guidance);
+                out.line(object.finish())?;
+            } else if guidance.is_empty() {
+                out.line("The results so far say nothing about what to do next.")?;
+            } else {
+                out.line(printable(&guidance))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn show(args: &KnowledgeArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let request = pb::KnowledgeRequest {
+        conversation_id: args.conversation.clone(),
+        branch: args.branch.clone().unwrap_or_default(),
+        as_of_revision: args.as_of,
+        recent: args.recent,
+        tool: args.tool.clone().unwrap_or_default(),
+    };
+    let known = store.tools().knowledge(request).await?.into_inner();
+    if out.json {
+        return print_json(&known, out);
+    }
+    let paint = out.paint;
+    out.line(paint.text(
+        Tone::Strong,
+        format!("What results have shown as of #{}", known.revision),
+    ))?;
+    if !known.working_directory.is_empty() {
+        let from = place(known.working_directory_from.as_ref());
+        out.line(format!(
+            "working directory {}  {}",
+            paint.text(Tone::Name, printable(&known.working_directory)),
+            paint.text(Tone::Dim, from)
+        ))?;
+    }
+    print_files(&known.files, args.all, out)?;
+    print_variables(&known.variables, args.all, out)?;
+    print_outcomes(&known.tools, out)?;
+    if known.left_out > 0 {
+        let left_out = count(known.left_out);
+        out.line(paint.text(Tone::Dim, format!("left out because of bounds: {left_out}")))?;
+    }
+    if !known.recent.is_empty() {
+        out.line("")?;
+        out.line(paint.text(Tone::Strong, "Recent results, newest first"))?;
+        for call in &known.recent {
+            tools::print_call(call, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_json(known: &pb::KnowledgeResponse, out: &mut Out) -> Result<(), CliError> {
+    out.line(json::knowledge(known))?;
+    for file in &known.files {
+        out.line(json::file(file))?;
+    }
+    for of_file in &known.variables {
+        out.line(json::variables(of_file))?;
+    }
+    for call in &known.recent {
+        let mut object = Object::new();
+        object
+            .string("item", "result")
+            .raw("call", &json::call(call));
+        out.line(object.finish())?;
+    }
+    Ok(())
+}
+
+fn place(event: Option<&pb::EventRef>) -> String {
+    event.map_or_else(String::new, |event| format!("#{}", event.revision))
+}
+
+fn print_files(files: &[pb::KnownFile], all: bool, out: &mut Out) -> Result<(), CliError> {
+    let paint = out.paint;
+    out.line("")?;
+    out.line(paint.text(Tone::Strong, things(files.len() as u64, "file", "files")))?;
+    let shown = if all { files.len() } else { FILES_SHOWN };
+    for file in files.iter().take(shown) {
+        out.line(format!(
+            "  {}  {}",
+            paint.text(Tone::Name, printable(&file.path)),
+            paint.text(
+                Tone::Dim,
+                format!("{} {}", file.tool, place(file.event.as_ref()))
+            )
+        ))?;
+    }
+    more(files.len(), shown, out)
+}
+
+fn print_variables(
+    variables: &[pb::KnownVariables],
+    all: bool,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let paint = out.paint;
+    let bound = if all { usize::MAX } else { VARIABLES_SHOWN };
+    for of_file in variables.iter().take(bound) {
+        out.line("")?;
+        out.line(format!(
+            "{} of {}  {}",
+            paint.text(
+                Tone::Strong,
+                things(of_file.variables.len() as u64, "variable", "variables")
+            ),
+            paint.text(Tone::Name, printable(&of_file.file)),
+            paint.text(
+                Tone::Dim,
+                format!("{} {}", of_file.tool, place(of_file.event.as_ref()))
+            )
+        ))?;
+        for variable in of_file.variables.iter().take(bound) {
+            let detail = match variable.detail.as_str() {
+                "null" => String::new(),
+                detail => first_line(detail, DETAIL_CHARS),
+            };
+            out.line(format!(
+                "  {}  {}",
+                printable(&variable.name),
+                paint.text(Tone::Dim, detail)
+            ))?;
+        }
+        more(of_file.variables.len(), bound, out)?;
+    }
+    if variables.len() > bound {
+        out.line("")?;
+    }
+    more(variables.len(), bound, out)
+}
+
+fn more(all: usize, shown: usize, out: &mut Out) -> Result<(), CliError> {
+    if all > shown {
+        let rest = count((all - shown) as u64);
+        let line = format!("  … {rest} more (--all)");
+        out.line(out.paint.text(Tone::Dim, line))?;
+    }
+    Ok(())
+}
+
+fn print_outcomes(outcomes: &[pb::ToolOutcomeCount], out: &mut Out) -> Result<(), CliError> {
+    if outcomes.is_empty() {
+        return Ok(());
+    }
+    let paint = out.paint;
+    out.line("")?;
+    out.line(paint.text(Tone::Strong, "Tools that have returned"))?;
+    for tool in outcomes {
+        let failed = match tool.failed {
+            0 => String::new(),
+            failed => paint.text(Tone::Bad, format!(", {} failed", count(failed))),
+        };
+        out.line(format!(
+            "  {}  {}{failed}  {}",
+            paint.text(Tone::Tool, printable(&tool.tool)),
+            paint.text(Tone::Good, format!("{} succeeded", count(tool.succeeded))),
+            paint.text(Tone::Dim, format!("last {}", place(tool.last.as_ref())))
+        ))?;
+    }
+    Ok(())
+}
+
+fn print_suggested(
+    tool: &str,
+    answer: &pb::SuggestArgumentsResponse,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json::suggested(tool, answer))?);
+    }
+    let paint = out.paint;
+    let arguments = String::from_utf8_lossy(&answer.arguments);
+    out.line(format!(
+        "{} {}",
+        paint.text(Tone::Tool, tool),
+        printable(&arguments)
+    ))?;
+    if answer.suggestions.is_empty() {
+        out.line("Nothing was filled in: no file or variable argument is open, or none is known.")?;
+    }
+    for suggestion in &answer.suggestions {
+        out.line(format!(
+            "  {} = {}  {}",
+            paint.text(Tone::Name, printable(&suggestion.argument)),
+            printable(&suggestion.value),
+            paint.text(
+                Tone::Dim,
+                format!(
+                    "{} ({})",
+                    printable(&suggestion.reason),
+                    place(suggestion.event.as_ref())
+                )
+            )
+        ))?;
+        if !suggestion.alternatives.is_empty() {
+            let others = printable(&suggestion.alternatives.join(", "));
+            out.line(paint.text(Tone::Dim, format!("    or {others}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn print_prerequisites(
+    tool: &str,
+    answer: &pb::MissingPrerequisitesResponse,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    if out.json {
+        let mut object = Object::new();
+        object
+            .string("tool", tool)
+            .raw("missing", &Array::of_strings(&answer.missing))
+            .raw("configured", &Array::of_strings(&answer.configured));
+        return Ok(out.line(object.finish())?);
+    }
+    if answer.configured.is_empty() {
+        out.line(format!("Nothing is configured to come before {tool}."))?;
+    }
+    for name in &answer.configured {
+        let (tone, word) = if answer.missing.contains(name) {
+            (Tone::Wait, "has not succeeded yet")
+        } else {
+            (Tone::Good, "has succeeded")
+        };
+        out.line(format!(
+            "  {}  {}",
+            printable(name),
+            out.paint.text(tone, word)
+        ))?;
+    }
+    Ok(())
+}

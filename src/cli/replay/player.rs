@@ -1,0 +1,194 @@
+//! Which recorded result answers which call. Knows the calls of the branch that
+//! is played on, and no store: events in, questions out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bytes::Bytes;
+use prost::Message;
+use serde_json::Value;
+
+use super::super::pb::{self, event::Body};
+
+/// A call that wants an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Id of the call on the branch that is played on.
+    pub call_id: String,
+    /// Name of the tool.
+    pub tool: String,
+    /// JSON text.
+    pub arguments: Bytes,
+    /// It is the n-th call of this tool with these arguments that has, or is to
+    /// get, a result; from 1.
+    pub occurrence: u32,
+    /// It waits for a decision first.
+    pub pending: bool,
+}
+
+/// The calls of a branch, as its events tell.
+#[derive(Debug, Default)]
+pub struct Player {
+    open: BTreeMap<String, Question>,
+    denied: BTreeSet<String>,
+    counts: HashMap<(String, String), u32>,
+}
+
+impl Player {
+    /// Takes an event of the branch in; a call that can be answered now comes
+    /// back.
+    ///
+    /// # Errors
+    /// When the event's body cannot be read.
+    pub fn take(&mut self, event: &pb::Event) -> Result<Option<Question>, prost::DecodeError> {
+        Ok(match &event.body {
+            Some(Body::ToolCallRequested(body)) => {
+                let call = pb::ToolCallRequested::decode(body.clone())?;
+                Some(self.requested(call))
+            }
+            Some(Body::ApprovalDecided(body)) => {
+                let decided = pb::ApprovalDecided::decode(body.clone())?;
+                self.decided(&decided)
+            }
+            Some(Body::ToolResultRecorded(body)) => {
+                let result = pb::ToolResultRecorded::decode(body.clone())?;
+                self.open.remove(&result.call_id);
+                None
+            }
+            Some(Body::ToolCallCancelled(body)) => {
+                let cancelled = pb::ToolCallCancelled::decode(body.clone())?;
+                self.dropped(&cancelled.call_id);
+                None
+            }
+            _ => None,
+        })
+    }
+
+    /// The calls that are open and were not denied, in the order of their ids.
+    pub fn open(&self) -> impl Iterator<Item = &Question> {
+        let open = self.open.values();
+        open.filter(|question| !self.denied.contains(&question.call_id))
+    }
+
+    fn requested(&mut self, call: pb::ToolCallRequested) -> Question {
+        let pending = call.approval() == pb::ApprovalRequirement::Pending;
+        let key = key(&call.tool, &call.arguments);
+        let count = self.counts.entry(key).or_default();
+        *count += 1;
+        let question = Question {
+            occurrence: *count,
+            tool: call.tool,
+            arguments: call.arguments,
+            pending,
+            call_id: call.call_id.clone(),
+        };
+        self.denied.remove(&call.call_id);
+        self.open.insert(call.call_id, question.clone());
+        question
+    }
+
+    fn decided(&mut self, decided: &pb::ApprovalDecided) -> Option<Question> {
+        if decided.decision() != pb::Decision::Approved {
+            self.denied.insert(decided.call_id.clone());
+            return None;
+        }
+        let question = self.open.get_mut(&decided.call_id)?;
+        question.pending = false;
+        Some(question.clone())
+    }
+
+    /// A call that ended without a result has used none of the recorded ones.
+    fn dropped(&mut self, call_id: &str) {
+        let Some(question) = self.open.remove(call_id) else {
+            return;
+        };
+        let key = key(&question.tool, &question.arguments);
+        if let Some(count) = self.counts.get_mut(&key) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+/// Tool and arguments, equal for arguments that are equal as JSON.
+fn key(tool: &str, arguments: &[u8]) -> (String, String) {
+    let canonical = match serde_json::from_slice::<Value>(arguments) {
+        Ok(mut value) => {
+            value.sort_all_objects();
+            value.to_string()
+        }
+        Err(_) => String::from_utf8_lossy(arguments).into_owned(),
+    };
+    (tool.to_owned(), canonical)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(body: Body) -> pb::Event {
+        pb::Event {
+            body: Some(body),
+            ..Default::default()
+        }
+    }
+
+    fn ask(call_id: &str, arguments: &str, approval: pb::ApprovalRequirement) -> pb::Event {
+        let call = pb::ToolCallRequested {
+            call_id: call_id.into(),
+            tool: "read".into(),
+            arguments: arguments.to_owned().into(),
+            message_revision: 0,
+            approval: approval.into(),
+        };
+        event(Body::ToolCallRequested(call.encode_to_vec().into()))
+    }
+
+    // The same call made three times must get the first, second and third recorded
+    // result, however its arguments are spelt; one that was cancelled uses none.
+    #[test]
+    fn the_nth_call_asks_for_the_nth_result() {
+        let no = pb::ApprovalRequirement::NotRequired;
+        let mut player = Player::default();
+        let mut asked = |event| {
+            let question = player.take(&event).unwrap();
+            question.map(|q| q.occurrence)
+        };
+        assert_eq!(
+            asked(ask("a", r#"{"x": 1, "y": {"b": 1, "a": 2}}"#, no)),
+            Some(1)
+        );
+        assert_eq!(asked(ask("b", r#"{"y":{"a":2,"b":1},"x":1}"#, no)), Some(2));
+        let cancelled = pb::ToolCallCancelled {
+            call_id: "b".into(),
+            ..Default::default()
+        };
+        let cancelled = Body::ToolCallCancelled(cancelled.encode_to_vec().into());
+        assert_eq!(asked(event(cancelled)), None);
+        assert_eq!(asked(ask("c", r#"{"x":1,"y":{"b":1,"a":2}}"#, no)), Some(2));
+        assert_eq!(asked(ask("d", r#"{"x":2}"#, no)), Some(1));
+    }
+
+    // A call that needs approval must not be answered before someone approves it,
+    // and never when they deny it.
+    #[test]
+    fn a_pending_call_waits_for_its_approval() {
+        let mut player = Player::default();
+        let decide = |call_id: &str, decision: pb::Decision| {
+            let decided = pb::ApprovalDecided {
+                call_id: call_id.into(),
+                decision: decision.into(),
+                ..Default::default()
+            };
+            event(Body::ApprovalDecided(decided.encode_to_vec().into()))
+        };
+        for call_id in ["a", "b"] {
+            let question = player.take(&ask(call_id, "{}", pb::ApprovalRequirement::Pending));
+            assert!(question.unwrap().unwrap().pending);
+        }
+        let denied = player.take(&decide("a", pb::Decision::Denied));
+        assert_eq!(denied.unwrap(), None);
+        let approved = player.take(&decide("b", pb::Decision::Approved));
+        assert!(!approved.unwrap().unwrap().pending);
+        let open: Vec<_> = player.open().map(|q| q.call_id.as_str()).collect();
+        assert_eq!(open, ["b"]);
+    }
+}

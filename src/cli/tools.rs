@@ -1,0 +1,314 @@
+//! `tools`: the calls of a branch with what became of them, their snapshots, and
+//! the tools on offer.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use prost::Message;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json::{self, cancel_name, status_name},
+    output::{Out, Tone},
+    pb, read,
+    text::{bytes_human, count, first_line, indent, printable, things},
+};
+
+/// Lines of a snapshot's summary that are shown.
+const SUMMARY_LINES: usize = 6;
+
+/// Show the tool calls of a branch, newest first
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering tools CONVERSATION
+  treering tools CONVERSATION --tool bash -n 20 --as-of 41
+  treering tools CONVERSATION --snapshots
+  treering tools CONVERSATION --offered
+  treering tools CONVERSATION --json | jq -r 'select(.status == \"failed\").error_message'")]
+pub struct ToolsArgs {
+    /// The conversation: its UUID, or its id at its source
+    conversation: String,
+    /// The branch [default: the active one]
+    #[arg(long, short, value_name = "NAME")]
+    branch: Option<String>,
+    /// Only this tool
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// As it was at this revision
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    as_of: u64,
+    /// At most so many
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    limit: u32,
+    /// Finished calls in short: what stands for them in a request, and where the
+    /// whole result is
+    #[arg(long)]
+    snapshots: bool,
+    /// The tools that are defined or were discovered, and how often each was used
+    /// since the last compaction
+    #[arg(long, conflicts_with = "snapshots")]
+    offered: bool,
+}
+
+/// Prints calls, snapshots or tools.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    if args.offered {
+        return offered(args, store, out).await;
+    }
+    if args.snapshots {
+        return snapshots(args, store, out).await;
+    }
+    let request = pb::ToolHistoryRequest {
+        conversation_id: args.conversation.clone(),
+        branch: args.branch.clone().unwrap_or_default(),
+        as_of_revision: args.as_of,
+        tool: args.tool.clone().unwrap_or_default(),
+        limit: args.limit,
+    };
+    let calls = store.tools().history(request).await?.into_inner().calls;
+    for call in &calls {
+        if out.json {
+            out.line(json::call(call))?;
+        } else {
+            print_call(call, out)?;
+        }
+    }
+    if calls.is_empty() && !out.json {
+        out.line("No tool was asked for.")?;
+    }
+    Ok(())
+}
+
+/// A call in two lines: what was asked and how it ended, what it returned.
+///
+/// # Errors
+/// What the output says.
+pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
+    let paint = out.paint;
+    let status = status_name(call.status()).replace('_', " ");
+    let tone = match call.status() {
+        pb::CallStatus::Succeeded => Tone::Good,
+        pb::CallStatus::Failed
+        | pb::CallStatus::Cancelled
+        | pb::CallStatus::Denied
+        | pb::CallStatus::Expired => Tone::Bad,
+        _ => Tone::Wait,
+    };
+    let mut facts = Vec::new();
+    if let Some(milliseconds) = call.execution_time_ms {
+        facts.push(format!("{} ms", count(milliseconds)));
+    }
+    if call.result_bytes > 0 {
+        facts.push(bytes_human(call.result_bytes));
+    }
+    if call.end_revision > 0 {
+        facts.push(format!("ended #{}", call.end_revision));
+    }
+    if !call.decided_by.is_empty() {
+        facts.push(format!("decided by {}", call.decided_by));
+    }
+    out.line(format!(
+        "{}  {} {}  {}  {}",
+        paint.text(
+            Tone::Name,
+            format!("{:>6}", format!("#{}", call.request_revision))
+        ),
+        paint.text(Tone::Tool, printable(&call.tool)),
+        paint.text(Tone::Name, printable(&call.call_id)),
+        paint.text(tone, status),
+        paint.text(Tone::Dim, printable(&facts.join(", ")))
+    ))?;
+    let width = out.width.saturating_sub(12);
+    let arguments = String::from_utf8_lossy(&call.arguments);
+    let arguments = first_line(&arguments, width);
+    out.line(format!("        {}", paint.text(Tone::Dim, arguments)))?;
+    let cancelled = cancel_name(call.cancel_reason());
+    for (text, tone) in [
+        (call.result_head.as_str(), Tone::Assistant),
+        (call.error_message.as_str(), Tone::Bad),
+        (cancelled, Tone::Bad),
+    ] {
+        if !text.is_empty() {
+            let arrow = paint.text(tone, "→");
+            out.line(format!("        {arrow} {}", first_line(text, width)))?;
+        }
+    }
+    Ok(())
+}
+
+async fn snapshots(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let request = pb::SnapshotsRequest {
+        conversation_id: args.conversation.clone(),
+        branch: args.branch.clone().unwrap_or_default(),
+        as_of_revision: args.as_of,
+        // The tool is chosen here, so its bound is kept here too.
+        limit: if args.tool.is_some() { 0 } else { args.limit },
+    };
+    let answer = store.tools().snapshots(request).await?.into_inner();
+    let named = |snapshot: &&pb::ToolSnapshot| {
+        let tool = args.tool.as_ref();
+        tool.is_none_or(|tool| *tool == snapshot.tool_name)
+    };
+    let limit = match args.limit {
+        0 => usize::MAX,
+        limit => usize::try_from(limit).unwrap_or(usize::MAX),
+    };
+    let mut shown = 0;
+    for snapshot in answer.snapshots.iter().filter(named).take(limit) {
+        shown += 1;
+        if out.json {
+            out.line(json::snapshot(snapshot))?;
+        } else {
+            print_snapshot(snapshot, out)?;
+        }
+    }
+    if shown == 0 && !out.json {
+        out.line("No call has finished.")?;
+    }
+    Ok(())
+}
+
+fn print_snapshot(snapshot: &pb::ToolSnapshot, out: &mut Out) -> Result<(), CliError> {
+    let paint = out.paint;
+    let (tone, word) = match snapshot.success {
+        true => (Tone::Good, "succeeded"),
+        false => (Tone::Bad, "failed"),
+    };
+    let revision = snapshot.request.as_ref().map_or(0, |event| event.revision);
+    out.line(format!(
+        "{}  {} {}  {}  {}",
+        paint.text(Tone::Name, format!("{:>6}", format!("#{revision}"))),
+        paint.text(Tone::Tool, printable(&snapshot.tool_name)),
+        paint.text(Tone::Name, printable(&snapshot.call_id)),
+        paint.text(tone, word),
+        paint.text(
+            Tone::Dim,
+            if snapshot.recorded {
+                "summary was recorded"
+            } else {
+                "extract"
+            }
+        ),
+    ))?;
+    let width = out.width.saturating_sub(12);
+    let arguments = String::from_utf8_lossy(&snapshot.arguments);
+    let arguments = first_line(&arguments, width);
+    out.line(format!("        {}", paint.text(Tone::Dim, arguments)))?;
+    for line in indent(&snapshot.result_summary, 8, SUMMARY_LINES, width) {
+        out.line(line)?;
+    }
+    let reference = paint.text(Tone::Dim, &snapshot.full_result_ref);
+    Ok(out.line(format!("        {reference}"))?)
+}
+
+async fn offered(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let branch = args.branch.as_deref().unwrap_or_default();
+    let state = read::state(store, &args.conversation, branch, args.as_of).await?;
+    let state = state.branch.unwrap_or_default();
+    let definitions = match &state.tools_defined {
+        Some(event) => definitions(store, event).await?,
+        None => Vec::new(),
+    };
+    // Defined ones in their order, then those that were only discovered or used.
+    let mut names: Vec<&str> = definitions.iter().map(|tool| tool.name.as_str()).collect();
+    let uses: BTreeMap<_, _> = state.tool_uses.iter().collect();
+    let others = state.discovered_tools.iter().chain(uses.keys().copied());
+    for name in others {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names.retain(|name| args.tool.as_ref().is_none_or(|tool| tool == name));
+    for name in &names {
+        let definition = definitions.iter().find(|tool| tool.name == *name);
+        let discovered = state.discovered_tools.iter().any(|tool| tool == name);
+        let uses = state.tool_uses.get(*name).copied().unwrap_or_default();
+        if out.json {
+            out.line(json::offered_tool(name, definition, discovered, uses))?;
+        } else {
+            print_offered(name, definition, discovered, uses, out)?;
+        }
+    }
+    if names.is_empty() && !out.json {
+        out.line("No tool is defined, was discovered, or was used.")?;
+    }
+    Ok(())
+}
+
+fn print_offered(
+    name: &str,
+    definition: Option<&pb::ToolDefinition>,
+    discovered: bool,
+    uses: u64,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let paint = out.paint;
+    let (tone, state) = match definition {
+        Some(tool) if !tool.discoverable => (Tone::Good, "offered"),
+        Some(_) if discovered => (Tone::Good, "offered, discovered"),
+        Some(_) => (Tone::Dim, "waits to be discovered"),
+        None if discovered => (Tone::Wait, "discovered, not defined"),
+        None => (Tone::Dim, "not defined"),
+    };
+    let mut facts = vec![things(uses, "use", "uses")];
+    let approval = definition.is_some_and(|t| t.approval() == pb::ApprovalRequirement::Pending);
+    if approval {
+        facts.push("needs approval".into());
+    }
+    if let Some(tool) = definition.filter(|tool| !tool.source.is_empty()) {
+        facts.push(format!("from {}", printable(&tool.source)));
+    }
+    out.line(format!(
+        "{}  {}  {}",
+        paint.text(Tone::Tool, printable(name)),
+        paint.text(tone, state),
+        paint.text(Tone::Dim, facts.join(", "))
+    ))?;
+    let description = definition.map_or("", |tool| tool.description.as_str());
+    if !description.is_empty() {
+        let width = out.width.saturating_sub(8);
+        out.line(format!("    {}", first_line(description, width)))?;
+    }
+    Ok(())
+}
+
+async fn definitions(
+    store: &Connection,
+    event: &pb::EventRef,
+) -> Result<Vec<pb::ToolDefinition>, CliError> {
+    let request = pb::ReadRequest {
+        from_revision: event.revision,
+        to_revision: event.revision,
+        ..read::of_conversation(&event.conversation_id)
+    };
+    let mut events = read::start(store, request).await?;
+    let lacks = || CliError::Answer {
+        call: "Events.Read",
+        part: "definition of the tools",
+    };
+    while let Some(batch) = events.message().await? {
+        for event in &batch.events {
+            if let Some(pb::event::Body::ToolsDefined(body)) = &event.body {
+                let defined = pb::ToolsDefined::decode(body.clone()).map_err(|_| lacks())?;
+                return Ok(defined.tools);
+            }
+        }
+    }
+    Err(lacks())
+}

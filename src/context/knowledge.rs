@@ -1,1 +1,0 @@
-//! Tool knowledge: what results have shown, by rules.

@@ -1,0 +1,270 @@
+//! What is told from knowledge: prerequisites, guidance, and a summary for
+//! prompts. All of it bounded.
+
+use std::fmt::Write;
+
+use super::{
+    fold::Knowledge,
+    policy::{From, Gives, UNKNOWN_FILE, stands_for},
+};
+
+/// Names that a sentence of guidance holds.
+const GUIDANCE_NAMES_MAX: usize = 3;
+/// Longest guidance, in characters.
+const GUIDANCE_CHARS_MAX: usize = 2_000;
+/// A longer name is cut where it is told, in characters.
+const NAME_CHARS_MAX: usize = 120;
+
+impl Knowledge {
+    /// Tools that are configured to succeed before this one and have not. A name
+    /// that ends in `*` stands for any tool that starts so.
+    #[must_use]
+    pub fn missing_prerequisites(&self, tool: &str) -> Vec<String> {
+        let mut missing = self.policy.prerequisites_of(tool);
+        missing.retain(|before| {
+            let mut tools = self.outcomes().iter();
+            !tools.any(|(name, of_tool)| of_tool.succeeded > 0 && stands_for(before, name))
+        });
+        missing
+    }
+
+    /// All that is configured to come before a tool.
+    #[must_use]
+    pub fn configured_prerequisites(&self, tool: &str) -> Vec<String> {
+        self.policy.prerequisites_of(tool)
+    }
+
+    /// What to do next, in a sentence or two: discover, inspect, analyse,
+    /// interpret. `offered` are the names of the tools at hand. Empty when the
+    /// results so far say nothing about it.
+    #[must_use]
+    pub fn guidance(&self, offered: &[String]) -> String {
+        let texts = &self.policy.guidance;
+        let mut said: Vec<String> = Vec::new();
+        if self.outcomes().is_empty() && self.files().is_empty() {
+            said.push(fill(&texts.start, "", &self.tools(Gives::Files, offered)));
+        } else if self.variables().is_empty() && !self.files().is_empty() {
+            let files = self.files().iter().map(|file| &*file.path);
+            let files = named(files, GUIDANCE_NAMES_MAX);
+            let tools = self.tools(Gives::Variables, offered);
+            said.push(fill(&texts.files_known, &files, &tools));
+        } else if !self.variables().is_empty() {
+            let files = self.variables().iter().map(|of_file| &*of_file.file);
+            said.push(fill(
+                &texts.variables_known,
+                &named(files, GUIDANCE_NAMES_MAX),
+                "",
+            ));
+            if self.analyses > 0 {
+                said.push(texts.analysed.clone());
+            }
+        }
+        said.retain(|text| !text.is_empty());
+        cut(said.join(" "), GUIDANCE_CHARS_MAX)
+    }
+
+    /// Tools at hand that give something, as ` (for example list_files)`.
+    fn tools(&self, gives: Gives, offered: &[String]) -> String {
+        let giving = offered.iter().filter(|tool| {
+            self.policy
+                .rules_of(tool)
+                .any(|rule| rule.gives == gives && rule.from == From::Result)
+        });
+        match named(giving.map(String::as_str), GUIDANCE_NAMES_MAX) {
+            names if names.is_empty() => names,
+            names => format!(" (for example with {names})"),
+        }
+    }
+
+    /// What is known, for a prompt: at most as long as the policy says. Empty when
+    /// nothing is known.
+    #[must_use]
+    pub fn summary_text(&self) -> String {
+        let bounds = self.policy.summary;
+        let mut lines: Vec<String> = Vec::new();
+        if let Some(directory) = self.working_directory() {
+            lines.push(format!("Working directory: {}", short(&directory.path)));
+        }
+        if !self.files().is_empty() {
+            let newest = self.files().iter().rev().map(|file| &*file.path);
+            let files = named(newest, bounds.files_max);
+            lines.push(format!(
+                "Files ({}, newest first): {files}",
+                self.files().len()
+            ));
+        }
+        if !self.variables().is_empty() {
+            lines.push(format!("Variables, by file ({}):", self.variables().len()));
+            let newest = self.variables().iter().rev();
+            for of_file in newest.take(bounds.analysed_files_max) {
+                let names = of_file.variables.iter().map(|v| v.name.as_str());
+                let file = match &*of_file.file {
+                    UNKNOWN_FILE => "(file not known)".to_owned(),
+                    file => short(file),
+                };
+                let names = named(names, bounds.variables_max);
+                lines.push(format!("  {file}: {names}"));
+            }
+        }
+        if self.left_out() > 0 {
+            lines.push(format!("Left out because of bounds: {}", self.left_out()));
+        }
+        // Counts alone are no knowledge that a prompt needs.
+        if lines.is_empty() {
+            return String::new();
+        }
+        let tools = self.outcomes().iter().map(|(tool, of_tool)| {
+            let mut text = format!("{} {} ok", short(tool), of_tool.succeeded);
+            if of_tool.failed > 0 {
+                let _ = write!(text, " {} failed", of_tool.failed);
+            }
+            text
+        });
+        let tools: Vec<String> = tools.take(bounds.tools_max + 1).collect();
+        let more = self.outcomes().len().saturating_sub(bounds.tools_max);
+        lines.push(format!(
+            "Tools so far: {}",
+            list(tools.iter().take(bounds.tools_max).cloned(), more)
+        ));
+        let recent = self.recent.iter().rev().map(|tool| &**tool);
+        if !self.recent.is_empty() {
+            lines.push(format!(
+                "Last to succeed: {}",
+                named(recent, bounds.tools_max)
+            ));
+        }
+        cut(lines.join("\n"), bounds.chars_max)
+    }
+}
+
+/// The first names, and how many more there are.
+fn named<'a>(names: impl Iterator<Item = &'a str>, max: usize) -> String {
+    let mut names = names;
+    let first: Vec<String> = names.by_ref().take(max).map(short).collect();
+    list(first.into_iter(), names.count())
+}
+
+fn list(names: impl Iterator<Item = String>, more: usize) -> String {
+    let mut text = names.collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        let _ = match text.is_empty() {
+            true => write!(text, "{more}"),
+            false => write!(text, " and {more} more"),
+        };
+    }
+    text
+}
+
+fn short(name: &str) -> String {
+    cut(name.to_owned(), NAME_CHARS_MAX)
+}
+
+fn cut(text: String, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        None => text,
+        Some(_) => {
+            let head: String = text.chars().take(chars_max.saturating_sub(1)).collect();
+            format!("{head}…")
+        }
+    }
+}
+
+fn fill(text: &str, files: &str, tools: &str) -> String {
+    // Names are put in last: one that looks like a placeholder stays a name.
+    let mut parts = text
+        .split("{files}")
+        .map(|part| part.replace("{tools}", tools));
+    let mut filled = parts.next().unwrap_or_default();
+    for part in parts {
+        filled.push_str(files);
+        filled.push_str(&part);
+    }
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{told, with_policy};
+
+    // Guidance that stays the same is noise: it must move on with what is known,
+    // from discovering to interpreting.
+    #[test]
+    fn guidance_evolves() {
+        let offered = ["search", "list_files", "inspect_file"].map(str::to_owned);
+        let steps = [
+            ("list_files", "{}", r#"["a.nc", "b.nc", "c.nc", "d.nc"]"#),
+            ("inspect_file", r#"{"filename": "a.nc"}"#, r#"{"t": 1}"#),
+            ("mean", r#"{"filename": "a.nc"}"#, "3.5"),
+        ];
+        let said: Vec<String> = (0..=steps.len())
+            .map(|count| told(&steps[..count]).guidance(&offered))
+            .collect();
+        assert_eq!(
+            said[0],
+            "Start by discovering which files there are (for example with list_files)."
+        );
+        assert!(said[1].starts_with("Files discovered: a.nc, b.nc, c.nc and 1 more. Next"));
+        assert!(
+            said[1].ends_with("(for example with inspect_file)."),
+            "{}",
+            said[1]
+        );
+        assert!(said[2].starts_with("Variables are known for a.nc."));
+        assert!(said[3].starts_with(&said[2]) && said[3].contains("interpret"));
+        assert_eq!(told(&[("think", "{}", "hm")]).guidance(&offered), "");
+        let own = r#"{"guidance": {"start": "{tools}{files}!"}}"#;
+        assert_eq!(with_policy(own, &[]).guidance(&[]), "!");
+    }
+
+    // A tool that needs another one first is told so until that has worked; that
+    // it was tried and failed does not count.
+    #[test]
+    fn prerequisites_are_missing_until_they_succeed() {
+        let policy = r#"{"prerequisites": {"plot_*": ["list_*", "inspect_file"]}}"#;
+        let calls = [
+            ("list_data", "{}", "[]"),
+            ("inspect_file", r#"{"fail": true}"#, "no such file"),
+        ];
+        let knowledge = with_policy(policy, &calls);
+        assert_eq!(
+            knowledge.missing_prerequisites("plot_map"),
+            ["inspect_file"]
+        );
+        assert_eq!(
+            knowledge.configured_prerequisites("plot_map"),
+            ["list_*", "inspect_file"]
+        );
+        assert!(knowledge.missing_prerequisites("read").is_empty());
+        assert!(knowledge.has_succeeded("list_data"));
+        assert!(!knowledge.has_succeeded("inspect_file"));
+    }
+
+    // The summary goes into every prompt: it names what is newest, says what it
+    // leaves out, and never grows past its bound.
+    #[test]
+    fn the_summary_is_short_and_says_what_is_left_out() {
+        let many: Vec<String> = (0..500).map(|n| format!("data/{n}.nc")).collect();
+        let many = serde_json::to_string(&many).unwrap();
+        let calls = [
+            ("list_files", r#"{"cwd": "/work"}"#, many.as_str()),
+            (
+                "inspect_file",
+                r#"{"file": "data/1.nc"}"#,
+                r#"{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}"#,
+            ),
+            ("read_file", r#"{"fail": 1}"#, ""),
+        ];
+        let text = told(&calls).summary_text();
+        insta::assert_snapshot!(text, @r"
+        Working directory: /work
+        Files (500, newest first): data/499.nc, data/498.nc, data/497.nc, data/496.nc, data/495.nc, data/494.nc, data/493.nc, data/492.nc, data/491.nc, data/490.nc and 490 more
+        Variables, by file (1):
+          data/1.nc: a, b, c, d, e and 1 more
+        Tools so far: inspect_file 1 ok, list_files 1 ok, read_file 0 ok 1 failed
+        Last to succeed: inspect_file, list_files
+        ");
+        let short = with_policy(r#"{"summary": {"chars_max": 40}}"#, &calls).summary_text();
+        assert_eq!(short.chars().count(), 40);
+        assert_eq!(told(&[("think", "{}", "hm")]).summary_text(), "");
+    }
+}
