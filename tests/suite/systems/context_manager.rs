@@ -730,12 +730,32 @@ async fn hierarchical_contexts_return_a_summary() {
     let lineage = world.server.conversations().lineage(lineage).await.unwrap();
     assert_eq!(lineage.into_inner().children, [child.clone()]);
 
+    let search = |include_sub_contexts| pb::SearchRequest {
+        query: "\"long page about lalrpop\"".into(),
+        conversation_id: id.clone(),
+        include_sub_contexts,
+        at_least: returned.events[2].position,
+        ..Default::default()
+    };
+    for (with_children, found_in) in [(true, vec![child.clone()]), (false, Vec::new())] {
+        let found = world.server.search().search(search(with_children)).await;
+        let hits = found.unwrap().into_inner().hits;
+        let mut places: Vec<_> = hits.into_iter().map(|hit| hit.conversation_id).collect();
+        places.dedup();
+        assert_eq!(places, found_in, "with children: {with_children}");
+    }
+
     // One that no call asked for comes back as a message.
     let own = Spawn {
         purpose: "name the branch".into(),
         ..Spawn::new(ns(), conversation(&id))
     };
     let own = world.engine().spawn(own).await.unwrap().child;
+    let settings = world.request(next(&own.to_string())).await.body;
+    assert_eq!(
+        settings["model"], "gpt-4o",
+        "its parent's, unless it has its own"
+    );
     let end = Return {
         summary: "Call it parser-lalr.".into(),
         ..Return::new(ns(), own)
