@@ -16,7 +16,7 @@ use super::{
     output::{Out, Tone},
     summariser::SummariserArgs,
 };
-use crate::summariser::SummariserConfig;
+use crate::{context::tokens, summariser::SummariserConfig};
 
 /// The default port.
 const PORT: u16 = 7171;
@@ -60,6 +60,8 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         })?;
     let summariser = args.summariser.config(&dir)?;
     let summarises = summariser.is_some();
+    // Else the first request would wait for it.
+    std::thread::spawn(tokens::load);
     let served = Served::start(&dir, listener, summariser).await?;
     let url = out.paint.text(Tone::Name, served.url());
     out.line(format!("Serving {} at {url}", dir.display()))?;

@@ -75,7 +75,7 @@ impl Queue {
 
     /// There is more to do there, after the others.
     pub fn again(&mut self, place: Place) {
-        self.to_the_end(place, Duration::ZERO);
+        self.move_back(place, Duration::ZERO);
         self.rest_until = None;
         if let Some(waiting) = self.waiting.get_mut(&place) {
             waiting.failures = 0;
@@ -84,7 +84,7 @@ impl Queue {
 
     /// It could not be done; the others go on meanwhile.
     pub fn postpone(&mut self, place: Place, wait: Duration) {
-        self.to_the_end(place, wait);
+        self.move_back(place, wait);
     }
 
     /// Nothing can be done for a while.
@@ -115,7 +115,7 @@ impl Queue {
             .min()
     }
 
-    fn to_the_end(&mut self, place: Place, wait: Duration) {
+    fn move_back(&mut self, place: Place, wait: Duration) {
         if let Some(waiting) = self.waiting.get_mut(&place) {
             waiting.not_before = Instant::now() + wait;
             self.order.retain(|waiting| *waiting != place);

@@ -26,6 +26,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
         &[
             "domain",
             "codec",
+            "context",
             "engine",
             "server",
             "importer",
@@ -176,4 +177,25 @@ fn files_stay_short() {
         .filter(|(lines, _)| *lines > LINES_MAX)
         .collect();
     assert_eq!(long, Vec::new());
+}
+
+/// A step of the pipeline that the docs do not name is one that nobody can
+/// switch off; one that is described otherwise misleads.
+#[test]
+fn the_docs_list_every_enhancer() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_to_string(root.join("docs/CONTEXT.md")).unwrap();
+    let mut from = 0;
+    for step in treering::context::enhancers::built_in() {
+        let row = format!("| `{}` | {}", step.name, step.about);
+        let Some(at) = docs[from..].find(&row) else {
+            panic!("docs/CONTEXT.md lacks, or has in another order: {row}");
+        };
+        from += at;
+        for param in step.params {
+            let line = docs[from..].lines().next().unwrap_or_default();
+            let name = format!("`{}`", param.name);
+            assert!(line.contains(&name), "{} takes {name}: {line}", step.name);
+        }
+    }
 }

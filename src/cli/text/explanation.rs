@@ -74,8 +74,8 @@ fn header(told: &pb::Explanation, paint: Paint) -> Vec<String> {
         ),
         tokens_line(told, paint),
     ];
-    let basis = told.basis.as_ref().map(basis_text);
-    lines.extend(basis.map(|basis| paint.text(Tone::Dim, basis)));
+    let basis = told.basis.iter().flat_map(basis_lines);
+    lines.extend(basis.map(|line| paint.text(Tone::Dim, line)));
     lines
 }
 
@@ -108,7 +108,7 @@ fn tokens_line(told: &pb::Explanation, paint: Paint) -> String {
     format!("{}{of}", paint.text(tone, count(told.tokens)))
 }
 
-fn basis_text(basis: &pb::TokenBasis) -> String {
+fn basis_lines(basis: &pb::TokenBasis) -> Vec<String> {
     let kind = if basis.estimate {
         "estimated with"
     } else {
@@ -122,15 +122,16 @@ fn basis_text(basis: &pb::TokenBasis) -> String {
             things(u64::from(usages), "recorded usage", "recorded usages")
         ),
     };
-    let offset = match basis.offset {
-        0 => String::new(),
-        more @ 1.. => format!("; the provider counts {} more", count(more.unsigned_abs())),
-        fewer => format!(
-            "; the provider counts {} fewer",
-            count(fewer.unsigned_abs())
-        ),
-    };
-    format!("{kind} {}{calibrated}{offset}", basis.encoding)
+    let mut lines = vec![format!("{kind} {}{calibrated}", basis.encoding)];
+    let tokens = count(basis.offset.unsigned_abs());
+    match basis.offset {
+        0 => {}
+        1.. => lines.push(format!(
+            "the provider counts about {tokens} more of its own"
+        )),
+        _ => lines.push(format!("the provider counts about {tokens} fewer")),
+    }
+    lines
 }
 
 /// The letter of a section in a bar without colours.
@@ -247,7 +248,7 @@ fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     }
     if let Some(shared) = &told.shared_prefix {
         lines.push(format!(
-            "Of the previous request (at #{}), the first {} tokens of {} ({}) stay the same: {}.",
+            "Repeats the last request (#{}): {} of {} tokens ({}), {}",
             shared.previous_revision,
             count(shared.tokens),
             count(shared.previous_tokens),
@@ -260,9 +261,9 @@ fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
         lines.push(paint.text(Tone::Bad, text));
     }
     if told.compaction_due {
-        let command = format!("treering compact {}", told.conversation_id);
-        let text = paint.text(Tone::Wait, "A compaction is due:");
-        lines.push(format!("{text} `{command}` shows where it would cut."));
+        let text = paint.text(Tone::Wait, "A compaction is due.");
+        lines.push(format!("{text} This shows where it would cut:"));
+        lines.push(format!("  treering compact {}", told.conversation_id));
     }
     if !told.guidance_missing.is_empty() {
         let names = told.guidance_missing.join(", ");
@@ -291,7 +292,7 @@ fn steps(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
             _ => lines.push(step_line(step, how)),
         }
     }
-    for (names, what) in [(idle, "nothing to do: "), (off, "switched off: ")] {
+    for (names, what) in [(idle, "nothing to do:"), (off, "switched off:")] {
         if !names.is_empty() {
             let text = wrapped(what, &names, how.width);
             lines.extend(text.into_iter().map(|line| paint.text(Tone::Dim, line)));
@@ -314,12 +315,13 @@ fn step_line(step: &pb::EnhancerReport, how: ExplanationText) -> String {
 fn wrapped(what: &str, names: &[&str], width: usize) -> Vec<String> {
     let mut lines = vec![format!("   ·  {what}")];
     for (place, name) in names.iter().enumerate() {
-        let comma = if place + 1 < names.len() { ", " } else { "" };
+        let comma = if place + 1 < names.len() { "," } else { "" };
         let last = lines.last().map_or(0, |line| line.chars().count());
-        if last + name.len() + comma.len() > width {
-            lines.push(" ".repeat(6));
+        if last + name.len() + comma.len() + 1 > width {
+            lines.push(" ".repeat(5));
         }
         if let Some(line) = lines.last_mut() {
+            line.push(' ');
             line.push_str(name);
             line.push_str(comma);
         }
@@ -507,7 +509,7 @@ mod tests {
                 encoding: "o200k_base".into(),
                 estimate: true,
                 factor: 1.08,
-                offset: 0,
+                offset: -4_843,
                 calibrated_on: 3,
             }),
             tokens: 6_001,
@@ -525,6 +527,13 @@ mod tests {
                 step("tool_guidance", true, 0),
                 step("knowledge", false, 0),
             ],
+            shared_prefix: Some(pb::SharedPrefix {
+                bytes: 482_304,
+                tokens: 117_900,
+                previous_bytes: 483_000,
+                previous_tokens: 118_100,
+                previous_revision: 12_345,
+            }),
             warnings: vec!["an image was left out".into()],
             ..pb::Explanation::default()
         }
@@ -546,6 +555,8 @@ mod tests {
             "SMMMM",
             "·····",
             "21,999 left out",
+            "counts about 4,843 fewer",
+            "Repeats the last request (#12345): 117,900 of 118,100 tokens (99%), 471.0 KiB",
             "treering compact 0198c0de",
             " 1-4  4 items left out",
             "of 5,678: older turns",

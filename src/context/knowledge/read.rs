@@ -112,12 +112,12 @@ impl Found {
     pub fn files(reading: &Reading, rule: &KnowledgeRule) -> Self {
         let mut found = Self::default();
         match reading {
-            Reading::Text(text) => found.file_lines(text, rule.text),
+            Reading::Text(text) => found.file_lines(text, rule),
             Reading::TooLarge => found.left_out += 1,
             Reading::Json(_) => {
                 for part in reading.parts(rule) {
                     match part {
-                        Value::String(text) => found.file_lines(text, rule.text),
+                        Value::String(text) => found.file_lines(text, rule),
                         part => found.files_in(part, rule, 0),
                     }
                 }
@@ -278,20 +278,31 @@ impl Found {
         self.left_out += items.len().saturating_sub(VALUES_MAX) as u64;
     }
 
-    fn file_lines(&mut self, text: &str, form: TextForm) {
-        let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-        let alone = lines.nth(1).is_none();
-        for line in text.lines() {
-            let name = match form {
-                TextForm::Ignore | TextForm::ShellCd => return,
+    fn file_lines(&mut self, text: &str, rule: &KnowledgeRule) {
+        if rule.text == TextForm::Lines
+            && let Some(names) = records(text, &rule.name_keys)
+        {
+            names.into_iter().for_each(|name| self.name(name));
+            return;
+        }
+        let lines = || text.lines().filter(|line| !line.trim().is_empty());
+        let alone = lines().nth(1).is_none();
+        let names: Vec<&str> = lines()
+            .filter_map(|line| match rule.text {
+                TextForm::Ignore | TextForm::ShellCd => None,
                 TextForm::Lines => name_of_line(line),
                 TextForm::FirstWord => line.split_whitespace().next(),
                 TextForm::LastWord => line.split_whitespace().next_back(),
                 TextForm::BeforeColon => line.split_once(':').map(|(before, _)| before.trim()),
-            };
-            match name.map(unquoted) {
-                Some(name) if is_file_name(name, alone) => self.name(name),
-                _ => {}
+            })
+            .map(unquoted)
+            .filter(|name| is_file_name(name, alone))
+            .collect();
+        // Where most lines are something else, a word is no name.
+        let prose = names.len() * 2 < lines().count();
+        for name in names {
+            if !prose || looks_like_path(name) && !name.ends_with(['"', '\'']) {
+                self.name(name);
             }
         }
     }
@@ -398,6 +409,23 @@ fn unquoted(name: &str) -> &str {
     name
 }
 
+/// Names of records in text (`- filename: a.txt`), by the clearest key that there
+/// is; none: the text holds no records.
+fn records<'a>(text: &'a str, keys: &[String]) -> Option<Vec<&'a str>> {
+    let listed = text.trim_start().starts_with("- ");
+    keys.iter().find_map(|key| {
+        let names: Vec<&str> = text
+            .lines()
+            .filter_map(|line| without_bullet(line.trim()).strip_prefix(key.as_str()))
+            .filter_map(|rest| rest.strip_prefix(": "))
+            .map(unquoted)
+            .filter(|name| is_file_name(name, false))
+            .collect();
+        let enough = if listed { 1 } else { 2 };
+        (names.len() >= enough).then_some(names)
+    })
+}
+
 /// The part of a line that names a file; none: it names a directory.
 fn name_of_line(line: &str) -> Option<&str> {
     let line = line.trim();
@@ -453,7 +481,7 @@ fn is_rooted(text: &str) -> bool {
         .as_bytes()
         .get(1..3)
         .is_some_and(|b| b == b":\\" || b == b":/");
-    drive || text.starts_with(['/', '~', '\\'])
+    drive || text.starts_with(['/', '~']) || text.starts_with("\\\\")
 }
 
 fn looks_like_path(text: &str) -> bool {
@@ -583,6 +611,14 @@ mod tests {
             (
                 "Found 2 files for \"x\" in /data:\n/data/a x.nc\n/data/b.nc",
                 &["/data/a x.nc", "/data/b.nc"],
+            ),
+            (
+                "- content: 'one\n\n    and two.\n    Milk\n    name: x'\n  filename: a b.docx\n  id_: '1'\n- filename: 'c.txt'\n  size: 3",
+                &["a b.docx", "c.txt"],
+            ),
+            (
+                "I looked everywhere and\nfound\nonly two things, which are in\nsrc/a.rs\nand elsewhere, as was said.",
+                &["src/a.rs"],
             ),
             ("No files found", &[]),
             ("None", &[]),

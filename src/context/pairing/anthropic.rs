@@ -311,6 +311,44 @@ fn says(text: Option<Value<'_>>) -> bool {
 
 fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, report: &mut Report) {
     let path = format_args!("messages[{at}]");
+    check_role(at, message, state, report);
+    state.ends_with_space = false;
+    if message.content.is_text() {
+        if message.content.is_blank() {
+            report.add("text-blank", path, "the content is blank");
+        }
+        state.end_batch(&[], at, report);
+        let is_own = message.role == "assistant";
+        state.ends_with_space = is_own && ends_with_space(message.content.json());
+        return;
+    }
+    let told = check_blocks(at, message, state, report);
+    state.end_batch(&told.results, at, report);
+    if message.role == "assistant" {
+        if told.last_kind.ends_with("thinking") {
+            report.add("thinking-last", path, "the last block is thinking");
+        }
+        let thinks = told.first_kind.ends_with("thinking");
+        state.lacks_thinking = !told.calls.is_empty() && !thinks;
+    }
+    for (place, id) in told.calls {
+        let path = format_args!("messages[{at}].content[{place}]");
+        if id.is_empty()
+            || !id
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+        {
+            report.add("call-id", path, "an id of other characters than is taken");
+        }
+        if !state.seen.insert(id.clone()) {
+            report.add("call-id-unique", path, "an id comes twice");
+        }
+        state.open.push(id);
+    }
+}
+
+fn check_role<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, report: &mut Report) {
+    let path = format_args!("messages[{at}]");
     let role = message.role.as_ref();
     if role != "user" && role != "assistant" {
         report.add("role", path, "an unknown role");
@@ -326,24 +364,35 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
         );
     }
     state.role = message.role.clone();
-    state.ends_with_space = false;
-    if message.content.is_text() {
-        if message.content.is_blank() {
-            report.add("text-blank", path, "the content is blank");
-        }
-        state.end_batch(&[], at, report);
-        let text = message.content.json();
-        state.ends_with_space = role == "assistant" && ends_with_space(text);
-        return;
-    }
+}
+
+/// What the blocks of a message tell about the batch.
+#[derive(Default)]
+struct Told<'a> {
+    /// Place and id.
+    calls: Vec<(usize, Cow<'a, str>)>,
+    results: Vec<Cow<'a, str>>,
+    first_kind: Cow<'a, str>,
+    last_kind: Cow<'a, str>,
+}
+
+fn check_blocks<'a>(
+    at: usize,
+    message: &Message<'a>,
+    state: &mut State<'a>,
+    report: &mut Report,
+) -> Told<'a> {
+    let role = message.role.as_ref();
+    let mut told = Told::default();
     let blocks = message.content.list();
     if blocks.is_empty() {
-        report.add("content-empty", path, "there is no content");
+        report.add(
+            "content-empty",
+            format_args!("messages[{at}]"),
+            "there is no content",
+        );
     }
-    let (mut results, mut calls) = (Vec::new(), Vec::new());
     let mut is_after_other = false;
-    let mut first_kind = None;
-    let mut last_kind = Cow::Borrowed("");
     for (place, block) in blocks.into_iter().enumerate() {
         let path = format_args!("messages[{at}].content[{place}]");
         let Some(block): Option<Block<'a>> = read(block.json(), path, report) else {
@@ -352,9 +401,9 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
         state.breakpoint(block.cache_control.as_ref(), path, report);
         check_block(&block, role, path, report);
         match block.r#type.as_ref() {
-            "tool_use" => calls.push((place, block.id.clone().unwrap_or_default())),
+            "tool_use" => told.calls.push((place, block.id.unwrap_or_default())),
             "tool_result" => {
-                results.push(block.tool_use_id.clone().unwrap_or_default());
+                told.results.push(block.tool_use_id.unwrap_or_default());
                 if is_after_other {
                     let message = "a result after something else of the same message";
                     report.add("results-first", path, message);
@@ -364,31 +413,12 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
         }
         let text = block.text.map_or("", Value::json);
         state.ends_with_space = role == "assistant" && ends_with_space(text);
-        first_kind.get_or_insert_with(|| block.r#type.clone());
-        last_kind = block.r#type;
-    }
-    state.end_batch(&results, at, report);
-    if role == "assistant" {
-        let thinks = first_kind.is_some_and(|kind| kind.ends_with("thinking"));
-        state.lacks_thinking = !calls.is_empty() && !thinks;
-    }
-    if role == "assistant" && last_kind.ends_with("thinking") {
-        report.add("thinking-last", path, "the last block is thinking");
-    }
-    for (place, id) in calls {
-        let path = format_args!("messages[{at}].content[{place}]");
-        if id.is_empty()
-            || !id
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
-        {
-            report.add("call-id", path, "an id of other characters than is taken");
+        if place == 0 {
+            told.first_kind = block.r#type.clone();
         }
-        if !state.seen.insert(id.clone()) {
-            report.add("call-id-unique", path, "an id comes twice");
-        }
-        state.open.push(id);
+        told.last_kind = block.r#type;
     }
+    told
 }
 
 /// JSON text whose last character is white space.

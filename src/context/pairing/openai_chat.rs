@@ -204,7 +204,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn call(&mut self, at: usize, id: &Cow<'a, str>, report: &mut Report) {
+    fn call(&mut self, at: usize, id: Cow<'a, str>, report: &mut Report) {
         let path = format_args!("messages[{at}].tool_calls");
         if id.is_empty() || id.chars().count() > 40 {
             report.add(
@@ -217,7 +217,7 @@ impl<'a> Batch<'a> {
             report.add("call-id-unique", path, "an id comes twice");
         }
         self.at = at;
-        self.open.push(id.clone());
+        self.open.push(id);
     }
 
     fn result(&mut self, at: usize, id: Option<&str>, report: &mut Report) {
@@ -287,7 +287,7 @@ fn check_assistant<'a>(
         check_content(at, message.content, &["text", "refusal"], report);
     }
     for call in calls {
-        batch.call(at, &call.id, report);
+        batch.call(at, call.id.clone(), report);
         let path = format_args!("messages[{at}].tool_calls");
         if call.r#type.text() != "function" {
             report.add(SHAPE, path, "a call is not of type \"function\"");

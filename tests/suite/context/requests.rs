@@ -391,3 +391,33 @@ async fn windows_begin_at_the_cut() {
     assert!(texts(&draft)[0].starts_with("[CONVERSATION SUMMARY]\ntwenty turns"));
     engine.close().await;
 }
+
+// What tools have shown is in the request when the policy asks for it, and last.
+#[tokio::test]
+async fn knowledge_is_in_when_it_is_asked_for() {
+    let engine = memory().await;
+    let id = conversation(&engine).await;
+    let found = result(id, "a", r#"["src/main.rs", "src/lib.rs"]"#);
+    append(&engine, vec![call(id, "a", "list_files"), found])
+        .await
+        .unwrap();
+    let policy = r#"{"enhancers": {"knowledge": {}}}"#.to_owned();
+    let (draft, _) = engine
+        .draft(BuildQuery {
+            policy,
+            ..query(id)
+        })
+        .await
+        .unwrap();
+    let last = draft.items.last().unwrap();
+    assert_eq!(last.section, Section::Knowledge);
+    assert!(text(last).contains("src/main.rs"), "{}", text(last));
+    let (draft, _) = engine.draft(query(id)).await.unwrap();
+    assert!(
+        draft
+            .items
+            .iter()
+            .all(|item| item.section != Section::Knowledge)
+    );
+    engine.close().await;
+}

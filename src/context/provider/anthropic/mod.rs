@@ -14,14 +14,12 @@ pub use body::*;
 
 use std::borrow::Cow;
 
-use serde::Serialize;
-
 use crate::context::{
     draft::{Content as Says, Draft, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
-        json::{self, Fields, Raw},
+        json::{self, Fields},
         media::{self, Kind, Medium, Place},
         names::Charset,
         openai_chat::IMAGES,

@@ -12,8 +12,6 @@ pub use body::*;
 
 use std::borrow::Cow;
 
-use serde::Serialize;
-
 use crate::context::{
     draft::{Call, Content as Says, Draft, Message as Said, Speaker, Step},
     policy::ContextPolicy,

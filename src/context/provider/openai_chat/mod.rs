@@ -11,14 +11,11 @@ pub use body::*;
 
 use std::borrow::Cow;
 
-use serde::Serialize;
-
 use crate::context::{
     draft::{Content, Draft, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
-        json::{Fields, Raw},
         media::{Kind, Medium, Place, Source},
         names::Charset,
         parameters::ToolChoice,

@@ -11,14 +11,11 @@ pub use body::*;
 
 use std::{borrow::Cow, collections::HashSet};
 
-use serde::Serialize;
-
 use crate::context::{
     draft::{Call, Content, Draft, Item as DraftItem, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
-        json::{Fields, Raw},
         maker::family,
         media::{self, Kind, Medium, Place, Source},
         names::Charset,
