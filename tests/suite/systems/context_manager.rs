@@ -66,38 +66,28 @@ async fn lines_on(world: &World, id: &str, name: &str) -> Vec<String> {
     lines(&world.request(query).await.body)
 }
 
-/// How long a look-up takes in a conversation of so many messages, at best.
-async fn look_up_micros(world: &World, messages: usize) -> u128 {
+/// A conversation of so many events.
+async fn long_talk(world: &World, events: usize) -> String {
     let mut opening = vec![EventBody::ConversationCreated(created("long"))];
-    opening.extend((1..messages).map(|n| user(&format!("message number {n}"))));
-    let id = world.begin(opening).await;
-    let source = Source::Conversation(conversation(&id));
-    let mut best = u128::MAX;
-    for _ in 0..5 {
-        let started = Instant::now();
-        for n in (0..100).map(|n| 2 + n * (messages as u64 - 2) / 100) {
-            let query = ReadQuery {
-                from: n,
-                to: n,
-                ..ReadQuery::all(ns(), source.clone())
-            };
-            let found = world.engine().read_all(query).await.unwrap();
-            assert_eq!(found[0].event.header.revision, Revision(n));
-        }
-        best = best.min(started.elapsed().as_micros());
+    opening.extend((2..=events).map(|n| user(&format!("message number {n}"))));
+    world.begin(opening).await
+}
+
+/// How long a hundred look-ups take all over a conversation.
+async fn look_ups(world: &World, id: &str, events: u64) -> Duration {
+    let source = Source::Conversation(conversation(id));
+    let started = Instant::now();
+    for n in (0..100).map(|n| 2 + n * (events - 2) / 100) {
+        let query = ReadQuery {
+            from: n,
+            to: n,
+            ..ReadQuery::all(ns(), source.clone())
+        };
+        let found = world.engine().read_all(query).await.unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].event.header.revision, Revision(n));
     }
-    let last = messages as u64;
-    let request = pb::ReadRequest {
-        source: Some(conversation_source(&id)),
-        from_revision: last,
-        to_revision: last,
-        ..Default::default()
-    };
-    let found = read(world.server.events(), request).await.unwrap();
-    assert_eq!(found.len(), 1);
-    let said = format!("message number {}", messages - 1);
-    assert!(String::from_utf8_lossy(&prost::Message::encode_to_vec(&found[0])).contains(&said));
-    best
+    started.elapsed()
 }
 
 // A list that is walked makes the hundredth turn slower than the first. A message
@@ -105,13 +95,35 @@ async fn look_up_micros(world: &World, messages: usize) -> u128 {
 #[tokio::test(flavor = "multi_thread")]
 async fn message_pool_looks_up_in_constant_time() {
     let world = World::start().await;
-    let (few, many) = (150, 6_000);
-    let small = look_up_micros(&world, few).await;
-    let large = look_up_micros(&world, many).await;
-    // Forty times the messages: a walk would be about forty times slower.
+    let (few, many) = (150, 9_000);
+    let short = long_talk(&world, few).await;
+    let long = long_talk(&world, many).await;
+    let request = pb::ReadRequest {
+        source: Some(conversation_source(&long)),
+        from_revision: 4_711,
+        to_revision: 4_711,
+        ..Default::default()
+    };
+    let found = read(world.server.events(), request).await.unwrap();
+    assert_eq!(found.len(), 1);
+    let found = prost::Message::encode_to_vec(&found[0]);
+    assert!(String::from_utf8_lossy(&found).contains("message number 4711"));
+
+    // The index is written beside; a measurement begins when it has caught up.
+    let indexed = SearchRequest {
+        at_least: Some(world.engine().head()),
+        ..SearchRequest::new(ns(), "4711", 1)
+    };
+    world.engine().search(indexed).await.unwrap();
+    let (mut in_few, mut in_many) = (Duration::MAX, Duration::MAX);
+    for _ in 0..9 {
+        in_few = in_few.min(look_ups(&world, &short, few as u64).await);
+        in_many = in_many.min(look_ups(&world, &long, many as u64).await);
+    }
+    // Sixty times the messages: a walk would be about sixty times slower.
     assert!(
-        large < small * 8,
-        "{small} µs among {few}, {large} µs among {many}"
+        in_many < in_few * 15,
+        "{in_few:?} among {few}, {in_many:?} among {many}"
     );
     world.end().await;
 }
@@ -730,12 +742,32 @@ async fn hierarchical_contexts_return_a_summary() {
     let lineage = world.server.conversations().lineage(lineage).await.unwrap();
     assert_eq!(lineage.into_inner().children, [child.clone()]);
 
+    let search = |include_sub_contexts| pb::SearchRequest {
+        query: "\"long page about lalrpop\"".into(),
+        conversation_id: id.clone(),
+        include_sub_contexts,
+        at_least: returned.events[2].position,
+        ..Default::default()
+    };
+    for (with_children, found_in) in [(true, vec![child.clone()]), (false, Vec::new())] {
+        let found = world.server.search().search(search(with_children)).await;
+        let hits = found.unwrap().into_inner().hits;
+        let mut places: Vec<_> = hits.into_iter().map(|hit| hit.conversation_id).collect();
+        places.dedup();
+        assert_eq!(places, found_in, "with children: {with_children}");
+    }
+
     // One that no call asked for comes back as a message.
     let own = Spawn {
         purpose: "name the branch".into(),
         ..Spawn::new(ns(), conversation(&id))
     };
     let own = world.engine().spawn(own).await.unwrap().child;
+    let settings = world.request(next(&own.to_string())).await.body;
+    assert_eq!(
+        settings["model"], "gpt-4o",
+        "its parent's, unless it has its own"
+    );
     let end = Return {
         summary: "Call it parser-lalr.".into(),
         ..Return::new(ns(), own)

@@ -283,11 +283,15 @@ async fn full_tool_result_record() {
 async fn files_and_variables_are_extracted_by_pattern() {
     let world = World::start().await;
     let id = analysing(&world).await;
+    let broken = EventBody::ToolResultRecorded(ToolResultRecorded {
+        success: false,
+        ..ToolResultRecorded::text("call_d1", r#"["grids/unreadable.nc"]"#)
+    });
     let more = vec![
         call("call_f1", "find_logs", &json!({})),
         result("call_f1", "logs/run_1.log\nlogs/run_2.log\n"),
         call("call_d1", "discover_grids", &json!({})),
-        failure("call_d1", "grids/broken.nc: unreadable"),
+        broken,
         call(
             "call_a1",
             "analyze_file",

@@ -174,6 +174,30 @@ async fn discovered_tools_are_saved_between_turns_and_restarts() {
     assert_eq!(state.discovered_tools, found);
     assert_eq!(state.tool_uses["updateSection"], 1);
     assert_eq!(offered(&world, &id).await[2..], found);
+
+    // What is found on one line of the conversation is not found on another.
+    let before_the_search = pb::ForkRequest {
+        conversation_id: id.clone(),
+        at_revision: 5,
+        name: "menu-first".into(),
+        ..Default::default()
+    };
+    let forked = world.server.conversations().fork(before_the_search).await;
+    forked.unwrap();
+    world
+        .on(&id, "menu-first", vec![discovered(&["updateNavItem"])])
+        .await;
+    let other = pb::BuildRequest {
+        branch: "menu-first".into(),
+        ..next(&id)
+    };
+    let other = world.request(other).await;
+    assert_eq!(
+        names(&other.body["tools"])[2..],
+        ["updateNavItem"],
+        "on the fork"
+    );
+    assert_eq!(world.state(&id).await.discovered_tools, found);
     world.end().await;
 }
 
