@@ -33,7 +33,10 @@ fn an_abandoned_call_does_not_forbid_cuts() {
     let mut world = World::new();
     world.take(vec![user(), assistant(), request("lost", false)]);
     let waiting = first(world.refusal(vec![compact(4)]));
-    assert!(matches!(waiting, Rule::NotATurnBoundary { .. }), "{waiting:?}");
+    assert!(
+        matches!(waiting, Rule::NotATurnBoundary { .. }),
+        "{waiting:?}"
+    );
     world.take(vec![user(), assistant(), user()]);
     for inside in [4, 5, 7] {
         let refused = first(world.refusal(vec![compact(inside)]));
