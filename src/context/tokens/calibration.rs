@@ -21,6 +21,9 @@ const SPREAD_MIN: f64 = 150.0;
 /// No model's tokenizer is further than this from `o200k_base`; what looks so
 /// comes from a history that is not what was sent.
 const FACTOR_RANGE: (f64, f64) = (0.5, 2.5);
+/// A provider that counts fewer tokens than its own share of what is here was not
+/// sent what is here: as a share of what it reported.
+const SHORTFALL_MAX: f64 = 0.1;
 /// Factors are rounded to multiples of this, so that each new usage does not
 /// move what fits a budget.
 const FACTOR_STEP: f64 = 0.05;
@@ -158,9 +161,13 @@ fn fit(points: &[Point], exact: bool) -> Calibration {
     } else {
         rounded.clamp(FACTOR_RANGE.0, FACTOR_RANGE.1)
     };
+    let offset = y - factor * x;
+    if offset < -SHORTFALL_MAX * y {
+        return Calibration::NONE;
+    }
     Calibration {
         factor,
-        offset: (y - factor * x).round() as i64,
+        offset: offset.round() as i64,
         points: points.len() as u32,
     }
 }
@@ -211,6 +218,18 @@ mod tests {
             assert!((fit(&recorded, false).factor - factor).abs() < 1e-9);
         }
         assert_eq!(fit(&[], false), Calibration::NONE);
+    }
+
+    // Here is a long history of which only a part was sent, because it was compacted
+    // elsewhere: its usage says nothing about the tokens that are counted here.
+    #[test]
+    fn usage_of_another_history_is_not_believed() {
+        let recorded = points(&[
+            (200_000.0, 40_000.0),
+            (210_000.0, 53_000.0),
+            (220_000.0, 66_000.0),
+        ]);
+        assert_eq!(fit(&recorded, false), Calibration::NONE);
     }
 
     // One usage cannot tell a factor from a system prompt that was never recorded:
