@@ -221,10 +221,12 @@ impl BranchState {
         }
     }
 
-    /// True when the last turn has ended, unless a tool call comes next.
+    /// True when the last turn has ended, unless a tool call comes next. Calls that
+    /// were still open when the model spoke again do not keep it open: nobody may
+    /// ever answer them.
     #[must_use]
     pub fn at_turn_boundary(&self) -> bool {
-        self.open_calls.is_empty() && (self.turn.open_since.is_none() || self.turn.closing)
+        self.turn.open_since.is_none() || self.turn.closing
     }
 
     /// True when this state is one to be written down.

@@ -318,8 +318,9 @@ impl Fold {
             next.map(|next| &next.body),
             Some(EventBody::ToolResultRecorded(result)) if result.call_id == returned.call_id
         );
+        let will_answer = result_follows && self.open_call(&returned.call_id).is_some();
         let by_call = !returned.call_id.is_empty();
-        if by_call && (result_follows || self.answered.contains(&returned.call_id)) {
+        if by_call && (will_answer || self.answered.contains(&returned.call_id)) {
             return;
         }
         let text = format!("[SUB-CONTEXT RESULT]\n{}", returned.summary);

@@ -353,6 +353,24 @@ fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+// A sub-context returns for a call that was left behind, and then the call's result
+// comes as well: what was told in between must stay where it was told.
+#[test]
+fn a_return_before_a_late_result_stays() {
+    let story = told(&[
+        Next::Call(59, false),
+        Next::Assistant(0, 0),
+        Next::Returned(27),
+        Next::Result(0, 0),
+    ]);
+    let windows: Vec<_> = (1..=story.len())
+        .map(|count| fold(&story.input_at(count)))
+        .collect();
+    for pair in windows.windows(2) {
+        stays(&pair[0], &pair[1]).unwrap();
+    }
+}
+
 proptest! {
     // Providers' caches hold the front of what was sent. No event but a compaction
     // may change it, whatever happens in whatever order.

@@ -26,6 +26,27 @@ fn not_a_turn_boundary() {
     world.take(vec![compact(8)]);
 }
 
+// Real sessions have calls that nobody ever answers. If one of them forbade every
+// later cut, the conversation could only grow until no model takes it.
+#[test]
+fn an_abandoned_call_does_not_forbid_cuts() {
+    let mut world = World::new();
+    world.take(vec![user(), assistant(), request("lost", false)]);
+    let waiting = first(world.refusal(vec![compact(4)]));
+    assert!(
+        matches!(waiting, Rule::NotATurnBoundary { .. }),
+        "{waiting:?}"
+    );
+    world.take(vec![user(), assistant(), user()]);
+    for inside in [4, 5, 7] {
+        let refused = first(world.refusal(vec![compact(inside)]));
+        assert!(matches!(refused, Rule::NotATurnBoundary { .. }), "{inside}");
+    }
+    world.take(vec![compact(6)]);
+    // Its answer may still come, and is kept.
+    world.take(vec![success("lost")]);
+}
+
 // The message at the stored head ends its turn, unless the batch itself goes on
 // with a call: then a cut between the two, decided later in the same batch, must
 // be refused as it would be in two batches.

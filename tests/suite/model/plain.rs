@@ -114,7 +114,7 @@ impl State {
     }
 
     fn ends_a_turn(&self) -> bool {
-        self.calls.is_empty() && (self.turn_open.is_none() || self.turn_closing)
+        self.turn_open.is_none() || self.turn_closing
     }
 
     pub fn fold(&mut self, at: At, body: &EventBody) {
