@@ -300,7 +300,7 @@ impl Snapshot {
     }
 }
 
-/// `treering:CONVERSATION/REVISION`, which `show` and `Tools.GetResult` take.
+/// `treering:CONVERSATION/REVISION`: the place that `Tools.GetResult` reads.
 #[must_use]
 pub fn full_result_ref(event: EventRef) -> String {
     format!("treering:{}/{}", event.conversation, event.revision)

@@ -571,9 +571,9 @@ impl Adapter for Transcript {
         Provider::Neutral
     }
 
-    fn adapt<'a>(
+    fn adapt(
         &self,
-        draft: &'a Draft,
+        draft: &Draft,
         _: &ContextPolicy,
     ) -> Result<context::provider::Adapted<Said>, context::RenderError> {
         Ok(context::provider::Adapted {
@@ -740,7 +740,7 @@ async fn hierarchical_contexts_return_a_summary() {
         ..Default::default()
     };
     let lineage = world.server.conversations().lineage(lineage).await.unwrap();
-    assert_eq!(lineage.into_inner().children, [child.clone()]);
+    assert_eq!(lineage.into_inner().children, std::slice::from_ref(&child));
 
     let search = |include_sub_contexts| pb::SearchRequest {
         query: "\"long page about lalrpop\"".into(),

@@ -190,12 +190,15 @@ async fn concurrent_results_are_collected() {
     });
     let runs: Vec<_> = runs.collect();
     // Whenever the next request is built, each call has one result in it.
-    while !runs.iter().all(|run| run.is_finished()) {
+    loop {
         let query = next_for(&id, pb::Provider::Anthropic);
         let between = world.contexts().build(query).await.unwrap().into_inner();
         let between: Value = serde_json::from_slice(&between.request).unwrap();
         let last = list(&between["messages"]).last().unwrap();
         assert_eq!(list(&last["content"]).len(), files.len());
+        if runs.iter().all(|run| run.is_finished()) {
+            break;
+        }
     }
     for run in runs {
         run.await.unwrap();
