@@ -55,6 +55,10 @@ pub struct ContextArgs {
         hide_default_value = true
     )]
     as_of: u64,
+    /// Wait until the log can be read up to this position, so that what was appended
+    /// there is in
+    #[arg(long, value_name = "POSITION")]
+    at_least: Option<u64>,
     /// Tell what is in the request, and why
     #[arg(long, short)]
     explain: bool,
@@ -136,7 +140,9 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
         provider: pb::Provider::from(args.provider).into(),
         model: args.model.unwrap_or_default(),
         policy: policy.into(),
-        at_least: None,
+        at_least: args
+            .at_least
+            .map(|offset| pb::Position { shard: 0, offset }),
     };
     if explain && !out.json {
         let answer = store.contexts().explain(request).await?.into_inner();

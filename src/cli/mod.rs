@@ -27,6 +27,7 @@ mod ls;
 mod output;
 mod read;
 mod replay;
+mod result;
 mod search;
 mod serve;
 mod set;
@@ -77,6 +78,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Search(search::SearchArgs),
     Tools(tools::ToolsArgs),
+    Result(result::ResultArgs),
     Knowledge(knowledge::KnowledgeArgs),
     Context(context::ContextArgs),
     Compact(compact::CompactArgs),
@@ -182,6 +184,7 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Diff(args) => diff::run(&args, store, out).await,
         Command::Search(args) => search::run(args, store, out).await,
         Command::Tools(args) => tools::run(&args, store, out).await,
+        Command::Result(args) => result::run(args, store, out).await,
         Command::Knowledge(args) => knowledge::run(args, store, out).await,
         Command::Context(args) => context::run(args, store, out).await,
         Command::Compact(args) => compact::run(args, store, out).await,
@@ -271,6 +274,9 @@ mod tests {
             "treering tools C --offered --branch b",
             "treering replay C --serve-tools --branch retry --from main --until-idle 5",
             "treering replay C --serve-tools --fork-at 9 --name again --approve recorded --on-miss fail",
+            "treering result treering:C/7 --lines 10-20",
+            "treering result C --call call_1 --branch b --json",
+            "treering context C --at-least 9 --json",
             "treering context C --provider openai-chat --budget 9000 --as-of 7 --branch B --explain",
             "treering context C --json --provider gemini --tool-results older-than=3 --without knowledge",
             "treering compact C",

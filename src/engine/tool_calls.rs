@@ -159,7 +159,13 @@ impl Engine {
         };
         let call_id = match which {
             WhichResult::Revision(revision) => {
+                // A reference names an event, on whatever branch it is.
+                let source = match branch {
+                    None => Source::Conversation(id),
+                    Some(_) => query.source.clone(),
+                };
                 let query = ReadQuery {
+                    source,
                     from: revision.0,
                     to: revision.0,
                     ..query

@@ -601,14 +601,24 @@ async fn the_loop_from_the_command_line() {
     let names: Vec<_> = told.iter().map(|s| text(&s["tool_name"])).collect();
     assert_eq!(names, ["edit_file", "read_file", "run_tests"]);
     let reference = text(&told[1]["full_result_ref"]);
-    let revision = reference.rsplit_once('/').unwrap().1;
-    let whole = world
-        .cli(&["log", &id, "--from", revision, "--to", revision, "--full"])
+    world
+        .cli(&[
+            "fork",
+            &id,
+            "--at",
+            "3",
+            "--name",
+            "elsewhere",
+            "--activate",
+        ])
         .await;
-    assert!(
-        whole.contains("(net * (1.0 + vat) * 100.0) as i64"),
-        "{whole}"
+    let whole = world.cli(&["result", reference]).await;
+    assert_eq!(
+        whole, SOURCE,
+        "a reference names an event, whatever branch is active"
     );
+    let line = world.cli(&["result", reference, "--lines", "2-2"]).await;
+    assert_eq!(line.trim(), "(net * (1.0 + vat) * 100.0) as i64");
 
     let indexed = SearchRequest {
         at_least: Some(Position::local(position.offset)),
