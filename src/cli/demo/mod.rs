@@ -129,6 +129,7 @@ async fn scripted(
     tour::story(&story, out)?;
     tour::search(&story.word, &story.conversation, store, out).await?;
     tour::diff(&story, store, out).await?;
+    tour::requests(&story, store, out).await?;
     tour::next_commands(&story, reach, out)
 }
 

@@ -14,6 +14,11 @@ use super::{
 
 /// Hits that the tour shows.
 const HITS: u32 = 3;
+/// Whose requests it builds, and for which models.
+const REQUESTS: [(&str, pb::Provider, &str); 2] = [
+    ("openai-chat", pb::Provider::OpenaiChat, "gpt-4o"),
+    ("anthropic", pb::Provider::Anthropic, "claude-sonnet-4-5"),
+];
 
 /// How the user reaches the store after the tour.
 #[derive(Debug)]
@@ -120,6 +125,40 @@ pub async fn diff(story: &Story, store: &Connection, out: &mut Out) -> Result<()
     Ok(())
 }
 
+/// Builds the fork's next request for two providers.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn requests(story: &Story, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let paint = out.paint;
+    out.line("")?;
+    let heading = format!("The next request of {OTHER_WAY}, for two providers");
+    out.line(paint.text(Tone::Strong, heading))?;
+    for (name, provider, model) in REQUESTS {
+        let request = pb::BuildRequest {
+            conversation_id: story.conversation.clone(),
+            branch: OTHER_WAY.into(),
+            provider: provider.into(),
+            model: model.into(),
+            ..Default::default()
+        };
+        let built = store.contexts().build(request).await?.into_inner();
+        let body: serde_json::Value = serde_json::from_slice(&built.request).unwrap_or_default();
+        let messages = body["messages"].as_array().map_or(0, Vec::len);
+        let told = built.explanation.unwrap_or_default();
+        let about = match told.basis {
+            Some(basis) if basis.estimate => "about ",
+            _ => "",
+        };
+        out.line(format!(
+            "        {name}, {model}: {about}{} tokens in {messages} messages and {} tools",
+            count(told.tokens),
+            body["tools"].as_array().map_or(0, Vec::len)
+        ))?;
+    }
+    Ok(())
+}
+
 /// Prints the commands to try next on the scripted conversation.
 ///
 /// # Errors
@@ -133,6 +172,8 @@ pub fn next_commands(story: &Story, reach: &Reach, out: &mut Out) -> Result<(), 
         format!("replay {id} --speed 1"),
         format!("diff {id} main {OTHER_WAY}"),
         format!("fork {id} --at {} --name my-way", story.fork_revision),
+        format!("context {id} --branch {OTHER_WAY} --provider anthropic --explain"),
+        format!("tools {id} --snapshots"),
         format!("search -k 5 {}", story.word),
         "ls --json".to_owned(),
     ] {
