@@ -8,7 +8,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use crate::domain::{Config, ContentPart, EventRef, JsonText, ToolDefinition};
 
-use super::provider::Provider;
+use super::target::Provider;
 
 /// Part of a request that has its own line in the budget.
 #[derive(

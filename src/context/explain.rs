@@ -6,7 +6,7 @@ mod tell;
 
 use super::{
     draft::{Fate, Section},
-    provider::Provider,
+    target::Provider,
 };
 use crate::domain::{BranchName, ConversationId, EventRef, Revision};
 

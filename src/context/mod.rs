@@ -10,7 +10,7 @@
 //!   came from and what became of it;
 //! - [`policy`]: what a conversation or a call can choose;
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: how a draft comes to be;
-//! - [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
+//! - [`target`], [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
 //!   it must keep;
 //! - [`explain`]: what is told about it;
 //! - [`compaction`], [`summary`]: what stands for what was cut;
@@ -30,6 +30,7 @@ pub mod provider;
 #[cfg(test)]
 mod samples;
 pub mod summary;
+pub mod target;
 pub mod tokens;
 pub mod window;
 

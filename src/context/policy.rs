@@ -173,7 +173,7 @@ impl ContextPolicy {
     pub fn merged(conversation: &str, call: &str) -> Result<Self, PolicyError> {
         let mut base = object("conversation's", conversation)?;
         read("conversation's", base.clone())?;
-        merge(&mut base, object("call's", call)?);
+        json_patch::merge(&mut base, &object("call's", call)?);
         read("call's", base)
     }
 }
@@ -200,28 +200,6 @@ fn read(whose: &'static str, value: serde_json::Value) -> Result<ContextPolicy, 
     })
 }
 
-/// JSON Merge Patch (RFC 7396).
-fn merge(base: &mut serde_json::Value, patch: serde_json::Value) {
-    let serde_json::Value::Object(patch) = patch else {
-        *base = patch;
-        return;
-    };
-    if !base.is_object() {
-        *base = serde_json::json!({});
-    }
-    let serde_json::Value::Object(base) = base else {
-        return;
-    };
-    for (key, value) in patch {
-        if value.is_null() {
-            base.remove(&key);
-        } else {
-            merge(base.entry(key).or_insert(serde_json::Value::Null), value);
-        }
-    }
-}
-
-/// Section that a droppable thing is in.
 impl Drop {
     /// The section that it makes smaller.
     #[must_use]

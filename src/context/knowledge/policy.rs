@@ -318,7 +318,7 @@ impl KnowledgePolicy {
             return Err(KnowledgePolicyError { message });
         }
         let mut merged = serde_json::to_value(Self::default()).map_err(refused)?;
-        merge(&mut merged, patch);
+        json_patch::merge(&mut merged, &patch);
         serde_json::from_value(merged).map_err(refused)
     }
 
@@ -376,27 +376,6 @@ impl ToolPattern {
                 || self.prefixes.iter().any(|start| name.starts_with(start))
                 || self.suffixes.iter().any(|end| name.ends_with(end))
         })
-    }
-}
-
-/// JSON Merge Patch (RFC 7396).
-fn merge(base: &mut serde_json::Value, patch: serde_json::Value) {
-    let serde_json::Value::Object(patch) = patch else {
-        *base = patch;
-        return;
-    };
-    if !base.is_object() {
-        *base = serde_json::json!({});
-    }
-    let serde_json::Value::Object(base) = base else {
-        return;
-    };
-    for (key, value) in patch {
-        if value.is_null() {
-            base.remove(&key);
-        } else {
-            merge(base.entry(key).or_insert(serde_json::Value::Null), value);
-        }
     }
 }
 

@@ -18,7 +18,7 @@ mod tests;
 
 use std::fmt;
 
-use super::provider::Provider;
+use super::target::Provider;
 
 /// A rule that a body breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]

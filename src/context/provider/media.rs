@@ -7,6 +7,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::domain::{Media, MediaSource};
 
+/// Image types of OpenAI and Anthropic.
+pub(super) const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
 /// What kind of medium a part says it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

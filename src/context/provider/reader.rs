@@ -451,3 +451,8 @@ pub(super) fn set_media_aside<'a>(told: &mut Told<'a>) -> Vec<Medium<'a>> {
     }
     aside
 }
+
+/// A system or developer message in the middle of a conversation.
+pub(super) fn system_message(text: &str) -> String {
+    format!("<system-message>\n{text}\n</system-message>")
+}

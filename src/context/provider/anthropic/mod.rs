@@ -20,11 +20,10 @@ use crate::context::{
     provider::{
         Adapted, Adapter, Provider, RenderError,
         json::{self, Fields},
-        media::{self, Kind, Medium, Place},
+        media::{self, IMAGES, Kind, Medium, Place},
         names::Charset,
-        openai_chat::IMAGES,
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told},
+        reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told, system_message},
     },
 };
 
@@ -325,11 +324,6 @@ impl<'a> Writer<'a, '_> {
             left -= 1;
         }
     }
-}
-
-/// A system or developer message in the middle of a conversation.
-pub(super) fn system_message(text: &str) -> String {
-    format!("<system-message>\n{text}\n</system-message>")
 }
 
 fn trimmed(text: Cow<'_, str>) -> Cow<'_, str> {

@@ -17,13 +17,15 @@ use crate::context::{
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
-        anthropic::system_message,
         json::{self, Fields, Raw},
         maker::family,
         media::{self, Kind, Medium, Place, Source},
         names::Charset,
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told, set_media_aside},
+        reader::{
+            NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told, set_media_aside,
+            system_message,
+        },
     },
 };
 

@@ -16,7 +16,7 @@ use crate::context::{
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
-        media::{Kind, Medium, Place, Source},
+        media::{IMAGES, Kind, Medium, Place, Source},
         names::Charset,
         parameters::ToolChoice,
         reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken, set_media_aside},
@@ -33,9 +33,6 @@ const RULES: Rules = Rules {
     call_ids: Charset::any(40),
     takes,
 };
-
-/// Image types of OpenAI.
-pub(super) const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
     let is_inline = medium.is_inline();

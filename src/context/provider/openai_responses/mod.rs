@@ -17,9 +17,9 @@ use crate::context::{
     provider::{
         Adapted, Adapter, Provider, RenderError,
         maker::family,
-        media::{self, Kind, Medium, Place, Source},
+        media::{self, IMAGES, Kind, Medium, Place, Source},
         names::Charset,
-        openai_chat::{IMAGES, detail, file_name},
+        openai_chat::{detail, file_name},
         parameters::ToolChoice,
         reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken},
     },
