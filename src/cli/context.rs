@@ -163,13 +163,6 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
 /// What the sender should know goes beside the body, not into it.
 fn tell_warnings(told: &pb::Explanation, out: &Out) {
     let mut warnings = told.warnings.clone();
-    if told.over_budget {
-        let (tokens, budget) = (told.tokens, told.budget_tokens);
-        warnings.insert(
-            0,
-            format!("{tokens} tokens are over the budget of {budget}"),
-        );
-    }
     if told.compaction_due {
         let command = format!("treering compact {}", told.conversation_id);
         warnings.push(format!("a compaction is due: see `{command}`"));
