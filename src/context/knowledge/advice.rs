@@ -201,15 +201,15 @@ mod tests {
             .collect();
         assert_eq!(
             said[0],
-            "Start by discovering which files there are (for example with list_files)."
+            "No tool has shown anything yet: list the files first (for example with list_files)."
         );
-        assert!(said[1].starts_with("Files discovered: a.nc, b.nc, c.nc and 1 more. Next"));
+        assert!(said[1].starts_with("Known files: a.nc, b.nc, c.nc and 1 more. Look"));
         assert!(
             said[1].ends_with("(for example with inspect_file)."),
             "{}",
             said[1]
         );
-        assert!(said[2].starts_with("Variables are known for a.nc."));
+        assert!(said[2].starts_with("Variables are known for a.nc:"));
         assert!(said[3].starts_with(&said[2]) && said[3].contains("interpret"));
         assert_eq!(told(&[("think", "{}", "hm")]).guidance(&offered), "");
         let own = r#"{"guidance": {"start": "{tools}{files}!"}}"#;

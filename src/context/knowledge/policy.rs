@@ -131,13 +131,11 @@ pub struct GuidanceTexts {
 impl Default for GuidanceTexts {
     fn default() -> Self {
         Self {
-            start: "Start by discovering which files there are{tools}.".into(),
-            files_known: "Files discovered: {files}. Next, inspect them for their variables or \
-                          metadata{tools}."
-                .into(),
+            start: "No tool has shown anything yet: list the files first{tools}.".into(),
+            files_known:
+                "Known files: {files}. Look into one of them to learn what it holds{tools}.".into(),
             variables_known:
-                "Variables are known for {files}. You can now analyse them in detail, \
-                              get statistics, or read specific data."
+                "Variables are known for {files}: they can be read and computed with by name."
                     .into(),
             analysed: "Results of an analysis are there: compare and interpret them, or look at \
                        what is still missing."

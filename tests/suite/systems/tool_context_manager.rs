@@ -510,7 +510,7 @@ async fn guidance_follows_what_is_known() {
     let id = world.begin(opening(&json!({}))).await;
     let start = guidance(&world, &id).await;
     assert!(
-        start.contains("discovering which files") && start.contains("list_files"),
+        start.contains("list the files first") && start.contains("list_files"),
         "{start}"
     );
     listed(&world, &id).await;
