@@ -7,6 +7,7 @@
 
 mod admin;
 mod annotate;
+mod append;
 mod approve;
 mod args;
 mod bench;
@@ -85,6 +86,7 @@ enum Command {
     Set(set::SetArgs),
     Watch(set::WatchArgs),
     Sub(sub::SubArgs),
+    Append(append::AppendArgs),
     Pending(approve::PendingArgs),
     Approve(approve::ApproveArgs),
     Deny(approve::DenyArgs),
@@ -191,6 +193,7 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Set(args) => set::set(args, store, out).await,
         Command::Watch(args) => set::watch(args, store, out).await,
         Command::Sub(args) => sub::run(args, store, out).await,
+        Command::Append(args) => append::run(args, store, out).await,
         Command::Pending(args) => approve::pending(args, store, out).await,
         Command::Approve(args) => approve::approve(args, store, out).await,
         Command::Deny(args) => approve::deny(args, store, out).await,
@@ -274,6 +277,9 @@ mod tests {
             "treering tools C --offered --branch b",
             "treering replay C --serve-tools --branch retry --from main --until-idle 5",
             "treering replay C --serve-tools --fork-at 9 --name again --approve recorded --on-miss fail",
+            "treering append new message user hello --json",
+            "treering append C -b retry --expect 7 call c1 grep {} --needs-approval",
+            "treering append C config --model m --parameter temperature=0.2",
             "treering result treering:C/7 --lines 10-20",
             "treering result C --call call_1 --branch b --json",
             "treering context C --at-least 9 --json",

@@ -9,7 +9,7 @@
 //! | compaction to summary and last turns | [`compaction_leaves_the_summary_and_the_last_turns`] |
 //! | with a full reset | [`compaction_is_a_full_reset`] |
 //! | summaries of outcomes without tool names | [`summaries_tell_outcomes_without_tool_names`] |
-//! | all of it from the command line | [`discovery_from_the_command_line`] |
+//! | all of it from the command line | [`discovery_from_the_command_line`], [`a_shell_script_is_an_agent`] |
 
 use serde_json::json;
 use treering::{codec::pb, domain::*, engine::*};
@@ -513,5 +513,60 @@ async fn discovery_from_the_command_line() {
         tools.iter().all(|tool| tool["discovered"] == false),
         "{tools:?}"
     );
+    world.end().await;
+}
+
+// A shell script can be an agent: everything that a request is made of can be
+// appended from the command line, and what breaks a rule is refused there, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shell_script_is_an_agent() {
+    let world = World::start().await;
+    let tools = r#"[{"name": "searchTools", "input_schema": {"type": "object"}},
+        {"name": "getPage", "discoverable": true, "guidance": "Slugs have no leading slash."}]"#;
+    let opened = ["append", "new", "message", "user", "Change the home page."];
+    let begun = world.cli_json(&opened).await;
+    let id = text(&begun[0]["events"][0]["conversation"]).to_owned();
+    let append = async |words: &[&str]| world.cli(&[&["append", &id], words].concat()).await;
+    append(&[
+        "config",
+        "--model",
+        "gpt-4o",
+        "--parameter",
+        "temperature=0.2",
+    ])
+    .await;
+    append(&["system-prompt", "You edit a website."]).await;
+    append(&["tools", tools]).await;
+    append(&["call", "call_1", "searchTools", r#"{"query": "page"}"#]).await;
+    append(&["result", "call_1", "getPage", "--ms", "12"]).await;
+    append(&["discovered", "getPage"]).await;
+    append(&["entity", "pg_7", "page", "Home"]).await;
+    append(&["message", "assistant", "I can read it now."]).await;
+    append(&["summary", "The user wants the home page changed."]).await;
+
+    let late = ["append", &id, "result", "call_1", "again"];
+    let (code, _, refused) = world.try_cli(&late).await;
+    assert!(code != Some(0) && refused.contains("call_1"), "{refused}");
+    let stale = ["append", &id, "--expect", "3", "message", "user", "hello"];
+    assert_ne!(world.try_cli(&stale).await.0, Some(0));
+
+    let built = world
+        .cli_json(&["context", &id, "--provider", "openai-chat"])
+        .await;
+    let body = &built[0]["request"];
+    assert_eq!(
+        (text(&body["model"]), &body["temperature"]),
+        ("gpt-4o", &json!(0.2))
+    );
+    assert_eq!(list(&body["tools"]).len(), 2, "core and discovered");
+    let said = body["messages"].to_string();
+    for part in [
+        "You edit a website.",
+        "[TOOL GUIDANCE]",
+        "no leading slash",
+        "home page changed",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
     world.end().await;
 }

@@ -1,0 +1,378 @@
+//! Arguments as the bodies of events.
+
+use clap::{Args, ValueEnum};
+use prost::{Message as _, bytes::Bytes};
+use serde::Deserialize;
+
+use crate::{
+    cli::{error::CliError, text_arg::text_of},
+    codec::pb::{self, new_event::Body},
+};
+
+/// Who speaks.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub enum Role {
+    /// The system.
+    System,
+    /// The developer.
+    Developer,
+    /// The user.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// Something that was said.
+#[derive(Args, Debug)]
+pub struct Message {
+    /// Who says it
+    #[arg(value_enum)]
+    role: Role,
+    /// What is said
+    text: String,
+}
+
+/// A call.
+#[derive(Args, Debug)]
+pub struct Call {
+    /// Its id, as the provider gave it
+    call_id: String,
+    /// The tool
+    tool: String,
+    /// Its arguments, JSON
+    #[arg(default_value = "{}")]
+    arguments: String,
+    /// It must be approved before it may run
+    #[arg(long)]
+    needs_approval: bool,
+}
+
+/// What a call returned.
+#[derive(Args, Debug)]
+pub struct Result {
+    /// The call
+    call_id: String,
+    /// What it returned
+    text: String,
+    /// It failed, and why
+    #[arg(long, value_name = "WHY")]
+    failed: Option<String>,
+    /// How long it ran, in milliseconds
+    #[arg(long, value_name = "MS")]
+    ms: Option<u64>,
+}
+
+/// A text.
+#[derive(Args, Debug)]
+pub struct Prompt {
+    /// The text
+    text: String,
+}
+
+/// Model settings.
+#[derive(Args, Debug)]
+pub struct Config {
+    /// The model
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    model: String,
+    /// The mode, for example planning
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    mode: String,
+    /// A parameter as NAME=JSON, for example temperature=0.2 (may be given again)
+    #[arg(long = "parameter", value_name = "NAME=JSON", value_parser = pair)]
+    parameters: Vec<(String, String)>,
+}
+
+/// Tools on offer.
+#[derive(Args, Debug)]
+pub struct Tools {
+    /// JSON: a list of {name, description, input_schema, guidance, discoverable,
+    /// needs_approval}
+    definitions: String,
+}
+
+/// Names.
+#[derive(Args, Debug)]
+pub struct Words {
+    /// Names of tools
+    #[arg(required = true)]
+    names: Vec<String>,
+}
+
+/// How to use a tool.
+#[derive(Args, Debug)]
+pub struct Guidance {
+    /// The tool
+    tool: String,
+    /// What to know about it
+    text: String,
+}
+
+/// Something that the conversation is about.
+#[derive(Args, Debug)]
+pub struct Entity {
+    /// Its id in the world
+    id: String,
+    /// What it is
+    kind: String,
+    /// Its name
+    name: String,
+}
+
+/// A finished call in short.
+#[derive(Args, Debug)]
+pub struct Snapshot {
+    /// The call
+    call_id: String,
+    /// The revision of its request
+    revision: u64,
+    /// The summary
+    text: String,
+}
+
+fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=JSON")?;
+    if serde_json::from_str::<serde::de::IgnoredAny>(value).is_err() {
+        return Err(format!("the value of {name} is no JSON"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn encode(message: &impl prost::Message) -> Bytes {
+    message.encode_to_vec().into()
+}
+
+fn text_part(text: String) -> pb::ContentPart {
+    pb::ContentPart {
+        part: Some(pb::content_part::Part::Text(text)),
+    }
+}
+
+fn requirement(needs_approval: bool) -> i32 {
+    if needs_approval {
+        pb::ApprovalRequirement::Pending.into()
+    } else {
+        pb::ApprovalRequirement::NotRequired.into()
+    }
+}
+
+/// The first event of a conversation.
+pub fn created() -> Body {
+    Body::ConversationCreated(encode(&pb::ConversationCreated::default()))
+}
+
+/// A summary of everything up to a revision.
+pub fn covering_all(body: Body, head: u64) -> Body {
+    match body {
+        Body::SummaryRecorded(bytes) => {
+            let mut summary = pb::SummaryRecorded::decode(bytes).unwrap_or_default();
+            (summary.from_revision, summary.to_revision) = (1, head);
+            Body::SummaryRecorded(encode(&summary))
+        }
+        other => other,
+    }
+}
+
+impl Message {
+    pub fn body(&self) -> std::result::Result<Body, CliError> {
+        let role = match self.role {
+            Role::System => pb::Role::System,
+            Role::Developer => pb::Role::Developer,
+            Role::User => pb::Role::User,
+            Role::Assistant => pb::Role::Assistant,
+        };
+        Ok(Body::MessageAppended(encode(&pb::MessageAppended {
+            role: role.into(),
+            parts: vec![text_part(text_of(&self.text)?)],
+            ..Default::default()
+        })))
+    }
+}
+
+impl Call {
+    pub fn body(&self) -> std::result::Result<Body, CliError> {
+        Ok(Body::ToolCallRequested(encode(&pb::ToolCallRequested {
+            call_id: self.call_id.clone(),
+            tool: self.tool.clone(),
+            arguments: text_of(&self.arguments)?.trim().to_owned().into(),
+            approval: requirement(self.needs_approval),
+            ..Default::default()
+        })))
+    }
+}
+
+impl Result {
+    pub fn body(&self) -> std::result::Result<Body, CliError> {
+        Ok(Body::ToolResultRecorded(encode(&pb::ToolResultRecorded {
+            call_id: self.call_id.clone(),
+            success: self.failed.is_none(),
+            error_message: self.failed.clone().unwrap_or_default(),
+            execution_time_ms: self.ms,
+            parts: vec![text_part(text_of(&self.text)?)],
+            ..Default::default()
+        })))
+    }
+}
+
+impl Prompt {
+    fn prompt(&self) -> std::result::Result<pb::SystemPromptSet, CliError> {
+        Ok(pb::SystemPromptSet {
+            id: String::new(),
+            content: text_of(&self.text)?,
+        })
+    }
+
+    pub fn system(&self) -> std::result::Result<Body, CliError> {
+        Ok(Body::SystemPromptSet(encode(&self.prompt()?)))
+    }
+
+    pub fn user(&self) -> std::result::Result<Body, CliError> {
+        // Both prompts have the same fields.
+        Ok(Body::UserPromptSet(encode(&self.prompt()?)))
+    }
+
+    pub fn summary(&self) -> std::result::Result<Body, CliError> {
+        Ok(Body::SummaryRecorded(encode(&pb::SummaryRecorded {
+            content: text_of(&self.text)?,
+            ..Default::default()
+        })))
+    }
+}
+
+impl Config {
+    pub fn body(&self) -> Body {
+        Body::ConfigChanged(encode(&pb::ConfigChanged {
+            config: Some(pb::Config {
+                model_id: self.model.clone(),
+                mode: self.mode.clone(),
+                parameters: self.parameters.iter().cloned().collect(),
+            }),
+        }))
+    }
+}
+
+/// A tool as the command takes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tool {
+    name: String,
+    #[serde(default)]
+    description: String,
+    input_schema: Option<Box<serde_json::value::RawValue>>,
+    #[serde(default)]
+    guidance: String,
+    #[serde(default)]
+    discoverable: bool,
+    #[serde(default)]
+    needs_approval: bool,
+}
+
+impl Tools {
+    pub fn body(&self) -> std::result::Result<Body, CliError> {
+        let tools: Vec<Tool> =
+            serde_json::from_str(&text_of(&self.definitions)?).map_err(|error| {
+                CliError::Usage {
+                    what: format!("the tools cannot be read: {error}"),
+                    hint: r#"give a list, for example '[{"name": "grep", "input_schema": {}}]'"#
+                        .into(),
+                }
+            })?;
+        let tools = tools.into_iter().map(|tool| pb::ToolDefinition {
+            name: tool.name,
+            description: tool.description,
+            input_schema: tool
+                .input_schema
+                .map(|schema| schema.get().to_owned().into())
+                .unwrap_or_default(),
+            approval: requirement(tool.needs_approval),
+            guidance: tool.guidance,
+            discoverable: tool.discoverable,
+            ..Default::default()
+        });
+        Ok(Body::ToolsDefined(encode(&pb::ToolsDefined {
+            tools: tools.collect(),
+        })))
+    }
+}
+
+impl Words {
+    pub fn discovered(&self) -> Body {
+        Body::ToolsDiscovered(encode(&pb::ToolsDiscovered {
+            names: self.names.clone(),
+        }))
+    }
+}
+
+impl Guidance {
+    pub fn body(&self) -> std::result::Result<Body, CliError> {
+        Ok(Body::GuidanceGiven(encode(&pb::GuidanceGiven {
+            guidance: vec![pb::Guidance {
+                tool: self.tool.clone(),
+                text: text_of(&self.text)?,
+            }],
+        })))
+    }
+}
+
+impl Entity {
+    pub fn body(&self) -> Body {
+        Body::EntitiesNoted(encode(&pb::EntitiesNoted {
+            entities: vec![pb::Entity {
+                id: self.id.clone(),
+                kind: self.kind.clone(),
+                name: self.name.clone(),
+            }],
+        }))
+    }
+}
+
+impl Snapshot {
+    pub fn body(&self) -> std::result::Result<Body, CliError> {
+        Ok(Body::ToolSnapshotRecorded(encode(
+            &pb::ToolSnapshotRecorded {
+                call_id: self.call_id.clone(),
+                request_revision: self.revision,
+                summary: text_of(&self.text)?,
+            },
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A schema is kept as it is written, and a mistyped field must not silently
+    // leave a tool without its schema.
+    #[test]
+    fn tools_are_read_or_refused() {
+        let tools = |json: &str| {
+            let definitions = json.into();
+            Tools { definitions }.body()
+        };
+        let Body::ToolsDefined(bytes) =
+            tools(r#"[{"name": "grep", "input_schema": {"b": 1, "a": 2.50}}]"#).unwrap()
+        else {
+            panic!("another body");
+        };
+        let defined = pb::ToolsDefined::decode(bytes).unwrap();
+        assert_eq!(
+            &defined.tools[0].input_schema[..],
+            br#"{"b": 1, "a": 2.50}"#
+        );
+        for wrong in ["{}", r#"[{"name": "a", "schema": {}}]"#, "[1]", ""] {
+            assert!(tools(wrong).is_err(), "{wrong}");
+        }
+        assert!(pair("temperature=0.2").is_ok() && pair("temperature=hot").is_err());
+    }
+}
