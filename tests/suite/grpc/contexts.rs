@@ -160,7 +160,9 @@ async fn wrong_requests_are_named() {
     let metadata = request.metadata_mut();
     metadata.insert("grpc-timeout", "200m".parse().unwrap());
     let late = server.contexts().build(request).await.unwrap_err();
-    assert_eq!(late.code(), Code::DeadlineExceeded);
+    // The client counts, too, and says so in its own word when it is first.
+    let ended = [Code::DeadlineExceeded, Code::Cancelled];
+    assert!(ended.contains(&late.code()), "{late:?}");
     server.stop().done().await;
 }
 
