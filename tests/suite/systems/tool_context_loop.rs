@@ -235,7 +235,7 @@ async fn full_results_are_stored_for_long_beside_the_loop() {
     let world = World::start().await;
     let id = world.begin(asked()).await;
     let log: String = (0..16_000)
-        .map(|n| format!("   Compiling part_{n} v1.{n}.0 (/work/billing/crates/part_{n})\n"))
+        .map(|n| format!("   Compiling part_{n} v1.{n}.0 (/srv/billing/crates/part_{n})\n"))
         .collect();
     let (send, receive) = tokio::sync::mpsc::channel(4);
     let mut tools = world.server.tools();
