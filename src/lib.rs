@@ -4,6 +4,8 @@
 pub mod cli;
 pub mod codec;
 pub mod context;
+#[cfg(feature = "redb")]
+pub mod disk;
 pub mod domain;
 #[cfg(all(feature = "redb", feature = "search"))]
 pub mod engine;

@@ -47,6 +47,13 @@ pub struct CompactArgs {
     what: Option<What>,
 }
 
+impl CompactArgs {
+    /// True when it does more than look.
+    pub fn appends(&self) -> bool {
+        matches!(self.what, Some(What::Apply(_)))
+    }
+}
+
 #[derive(Subcommand, Debug)]
 enum What {
     Plan(PlanArgs),

@@ -20,7 +20,10 @@ use super::{
     error::CliError,
     pb,
 };
-use crate::domain::Namespace;
+use crate::{
+    domain::Namespace,
+    engine::{OpenMode, OpenOptions},
+};
 
 /// Metadata that names the tenant.
 const NAMESPACE_METADATA: &str = "treering-namespace";
@@ -59,19 +62,24 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the store that the options name.
+    /// Connects to the store that the options name. `mode` is what a folder is
+    /// opened for.
     ///
     /// # Errors
     /// [`CliError::Connect`] when no server answers, [`CliError::Locked`] when
     /// another process holds the folder, [`CliError::Open`] when it cannot be
     /// opened.
-    pub async fn open(common: &Common) -> Result<Self, CliError> {
+    pub async fn open(common: &Common, mode: OpenMode) -> Result<Self, CliError> {
         match common.target()? {
             Target::Server(url) => Self::to_server(&url, &common.namespace).await,
             Target::Data(dir) => {
                 let (namespace, tag) = tag(&common.namespace)?;
                 let (client, server) = pipes();
-                let embedded = Embedded::start(&dir, None, None, server).await?;
+                let options = OpenOptions {
+                    mode,
+                    ..OpenOptions::new(dir)
+                };
+                let embedded = Embedded::start(options, None, None, server).await?;
                 Ok(Self {
                     channel: through_pipe(client).await?,
                     namespace,

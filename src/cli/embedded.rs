@@ -1,7 +1,7 @@
 //! The engine in this process, served on whatever connections come in: a pipe
 //! in memory, or a network listener.
 
-use std::{io, path::Path, time::Duration};
+use std::{io, time::Duration};
 
 use futures::Stream;
 use tokio::{
@@ -38,7 +38,7 @@ impl Embedded {
     /// [`CliError::Locked`], [`CliError::Open`], and [`CliError::Outcome`] when the
     /// summariser's marks cannot be written.
     pub async fn start<I, C>(
-        dir: &Path,
+        options: OpenOptions,
         address: Option<String>,
         summariser: Option<SummariserConfig>,
         incoming: I,
@@ -47,7 +47,7 @@ impl Embedded {
         I: Stream<Item = io::Result<C>> + Send + 'static,
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        let engine = Engine::open(OpenOptions::new(dir)).await.map_err(refused)?;
+        let engine = Engine::open(options).await.map_err(refused)?;
         if let Some(address) = address {
             engine.announce(&address);
         }
@@ -102,7 +102,7 @@ impl Embedded {
     }
 }
 
-fn refused(error: OpenError) -> CliError {
+pub(super) fn refused(error: OpenError) -> CliError {
     let cause = error.to_string();
     let (path, exit) = match error {
         OpenError::Locked {
@@ -114,6 +114,24 @@ fn refused(error: OpenError) -> CliError {
                 dir: path,
                 holder,
                 server: address.map(|address| with_scheme(&address)),
+            };
+        }
+        OpenError::NoStore { path } => {
+            return CliError::NotFound {
+                what: format!("there is no store in {}", path.display()),
+                hint: "name another folder with --data; `treering import`, `serve`, `demo` and \
+                       `append` make one"
+                    .into(),
+            };
+        }
+        OpenError::WentBack { path, .. } => {
+            return CliError::Outcome {
+                hint: format!(
+                    "`treering repair --data {}` tells what is lost",
+                    path.display()
+                ),
+                what: cause,
+                exit: Exit::Damaged,
             };
         }
         OpenError::Damaged { path, .. } => (path, Exit::Damaged),

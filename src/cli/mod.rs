@@ -27,6 +27,7 @@ mod log;
 mod ls;
 mod output;
 mod read;
+mod repair;
 mod replay;
 mod result;
 mod search;
@@ -48,7 +49,7 @@ pub use connect::Connection;
 pub use error::{CliError, EXIT_CODES_HELP};
 use output::{Out, Paint, Tone};
 
-use crate::codec::pb;
+use crate::{codec::pb, engine::OpenMode};
 
 /// Keeps what agents do, and lets you read, fork, replay and search it
 ///
@@ -93,6 +94,7 @@ enum Command {
     Annotate(annotate::AnnotateArgs),
     Verify(admin::VerifyArgs),
     Rebuild(admin::RebuildArgs),
+    Repair(repair::RepairArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
     Completions(CompletionsArgs),
@@ -158,11 +160,12 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common, out).await,
         Command::Completions(args) => completions(&args, out),
+        Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Replay(args) if args.listens() => {
             replay::serve_tools::listen(&args, &cli.common, out).await
         }
         command => {
-            let store = Connection::open(&cli.common).await?;
+            let store = Connection::open(&cli.common, command.opens()).await?;
             let done = on_store(command, &store, out).await;
             // What was printed is shown before the engine takes its time to end.
             let shown = out.flush();
@@ -202,8 +205,49 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
         // These need no store of their own; `run` has dealt with them.
-        Command::Serve(_) | Command::Demo(_) | Command::Bench(_) | Command::Completions(_) => {
-            Ok(())
+        Command::Serve(_)
+        | Command::Demo(_)
+        | Command::Bench(_)
+        | Command::Repair(_)
+        | Command::Completions(_) => Ok(()),
+    }
+}
+
+impl Command {
+    /// What a folder is opened for. Looking changes nothing, and only what brings
+    /// the first events may make a store.
+    fn opens(&self) -> OpenMode {
+        match self {
+            Self::Serve(_) | Self::Demo(_) | Self::Bench(_) | Self::Import(_) | Self::Append(_) => {
+                OpenMode::Create
+            }
+            Self::Fork(_)
+            | Self::Set(_)
+            | Self::Approve(_)
+            | Self::Deny(_)
+            | Self::Annotate(_)
+            | Self::Repair(_)
+            | Self::Rebuild(_) => OpenMode::Append,
+            Self::Compact(args) if args.appends() => OpenMode::Append,
+            Self::Sub(args) if args.appends() => OpenMode::Append,
+            Self::Export(_)
+            | Self::Ls(_)
+            | Self::Show(_)
+            | Self::Log(_)
+            | Self::Replay(_)
+            | Self::Diff(_)
+            | Self::Search(_)
+            | Self::Tools(_)
+            | Self::Result(_)
+            | Self::Knowledge(_)
+            | Self::Context(_)
+            | Self::Compact(_)
+            | Self::Watch(_)
+            | Self::Sub(_)
+            | Self::Pending(_)
+            | Self::Verify(_)
+            | Self::Stats(_)
+            | Self::Completions(_) => OpenMode::Read,
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{
     output::{Out, Tone},
     summariser::SummariserArgs,
 };
-use crate::{context::tokens, summariser::SummariserConfig};
+use crate::{context::tokens, engine::OpenOptions, summariser::SummariserConfig};
 
 /// The default port.
 const PORT: u16 = 7171;
@@ -93,7 +93,13 @@ impl Served {
     ) -> Result<Self, CliError> {
         let addr = listener.local_addr()?;
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let engine = Embedded::start(dir, Some(url_of(addr)), summariser, incoming).await?;
+        let engine = Embedded::start(
+            OpenOptions::new(dir),
+            Some(url_of(addr)),
+            summariser,
+            incoming,
+        )
+        .await?;
         Ok(Self { engine, addr })
     }
 

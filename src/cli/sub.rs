@@ -32,6 +32,13 @@ pub struct SubArgs {
     what: What,
 }
 
+impl SubArgs {
+    /// True when it does more than look.
+    pub fn appends(&self) -> bool {
+        !matches!(self.what, What::Ls(_))
+    }
+}
+
 #[derive(Subcommand, Debug)]
 enum What {
     Spawn(SpawnArgs),

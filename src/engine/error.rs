@@ -184,6 +184,24 @@ pub enum OpenError {
         /// Details.
         message: String,
     },
+    /// There is none, and none was to be made.
+    #[error("there is no store in {path}")]
+    NoStore {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Something that was there is not there any more. Nothing was changed.
+    #[error(
+        "the store in {path} is not what it was: {what}. Nothing was changed. Put back what is \
+         missing, or restore a copy of the whole folder; `treering repair` tells what is lost, \
+         and with --accept-loss goes on without it"
+    )]
+    WentBack {
+        /// The folder.
+        path: PathBuf,
+        /// What is missing, or older than it was.
+        what: String,
+    },
     /// It is damaged.
     #[error("the log in {path} is damaged: {message}")]
     Damaged {

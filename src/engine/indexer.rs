@@ -11,9 +11,11 @@ use tokio::sync::{Notify, watch};
 use super::{
     Inner,
     error::{ReadError, SearchError},
+    marks,
 };
 use crate::{
     domain::{EventBody, EventHeader, Position, Role},
+    log::LogIdentity,
     search::{IndexError, SearchIndex, SearchOptions, SearchableEvent, searchable_text},
 };
 
@@ -33,11 +35,30 @@ const GONE_PAUSE: Duration = Duration::from_millis(5);
 pub(super) enum IndexPlace {
     Memory,
     Folder(PathBuf),
+    /// A folder in which nothing may change.
+    Unchanged(PathBuf),
+}
+
+/// Why there is no index.
+#[derive(Debug)]
+pub(super) enum IndexRefused {
+    /// It knows events of this log that the log does not have.
+    WentBack {
+        what: String,
+    },
+    Index(IndexError),
+}
+
+impl From<IndexError> for IndexRefused {
+    fn from(error: IndexError) -> Self {
+        Self::Index(error)
+    }
 }
 
 /// The index, and how far it has come.
 pub(super) struct Indexer {
     place: IndexPlace,
+    identity: LogIdentity,
     index: RwLock<Arc<SearchIndex>>,
     /// What a search sees.
     reached: watch::Sender<u64>,
@@ -53,16 +74,26 @@ pub(super) struct Indexer {
 
 impl Indexer {
     /// Opens the index; what cannot be used is removed and made anew.
-    pub fn open(place: IndexPlace, head: u64) -> Result<Self, IndexError> {
-        let mut index = open_index(&place)?;
-        if index.reached().offset > head {
-            tracing::warn!("the search index does not belong to this log; it is made anew");
-            drop(index);
-            index = anew(&place)?;
+    ///
+    /// # Errors
+    /// [`IndexRefused::WentBack`] when it was made from this log and knows more
+    /// than that has.
+    pub fn open(place: IndexPlace, identity: LogIdentity, head: u64) -> Result<Self, IndexRefused> {
+        let index = open_index(&place, identity)?;
+        let known = index.reached().offset;
+        if known > head {
+            return Err(IndexRefused::WentBack {
+                what: format!(
+                    "its log ends with event {head}, but the search index has seen event {known}: \
+                     {} events are missing",
+                    known - head
+                ),
+            });
         }
         let reached = index.reached().offset;
         Ok(Self {
             place,
+            identity,
             index: RwLock::new(Arc::new(index)),
             reached: watch::Sender::new(reached),
             hurry: Notify::new(),
@@ -162,31 +193,47 @@ impl Indexer {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         // The old index must be closed before its folder goes.
         *index = Arc::new(SearchIndex::in_memory()?);
-        *index = Arc::new(anew(&self.place)?);
+        *index = Arc::new(anew(&self.place, self.identity)?);
         self.reached.send_replace(0);
         Ok(())
     }
 }
 
-fn open_index(place: &IndexPlace) -> Result<SearchIndex, IndexError> {
-    let IndexPlace::Folder(dir) = place else {
-        return SearchIndex::in_memory();
+fn open_index(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, IndexError> {
+    let dir = match place {
+        IndexPlace::Memory => return SearchIndex::in_memory(),
+        IndexPlace::Folder(dir) | IndexPlace::Unchanged(dir) => dir,
     };
-    match SearchIndex::open(dir, SearchOptions::default()) {
+    if dir.exists() && !marks::index_is_of(dir, identity) {
+        tracing::warn!("the search index is not of this log; it is made anew");
+        return anew(place, identity);
+    }
+    let opened = match place {
+        IndexPlace::Unchanged(_) => SearchIndex::open_unchanged(dir),
+        _ if !dir.exists() => return anew(place, identity),
+        _ => SearchIndex::open(dir, SearchOptions::default()),
+    };
+    match opened {
         Err(IndexError::NeedsRebuild { reason }) => {
             tracing::warn!(reason, "the search index is made anew from the log");
-            anew(place)
+            anew(place, identity)
         }
         result => result,
     }
 }
 
-fn anew(place: &IndexPlace) -> Result<SearchIndex, IndexError> {
+fn anew(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, IndexError> {
     match place {
-        IndexPlace::Memory => SearchIndex::in_memory(),
+        IndexPlace::Memory | IndexPlace::Unchanged(_) => SearchIndex::in_memory(),
         IndexPlace::Folder(dir) => {
             SearchIndex::wipe(dir)?;
-            SearchIndex::open(dir, SearchOptions::default())
+            let index = SearchIndex::open(dir, SearchOptions::default())?;
+            marks::sign_index(dir, identity).map_err(|source| IndexError::Io {
+                action: "signed",
+                dir: dir.clone(),
+                source,
+            })?;
+            Ok(index)
         }
     }
 }

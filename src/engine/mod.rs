@@ -15,6 +15,7 @@ pub mod error;
 mod fold;
 mod history;
 mod indexer;
+mod marks;
 mod open;
 #[cfg(test)]
 mod power_loss_tests;
@@ -23,6 +24,7 @@ mod publisher;
 pub mod query;
 mod read;
 mod rebuild;
+mod repair;
 mod search;
 mod sequencer;
 mod states;
@@ -49,12 +51,14 @@ pub use self::{
     },
     error::*,
     query::*,
+    repair::{Repair, repair},
 };
 use self::{
     history::History,
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
+pub use crate::log::redb::OpenMode;
 /// The text that search counts bytes and lines in.
 pub use crate::search::searchable_text;
 use crate::{
@@ -68,18 +72,40 @@ use crate::{
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// The folder that holds log, views and index. Made if it is not there.
+    /// The folder that holds log, views and index.
     pub data_dir: PathBuf,
     /// Bounds.
     pub limits: Limits,
+    /// What for, and whether one may be made that is not there.
+    pub mode: OpenMode,
 }
 
 impl OpenOptions {
-    /// The usual bounds.
+    /// The usual bounds, to append, and made if it is not there.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
             limits: Limits::default(),
+            mode: OpenMode::Create,
+        }
+    }
+
+    /// To append to one that is there.
+    #[must_use]
+    pub fn existing(self) -> Self {
+        Self {
+            mode: OpenMode::Append,
+            ..self
+        }
+    }
+
+    /// To read only: nothing in the folder changes, it may be on a read-only
+    /// medium, and others may read it at the same time.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self {
+            mode: OpenMode::Read,
+            ..self
         }
     }
 }

@@ -16,6 +16,7 @@ use super::{
     Engine, Inner, OpenOptions,
     error::{OpenError, ReadError},
     fold::Folder,
+    marks,
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
     states::HotSet,
@@ -32,9 +33,9 @@ use crate::{
 /// Name of the views' file in the data folder.
 pub(super) const VIEWS_FILE: &str = "views.redb";
 /// Name of the index's folder in the data folder.
-const INDEX_FOLDER: &str = "index";
+pub(super) const INDEX_FOLDER: &str = "index";
 /// Memory for pages of the views, in bytes.
-const VIEWS_CACHE_BYTES: usize = 64 << 20;
+pub(super) const VIEWS_CACHE_BYTES: usize = 64 << 20;
 /// How often the views are made durable. What is not is read from the log again.
 const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
 /// Appends wait while the views are made durable, so that at most one part in
@@ -61,9 +62,12 @@ impl Engine {
     /// [`OpenError`] says what is wrong with the folder or the log.
     pub async fn open(options: OpenOptions) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
-        let log_options = RedbLogOptions::default();
-        let log = RedbLog::open(&dir, log_options).map_err(|error| log_refused(&dir, error))?;
+        let log = RedbLog::open(&dir, log_options(), options.mode)
+            .map_err(|error| log_refused(&dir, error))?;
         let log = Arc::new(log);
+        if options.mode.is_read_only() {
+            return Self::open_to_read(options, log).await;
+        }
         let views_path = dir.join(VIEWS_FILE);
         let views = open_views(&views_path).map_err(|error| failed(&dir, &error))?;
         let announcing = Arc::clone(&log);
@@ -77,6 +81,29 @@ impl Engine {
             views,
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Folder(dir.join(INDEX_FOLDER)),
+        };
+        Self::start(options, parts).await
+    }
+
+    /// Over a folder in which nothing may change: what catching up adds to the
+    /// views is kept in memory.
+    async fn open_to_read(options: OpenOptions, log: Arc<RedbLog>) -> Result<Self, OpenError> {
+        let dir = options.data_dir.clone();
+        let in_memory = || Views::in_memory().map_err(|error| failed(&dir, &error));
+        let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
+            Ok(views) if marks::are_of(&views, log.identity()) => views,
+            Ok(_) => in_memory()?,
+            Err(error) => {
+                tracing::warn!(%error, "the views cannot be used; they are made from the log, in memory");
+                in_memory()?
+            }
+        };
+        let parts = Parts {
+            index: super::indexer::IndexPlace::Unchanged(dir.join(INDEX_FOLDER)),
+            log,
+            announce: Box::new(|_| {}),
+            views,
+            views_path: None,
         };
         Self::start(options, parts).await
     }
@@ -96,8 +123,8 @@ impl Engine {
         };
         Self::start(
             OpenOptions {
-                data_dir: dir,
                 limits,
+                ..OpenOptions::new(dir)
             },
             parts,
         )
@@ -131,6 +158,9 @@ impl Engine {
             shard,
             options.limits.frame_cache_bytes,
         ));
+        let identity = parts.log.identity();
+        marks::refuse_a_log_that_went_back(&dir, &parts.views, &reader, identity, acquired.head)
+            .await?;
         let views = catch_up(
             parts.views,
             parts.views_path.as_deref(),
@@ -139,6 +169,7 @@ impl Engine {
         )
         .await
         .map_err(|error| read_refused(&dir, error))?;
+        marks::sign(&views, identity).map_err(|error| failed(&dir, &error))?;
         let views = Arc::new(ArcSwap::from_pointee(views));
         let published = Arc::new(AtomicU64::new(acquired.head));
         let (notify, news) = watch::channel(acquired.head);
@@ -176,8 +207,8 @@ impl Engine {
         let writer =
             GroupWriter::start(Arc::clone(&parts.log), owner, sequencer, publisher, limits)
                 .map_err(|error| log_refused(&dir, error))?;
-        let indexer = super::indexer::Indexer::open(parts.index, acquired.head)
-            .map_err(|error| failed(&dir, &error))?;
+        let indexer = super::indexer::Indexer::open(parts.index, identity, acquired.head)
+            .map_err(|error| index_refused(&dir, error))?;
         let knowledge = super::context::KnowledgeCache::new(options.limits.knowledge_cache_bytes);
         let inner = Arc::new(Inner {
             contexts: super::context::ContextCaches::new(&options.limits),
@@ -198,7 +229,9 @@ impl Engine {
             knowledge,
             started_at: TimestampMicros::now(),
         });
-        tokio::spawn(keep_views_durable(Arc::downgrade(&inner)));
+        if !inner.options.mode.is_read_only() {
+            tokio::spawn(keep_views_durable(Arc::downgrade(&inner)));
+        }
         tokio::spawn(super::indexer::run(Arc::downgrade(&inner)));
         Ok(Self { inner })
     }
@@ -212,7 +245,9 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         let stopped = tokio::task::spawn_blocking(move || {
             inner.writer.shutdown();
-            if let Err(error) = inner.views.load().make_durable() {
+            if !inner.options.mode.is_read_only()
+                && let Err(error) = inner.views.load().make_durable()
+            {
                 tracing::warn!(%error, "the views were not made durable; they catch up at the next start");
             }
         });
@@ -237,6 +272,17 @@ impl Inner {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// The log's usual bounds. Tests of the whole program seal segments sooner.
+fn log_options() -> RedbLogOptions {
+    const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+    let mut options = RedbLogOptions::default();
+    let wanted = std::env::var("TREERING_SEGMENT_BYTES").ok();
+    if let Some(bytes) = wanted.and_then(|bytes| bytes.parse::<u64>().ok()) {
+        options.segment_bytes_max = bytes.max(SEGMENT_BYTES_MIN);
+    }
+    options
 }
 
 /// Opens the views; what cannot be used is removed, because the log has it all.
@@ -282,6 +328,9 @@ async fn catch_up(
 
 /// True when the last event that the views know is the log's at that place.
 async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
+    if !marks::are_of(views, reader.log().identity()) {
+        return false;
+    }
     let Ok(reached) = views.reached() else {
         return false;
     };
@@ -334,7 +383,7 @@ fn failed(dir: &Path, error: &impl std::fmt::Display) -> OpenError {
     }
 }
 
-fn log_refused(dir: &Path, error: LogError) -> OpenError {
+pub(super) fn log_refused(dir: &Path, error: LogError) -> OpenError {
     let path = dir.to_owned();
     match error {
         LogError::Locked { holder, .. } => OpenError::Locked {
@@ -343,6 +392,8 @@ fn log_refused(dir: &Path, error: LogError) -> OpenError {
             address: holder.address,
         },
         LogError::ReadOnly { .. } => OpenError::ReadOnly { path },
+        LogError::NoStore { .. } => OpenError::NoStore { path },
+        LogError::WentBack { what } => OpenError::WentBack { path, what },
         error @ LogError::NewerFormat { .. } => OpenError::NewerFormat {
             path,
             message: error.to_string(),
@@ -355,6 +406,16 @@ fn log_refused(dir: &Path, error: LogError) -> OpenError {
             path,
             message: error.to_string(),
         },
+    }
+}
+
+fn index_refused(dir: &Path, error: super::indexer::IndexRefused) -> OpenError {
+    match error {
+        super::indexer::IndexRefused::WentBack { what } => OpenError::WentBack {
+            path: dir.to_owned(),
+            what,
+        },
+        super::indexer::IndexRefused::Index(error) => failed(dir, &error),
     }
 }
 

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use super::{Engine, open::VIEWS_FILE, query::*};
 use crate::{
     domain::*,
-    log::{RedbLog, RedbLogOptions, redb::simulated::SimulatedDisk},
+    log::{OpenMode, RedbLog, RedbLogOptions, redb::simulated::SimulatedDisk},
 };
 
 /// How many seeds; more with `TREERING_POWER_LOSS_SEEDS`, over which the log's own
@@ -38,7 +38,7 @@ async fn open(disk: &SimulatedDisk, dir: &Path) -> Option<Engine> {
         segment_bytes_max: 1600 << 10,
         ..RedbLogOptions::default()
     };
-    let log = RedbLog::open_with(disk.clone(), options).ok()?;
+    let log = RedbLog::open_with(disk.clone(), options, OpenMode::Create).ok()?;
     Engine::over(Arc::new(log), dir).await.ok()
 }
 

@@ -25,6 +25,8 @@ pub const STORED_BYTES_MAX: usize = 28 * 1024;
 pub const RAW_BYTES_TARGET: usize = 64 * 1024;
 /// No frame unpacks to more: the largest record, twice over. In bytes.
 pub const RAW_BYTES_MAX: usize = 256 * 1024;
+/// No frame holds more records: each takes some bytes whatever it says.
+pub const RECORDS_MAX: u32 = (RAW_BYTES_MAX / codec::RECORD_BYTES_MIN) as u32;
 
 const MAGIC: [u8; 3] = *b"TRF";
 const CODEC_NONE: u8 = 0;
@@ -324,6 +326,13 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
         records,
         raw_bytes: raw.len(),
     })
+}
+
+/// True when bytes hold the beginning of a frame anywhere.
+pub(crate) fn found_in(bytes: &[u8]) -> bool {
+    let mut start = MAGIC.to_vec();
+    start.push(FORMAT_VERSION);
+    bytes.windows(start.len()).any(|window| window == start)
 }
 
 fn unpack(header: &FrameHeader, payload: Bytes) -> Result<Bytes, LogError> {

@@ -8,14 +8,30 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
+use uuid::Uuid;
 
-use super::port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats};
+use super::port::{
+    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats,
+};
 use crate::domain::{ContentHash, Namespace, ShardId};
 
 /// A log that is gone when it is dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemoryLog {
+    identity: LogIdentity,
     shards: Mutex<HashMap<ShardId, Shard>>,
+}
+
+impl Default for MemoryLog {
+    fn default() -> Self {
+        Self {
+            identity: LogIdentity {
+                store: Uuid::new_v4(),
+                timeline: Uuid::new_v4(),
+            },
+            shards: Mutex::default(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -71,6 +87,18 @@ impl MemoryLog {
 
 #[async_trait]
 impl EventLog for MemoryLog {
+    fn identity(&self) -> LogIdentity {
+        self.identity
+    }
+
+    async fn next_frame(&self, shard: ShardId, after_offset: u64) -> Result<Option<u64>, LogError> {
+        let mut shards = self.shards();
+        let state = shards.entry(shard).or_default();
+        state.open()?;
+        let next = state.frames.range(after_offset.saturating_add(1)..).next();
+        Ok(next.map(|(first, _)| *first))
+    }
+
     async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
         let mut shards = self.shards();
         let state = shards.entry(shard).or_default();

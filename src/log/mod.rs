@@ -22,10 +22,12 @@ mod samples;
 pub mod writer;
 
 #[cfg(feature = "redb")]
-pub use self::redb::{RedbLog, RedbLogOptions};
+pub use self::redb::{OpenMode, RedbLog, RedbLogOptions};
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
-pub use port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats, NewBlob};
+pub use port::{
+    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats, NewBlob,
+};
 pub use reader::LogReader;
 pub use record::{AppendKey, BlobRef, Record, RecordBody};
 pub use writer::{

@@ -8,6 +8,7 @@ use std::{io, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use uuid::Uuid;
 
 use crate::domain::{ContentHash, Namespace, ShardId};
 
@@ -22,6 +23,16 @@ pub struct Acquired {
     pub epoch: Epoch,
     /// The last used offset; 0 when the shard is empty. Offsets start at 1.
     pub head: u64,
+}
+
+/// Which log it is. What is made from one log belongs to that one only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LogIdentity {
+    /// The store, from its making on. A copy of its folder has the same one.
+    pub store: Uuid,
+    /// The time in which the log only grew. It changes when a loss was accepted:
+    /// offsets beyond that place may stand for other records than before.
+    pub timeline: Uuid,
 }
 
 /// Some consecutive records as they are stored. See [`crate::log::frame`].
@@ -176,6 +187,9 @@ pub enum LogError {
         /// The folder or file.
         path: PathBuf,
     },
+    /// Appends were not asked for when it was opened. Nothing was appended.
+    #[error("the store was opened for reading only; nothing was appended")]
+    OpenedToRead,
     /// The system failed.
     #[error("the log failed while {doing}: {source}")]
     Io {
@@ -193,6 +207,22 @@ pub enum LogError {
         offset: u64,
         /// What is wrong.
         what: String,
+    },
+    /// Something that was there is not there any more. Nothing was changed.
+    #[error(
+        "the log is not what it was: {what}; nothing was changed. Put back what is missing, or \
+         restore a copy of the whole folder; `treering repair` tells what is lost, and with \
+         --accept-loss goes on without it"
+    )]
+    WentBack {
+        /// What is missing, or older than it was.
+        what: String,
+    },
+    /// There is no log here, and none was asked for.
+    #[error("there is no store in {path}")]
+    NoStore {
+        /// The data folder.
+        path: PathBuf,
     },
     /// It may or may not have been appended; read the head again.
     #[error(
@@ -275,6 +305,13 @@ impl LogError {
         }
     }
 
+    /// Damage of the manifest.
+    pub(crate) fn manifest(what: &str) -> Self {
+        Self::WentBack {
+            what: format!("its manifest is damaged ({what})"),
+        }
+    }
+
     /// Damage at an offset.
     pub(crate) fn damaged(offset: u64, what: impl Into<String>) -> Self {
         Self::Damaged {
@@ -287,6 +324,9 @@ impl LogError {
 /// A log of frames. `conformance` says what every backend must do.
 #[async_trait]
 pub trait EventLog: Send + Sync + 'static {
+    /// Which log it is.
+    fn identity(&self) -> LogIdentity;
+
     /// Becomes the shard's owner. Earlier owners can no longer append.
     ///
     /// # Errors
@@ -318,6 +358,14 @@ pub trait EventLog: Send + Sync + 'static {
         from_offset: u64,
         bytes_max: usize,
     ) -> Result<Vec<EncodedFrame>, LogError>;
+
+    /// The first offset after `after_offset` at which a frame begins, as far as the
+    /// log's order can still be read. For those who go on behind damage.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] when what comes next cannot be found either; its
+    /// offset is the last one that is known to be out of reach.
+    async fn next_frame(&self, shard: ShardId, after_offset: u64) -> Result<Option<u64>, LogError>;
 
     /// A large body, checked against its hash.
     ///

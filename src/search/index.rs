@@ -29,6 +29,7 @@ use super::{
     schema::{
         Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_value,
     },
+    unchanged::Unchanged,
 };
 use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
 
@@ -100,6 +101,13 @@ impl std::fmt::Debug for SearchIndex {
     }
 }
 
+/// Whether anything may be added.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writing {
+    Now,
+    Never,
+}
+
 /// What searches see.
 #[derive(Clone)]
 pub(super) struct Published {
@@ -145,7 +153,31 @@ impl SearchIndex {
         if index.schema() != fields.schema {
             return Err(rebuild("its fields are those of another version"));
         }
-        Self::with_index(index, fields, dir, options)
+        Self::with_index(index, fields, dir, options, Writing::Now)
+    }
+
+    /// Opens the index in a directory to search only: nothing in it changes, and
+    /// every write is refused.
+    ///
+    /// # Errors
+    /// [`IndexError::NeedsRebuild`] when it is not there, is damaged or of
+    /// another version.
+    pub fn open_unchanged(dir: &Path) -> Result<Self, IndexError> {
+        if !dir.join("meta.json").exists() {
+            return Err(rebuild("it is not there"));
+        }
+        let unreadable = |error| unreadable(dir, error);
+        let directory = Unchanged::open(dir).map_err(|error| unreadable(error.into()))?;
+        let index = Index::open(directory).map_err(unreadable)?;
+        let fields = Fields::new();
+        if index.schema() != fields.schema {
+            return Err(rebuild("its fields are those of another version"));
+        }
+        let options = SearchOptions {
+            verify: VerifyOnOpen::Structure,
+            ..SearchOptions::default()
+        };
+        Self::with_index(index, fields, dir, options, Writing::Never)
     }
 
     /// An index that lives in memory, for tests and trials.
@@ -155,7 +187,8 @@ impl SearchIndex {
     pub fn in_memory() -> Result<Self, IndexError> {
         let fields = Fields::new();
         let index = Index::create_in_ram(fields.schema.clone());
-        Self::with_index(index, fields, Path::new("memory"), SearchOptions::default())
+        let options = SearchOptions::default();
+        Self::with_index(index, fields, Path::new("memory"), options, Writing::Now)
     }
 
     /// Removes an index from disk, whatever state it is in. It must not be open.
@@ -176,6 +209,7 @@ impl SearchIndex {
         fields: Fields,
         dir: &Path,
         options: SearchOptions,
+        writing: Writing,
     ) -> Result<Self, IndexError> {
         check_heap(options.writer_heap_bytes)?;
         index
@@ -191,7 +225,10 @@ impl SearchIndex {
         if options.verify == VerifyOnOpen::Checksums {
             verify(&index, dir)?;
         }
-        let writer = open_writer(&index, dir, &options)?;
+        let writer = match writing {
+            Writing::Now => Some(open_writer(&index, dir, &options)?),
+            Writing::Never => None,
+        };
         let reader = index
             .reader_builder()
             .reload_policy(ReloadPolicy::Manual)
@@ -201,7 +238,7 @@ impl SearchIndex {
         check_segments(&searcher)?;
         let now = Instant::now();
         let state = WriterState {
-            writer: Some(writer),
+            writer,
             added_to: reached,
             durable: reached,
             durable_at: now,
@@ -217,7 +254,7 @@ impl SearchIndex {
             published: RwLock::new(Published { searcher, reached }),
             state: Mutex::new(state),
         };
-        if fresh {
+        if fresh && writing == Writing::Now {
             this.commit_durably(&mut this.state())?;
         }
         Ok(this)

@@ -21,6 +21,7 @@ mod query;
 mod schema;
 mod snippet;
 pub mod syntax;
+mod unchanged;
 
 pub use document::{Passage, SearchableEvent, passages, searchable_text};
 pub use error::{IndexError, SearchError};

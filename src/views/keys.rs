@@ -97,6 +97,17 @@ impl Key {
     }
 }
 
+/// The conversation that a row of `conversations` is of.
+pub(super) fn conversation_of(key: &[u8]) -> Option<ConversationId> {
+    let bytes = key.first_chunk::<ID_BYTES>()?;
+    Some(ConversationId(uuid::Uuid::from_bytes(*bytes)))
+}
+
+/// Behind all rows of a conversation.
+pub(super) fn after_conversation(id: ConversationId) -> Key {
+    Key::of(id, u8::MAX)
+}
+
 pub(super) fn tip(id: ConversationId) -> Key {
     Key::of(id, TIP)
 }

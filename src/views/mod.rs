@@ -23,6 +23,8 @@ mod keys;
 #[cfg(feature = "redb")]
 mod namespace;
 #[cfg(feature = "redb")]
+mod origin;
+#[cfg(feature = "redb")]
 mod read;
 #[cfg(feature = "redb")]
 mod rows;
@@ -35,4 +37,6 @@ mod tip;
 
 pub use delta::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta};
 #[cfg(feature = "redb")]
-pub use {codec::VIEWS_VERSION, error::ViewsError, namespace::Counts, store::Views};
+pub use {
+    codec::VIEWS_VERSION, error::ViewsError, namespace::Counts, origin::Origin, store::Views,
+};

@@ -29,6 +29,27 @@ impl Views {
         self.read(|reader| conversation(&reader.table(CONVERSATIONS)?, id))
     }
 
+    /// All conversations of all namespaces, in the order of their ids.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn every_conversation(&self) -> Result<Vec<ConversationRow>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS)?;
+            let mut rows = Vec::new();
+            let mut from = Vec::new();
+            while let Some(row) = table.range::<&[u8]>(from.as_slice()..)?.next() {
+                let key = row?.0;
+                let Some(id) = keys::conversation_of(key.value()) else {
+                    break;
+                };
+                rows.extend(conversation(&table, id)?);
+                from = keys::after_conversation(id).as_bytes().to_vec();
+            }
+            Ok(rows)
+        })
+    }
+
     /// A branch as it is now.
     ///
     /// # Errors

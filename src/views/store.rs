@@ -12,7 +12,8 @@ use std::{
 
 use redb::{
     Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
-    TableDefinition, WriteTransaction, backends::InMemoryBackend,
+    TableDefinition, WriteTransaction,
+    backends::{FileBackend, InMemoryBackend},
 };
 
 use super::{
@@ -20,6 +21,7 @@ use super::{
     error::ViewsError,
     rows::RawTable,
 };
+use crate::disk::{self, Overlay};
 
 pub(super) type RawDefinition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 pub(super) type ReadTable = ReadOnlyTable<&'static [u8], &'static [u8]>;
@@ -78,7 +80,29 @@ impl Views {
             let mut builder = Database::builder();
             builder.set_cache_size(cache_bytes);
             builder.set_check_integrity_on_open(bytes > 0 && bytes <= checked_bytes_max);
-            Self::prepare(builder.create(path)?, Some(path.to_owned()))
+            let file = disk::file_options().open(path)?;
+            let backend = FileBackend::new(file)?;
+            let db = builder.create_with_backend(backend)?;
+            if bytes == 0 {
+                disk::sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+            }
+            Self::prepare(db, Some(path.to_owned()))
+        })
+    }
+
+    /// Opens the file without writing to it: what is applied is kept in memory
+    /// and gone with this. For folders that may not change.
+    ///
+    /// # Errors
+    /// As [`Views::open`]; a file that is not there is [`ViewsError::Storage`].
+    pub fn open_unchanged(path: &Path, cache_bytes: usize) -> Result<Self, ViewsError> {
+        let file = std::fs::File::open(path)?;
+        contained(|| {
+            let overlay = Overlay::new(FileBackend::new(file)?)?;
+            let db = Database::builder()
+                .set_cache_size(cache_bytes)
+                .create_with_backend(overlay)?;
+            Self::prepare(db, Some(path.to_owned()))
         })
     }
 
@@ -242,7 +266,11 @@ fn initialise(db: &Database) -> Result<(), ViewsError> {
     Ok(txn.commit()?)
 }
 
-fn put_meta(meta: &mut RawTable<'_>, key: &[u8], value: &[u8]) -> Result<(), ViewsError> {
+pub(super) fn put_meta(
+    meta: &mut RawTable<'_>,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), ViewsError> {
     let mut sealed = key.to_vec();
     sealed.extend_from_slice(value);
     codec::seal(&mut sealed, 0);
@@ -257,10 +285,10 @@ pub(super) fn set_reached(meta: &mut RawTable<'_>, reached: u64) -> Result<(), V
 pub(super) fn reached_in(
     meta: &impl ReadableTable<&'static [u8], &'static [u8]>,
 ) -> Result<u64, ViewsError> {
-    meta_number(meta, REACHED_KEY).map(u64::from_le_bytes)
+    get_meta(meta, REACHED_KEY).map(u64::from_le_bytes)
 }
 
-fn meta_number<const N: usize>(
+pub(super) fn get_meta<const N: usize>(
     meta: &impl ReadableTable<&'static [u8], &'static [u8]>,
     key: &[u8],
 ) -> Result<[u8; N], ViewsError> {
@@ -287,6 +315,6 @@ impl Reader {
     }
 
     fn version(&self) -> Result<u32, ViewsError> {
-        meta_number(&self.table(META)?, VERSION_KEY).map(u32::from_le_bytes)
+        get_meta(&self.table(META)?, VERSION_KEY).map(u32::from_le_bytes)
     }
 }

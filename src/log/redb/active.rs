@@ -1,22 +1,26 @@
-//! The last segment: opened, measured, given room, and made.
+//! The last segment: made, opened, measured, given room.
 
 use ::redb::{Database, StorageBackend};
 
 use super::{
-    files::{Access, SegmentFiles, SegmentStorage},
-    segment,
+    file::SegmentFile,
+    folder::{Access, Folder},
+    segment::{self, End},
 };
-use crate::log::port::{FrameBatch, LogError};
+use crate::log::port::{FrameBatch, LogError, LogIdentity};
 
-pub(super) struct Active<F: SegmentFiles> {
+pub(super) struct Active<F: Folder> {
     pub(super) first_offset: u64,
+    /// Its name in the folder.
+    pub(super) file: String,
     /// None after a failure, until it can be opened again.
     pub(super) open: Option<Open<F>>,
 }
 
-pub(super) struct Open<F: SegmentFiles> {
+pub(super) struct Open<F: Folder> {
     pub(super) database: Database,
-    storage: F::Storage,
+    /// None: opened without writing to its file.
+    pub(super) storage: Option<F::File>,
     /// About how many bytes its pages take.
     pub(super) used_bytes: u64,
 }
@@ -41,39 +45,67 @@ pub(super) fn batch_bytes(batch: &FrameBatch) -> u64 {
     frames.chain(blobs).sum()
 }
 
-impl<F: SegmentFiles> Active<F> {
-    /// Opens it, after closing it if it is open; returns the head.
-    pub(super) fn reopen(&mut self, files: &F, cache_bytes: usize) -> Result<u64, LogError> {
-        if let Err(error) = self.close() {
-            let first_offset = self.first_offset;
-            tracing::debug!(first_offset, %error, "a failed segment was closed");
+impl<F: Folder> Active<F> {
+    pub(super) fn closed(first_offset: u64, file: String) -> Self {
+        Self {
+            first_offset,
+            file,
+            open: None,
         }
-        let storage = files
-            .open(self.first_offset, Access::Write)
-            .map_err(|error| {
-                segment::missing_or_io(self.first_offset, "opening a segment", error)
-            })?;
-        let database =
-            segment::open_for_write::<F>(storage.clone(), self.first_offset, cache_bytes)?;
+    }
+
+    /// Opens it to append, after closing it if it is open; says where it ends.
+    pub(super) fn open_to_append(
+        &mut self,
+        folder: &F,
+        cache_bytes: usize,
+    ) -> Result<End, LogError> {
+        self.close_or_note();
+        let storage = folder
+            .open(&self.file, Access::Write)
+            .map_err(|error| self.cannot_open(error))?;
+        let database = segment::open_on(storage.clone(), self.first_offset, cache_bytes)?;
         let used_bytes = storage
             .len()
             .map_err(|error| LogError::from_io("measuring a segment", error));
-        let head = segment::head(&database, self.first_offset);
-        match (used_bytes, head) {
-            (Ok(used_bytes), Ok(head)) => {
+        let end = segment::end(&database, self.first_offset);
+        self.keep(database, Some(storage), used_bytes, end)
+    }
+
+    /// Opens it so that its file stays as it is.
+    pub(super) fn open_to_read(&mut self, folder: &F, cache_bytes: usize) -> Result<End, LogError> {
+        self.close_or_note();
+        let database = segment::open_unchanged(folder, &self.file, self.first_offset, cache_bytes)?;
+        let end = segment::end(&database, self.first_offset);
+        self.keep(database, None, Ok(0), end)
+    }
+
+    fn keep(
+        &mut self,
+        database: Database,
+        storage: Option<F::File>,
+        used_bytes: Result<u64, LogError>,
+        end: Result<End, LogError>,
+    ) -> Result<End, LogError> {
+        match used_bytes.and_then(|used_bytes| Ok((used_bytes, end?))) {
+            Ok((used_bytes, end)) => {
                 self.open = Some(Open {
                     database,
                     storage,
                     used_bytes,
                 });
-                Ok(head)
+                Ok(end)
             }
-            (Err(error), _) | (_, Err(error)) => {
+            Err(error) => {
                 // Not by dropping it: redb may panic on damage there, too.
                 let _worse = segment::close(database, self.first_offset);
                 Err(error)
             }
         }
+    }
+
+    fn cannot_open(&self, error: std::io::Error) -> LogError {
+        segment::missing_or_io(self.first_offset, "opening a segment", error)
     }
 
     pub(super) fn close(&mut self) -> Result<(), LogError> {
@@ -82,43 +114,114 @@ impl<F: SegmentFiles> Active<F> {
             None => Ok(()),
         }
     }
-}
 
-impl<F: SegmentFiles> Open<F> {
-    /// Asks for the space that a batch may need before redb does, because redb
-    /// takes no more commits after a failed write. redb doubles its file when it
-    /// needs more.
-    pub(super) fn reserve(&self, batch_bytes: u64) -> Result<(), LogError> {
-        const SLACK_BYTES: u64 = 1 << 20;
-        let doing = "reserving space for a batch";
-        let len = self
-            .storage
-            .len()
-            .map_err(|error| LogError::from_io(doing, error))?;
-        let needed = self.used_bytes + 2 * batch_bytes + SLACK_BYTES / 2;
-        if needed <= len / 4 * 3 {
-            return Ok(());
+    fn close_or_note(&mut self) {
+        if let Err(error) = self.close() {
+            let first_offset = self.first_offset;
+            tracing::debug!(first_offset, %error, "a failed segment was closed");
         }
-        self.storage
-            .reserve(2 * len.max(needed) + SLACK_BYTES)
-            .map_err(|error| LogError::from_io(doing, error))
+    }
+
+    /// True when a sync of its file has failed: nothing may be built on it.
+    pub(super) fn is_distrusted(&self) -> bool {
+        let storage = self.open.as_ref().and_then(|open| open.storage.as_ref());
+        storage.is_some_and(SegmentFile::is_distrusted)
     }
 }
 
-/// Makes an empty segment under another name, and publishes it when it is whole.
-pub(super) fn create_segment<F: SegmentFiles>(
-    files: &F,
+impl<F: Folder> Open<F> {
+    /// Asks whether there is room for a batch before redb does, because redb
+    /// takes no more commits after a failed write. A full disk that shows only
+    /// then costs opening the segment again, and nothing else.
+    pub(super) fn ensure_room(&self, batch_bytes: u64) -> Result<(), LogError> {
+        /// What a commit writes besides: pages of its trees, copied.
+        const COMMIT_BYTES: u64 = 128 << 10;
+        match &self.storage {
+            Some(storage) => storage
+                .ensure_room(batch_bytes + COMMIT_BYTES)
+                .map_err(|error| LogError::from_io("making room for a batch", error)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Makes an empty segment, on disk under a name that nothing else has: a copy
+/// number of at least `copy`. The manifest does not name it yet.
+pub(super) fn create_segment<F: Folder>(
+    folder: &F,
+    identity: LogIdentity,
     first_offset: u64,
+    copy: u32,
     cache_bytes: usize,
-) -> Result<(), LogError> {
-    let doing = "creating a segment";
-    let storage = files
-        .create(first_offset)
-        .map_err(|error| LogError::from_io(doing, error))?;
-    let database = segment::open_for_write::<F>(storage, first_offset, cache_bytes)?;
-    segment::initialize(&database, first_offset)?;
-    segment::close(database, first_offset)?;
-    files
-        .publish(first_offset)
-        .map_err(|error| LogError::from_io(doing, error))
+) -> Result<Active<F>, LogError> {
+    let io = |error| LogError::from_io("creating a segment", error);
+    let (file, storage) = create_file(folder, first_offset, copy).map_err(io)?;
+    let made = (|| {
+        let database = segment::open_on(storage.clone(), first_offset, cache_bytes)?;
+        if let Err(error) = segment::initialize(&database, identity, first_offset) {
+            let _worse = segment::close(database, first_offset);
+            return Err(error);
+        }
+        folder.sync().map_err(io)?;
+        let used_bytes = storage.len().map_err(io)?;
+        Ok(Open {
+            database,
+            storage: Some(storage),
+            used_bytes,
+        })
+    })();
+    match made {
+        Ok(open) => Ok(Active {
+            first_offset,
+            file,
+            open: Some(open),
+        }),
+        Err(error) => {
+            // Nothing names it; what stays is cleared away at the next opening.
+            let _left = folder.remove(&file);
+            Err(error)
+        }
+    }
+}
+
+fn create_file<F: Folder>(
+    folder: &F,
+    first_offset: u64,
+    copy: u32,
+) -> std::io::Result<(String, F::File)> {
+    let mut copy = copy;
+    loop {
+        let file = file_name(first_offset, copy);
+        match folder.create(&file) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => copy += 1,
+            created => return created.map(|storage| (file, storage)),
+        }
+    }
+}
+
+const SUFFIX: &str = ".redb";
+
+/// The name of a segment's file: its first offset in 16 hexadecimal digits, and
+/// the number of the copy if it was written anew.
+fn file_name(first_offset: u64, copy: u32) -> String {
+    match copy {
+        0 => format!("{first_offset:016x}{SUFFIX}"),
+        copy => format!("{first_offset:016x}-{copy}{SUFFIX}"),
+    }
+}
+
+/// The first offset and the copy that a name speaks of, if it is a segment's.
+pub(super) fn parse_name(name: &str) -> Option<(u64, u32)> {
+    let stem = name.strip_suffix(SUFFIX)?;
+    let (digits, copy) = match stem.split_once('-') {
+        Some((digits, copy)) => (digits, copy.parse().ok()?),
+        None => (stem, 0),
+    };
+    let offset = u64::from_str_radix(digits, 16).ok()?;
+    (file_name(offset, copy) == name).then_some((offset, copy))
+}
+
+/// The number that the next copy of a segment gets.
+pub(super) fn next_copy(file: &str) -> u32 {
+    parse_name(file).map_or(0, |(_, copy)| copy.saturating_add(1))
 }

@@ -1,7 +1,10 @@
-//! The lock on a data folder: one process at a time.
+//! The lock on a data folder: one process that writes, or any number that read.
 //!
 //! The lock is the operating system's, on the file `LOCK`; it goes away with the
-//! process, however that ends. The file's text only says who holds it.
+//! process, however that ends. The file's text only says who holds it. Somebody
+//! may take the file for a stale one and delete it: segments are locked one by
+//! one, too ([`super::file`]), so that the log is safe all the same, and the
+//! holder puts the file back.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -9,65 +12,103 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::log::port::{LockHolder, LogError};
+use crate::{
+    disk,
+    log::port::{LockHolder, LogError},
+};
 
 /// Name of the lock file.
 pub const LOCK_FILE: &str = "LOCK";
 
 /// No holder writes more than this, in bytes.
 const TEXT_BYTES_MAX: u64 = 4096;
+/// How often a lock file may go away while it is being locked.
+const TRIES_MAX: u32 = 16;
 
 /// A data folder that this process holds.
 #[derive(Debug)]
 pub struct FolderLock {
     file: File,
     path: PathBuf,
+    address: Option<String>,
 }
 
 impl FolderLock {
-    /// Creates the folder if needed, and takes its lock.
+    /// Takes a folder's lock to write. The folder is there.
     ///
     /// # Errors
     /// [`LogError::Locked`] when another process holds it, [`LogError::ReadOnly`]
     /// when it cannot be written.
     pub fn acquire(folder: &Path) -> Result<Self, LogError> {
-        std::fs::create_dir_all(folder).map_err(|error| refused(folder, error))?;
         let path = folder.join(LOCK_FILE);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|error| refused(folder, error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(LogError::Locked {
-                    holder: read_holder(&file),
-                    path,
-                });
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(LogError::from_io("locking the data folder", error));
-            }
-        }
-        let lock = Self { file, path };
-        lock.write_holder(None)?;
+        let open = || disk::file_options().open(&path);
+        let file = take(&path, open, File::try_lock)?;
+        let lock = Self {
+            file,
+            path,
+            address: None,
+        };
+        lock.write_holder()?;
         Ok(lock)
+    }
+
+    /// Shares a folder's lock with others who read. None: the folder has no lock
+    /// file, and a reader makes none.
+    ///
+    /// # Errors
+    /// [`LogError::Locked`] when another process holds it to write.
+    pub fn share(folder: &Path) -> Result<Option<Self>, LogError> {
+        let path = folder.join(LOCK_FILE);
+        let open = || OpenOptions::new().read(true).open(&path);
+        match take(&path, open, File::try_lock_shared) {
+            Ok(file) => Ok(Some(Self {
+                file,
+                path,
+                address: None,
+            })),
+            Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Lets others read where this process serves the folder.
     ///
     /// # Errors
     /// When the file cannot be written. The lock is held all the same.
-    pub fn set_address(&self, address: &str) -> Result<(), LogError> {
-        self.write_holder(Some(address))
+    pub fn set_address(&mut self, address: &str) -> Result<(), LogError> {
+        self.address = Some(address.to_owned());
+        self.write_holder()
     }
 
-    fn write_holder(&self, address: Option<&str>) -> Result<(), LogError> {
+    /// Puts the file back when somebody has deleted it, so that others are told
+    /// who holds the folder.
+    pub fn keep(&mut self) {
+        if is_at(&self.file, &self.path) {
+            return;
+        }
+        tracing::error!(
+            path = %self.path.display(),
+            "the lock file of a store in use was deleted or replaced; it is put back. \
+             Never delete it: the lock goes with its process"
+        );
+        let address = self.address.take();
+        let folder = self.path.parent().map(Path::to_owned);
+        match folder.map(|folder| Self::acquire(&folder)) {
+            Some(Ok(lock)) => *self = lock,
+            Some(Err(error)) => tracing::error!(%error, "the lock file could not be put back"),
+            None => {}
+        }
+        self.address = address;
+        if let Err(error) = self.write_holder() {
+            tracing::warn!(%error, "the lock file does not say who holds the folder");
+        }
+    }
+
+    fn write_holder(&self) -> Result<(), LogError> {
         let mut text = format!("pid {}\n", std::process::id());
-        if let Some(address) = address {
+        if let Some(address) = &self.address {
             text.push_str("address ");
             text.extend(address.chars().filter(|c| !c.is_control()));
             text.push('\n');
@@ -84,6 +125,56 @@ impl FolderLock {
             result => result.map_err(|error| refused(&self.path, error)),
         }
     }
+}
+
+/// Opens and locks a file, and makes sure that it is still the one at its path.
+fn take(
+    path: &Path,
+    open: impl Fn() -> io::Result<File>,
+    lock: impl Fn(&File) -> Result<(), TryLockError>,
+) -> Result<File, LogError> {
+    for _ in 0..TRIES_MAX {
+        let file = open().map_err(|error| refused(path, error))?;
+        match lock(&file) {
+            Ok(()) if is_at(&file, path) => return Ok(file),
+            // Deleted meanwhile: another process may hold the one that came after.
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(LogError::Locked {
+                    holder: read_holder(&file),
+                    path: path.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(LogError::from_io("locking the data folder", error));
+            }
+        }
+    }
+    Err(LogError::from_io(
+        "locking the data folder",
+        io::Error::other("the lock file keeps being deleted"),
+    ))
+}
+
+/// True when an open file is the one that its path leads to.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let (Ok(held), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else {
+        return false;
+    };
+    (held.dev(), held.ino()) == (there.dev(), there.ino())
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    // An open file cannot be deleted there.
+    path.exists()
+}
+
+/// Who holds a data folder, as far as its lock file says.
+pub(super) fn holder_of(folder: &Path) -> LockHolder {
+    File::open(folder.join(LOCK_FILE)).map_or_else(|_| LockHolder::default(), |f| read_holder(&f))
 }
 
 /// Who holds it, as far as its text can be read.
@@ -124,7 +215,7 @@ mod tests {
         // Two processes on one folder would destroy it; the second one must be
         // turned away with what it needs to reach the first.
         let folder = tempfile::tempdir().unwrap();
-        let first = FolderLock::acquire(folder.path()).unwrap();
+        let mut first = FolderLock::acquire(folder.path()).unwrap();
         first.set_address("http://127.0.0.1:7171").unwrap();
         let error = FolderLock::acquire(folder.path()).unwrap_err();
         let LogError::Locked { path, holder } = &error else {
@@ -136,6 +227,41 @@ mod tests {
         assert!(error.to_string().contains("http://127.0.0.1:7171"));
         drop(first);
         FolderLock::acquire(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn readers_share_and_make_nothing() {
+        // `treering ls` beside `treering ls` is fine; beside a writer it is not.
+        // A reader of a folder without a lock file must not make one.
+        let folder = tempfile::tempdir().unwrap();
+        assert!(FolderLock::share(folder.path()).unwrap().is_none());
+        assert!(!folder.path().join(LOCK_FILE).exists());
+        drop(FolderLock::acquire(folder.path()).unwrap());
+        let one = FolderLock::share(folder.path()).unwrap();
+        let two = FolderLock::share(folder.path()).unwrap();
+        assert!(one.is_some() && two.is_some());
+        let error = FolderLock::acquire(folder.path()).unwrap_err();
+        assert!(matches!(error, LogError::Locked { .. }), "{error}");
+        drop((one, two));
+        let _writer = FolderLock::acquire(folder.path()).unwrap();
+        let error = FolderLock::share(folder.path()).unwrap_err();
+        assert!(matches!(error, LogError::Locked { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_deleted_lock_file_is_put_back() {
+        // Deleted as stale under a running server, it left the next process alone
+        // with the folder, and nobody could say who else was there.
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = FolderLock::acquire(folder.path()).unwrap();
+        first.set_address("http://127.0.0.1:7171").unwrap();
+        std::fs::remove_file(folder.path().join(LOCK_FILE)).unwrap();
+        first.keep();
+        let error = FolderLock::acquire(folder.path()).unwrap_err();
+        let LogError::Locked { holder, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(holder.address.as_deref(), Some("http://127.0.0.1:7171"));
     }
 
     #[test]

@@ -2,36 +2,51 @@
 //!
 //! Only the last segment is written, so only that one is repaired after a crash;
 //! `docs/decisions/0001-segments-or-quick-repair.md` has the numbers. What lives
-//! here: choosing, opening, sealing and repairing segments, and going on after
-//! failures. What does not: the bytes of frames and records, which are those of
-//! every backend.
+//! here: the manifest and what it proves, locks, opening, sealing and repairing
+//! segments, and going on after failures. What does not: the bytes of frames and
+//! records, which are those of every backend.
 
 mod active;
 mod blob;
-mod files;
+mod file;
+mod folder;
 mod lock;
+mod manifest;
+mod open;
+mod repair;
 mod segment;
 #[cfg(test)]
 pub(crate) mod simulated;
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use ::redb::{Database, ReadOnlyDatabase};
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use self::active::{Active, batch_bytes, create_segment};
-pub use self::{
-    files::{Access, DiskFile, DiskFiles, SegmentFiles, SegmentStorage},
-    lock::{FolderLock, LOCK_FILE},
+use self::{
+    active::{Active, batch_bytes, create_segment},
+    manifest::{Mark, Replaced, SegmentEntry},
+    segment::{End, Sealed},
 };
+pub use self::{
+    file::{DiskFile, SegmentFile},
+    folder::{Access, DiskFolder, Folder},
+    lock::{FolderLock, LOCK_FILE},
+    manifest::{MANIFEST, Manifest},
+    open::OpenMode,
+    repair::{LostRange, Repair, repair},
+};
+
 use super::{
     memory::check_owner,
-    port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats},
+    port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
 };
 use crate::domain::{ContentHash, Namespace, ShardId};
 
@@ -62,17 +77,25 @@ impl Default for RedbLogOptions {
     }
 }
 
+/// A segment that cannot be sealed, for want of handles or room, goes on until it
+/// is this many times its bound.
+const OVERFULL: u64 = 2;
+
 /// A log in redb files. It is one shard, number 0.
-pub struct RedbLog<F: SegmentFiles = DiskFiles> {
-    files: F,
+pub struct RedbLog<F: Folder = DiskFolder> {
+    folder: F,
     options: RedbLogOptions,
+    mode: OpenMode,
     owner: Mutex<Owner>,
+    /// As it is on disk, or may be where [`RedbLog::distrusted`] is set.
+    manifest: RwLock<Manifest>,
     /// The last segment. Held for writing only while it is opened or replaced.
     active: RwLock<Active<F>>,
-    /// First offsets of all segments, in order.
-    segments: RwLock<Vec<u64>>,
+    /// A sync failed: the last segment is written anew, elsewhere, before
+    /// anything is appended.
+    distrusted: AtomicBool,
     /// Open sealed segments, the last used one at the end.
-    sealed: Mutex<Vec<(u64, Arc<ReadOnlyDatabase>)>>,
+    sealed: Mutex<Vec<(u64, Arc<Sealed>)>>,
     head: watch::Sender<Head>,
     lock: Mutex<Option<FolderLock>>,
 }
@@ -88,56 +111,15 @@ struct Head {
     closed: bool,
 }
 
-impl<F: SegmentFiles> std::fmt::Debug for RedbLog<F> {
+impl<F: Folder> std::fmt::Debug for RedbLog<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RedbLog")
-            .field("files", &self.files)
+            .field("folder", &self.folder)
             .field("options", &self.options)
+            .field("mode", &self.mode)
             .field("head", &*self.head.borrow())
             .finish_non_exhaustive()
     }
-}
-
-impl RedbLog<DiskFiles> {
-    /// Opens the log of a data folder, or starts one, and holds the folder until
-    /// it is closed or dropped.
-    ///
-    /// # Errors
-    /// [`LogError::Locked`] when another process holds the folder,
-    /// [`LogError::ReadOnly`] when it cannot be written, [`LogError::Damaged`]
-    /// when its end cannot be trusted.
-    pub fn open(data: &Path, options: RedbLogOptions) -> Result<Self, LogError> {
-        let lock = FolderLock::acquire(data)?;
-        let folder = data.join(LOG_FOLDER);
-        let files = DiskFiles::new(&folder).map_err(|error| lock::refused(&folder, error))?;
-        let log = Self::open_with(files, options).map_err(|error| match error {
-            LogError::Io { source, .. } if is_refusal(&source) => LogError::ReadOnly {
-                path: folder.clone(),
-            },
-            error => error,
-        })?;
-        *lock_of(&log.lock) = Some(lock);
-        Ok(log)
-    }
-
-    /// Writes into the lock file where this process serves the folder, so that
-    /// another one can say how to reach it.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn set_address(&self, address: &str) -> Result<(), LogError> {
-        match &*lock_of(&self.lock) {
-            Some(lock) => lock.set_address(address),
-            None => Err(LogError::Closed),
-        }
-    }
-}
-
-fn is_refusal(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem
-    )
 }
 
 fn lock_of<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -145,42 +127,7 @@ fn lock_of<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<F: SegmentFiles> RedbLog<F> {
-    /// Opens a log over any place for segments; nothing keeps another process
-    /// away from that place.
-    ///
-    /// # Errors
-    /// As [`RedbLog::open`].
-    pub fn open_with(files: F, options: RedbLogOptions) -> Result<Self, LogError> {
-        let mut segments = files
-            .list()
-            .map_err(|error| LogError::from_io("listing the segments", error))?;
-        if segments.is_empty() {
-            create_segment(&files, 1, options.cache_bytes)?;
-            segments.push(1);
-        }
-        let first_offset = segments.last().copied().unwrap_or(1);
-        let mut active = Active {
-            first_offset,
-            open: None,
-        };
-        let head = active.reopen(&files, options.cache_bytes)?;
-        Ok(Self {
-            files,
-            options,
-            owner: Mutex::default(),
-            active: RwLock::new(active),
-            segments: RwLock::new(segments),
-            sealed: Mutex::default(),
-            head: watch::channel(Head {
-                offset: head,
-                closed: false,
-            })
-            .0,
-            lock: Mutex::default(),
-        })
-    }
-
+impl<F: Folder> RedbLog<F> {
     fn check_open(&self, shard: ShardId) -> Result<u64, LogError> {
         if shard != ShardId::default() {
             return Err(LogError::UnknownShard { shard });
@@ -200,6 +147,21 @@ impl<F: SegmentFiles> RedbLog<F> {
         self.active.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn manifest(&self) -> RwLockReadGuard<'_, Manifest> {
+        self.manifest.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_manifest(&self, manifest: Manifest) {
+        *self
+            .manifest
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = manifest;
+    }
+
+    fn is_distrusted(&self) -> bool {
+        self.distrusted.load(Ordering::Acquire)
+    }
+
     /// The last segment, opened again if a failure has closed it.
     fn active(&self) -> Result<RwLockReadGuard<'_, Active<F>>, LogError> {
         let active = self.read_active();
@@ -212,8 +174,13 @@ impl<F: SegmentFiles> RedbLog<F> {
             if self.head.borrow().closed {
                 return Err(LogError::Closed);
             }
-            let head = active.reopen(&self.files, self.options.cache_bytes)?;
-            self.head.send_modify(|state| state.offset = head);
+            let cache_bytes = self.options.cache_bytes;
+            if self.mode.is_read_only() || self.is_distrusted() {
+                active.open_to_read(&self.folder, cache_bytes)?;
+            } else {
+                let end = active.open_to_append(&self.folder, cache_bytes)?;
+                self.head.send_modify(|state| state.offset = end.offset);
+            }
         }
         drop(active);
         Ok(self.read_active())
@@ -224,10 +191,12 @@ impl<F: SegmentFiles> RedbLog<F> {
     fn append_batch(&self, head: u64, batch: &FrameBatch) -> Result<u64, LogError> {
         let wanted = batch.new_head(head);
         let bytes = batch_bytes(batch);
+        self.write_anew_if_distrusted(head)?;
         self.seal_if_full(head, bytes)?;
+        self.write_anew_if_distrusted(head)?;
         let active = self.active()?;
         let open = active.open.as_ref().ok_or(LogError::Closed)?;
-        open.reserve(bytes)?;
+        open.ensure_room(bytes)?;
         match segment::append(&open.database, batch) {
             Ok(()) => {
                 drop(active);
@@ -236,6 +205,10 @@ impl<F: SegmentFiles> RedbLog<F> {
                 }
                 Ok(wanted)
             }
+            Err(error) if active.is_distrusted() => {
+                drop(active);
+                self.recover_from_sync(head, error)
+            }
             Err(error) => {
                 drop(active);
                 self.recover(head, wanted, error)
@@ -243,17 +216,44 @@ impl<F: SegmentFiles> RedbLog<F> {
         }
     }
 
-    /// After a failed append: redb refuses everything until the file is opened
-    /// again; that also shows whether the batch is there.
+    /// After a sync that failed: what the batch wrote may be on disk or not, and
+    /// reading it back would not tell. The acknowledged part is written to a new
+    /// file; once that has taken the old one's place the batch is not there.
+    fn recover_from_sync(&self, head: u64, failed: LogError) -> Result<u64, LogError> {
+        tracing::error!(error = %failed, "a sync of the log failed; its last segment is written anew");
+        self.distrusted.store(true, Ordering::Release);
+        match self.write_anew_if_distrusted(head) {
+            Ok(()) => Err(failed),
+            Err(error) => Err(LogError::UnknownOutcome {
+                head,
+                what: format!("{failed}; and then: {error}"),
+            }),
+        }
+    }
+
+    /// After an append that failed before its sync: redb refuses everything until
+    /// the file is opened again; that also shows whether the batch is there.
     fn recover(&self, head: u64, wanted: u64, failed: LogError) -> Result<u64, LogError> {
         tracing::warn!(error = %failed, "an append failed; the segment is opened again");
         let mut active = self.write_active();
-        let now = active
-            .reopen(&self.files, self.options.cache_bytes)
-            .map_err(|error| LogError::UnknownOutcome {
-                head,
-                what: format!("{failed}; and then: {error}"),
-            })?;
+        let opened = active.open_to_append(&self.folder, self.options.cache_bytes);
+        let now = match opened {
+            Ok(end) => end.offset,
+            Err(error) => {
+                // Opening may have synced, and that may be what failed.
+                self.distrusted.store(true, Ordering::Release);
+                drop(active);
+                let written = self.write_anew_if_distrusted(head);
+                return Err(match written {
+                    Ok(()) => failed,
+                    Err(_) if matches!(failed, LogError::NoSpace { .. }) => failed,
+                    Err(_) => LogError::UnknownOutcome {
+                        head,
+                        what: format!("{failed}; and then: {error}"),
+                    },
+                });
+            }
+        };
         if now == wanted {
             return Ok(wanted);
         }
@@ -267,50 +267,155 @@ impl<F: SegmentFiles> RedbLog<F> {
         })
     }
 
+    /// Writes the last segment up to `head` into a new file, and lets the
+    /// manifest name that one, if a sync has failed before.
+    ///
+    /// # Errors
+    /// It stays distrusted, and nothing may be appended.
+    fn write_anew_if_distrusted(&self, head: u64) -> Result<(), LogError> {
+        if !self.is_distrusted() || self.mode.is_read_only() {
+            return Ok(());
+        }
+        let cache_bytes = self.options.cache_bytes;
+        let mut active = self.write_active();
+        let first_offset = active.first_offset;
+        let end = active.open_to_read(&self.folder, cache_bytes)?;
+        if end.offset < head {
+            return Err(LogError::damaged(
+                end.offset + 1,
+                "what was acknowledged cannot be read back after a sync failed",
+            ));
+        }
+        let source = active.open.as_ref().ok_or(LogError::Closed)?;
+        let identity = self.identity();
+        let copy = active::next_copy(&active.file);
+        let mut fresh = create_segment(&self.folder, identity, first_offset, copy, cache_bytes)?;
+        let replaced = copy_into(&source.database, &mut fresh, head).and_then(|()| {
+            let mut manifest = self.manifest().clone();
+            if let Some(last) = manifest.segments.last_mut() {
+                last.file = Some(fresh.file.clone());
+            }
+            let replaced = manifest::replace(&self.folder, &manifest)?;
+            self.set_manifest(manifest);
+            Ok(replaced)
+        });
+        let replaced = match replaced {
+            Ok(replaced) => replaced,
+            Err(error) => {
+                self.discard(fresh, &error);
+                return Err(error);
+            }
+        };
+        let mut old = std::mem::replace(&mut *active, fresh);
+        drop(active);
+        let _closed = old.close();
+        self.head.send_modify(|state| state.offset = head);
+        match replaced {
+            Replaced::Lasting => {
+                self.distrusted.store(false, Ordering::Release);
+                // The next opening would clear it away.
+                let _left = self.folder.remove(&old.file);
+                tracing::warn!(
+                    first_offset,
+                    "the last segment was written anew; appends go on"
+                );
+                Ok(())
+            }
+            // After a power loss the manifest may name the old file: it stays.
+            Replaced::InPlace => Err(folder_not_synced()),
+        }
+    }
+
     /// Starts a new segment when the last one would grow over its bound.
     fn seal_if_full(&self, head: u64, batch_bytes: u64) -> Result<(), LogError> {
-        let next = head + 1;
-        {
+        let full = {
             let active = self.active()?;
             let used = active.open.as_ref().map_or(0, |open| open.used_bytes);
-            let empty = active.first_offset == next;
-            if empty || used + batch_bytes <= self.options.segment_bytes_max {
+            let after = used + batch_bytes;
+            if active.first_offset == head + 1 || after <= self.options.segment_bytes_max {
                 return Ok(());
             }
+            after > self.options.segment_bytes_max.saturating_mul(OVERFULL)
+        };
+        match self.seal(head) {
+            // Nothing has changed: what waits may as well go where it went before.
+            Err(error) if !full && !self.is_distrusted() => {
+                tracing::warn!(%error, "a full segment could not be sealed; it goes on for now");
+                Ok(())
+            }
+            sealed => sealed,
         }
-        create_segment(&self.files, next, self.options.cache_bytes)?;
-        // It is published: from here on nothing may go to the old one.
-        let mut active = self.write_active();
-        let mut full = std::mem::replace(
-            &mut *active,
-            Active {
-                first_offset: next,
-                open: None,
-            },
-        );
-        self.segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(next);
+    }
+
+    /// Seals the last segment and starts a new one. Once the manifest names the
+    /// new one, that one is taken, whatever follows.
+    fn seal(&self, head: u64) -> Result<(), LogError> {
+        let next = head + 1;
+        let cache_bytes = self.options.cache_bytes;
+        let end = self.end_of_active()?;
+        let fresh = create_segment(&self.folder, self.identity(), next, 0, cache_bytes)?;
+        let mut manifest = self.manifest().clone();
+        let mark = Mark::new(head, end.chain_hash);
+        if let Some(last) = manifest.segments.last_mut() {
+            last.sealed = Some(mark.clone());
+        }
+        manifest.segments.push(SegmentEntry {
+            first: next,
+            file: Some(fresh.file.clone()),
+            sealed: None,
+        });
+        manifest.reached = mark;
+        match manifest::replace(&self.folder, &manifest) {
+            Ok(Replaced::Lasting) => {}
+            Ok(Replaced::InPlace) => self.distrusted.store(true, Ordering::Release),
+            Err(error) => {
+                self.discard(fresh, &error);
+                return Err(error);
+            }
+        }
+        self.set_manifest(manifest);
+        let mut full = std::mem::replace(&mut *self.write_active(), fresh);
         if let Err(error) = full.close() {
             // It is repaired when it is read.
             tracing::warn!(first_offset = full.first_offset, %error, "a full segment was not closed");
         }
-        active.reopen(&self.files, self.options.cache_bytes)?;
+        if let Some(lock) = &mut *lock_of(&self.lock) {
+            lock.keep();
+        }
         Ok(())
     }
 
-    /// First offset of the segment that holds an offset.
-    fn segment_of(&self, offset: u64) -> Result<u64, LogError> {
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        let behind = segments.partition_point(|first| *first <= offset);
+    /// Lets a new segment go that could not take its place.
+    fn discard(&self, mut fresh: Active<F>, why: &LogError) {
+        let _closed = fresh.close();
+        if matches!(why, LogError::UnknownOutcome { .. }) {
+            // The manifest on disk may name it: write over it before going on.
+            self.distrusted.store(true, Ordering::Release);
+        } else {
+            let _left = self.folder.remove(&fresh.file);
+        }
+    }
+
+    fn end_of_active(&self) -> Result<End, LogError> {
+        let active = self.active()?;
+        let open = active.open.as_ref().ok_or(LogError::Closed)?;
+        segment::end(&open.database, active.first_offset)
+    }
+
+    /// First offset of the segment that holds an offset, and where it ends.
+    fn segment_of(&self, offset: u64) -> Result<SegmentEntry, LogError> {
+        let manifest = self.manifest();
+        let behind = manifest
+            .segments
+            .partition_point(|segment| segment.first <= offset);
         behind
             .checked_sub(1)
-            .and_then(|index| segments.get(index).copied())
+            .and_then(|index| manifest.segments.get(index).cloned())
             .ok_or_else(|| LogError::damaged(offset, "no segment holds this record"))
     }
 
-    fn sealed(&self, first_offset: u64) -> Result<Arc<ReadOnlyDatabase>, LogError> {
+    fn sealed(&self, entry: &SegmentEntry) -> Result<Arc<Sealed>, LogError> {
+        let first_offset = entry.first;
         let mut sealed = lock_of(&self.sealed);
         if let Some(index) = sealed.iter().position(|(first, _)| *first == first_offset) {
             let entry = sealed.remove(index);
@@ -318,8 +423,13 @@ impl<F: SegmentFiles> RedbLog<F> {
             sealed.push(entry);
             return Ok(database);
         }
-        let opened =
-            segment::open_sealed(&self.files, first_offset, self.options.sealed_cache_bytes)?;
+        let file = entry.file.as_deref().ok_or_else(|| {
+            LogError::damaged(first_offset, "this segment was lost, and that was accepted")
+        })?;
+        let cache_bytes = self.options.sealed_cache_bytes;
+        let opened = segment::open_sealed(&self.folder, file, first_offset, cache_bytes)?;
+        let store = self.manifest().store;
+        segment::check_identity(&opened.reader(), store, first_offset)?;
         let database = Arc::new(opened);
         sealed.push((first_offset, Arc::clone(&database)));
         if sealed.len() > self.options.sealed_open_max {
@@ -328,31 +438,58 @@ impl<F: SegmentFiles> RedbLog<F> {
         Ok(database)
     }
 
-    /// Runs `read` on the segment that holds an offset.
+    /// Runs `read` on the segment that holds an offset, and says where that
+    /// segment ends.
     fn in_segment<T>(
         &self,
         offset: u64,
-        read: impl Fn(Segment<'_>) -> Result<T, LogError>,
+        read: impl Fn(segment::Reader<'_>) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
-        let first_offset = self.segment_of(offset)?;
+        let entry = self.segment_of(offset)?;
         {
             let active = self.active()?;
-            if active.first_offset == first_offset {
+            if active.first_offset == entry.first {
                 let open = active.open.as_ref().ok_or(LogError::Closed)?;
-                return read(Segment::Active(&open.database));
+                return read(segment::Reader::Open(&open.database));
             }
         }
-        read(Segment::Sealed(&*self.sealed(first_offset)?))
+        read(self.sealed(&entry)?.reader())
     }
 }
 
-/// A segment to read from.
-enum Segment<'a> {
-    Active(&'a Database),
-    Sealed(&'a ReadOnlyDatabase),
+fn folder_not_synced() -> LogError {
+    LogError::from_io(
+        "putting the log's folder on disk",
+        std::io::Error::other("its sync failed"),
+    )
 }
 
-impl<F: SegmentFiles> Drop for RedbLog<F> {
+/// Copies a segment into a new one, and checks where that one ends.
+fn copy_into<F: Folder>(
+    from: &::redb::Database,
+    fresh: &mut Active<F>,
+    last: u64,
+) -> Result<(), LogError> {
+    use ::redb::StorageBackend;
+    let first_offset = fresh.first_offset;
+    let open = fresh.open.as_mut().ok_or(LogError::Closed)?;
+    segment::copy(from, &open.database, first_offset, last)?;
+    let end = segment::end(&open.database, first_offset)?;
+    if end.offset != last {
+        return Err(LogError::damaged(
+            end.offset + 1,
+            "a segment that was written anew ends elsewhere",
+        ));
+    }
+    if let Some(storage) = &open.storage {
+        open.used_bytes = storage
+            .len()
+            .map_err(|error| LogError::from_io("measuring a segment", error))?;
+    }
+    Ok(())
+}
+
+impl<F: Folder> Drop for RedbLog<F> {
     fn drop(&mut self) {
         if let Err(error) = self.write_active().close() {
             tracing::warn!(%error, "the log was not closed cleanly; it is repaired when it is opened");
@@ -361,11 +498,18 @@ impl<F: SegmentFiles> Drop for RedbLog<F> {
 }
 
 #[async_trait]
-impl<F: SegmentFiles> EventLog for RedbLog<F> {
+impl<F: Folder> EventLog for RedbLog<F> {
+    fn identity(&self) -> LogIdentity {
+        self.manifest().identity()
+    }
+
     async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
         self.check_open(shard)?;
         let mut owner = lock_of(&self.owner);
-        // A failed append may have left the segment closed and the head unknown.
+        // A failed append may have left the segment closed or distrusted, and
+        // the head unknown.
+        let head = self.head.borrow().offset;
+        self.write_anew_if_distrusted(head)?;
         drop(self.active()?);
         owner.epoch.0 += 1;
         Ok(Acquired {
@@ -382,6 +526,9 @@ impl<F: SegmentFiles> EventLog for RedbLog<F> {
         batch: FrameBatch,
     ) -> Result<u64, LogError> {
         self.check_open(shard)?;
+        if self.mode.is_read_only() {
+            return Err(LogError::OpenedToRead);
+        }
         let owner = lock_of(&self.owner);
         check_owner(shard, epoch, owner.epoch)?;
         drop(self.active()?);
@@ -413,14 +560,7 @@ impl<F: SegmentFiles> EventLog for RedbLog<F> {
         let mut bytes = 0;
         while next <= head && (bytes < bytes_max || frames.is_empty()) {
             let room = bytes_max.saturating_sub(bytes).max(1);
-            let read = self.in_segment(next, |segment| {
-                let mut found = Vec::new();
-                match segment {
-                    Segment::Active(s) => segment::read_frames(s, next, room, &mut found),
-                    Segment::Sealed(s) => segment::read_frames(s, next, room, &mut found),
-                }
-                .map(|()| found)
-            });
+            let read = self.in_segment(next, |segment| segment::read_frames(&segment, next, room));
             let found = match read {
                 Ok(found) if found.is_empty() => {
                     Err(LogError::damaged(next, "no frame holds this record"))
@@ -428,7 +568,12 @@ impl<F: SegmentFiles> EventLog for RedbLog<F> {
                 read => read,
             };
             match found {
-                Ok(found) => {
+                Ok(mut found) => {
+                    // A batch whose outcome is not known may stand behind the head.
+                    found.retain(|frame| frame.last_offset() <= head);
+                    if found.is_empty() {
+                        break;
+                    }
                     bytes += found.iter().map(|frame| frame.bytes.len()).sum::<usize>();
                     next = found.last().map_or(next, |frame| frame.last_offset() + 1);
                     frames.extend(found);
@@ -441,6 +586,24 @@ impl<F: SegmentFiles> EventLog for RedbLog<F> {
         Ok(frames)
     }
 
+    async fn next_frame(&self, shard: ShardId, after_offset: u64) -> Result<Option<u64>, LogError> {
+        let head = self.check_open(shard)?;
+        if after_offset >= head {
+            return Ok(None);
+        }
+        let entry = self.segment_of(after_offset.max(1))?;
+        let next = self.in_segment(after_offset.max(1), |segment| {
+            segment::next_frame(&segment, after_offset)
+        });
+        match (next, &entry.sealed) {
+            (Ok(Some(next)), _) => Ok(Some(next).filter(|next| *next <= head)),
+            // The next segment begins with a frame.
+            (_, Some(mark)) => Ok(Some(mark.offset + 1).filter(|next| *next <= head)),
+            (Ok(None), None) => Ok(None),
+            (Err(error), None) => Err(error),
+        }
+    }
+
     async fn blob(
         &self,
         shard: ShardId,
@@ -449,9 +612,8 @@ impl<F: SegmentFiles> EventLog for RedbLog<F> {
         home_offset: u64,
     ) -> Result<Bytes, LogError> {
         self.check_open(shard)?;
-        self.in_segment(home_offset, |segment| match segment {
-            Segment::Active(s) => segment::read_blob(s, namespace, hash, home_offset),
-            Segment::Sealed(s) => segment::read_blob(s, namespace, hash, home_offset),
+        self.in_segment(home_offset, |segment| {
+            segment::read_blob(&segment, namespace, hash, home_offset)
         })
     }
 
@@ -471,24 +633,76 @@ impl<F: SegmentFiles> EventLog for RedbLog<F> {
     async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
         self.check_open(shard)?;
         let bytes = self
-            .files
+            .folder
             .bytes()
             .map_err(|error| LogError::from_io("measuring the log", error))?;
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         Ok(LogStats {
             bytes,
-            segments: segments.len() as u64,
+            segments: self.manifest().segments.len() as u64,
         })
     }
 
     async fn close(&self) -> Result<(), LogError> {
         let _owner = lock_of(&self.owner);
+        if self.head.borrow().closed {
+            return Ok(());
+        }
+        let noted = self.note_reached();
         self.head.send_modify(|head| head.closed = true);
         let mut active = self.write_active();
         let closed = active.close();
         lock_of(&self.sealed).clear();
         *lock_of(&self.lock) = None;
-        closed
+        closed.and(noted)
+    }
+}
+
+impl<F: Folder> RedbLog<F> {
+    /// Lets the manifest say how far the log has come, so that an older copy of
+    /// the last segment shows at the next opening.
+    fn note_reached(&self) -> Result<(), LogError> {
+        let head = self.head.borrow().offset;
+        let noted = self.manifest().reached.offset;
+        if self.mode.is_read_only() || self.is_distrusted() || noted == head {
+            return Ok(());
+        }
+        let end = self.end_of_active()?;
+        let mut manifest = self.manifest().clone();
+        if end.offset == head && end.chain_hash.is_some() {
+            manifest.reached = Mark::new(head, end.chain_hash);
+        } else {
+            manifest.reached = Mark::new(head, None);
+        }
+        let _lasting = manifest::replace(&self.folder, &manifest)?;
+        self.set_manifest(manifest);
+        Ok(())
+    }
+}
+
+impl RedbLog<DiskFolder> {
+    /// Writes into the lock file where this process serves the folder, so that
+    /// another one can say how to reach it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_address(&self, address: &str) -> Result<(), LogError> {
+        match &mut *lock_of(&self.lock) {
+            Some(lock) => lock.set_address(address),
+            None => Err(LogError::Closed),
+        }
+    }
+
+    /// Opens the log of a data folder and holds the folder until it is closed or
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`LogError::Locked`] when another process holds the folder,
+    /// [`LogError::NoStore`] when there is none and none may be made,
+    /// [`LogError::ReadOnly`] when it cannot be written, [`LogError::WentBack`]
+    /// when something of it is missing, [`LogError::Damaged`] when its end cannot
+    /// be trusted.
+    pub fn open(data: &Path, options: RedbLogOptions, mode: OpenMode) -> Result<Self, LogError> {
+        open::open(data, options, mode)
     }
 }
 

@@ -7,24 +7,31 @@ use std::{
 
 use bytes::Bytes;
 use redb::{
-    Builder, Database, DatabaseError, ReadOnlyDatabase, ReadTransaction, ReadableDatabase,
-    ReadableTable, TableDefinition,
+    Builder, Database, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
+    StorageBackend, TableDefinition,
 };
+use uuid::Uuid;
 
 use super::{
     blob,
-    files::{Access, SegmentFiles},
+    folder::{Access, Folder},
 };
 use crate::{
+    disk::Overlay,
     domain::{ContentHash, Namespace},
     log::{
         frame::{self, FrameHeader},
-        port::{EncodedFrame, FrameBatch, LogError},
+        port::{EncodedFrame, FrameBatch, LogError, LogIdentity},
     },
 };
 
 /// Offset of the first record to the frame's bytes.
 const FRAMES: TableDefinition<u64, &[u8]> = TableDefinition::new("frames");
+/// What the segment is of: see [`initialize`].
+const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
+const META_STORE: &str = "store";
+const META_TIMELINE: &str = "timeline";
+const META_FIRST: &str = "first";
 /// See [`blob`].
 const BLOBS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("blobs");
 
@@ -75,9 +82,9 @@ pub(super) fn guarded<T>(
     }
 }
 
-/// Opens a segment for appending, repairing it if it was not closed.
-pub(super) fn open_for_write<F: SegmentFiles>(
-    storage: F::Storage,
+/// Opens a segment on any storage, repairing it if it was not closed.
+pub(super) fn open_on(
+    storage: impl StorageBackend,
     first_offset: u64,
     cache_bytes: usize,
 ) -> Result<Database, LogError> {
@@ -88,35 +95,69 @@ pub(super) fn open_for_write<F: SegmentFiles>(
     })
 }
 
-/// Opens a sealed segment. One that a crash kept from being closed is repaired
-/// first.
-pub(super) fn open_sealed<F: SegmentFiles>(
-    files: &F,
+/// Opens a segment without writing to its file. What redb would repair, it
+/// repairs in memory; where its record of free pages is damaged, from the trees.
+pub(super) fn open_unchanged<F: Folder>(
+    folder: &F,
+    file: &str,
     first_offset: u64,
     cache_bytes: usize,
-) -> Result<ReadOnlyDatabase, LogError> {
-    let doing = "opening a sealed segment";
-    let open = || {
-        let storage = files
-            .open(first_offset, Access::Read)
-            .map_err(|error| missing_or_io(first_offset, doing, error))?;
-        let opened = catch_unwind(AssertUnwindSafe(|| {
-            Builder::new()
-                .set_cache_size(cache_bytes)
-                .open_read_only_with_backend(storage)
-        }));
-        opened.map_err(|_| LogError::damaged(first_offset, "a sealed segment cannot be opened"))
+) -> Result<Database, LogError> {
+    let doing = "opening a segment to read it";
+    let storage = || {
+        folder
+            .open(file, Access::Read)
+            .map_err(|error| missing_or_io(first_offset, doing, error))
     };
-    match open()? {
-        Err(DatabaseError::RepairAborted) => {
-            let storage = files
-                .open(first_offset, Access::Write)
-                .map_err(|error| missing_or_io(first_offset, doing, error))?;
-            let repaired = open_for_write::<F>(storage, first_offset, cache_bytes)?;
-            close(repaired, first_offset)?;
-            open()?.map_err(|error| StoreError::from(error).into_log(first_offset, doing))
+    let io = |error| LogError::from_io(doing, error);
+    let opened = open_on(
+        Overlay::new(storage()?).map_err(io)?,
+        first_offset,
+        cache_bytes,
+    );
+    match opened {
+        Err(LogError::Damaged { .. }) => {
+            let repairing = Overlay::to_repair(storage()?).map_err(io)?;
+            open_on(repairing, first_offset, cache_bytes)
         }
-        opened => opened.map_err(|error| StoreError::from(error).into_log(first_offset, doing)),
+        opened => opened,
+    }
+}
+
+/// A segment that is not written to any more.
+pub(super) enum Sealed {
+    /// It was closed.
+    Closed(ReadOnlyDatabase),
+    /// It was not, or is damaged, and is repaired in memory.
+    Repaired(Database),
+}
+
+/// Opens a sealed segment.
+pub(super) fn open_sealed<F: Folder>(
+    folder: &F,
+    file: &str,
+    first_offset: u64,
+    cache_bytes: usize,
+) -> Result<Sealed, LogError> {
+    let doing = "opening a sealed segment";
+    let storage = folder
+        .open(file, Access::Read)
+        .map_err(|error| missing_or_io(first_offset, doing, error))?;
+    let opened = catch_unwind(AssertUnwindSafe(|| {
+        Builder::new()
+            .set_cache_size(cache_bytes)
+            .open_read_only_with_backend(storage)
+    }));
+    let failed = match opened {
+        Ok(Ok(database)) => return Ok(Sealed::Closed(database)),
+        Ok(Err(error)) => StoreError::from(error).into_log(first_offset, doing),
+        Err(_) => LogError::damaged(first_offset, doing),
+    };
+    match failed {
+        LogError::Damaged { .. } => {
+            open_unchanged(folder, file, first_offset, cache_bytes).map(Sealed::Repaired)
+        }
+        error => Err(error),
     }
 }
 
@@ -125,20 +166,83 @@ pub(super) fn missing_or_io(
     doing: &'static str,
     error: std::io::Error,
 ) -> LogError {
-    if error.kind() == std::io::ErrorKind::NotFound {
-        return LogError::damaged(first_offset, "a segment file is missing");
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            LogError::damaged(first_offset, "a segment file is missing")
+        }
+        std::io::ErrorKind::IsADirectory => {
+            LogError::damaged(first_offset, "a folder is in the place of a segment file")
+        }
+        _ => LogError::from_io(doing, error),
     }
-    LogError::from_io(doing, error)
 }
 
-/// Makes a segment's tables.
-pub(super) fn initialize(database: &Database, first_offset: u64) -> Result<(), LogError> {
+/// Makes a segment's tables, and writes down what it is of.
+pub(super) fn initialize(
+    database: &Database,
+    identity: LogIdentity,
+    first_offset: u64,
+) -> Result<(), LogError> {
     guarded(first_offset, "creating a segment", || {
         let transaction = database.begin_write()?;
         transaction.open_table(FRAMES)?;
         transaction.open_table(BLOBS)?;
+        {
+            let mut meta = transaction.open_table(META)?;
+            meta.insert(META_STORE, identity.store.as_bytes().as_slice())?;
+            meta.insert(META_TIMELINE, identity.timeline.as_bytes().as_slice())?;
+            meta.insert(META_FIRST, first_offset.to_le_bytes().as_slice())?;
+        }
         Ok(transaction.commit()?)
     })
+}
+
+/// What a segment says that it is of: the log, and its first offset.
+pub(super) fn read_identity(
+    segment: &impl Readable,
+    first_offset: u64,
+) -> Result<(LogIdentity, u64), LogError> {
+    let rows = guarded(first_offset, "reading what a segment is of", || {
+        let meta = segment.begin()?.open_table(META)?;
+        let row = |key| -> Result<Vec<u8>, StoreError> {
+            Ok(meta
+                .get(key)?
+                .map_or_else(Vec::new, |row| row.value().to_vec()))
+        };
+        Ok([row(META_STORE)?, row(META_TIMELINE)?, row(META_FIRST)?])
+    })?;
+    let [store, timeline, first] = rows;
+    let id = |bytes: Vec<u8>| bytes.try_into().map(Uuid::from_bytes).ok();
+    let read = id(store).zip(id(timeline)).zip(first.try_into().ok());
+    let Some(((store, timeline), first)) = read else {
+        return Err(LogError::damaged(
+            first_offset,
+            "a segment does not say what it is of",
+        ));
+    };
+    Ok((LogIdentity { store, timeline }, u64::from_le_bytes(first)))
+}
+
+/// Checks that a segment is the one that the manifest means.
+pub(super) fn check_identity(
+    segment: &impl Readable,
+    store: Uuid,
+    first_offset: u64,
+) -> Result<(), LogError> {
+    let (identity, first) = read_identity(segment, first_offset)?;
+    if identity.store != store {
+        return Err(LogError::damaged(
+            first_offset,
+            "a segment of another store is in this one's place",
+        ));
+    }
+    if first != first_offset {
+        return Err(LogError::damaged(
+            first_offset,
+            format!("the segment that begins at {first} is in the place of this one"),
+        ));
+    }
+    Ok(())
 }
 
 /// Closes a segment so that it opens without repair.
@@ -176,6 +280,31 @@ pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<(), LogE
     })
 }
 
+impl Sealed {
+    pub(super) fn reader(&self) -> Reader<'_> {
+        match self {
+            Self::Closed(database) => Reader::Closed(database),
+            Self::Repaired(database) => Reader::Open(database),
+        }
+    }
+}
+
+/// A segment to read from.
+#[derive(Clone, Copy)]
+pub(super) enum Reader<'a> {
+    Open(&'a Database),
+    Closed(&'a ReadOnlyDatabase),
+}
+
+impl Readable for Reader<'_> {
+    fn begin(&self) -> Result<ReadTransaction, StoreError> {
+        match self {
+            Self::Open(database) => database.begin(),
+            Self::Closed(database) => database.begin(),
+        }
+    }
+}
+
 /// A segment that can be read, appended to or not.
 pub(super) trait Readable {
     fn begin(&self) -> Result<ReadTransaction, StoreError>;
@@ -193,36 +322,131 @@ impl Readable for ReadOnlyDatabase {
     }
 }
 
-/// The last used offset; `first_offset - 1` when the segment is empty.
-pub(super) fn head(segment: &impl Readable, first_offset: u64) -> Result<u64, LogError> {
-    let last = guarded(first_offset, "reading the last frame", || {
+/// The last frame, undecoded; none when the segment is empty.
+fn last_frame(
+    segment: &impl Readable,
+    first_offset: u64,
+) -> Result<Option<(u64, Bytes)>, LogError> {
+    guarded(first_offset, "reading the last frame", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let row = table.last()?;
         Ok(row.map(|(key, value)| (key.value(), Bytes::copy_from_slice(value.value()))))
-    })?;
-    let Some((offset, bytes)) = last else {
-        return Ok(first_offset - 1);
+    })
+}
+
+/// Where a segment ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    /// The last used offset; `first_offset - 1` when the segment is empty.
+    pub offset: u64,
+    /// Chain hash of the record there; none: there is no record, or it cannot be
+    /// read.
+    pub chain_hash: Option<ContentHash>,
+}
+
+/// Where a segment ends. A last frame that is damaged still says how many records
+/// it has; its records are lost, not the place of what comes after them.
+///
+/// # Errors
+/// When that cannot be said.
+pub(super) fn end(segment: &impl Readable, first_offset: u64) -> Result<End, LogError> {
+    let Some((offset, bytes)) = last_frame(segment, first_offset)? else {
+        return Ok(End {
+            offset: first_offset - 1,
+            chain_hash: None,
+        });
     };
     let header = FrameHeader::read(offset, &bytes)?;
+    if header.count > frame::RECORDS_MAX {
+        return Err(LogError::damaged(
+            offset,
+            "the last frame claims more records than any can have",
+        ));
+    }
     let last = EncodedFrame {
         first_offset: offset,
         count: header.count,
         bytes,
     };
-    // The next offset is taken from it: it has to be sound.
-    frame::decode(&last)?;
-    Ok(last.last_offset())
+    let chain_hash = match frame::decode(&last) {
+        Ok(decoded) => decoded.records.last().map(|record| record.chain_hash),
+        Err(error) => {
+            tracing::error!(%error, "the last frame of the log is damaged; what comes goes behind it");
+            None
+        }
+    };
+    Ok(End {
+        offset: last.last_offset(),
+        chain_hash,
+    })
 }
 
-/// Appends to `into` the frames from the one that holds `from` on, until they
-/// have `bytes_max` bytes together. Stops before a frame that is damaged, unless
-/// it is the first one.
+/// The first offset of the first frame behind `after`.
+pub(super) fn next_frame(segment: &impl Readable, after: u64) -> Result<Option<u64>, LogError> {
+    guarded(after, "looking for the next frame", || {
+        let table = segment.begin()?.open_table(FRAMES)?;
+        let next = table.range(after.saturating_add(1)..)?.next().transpose()?;
+        Ok(next.map(|(key, _)| key.value()))
+    })
+}
+
+/// A commit of a copy holds about this much, in bytes: redb keeps a transaction's
+/// pages in memory.
+const COPY_COMMIT_BYTES: usize = 8 << 20;
+
+/// Copies frames and large bodies of a segment, as they are stored, into an empty
+/// one, up to and with the frame that ends at `last`.
+pub(super) fn copy(
+    from: &impl Readable,
+    into: &Database,
+    first_offset: u64,
+    last: u64,
+) -> Result<(), LogError> {
+    guarded(first_offset, "writing a segment anew", || {
+        let read = from.begin()?;
+        copy_rows(&read, into, FRAMES, |offset| offset <= last)?;
+        copy_rows(&read, into, BLOBS, |_| true)
+    })
+}
+
+/// Copies the rows of a table from the first one on, as long as their keys are
+/// wanted.
+fn copy_rows<K: redb::Key + 'static>(
+    from: &ReadTransaction,
+    into: &Database,
+    definition: TableDefinition<'_, K, &'static [u8]>,
+    wanted: impl Fn(K::SelfType<'_>) -> bool,
+) -> Result<(), StoreError> {
+    let table = from.open_table(definition)?;
+    let mut rows = table.iter()?.peekable();
+    loop {
+        let transaction = into.begin_write()?;
+        let mut bytes = 0;
+        {
+            let mut copied = transaction.open_table(definition)?;
+            while let Some(row) = rows.next_if(|_| bytes < COPY_COMMIT_BYTES) {
+                let (key, value) = row?;
+                if !wanted(key.value()) {
+                    break;
+                }
+                bytes += value.value().len();
+                copied.insert(key.value(), value.value())?;
+            }
+        }
+        transaction.commit()?;
+        if bytes < COPY_COMMIT_BYTES {
+            return Ok(());
+        }
+    }
+}
+
+/// The frames from the one that holds `from` on, until they have `bytes_max`
+/// bytes together. Stops before a frame that is damaged, unless it is the first.
 pub(super) fn read_frames(
     segment: &impl Readable,
     from: u64,
     bytes_max: usize,
-    into: &mut Vec<EncodedFrame>,
-) -> Result<(), LogError> {
+) -> Result<Vec<EncodedFrame>, LogError> {
     let rows = guarded(from, "reading frames", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let Some(first) = table
@@ -246,6 +470,7 @@ pub(super) fn read_frames(
         Ok(rows)
     })?;
     let mut next = from;
+    let mut frames = Vec::with_capacity(rows.len());
     for (first_offset, bytes) in rows {
         let read = FrameHeader::read(first_offset, &bytes).and_then(|header| {
             let frame = EncodedFrame {
@@ -267,13 +492,13 @@ pub(super) fn read_frames(
         match read {
             Ok(frame) => {
                 next = frame.last_offset() + 1;
-                into.push(frame);
+                frames.push(frame);
             }
             Err(error) if next == from => return Err(error),
             Err(_) => break,
         }
     }
-    Ok(())
+    Ok(frames)
 }
 
 /// A large body, decompressed and checked.

@@ -1,5 +1,5 @@
-//! A disk for tests: loses and tears what was not synced, fills up, and stops
-//! in the middle of anything.
+//! A disk for tests: loses and tears what was not synced, names included, fills
+//! up, fails a sync, runs out of handles, and stops in the middle of anything.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,10 @@ use std::{
 
 use ::redb::StorageBackend;
 
-use super::files::{Access, SegmentFiles, SegmentStorage};
+use super::{
+    file::SegmentFile,
+    folder::{Access, Folder},
+};
 use crate::log::samples::Random;
 
 /// A torn write is torn between sectors, in bytes.
@@ -18,36 +21,66 @@ const SECTOR_BYTES: usize = 512;
 /// Where a full disk shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// When space is set aside, as it should.
-    Reserve,
+    /// When it is asked for room, as it should.
+    Asked,
     /// Only when a file grows.
     Growth,
     /// Only when something is written behind what was written before.
     Write,
 }
 
+/// What can be made to fail once, by its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A sync of a file: it says so, and keeps the pages for written.
+    Sync,
+    /// The same; the system then forgets the pages and reads old ones.
+    SyncAndForget,
+    /// A sync of the folder.
+    FolderSync,
+    /// Anything that needs a new handle: opening, making, listing, reading.
+    Handle,
+    /// A rename.
+    Rename,
+}
+
 /// A clone is the same disk.
 #[derive(Clone)]
 pub(crate) struct SimulatedDisk(Arc<Mutex<Disk>>);
 
+/// A file, whatever its name.
+type FileId = usize;
+
 struct Disk {
-    files: BTreeMap<(u64, bool), Content>,
+    files: Vec<Content>,
+    names: BTreeMap<String, FileId>,
+    /// The names that are on disk, and what happened to names since.
+    lasting_names: BTreeMap<String, FileId>,
+    renames: Vec<NameChange>,
     random: Random,
     /// Operations until the power goes; none: it stays.
     until_crash: Option<u64>,
     crashed: bool,
     room: Option<(u64, Full)>,
+    /// Faults to come: how many of their kind go well before.
+    faults: Vec<(Fault, u64)>,
     operations: u64,
     syncs: u64,
 }
+
+/// One change of the folder: what has the names then. Whole or not at all.
+#[derive(Clone)]
+struct NameChange(Vec<(String, Option<FileId>)>);
 
 #[derive(Default, Clone)]
 struct Content {
     durable: Vec<u8>,
     current: Vec<u8>,
     pending: Vec<Change>,
-    reserved: u64,
+    /// Bytes up to the last one that was ever written.
     written: u64,
+    readers: u32,
+    written_to: bool,
 }
 
 #[derive(Clone)]
@@ -72,6 +105,28 @@ fn put(bytes: &mut Vec<u8>, at: usize, data: &[u8]) {
 }
 
 impl Content {
+    fn change(&mut self, change: Change) {
+        match &change {
+            Change::Len(len) => self.written = self.written.min(*len as u64),
+            Change::Write(at, data) => self.written = self.written.max((at + data.len()) as u64),
+        }
+        apply(&mut self.current, &change);
+        self.pending.push(change);
+    }
+
+    /// The system could not write its pages and holds them for clean: a part of
+    /// them came to the disk, and no later sync writes the rest. `forget`: it
+    /// reads them again, too.
+    fn fail_sync(&mut self, random: &mut Random, forget: bool) {
+        let seen = self.current.clone();
+        let (readers, written_to) = (self.readers, self.written_to);
+        self.lose(random);
+        (self.readers, self.written_to) = (readers, written_to);
+        if !forget {
+            self.current = seen;
+        }
+    }
+
     fn sync(&mut self) {
         for change in std::mem::take(&mut self.pending) {
             apply(&mut self.durable, &change);
@@ -104,8 +159,9 @@ impl Content {
             }
         }
         self.current = self.durable.clone();
-        self.reserved = self.current.len() as u64;
-        self.written = self.reserved;
+        self.written = self.current.len() as u64;
+        self.readers = 0;
+        self.written_to = false;
     }
 }
 
@@ -118,11 +174,15 @@ impl fmt::Debug for SimulatedDisk {
 impl SimulatedDisk {
     pub(crate) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Disk {
-            files: BTreeMap::new(),
+            files: Vec::new(),
+            names: BTreeMap::new(),
+            lasting_names: BTreeMap::new(),
+            renames: Vec::new(),
             random: Random(seed),
             until_crash: None,
             crashed: false,
             room: None,
+            faults: Vec::new(),
             operations: 0,
             syncs: 0,
         })))
@@ -140,13 +200,24 @@ impl SimulatedDisk {
     /// The disk as it is found after the power is back. What still has the old
     /// one open keeps failing.
     pub(crate) fn after_crash(&self) -> Self {
+        self.disk().crashed = true;
+        self.if_it_crashed()
+    }
+
+    /// The disk as it would be found if the power went now.
+    pub(super) fn if_it_crashed(&self) -> Self {
         let mut old = self.disk();
-        old.crashed = true;
         let mut random = Random(old.random.next());
         let mut files = old.files.clone();
-        files.values_mut().for_each(|file| file.lose(&mut random));
+        files.iter_mut().for_each(|file| file.lose(&mut random));
+        let names = old.names_after_crash(&mut random);
         let after = Self::new(random.next());
-        after.disk().files = files;
+        {
+            let mut disk = after.disk();
+            disk.files = files;
+            disk.lasting_names.clone_from(&names);
+            disk.names = names;
+        }
         after
     }
 
@@ -157,14 +228,40 @@ impl SimulatedDisk {
         disk.room = room.map(|(bytes, full)| (used + bytes, full));
     }
 
+    /// Fails something once, after `after` of its kind went well.
+    pub(super) fn fail(&self, fault: Fault, after: u64) {
+        self.disk().faults.push((fault, after));
+    }
+
+    /// Faults that have not come yet.
+    pub(super) fn faults_left(&self) -> usize {
+        self.disk().faults.len()
+    }
+
+    pub(super) fn clear_faults(&self) {
+        self.disk().faults.clear();
+    }
+
     pub(super) fn syncs(&self) -> u64 {
         self.disk().syncs
+    }
+
+    /// Removes a file as somebody would who has no idea.
+    pub(super) fn lose_file(&self, name: &str) {
+        let mut disk = self.disk();
+        disk.names.remove(name);
+        disk.lasting_names.remove(name);
+    }
+
+    pub(super) fn file_names(&self) -> Vec<String> {
+        self.disk().names.keys().cloned().collect()
     }
 }
 
 impl Disk {
     fn used(&self) -> u64 {
-        self.files.values().map(|file| file.reserved).sum()
+        let open = self.names.values().map(|id| &self.files[*id]);
+        open.map(|file| file.current.len() as u64).sum()
     }
 
     /// Counts an operation; fails when the power is gone.
@@ -180,10 +277,63 @@ impl Disk {
         Ok(())
     }
 
-    fn file(&mut self, name: (u64, bool)) -> io::Result<&mut Content> {
-        self.files
-            .get_mut(&name)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    /// True when a fault of this kind is due now.
+    fn is_due(&mut self, fault: Fault) -> bool {
+        for (index, (kind, after)) in self.faults.iter_mut().enumerate() {
+            if *kind != fault {
+                continue;
+            }
+            if *after == 0 {
+                self.faults.remove(index);
+                return true;
+            }
+            *after -= 1;
+        }
+        false
+    }
+
+    fn need_handle(&mut self) -> io::Result<()> {
+        if self.is_due(Fault::Handle) {
+            // EMFILE
+            return Err(io::Error::from_raw_os_error(24));
+        }
+        Ok(())
+    }
+
+    fn id(&self, name: &str) -> io::Result<FileId> {
+        let found = self.names.get(name).copied();
+        found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn change_names(&mut self, change: NameChange) {
+        for (name, id) in &change.0 {
+            match id {
+                Some(id) => self.names.insert(name.clone(), *id),
+                None => self.names.remove(name),
+            };
+        }
+        self.renames.push(change);
+    }
+
+    /// Of the changes that were not put on disk, the first ones, or any.
+    fn names_after_crash(&mut self, random: &mut Random) -> BTreeMap<String, FileId> {
+        let mut names = self.lasting_names.clone();
+        let in_order = random.below(2) == 0;
+        let kept = random.below(self.renames.len() as u64 + 1) as usize;
+        for (index, change) in self.renames.iter().enumerate() {
+            let lasts = if in_order {
+                index < kept
+            } else {
+                random.below(2) == 0
+            };
+            for (name, id) in change.0.iter().filter(|_| lasts) {
+                match id {
+                    Some(id) => names.insert(name.clone(), *id),
+                    None => names.remove(name),
+                };
+            }
+        }
+        names
     }
 
     /// Fails when `more` bytes do not fit and the disk shows it at `at`.
@@ -195,52 +345,146 @@ impl Disk {
             _ => Ok(()),
         }
     }
+
+    fn open(
+        &mut self,
+        disk: &SimulatedDisk,
+        id: FileId,
+        access: Access,
+    ) -> io::Result<SimulatedFile> {
+        let file = &mut self.files[id];
+        match access {
+            Access::Write if file.readers > 0 || file.written_to => {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Access::Read if file.written_to => return Err(io::ErrorKind::WouldBlock.into()),
+            Access::Write => file.written_to = true,
+            Access::Read => file.readers += 1,
+        }
+        Ok(SimulatedFile {
+            disk: disk.clone(),
+            id,
+            access,
+            sync_failed: Arc::default(),
+        })
+    }
 }
 
-impl SegmentFiles for SimulatedDisk {
-    type Storage = SimulatedFile;
+impl Folder for SimulatedDisk {
+    type File = SimulatedFile;
 
-    fn list(&self) -> io::Result<Vec<u64>> {
+    fn names(&self) -> io::Result<Vec<String>> {
         let mut disk = self.disk();
         disk.step()?;
-        let published = disk.files.keys().filter(|(_, published)| *published);
-        Ok(published.map(|(first, _)| *first).collect())
+        disk.need_handle()?;
+        Ok(disk.names.keys().cloned().collect())
     }
 
-    fn open(&self, first_offset: u64, _: Access) -> io::Result<SimulatedFile> {
+    fn open(&self, name: &str, access: Access) -> io::Result<SimulatedFile> {
         let mut disk = self.disk();
         disk.step()?;
-        disk.file((first_offset, true))?;
-        Ok(SimulatedFile {
-            disk: self.clone(),
-            first_offset,
-            published: true,
-        })
+        disk.need_handle()?;
+        let id = disk.id(name)?;
+        disk.open(self, id, access)
     }
 
-    fn create(&self, first_offset: u64) -> io::Result<SimulatedFile> {
+    fn create(&self, name: &str) -> io::Result<SimulatedFile> {
         let mut disk = self.disk();
         disk.step()?;
-        disk.files.insert((first_offset, false), Content::default());
-        Ok(SimulatedFile {
-            disk: self.clone(),
-            first_offset,
-            published: false,
-        })
+        disk.need_handle()?;
+        if disk.names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let id = disk.files.len();
+        disk.files.push(Content::default());
+        disk.change_names(NameChange(vec![(name.to_owned(), Some(id))]));
+        disk.open(self, id, Access::Write)
     }
 
-    fn publish(&self, first_offset: u64) -> io::Result<()> {
+    fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let mut disk = self.disk();
+        disk.step()?;
+        disk.need_handle()?;
+        let id = disk.id(name)?;
+        let bytes = disk.files[id].current.clone();
+        if bytes.len() as u64 > bytes_max {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(bytes)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.step()?;
+        disk.need_handle()?;
+        let id = match disk.names.get(name) {
+            Some(id) => *id,
+            None => {
+                let id = disk.files.len();
+                disk.files.push(Content::default());
+                disk.change_names(NameChange(vec![(name.to_owned(), Some(id))]));
+                id
+            }
+        };
+        disk.need(bytes.len() as u64, Full::Growth)?;
+        disk.need(bytes.len() as u64, Full::Write)?;
+        disk.files[id].change(Change::Len(0));
+        disk.files[id].change(Change::Write(0, bytes.to_vec()));
+        disk.step()?;
+        if disk.is_due(Fault::Sync) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        disk.files[id].sync();
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut disk = self.disk();
         // If the power goes now, the rename may have happened or not.
         let outcome = disk.step();
-        if outcome.is_ok() || disk.random.below(2) == 0 {
-            let file = disk
-                .files
-                .remove(&(first_offset, false))
-                .ok_or(io::ErrorKind::NotFound)?;
-            disk.files.insert((first_offset, true), file);
+        if outcome.is_ok() && disk.is_due(Fault::Rename) {
+            return Err(io::Error::from_raw_os_error(5));
         }
+        let id = disk.id(from)?;
+        let change = vec![(from.to_owned(), None), (to.to_owned(), Some(id))];
+        disk.change_names(NameChange(change));
         outcome
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.step()?;
+        disk.id(name)?;
+        disk.change_names(NameChange(vec![(name.to_owned(), None)]));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.step()?;
+        if disk.is_due(Fault::FolderSync) {
+            // What changed is for clean from now on, and lasts or not.
+            let changes = std::mem::take(&mut disk.renames);
+            if disk.random.below(2) == 0 {
+                for (name, id) in changes.into_iter().flat_map(|change| change.0) {
+                    match id {
+                        Some(id) => disk.lasting_names.insert(name, id),
+                        None => disk.lasting_names.remove(&name),
+                    };
+                }
+            }
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        for (name, id) in std::mem::take(&mut disk.renames)
+            .into_iter()
+            .flat_map(|c| c.0)
+        {
+            match id {
+                Some(id) => disk.lasting_names.insert(name, id),
+                None => disk.lasting_names.remove(&name),
+            };
+        }
+        Ok(())
     }
 
     fn bytes(&self) -> io::Result<u64> {
@@ -251,44 +495,38 @@ impl SegmentFiles for SimulatedDisk {
 #[derive(Clone, Debug)]
 pub(crate) struct SimulatedFile {
     disk: SimulatedDisk,
-    first_offset: u64,
-    published: bool,
+    id: FileId,
+    access: Access,
+    sync_failed: Arc<std::sync::atomic::AtomicBool>,
 }
 
 impl SimulatedFile {
-    fn with<T>(
-        &self,
-        operation: impl FnOnce(&mut Disk, (u64, bool)) -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn with<T>(&self, operation: impl FnOnce(&mut Disk, FileId) -> io::Result<T>) -> io::Result<T> {
         let mut disk = self.disk.disk();
         disk.step()?;
-        operation(&mut disk, (self.first_offset, self.published))
+        operation(&mut disk, self.id)
     }
 }
 
-impl SegmentStorage for SimulatedFile {
-    fn reserve(&self, bytes: u64) -> io::Result<()> {
-        self.with(|disk, name| {
-            let more = bytes.saturating_sub(disk.file(name)?.reserved);
-            disk.need(more, Full::Reserve)?;
-            if disk.room.is_none_or(|(_, full)| full == Full::Reserve) {
-                disk.file(name)?.reserved += more;
-            }
-            Ok(())
-        })
+impl SegmentFile for SimulatedFile {
+    fn ensure_room(&self, bytes: u64) -> io::Result<()> {
+        self.with(|disk, _| disk.need(bytes, Full::Asked))
+    }
+
+    fn is_distrusted(&self) -> bool {
+        self.sync_failed.load(std::sync::atomic::Ordering::Acquire)
     }
 }
 
 impl StorageBackend for SimulatedFile {
     fn len(&self) -> io::Result<u64> {
-        self.with(|disk, name| Ok(disk.file(name)?.current.len() as u64))
+        self.with(|disk, id| Ok(disk.files[id].current.len() as u64))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.with(|disk, name| {
+        self.with(|disk, id| {
             let start = offset as usize;
-            let bytes = disk
-                .file(name)?
+            let bytes = disk.files[id]
                 .current
                 .get(start..start + out.len())
                 .ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -298,42 +536,48 @@ impl StorageBackend for SimulatedFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.with(|disk, name| {
-            let more = len.saturating_sub(disk.file(name)?.reserved);
+        self.with(|disk, id| {
+            let more = len.saturating_sub(disk.files[id].current.len() as u64);
             disk.need(more, Full::Growth)?;
-            disk.need(more, Full::Reserve)?;
-            let file = disk.file(name)?;
-            if len < file.current.len() as u64 {
-                file.reserved = len;
-            }
-            file.reserved = file.reserved.max(len);
-            let change = Change::Len(len as usize);
-            apply(&mut file.current, &change);
-            file.pending.push(change);
+            disk.files[id].change(Change::Len(len as usize));
             Ok(())
         })
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.with(|disk, name| {
+        self.with(|disk, id| {
             disk.syncs += 1;
-            disk.file(name)?.sync();
+            let forget = disk.is_due(Fault::SyncAndForget);
+            if forget || disk.is_due(Fault::Sync) {
+                self.sync_failed
+                    .store(true, std::sync::atomic::Ordering::Release);
+                let mut random = Random(disk.random.next());
+                disk.files[id].fail_sync(&mut random, forget);
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            disk.files[id].sync();
             Ok(())
         })
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.with(|disk, name| {
+        self.with(|disk, id| {
             let end = offset + data.len() as u64;
-            if end > disk.file(name)?.written {
+            if end > disk.files[id].written {
                 disk.need(1, Full::Write)?;
             }
-            let file = disk.file(name)?;
-            file.written = file.written.max(end);
-            let change = Change::Write(offset as usize, data.to_vec());
-            apply(&mut file.current, &change);
-            file.pending.push(change);
+            disk.files[id].change(Change::Write(offset as usize, data.to_vec()));
             Ok(())
         })
+    }
+
+    fn close(&self) -> io::Result<()> {
+        let mut disk = self.disk.disk();
+        let file = &mut disk.files[self.id];
+        match self.access {
+            Access::Write => file.written_to = false,
+            Access::Read => file.readers = file.readers.saturating_sub(1),
+        }
+        Ok(())
     }
 }

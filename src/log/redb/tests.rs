@@ -2,8 +2,10 @@
 //! disks, damage.
 
 mod damage;
+mod faults;
 mod full_disk;
 mod measure;
+mod missing;
 mod power_loss;
 
 use std::sync::Arc;
@@ -22,13 +24,13 @@ fn small() -> RedbLogOptions {
     }
 }
 
-async fn append<F: SegmentFiles>(log: &RedbLog<F>, records: &[Record]) -> Result<u64, LogError> {
+async fn append<F: Folder>(log: &RedbLog<F>, records: &[Record]) -> Result<u64, LogError> {
     let owner = log.acquire(SHARD).await?;
     let batch = samples::batch(owner.head + 1, records);
     log.append(SHARD, owner.epoch, owner.head, batch).await
 }
 
-async fn all<F: SegmentFiles>(log: Arc<RedbLog<F>>) -> Result<Vec<Record>, LogError> {
+async fn all<F: Folder>(log: Arc<RedbLog<F>>) -> Result<Vec<Record>, LogError> {
     let reader = LogReader::new(log, SHARD, 4 << 20);
     let read = reader.records(1, usize::MAX, usize::MAX).await?;
     Ok(read.into_iter().map(|(_, record)| record).collect())
@@ -43,7 +45,12 @@ async fn the_log_in_redb_conforms() {
         let next = std::sync::atomic::AtomicU32::new(0);
         conformance::run_all(|| {
             let name = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            RedbLog::open(&folder.path().join(name.to_string()), options).unwrap()
+            RedbLog::open(
+                &folder.path().join(name.to_string()),
+                options,
+                OpenMode::Create,
+            )
+            .unwrap()
         })
         .await;
     }
@@ -56,7 +63,7 @@ async fn a_log_of_many_segments_opens_again_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     for round in 0..4 {
-        let log = Arc::new(RedbLog::open(folder.path(), small()).unwrap());
+        let log = Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap());
         assert_eq!(
             log.acquire(SHARD).await.unwrap().head,
             expected.len() as u64
@@ -71,7 +78,7 @@ async fn a_log_of_many_segments_opens_again_as_it_was() {
             log.close().await.unwrap();
         }
     }
-    let log = RedbLog::open(folder.path(), small()).unwrap();
+    let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
     let stats = log.stats(SHARD).await.unwrap();
     assert!(stats.segments > 3, "{stats:?}");
 }
@@ -80,19 +87,20 @@ async fn a_log_of_many_segments_opens_again_as_it_was() {
 async fn a_second_log_on_a_folder_is_refused() {
     // Two processes that append to one folder would destroy it.
     let folder = tempfile::tempdir().unwrap();
-    let log = RedbLog::open(folder.path(), small()).unwrap();
+    let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
     log.set_address("http://127.0.0.1:7171").unwrap();
-    let error = RedbLog::open(folder.path(), small()).unwrap_err();
+    let error = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap_err();
     assert!(matches!(error, LogError::Locked { .. }), "{error}");
     log.close().await.unwrap();
-    RedbLog::open(folder.path(), small()).unwrap();
+    RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
 }
 
 #[tokio::test]
 async fn a_lone_append_pays_one_sync() {
     // The sync is most of what an append costs: a second one would double it.
     let disk = SimulatedDisk::new(1);
-    let log = RedbLog::open_with(disk.clone(), RedbLogOptions::default()).unwrap();
+    let log =
+        RedbLog::open_with(disk.clone(), RedbLogOptions::default(), OpenMode::Create).unwrap();
     append(&log, &samples::records(1, 1000)).await.unwrap();
     let before = disk.syncs();
     for _ in 0..20 {

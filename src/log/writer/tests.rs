@@ -42,6 +42,14 @@ struct Fallible {
 
 #[async_trait]
 impl EventLog for Fallible {
+    fn identity(&self) -> crate::log::LogIdentity {
+        self.inner.identity()
+    }
+
+    async fn next_frame(&self, shard: ShardId, after: u64) -> Result<Option<u64>, LogError> {
+        self.inner.next_frame(shard, after).await
+    }
+
     async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
         self.inner.acquire(shard).await
     }

@@ -9,6 +9,7 @@ fn segment_paths(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut paths: Vec<_> = std::fs::read_dir(folder.join(LOG_FOLDER))
         .unwrap()
         .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "redb"))
         .collect();
     paths.sort();
     paths
@@ -21,7 +22,7 @@ async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     {
-        let log = RedbLog::open(folder.path(), small()).unwrap();
+        let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
         for size in [1, 30, 200, 1, 1, 5] {
             let records = samples::records(size, 900);
             append(&log, &records).await.unwrap();
@@ -44,7 +45,7 @@ async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
         let mut damaged = sound.clone();
         damaged[at] ^= 1 << random.below(8);
         std::fs::write(&path, &damaged).unwrap();
-        let read = match RedbLog::open(folder.path(), small()) {
+        let read = match RedbLog::open(folder.path(), small(), OpenMode::Create) {
             Ok(log) => all(Arc::new(log)).await,
             Err(error) => Err(error),
         };
@@ -62,6 +63,7 @@ async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
                         error,
                         LogError::Damaged { .. }
                             | LogError::NewerFormat { .. }
+                            | LogError::WentBack { .. }
                             | LogError::Io { .. }
                     ),
                     "byte {at}: {error:?}"
@@ -80,7 +82,7 @@ async fn damage_in_a_file_s_header_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     {
-        let log = RedbLog::open(folder.path(), small()).unwrap();
+        let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
         for size in [20, 20, 1] {
             let records = samples::records(size, 900);
             append(&log, &records).await.unwrap();
@@ -96,7 +98,7 @@ async fn damage_in_a_file_s_header_is_noticed() {
             let mut damaged = sound.clone();
             damaged[at] ^= 1 << bit;
             std::fs::write(&path, &damaged).unwrap();
-            if let Ok(log) = RedbLog::open(folder.path(), small())
+            if let Ok(log) = RedbLog::open(folder.path(), small(), OpenMode::Create)
                 && let Ok(read) = all(Arc::new(log)).await
                 && read != expected
             {
@@ -112,7 +114,7 @@ async fn damage_in_one_segment_leaves_the_others_readable() {
     // A sealed segment that is damaged or gone is named by offset; what is
     // elsewhere can be read, and appends go on.
     let folder = tempfile::tempdir().unwrap();
-    let log = RedbLog::open(folder.path(), small()).unwrap();
+    let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
     for _ in 0..8 {
         let records: Vec<_> = (0..40).map(|_| samples::noisy_record(20_000)).collect();
         append(&log, &records).await.unwrap();
@@ -131,7 +133,7 @@ async fn damage_in_one_segment_leaves_the_others_readable() {
             "cut" => std::fs::write(&paths[1], &sound[..sound.len() / 2]).unwrap(),
             _ => std::fs::remove_file(&paths[1]).unwrap(),
         }
-        let log = Arc::new(RedbLog::open(folder.path(), small()).unwrap());
+        let log = Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap());
         let head = append(&log, &samples::records(1, 10)).await.unwrap();
         let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
         assert!(reader.record(1).await.is_ok());

@@ -8,10 +8,11 @@ async fn a_full_disk_refuses_appends_and_nothing_else() {
     // Wherever the system says that the disk is full: appends fail as NoSpace,
     // reads go on, nothing is lost or half there, and appends work again once
     // there is room, without opening the log again.
-    for full in [Full::Reserve, Full::Growth, Full::Write] {
+    for full in [Full::Asked, Full::Growth, Full::Write] {
         for room in [0, 100_000, 1_000_000, 5_000_000] {
             let disk = SimulatedDisk::new(room);
-            let log = Arc::new(RedbLog::open_with(disk.clone(), small()).unwrap());
+            let log =
+                Arc::new(RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap());
             let mut expected = Vec::new();
             let mut refused = 0;
             for round in 0..3 {
@@ -53,7 +54,7 @@ async fn a_small_file_system_fills_up_and_is_emptied() {
     };
     let folder = tempfile::tempdir_in(place).unwrap();
     let ballast = folder.path().join("ballast");
-    let log = Arc::new(RedbLog::open(folder.path(), small()).unwrap());
+    let log = Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap());
     let mut expected = Vec::new();
     for round in 0..3 {
         std::fs::write(&ballast, samples::noise(6 << 20)).unwrap();

@@ -55,7 +55,8 @@ impl Store {
                     .unwrap(),
             ),
             Variant::Segments => {
-                let log = RedbLog::open(folder, RedbLogOptions::default()).unwrap();
+                let log =
+                    RedbLog::open(folder, RedbLogOptions::default(), OpenMode::Create).unwrap();
                 let epoch = futures::executor::block_on(log.acquire(SHARD))
                     .unwrap()
                     .epoch;

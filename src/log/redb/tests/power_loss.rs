@@ -115,7 +115,7 @@ async fn run_seed(seed: u64) -> Seen {
         // Short fuses stop it while it opens and repairs.
         let fuse = [40, 400, 1500][random.below(3) as usize];
         disk.crash_after(random.below(fuse));
-        if let Ok(log) = RedbLog::open_with(disk.clone(), options()) {
+        if let Ok(log) = RedbLog::open_with(disk.clone(), options(), OpenMode::Create) {
             loop {
                 let Ok(owner) = log.acquire(SHARD).await else {
                     break;
@@ -134,7 +134,7 @@ async fn run_seed(seed: u64) -> Seen {
             }
         }
         disk = disk.after_crash();
-        let log = RedbLog::open_with(disk.clone(), options()).unwrap();
+        let log = RedbLog::open_with(disk.clone(), options(), OpenMode::Create).unwrap();
         model.check(&log, seed).await;
         // The next crash finds it open or closed.
         if random.below(2) == 0 {

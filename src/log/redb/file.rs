@@ -1,0 +1,125 @@
+//! A segment's file: locked while it is open, and asked for space before it
+//! grows.
+
+use std::{
+    fs::{File, TryLockError},
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use redb::{StorageBackend, backends::FileBackend};
+
+use super::folder::Access;
+
+/// A segment's bytes; a clone is the same file.
+pub trait SegmentFile: StorageBackend + Clone {
+    /// Makes sure, as far as that can be known, that `bytes` more can be written.
+    ///
+    /// # Errors
+    /// `StorageFull` when there is no room; nothing has changed then.
+    fn ensure_room(&self, bytes: u64) -> io::Result<()>;
+
+    /// True once a sync has failed. The system may then hold pages for written
+    /// that never came to the disk, and a later sync does not tell (PostgreSQL
+    /// learned that in 2018): nothing that is read back proves anything, and
+    /// nothing more may be built on this file.
+    fn is_distrusted(&self) -> bool;
+}
+
+/// A file of a real disk.
+#[derive(Debug, Clone)]
+pub struct DiskFile(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    backend: FileBackend,
+    file: File,
+    access: Access,
+    sync_failed: AtomicBool,
+}
+
+impl DiskFile {
+    /// Takes a file, and its lock: the system's, which goes with the process.
+    pub(super) fn new(file: File, access: Access) -> io::Result<Self> {
+        let locked = match access {
+            Access::Read => file.try_lock_shared(),
+            Access::Write => file.try_lock(),
+        };
+        match locked {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+            // A file system without locks: the folder's lock has to do.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let backend = FileBackend::new(file.try_clone()?).map_err(io::Error::other)?;
+        Ok(Self(Arc::new(Inner {
+            backend,
+            file,
+            access,
+            sync_failed: AtomicBool::new(false),
+        })))
+    }
+}
+
+impl SegmentFile for DiskFile {
+    #[cfg(target_os = "linux")]
+    fn ensure_room(&self, bytes: u64) -> io::Result<()> {
+        let disk = rustix::fs::fstatvfs(&self.0.file)?;
+        // Some file systems do not say how large they are.
+        if disk.f_blocks > 0 && disk.f_bavail.saturating_mul(disk.f_frsize) < bytes {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn ensure_room(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_distrusted(&self) -> bool {
+        self.0.sync_failed.load(Ordering::Acquire)
+    }
+}
+
+impl StorageBackend for DiskFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.backend.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.backend.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.backend.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.is_distrusted() {
+            return Err(io::Error::other("an earlier sync of this file failed"));
+        }
+        let synced = self.0.backend.sync_data();
+        if synced.is_err() {
+            self.0.sync_failed.store(true, Ordering::Release);
+        }
+        synced
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.backend.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        let closed = self.0.backend.close();
+        // Clones of this handle may live on for a moment; the lock must not.
+        match self.0.file.unlock() {
+            Err(error) if self.0.access == Access::Write => closed.and(Err(error)),
+            _ => closed,
+        }
+    }
+}

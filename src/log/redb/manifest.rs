@@ -1,0 +1,331 @@
+//! The manifest: what the log's folder must hold.
+//!
+//! A folder cannot say that something of it is missing; this file can. It names
+//! the store, its timelines and every segment, and a place that the log is known
+//! to have reached. It is small, and always replaced whole: written beside, put
+//! on disk, renamed, and the folder put on disk. `docs/FORMAT.md` gives the bytes.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::folder::Folder;
+use crate::{
+    domain::{ContentHash, TimestampMicros},
+    log::port::{LogError, LogIdentity},
+};
+
+/// Name of the manifest in the log's folder.
+pub const MANIFEST: &str = "MANIFEST";
+/// The manifest while it is written.
+pub(super) const MANIFEST_NEW: &str = "MANIFEST.new";
+/// The newest format that this program reads, and the one it writes.
+const FORMAT: u32 = 1;
+/// No manifest is larger, in bytes: a line of about 200 for each segment of a log
+/// of 20 TiB.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// What must be there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of this file and of the folder that it describes.
+    pub format: u32,
+    /// The store that the log is of: in every segment, in the views and the index.
+    pub store: Uuid,
+    /// In order; the last one is what is written now.
+    pub timelines: Vec<Timeline>,
+    /// In the order of their offsets; the last one is written to.
+    pub segments: Vec<SegmentEntry>,
+    /// A place that the log had reached when this was written. It may have gone
+    /// on since.
+    pub reached: Mark,
+}
+
+/// A time in which the log only grew. A new one begins where a loss was accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Tells it from all others.
+    pub id: Uuid,
+    /// The first offset that belongs to it.
+    pub from: u64,
+    /// When it began, in microseconds since 1970-01-01 UTC.
+    pub began_at: i64,
+}
+
+/// A segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentEntry {
+    /// Offset of its first record.
+    pub first: u64,
+    /// Its file; none: it was lost, and that was accepted.
+    pub file: Option<String>,
+    /// Where it ends; none: it is the last one.
+    pub sealed: Option<Mark>,
+}
+
+/// A place in the log, and what is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Offset of a record; 0: before the first.
+    pub offset: u64,
+    /// Its chain hash, in hexadecimal digits; none: not known.
+    pub chain_hash: Option<String>,
+}
+
+impl Mark {
+    pub(super) fn new(offset: u64, chain_hash: Option<ContentHash>) -> Self {
+        Self {
+            offset,
+            chain_hash: chain_hash.map(|hash| hash.to_string()),
+        }
+    }
+}
+
+impl Manifest {
+    /// Of a new store with one segment that nothing was appended to.
+    pub(super) fn new(file: String) -> Self {
+        Self {
+            format: FORMAT,
+            store: Uuid::new_v4(),
+            timelines: vec![Timeline {
+                id: Uuid::new_v4(),
+                from: 1,
+                began_at: TimestampMicros::now().0,
+            }],
+            segments: vec![SegmentEntry {
+                first: 1,
+                file: Some(file),
+                sealed: None,
+            }],
+            reached: Mark::default(),
+        }
+    }
+
+    pub(super) fn identity(&self) -> LogIdentity {
+        LogIdentity {
+            store: self.store,
+            timeline: self.timelines.last().map_or(Uuid::nil(), |last| last.id),
+        }
+    }
+
+    pub(super) fn begin_timeline(&mut self, from: u64) {
+        self.timelines.push(Timeline {
+            id: Uuid::new_v4(),
+            from,
+            began_at: TimestampMicros::now().0,
+        });
+    }
+
+    /// The segment that is written to.
+    pub(super) fn last(&self) -> Option<&SegmentEntry> {
+        self.segments.last()
+    }
+
+    pub(super) fn names(&self, file: &str) -> bool {
+        self.segments
+            .iter()
+            .any(|segment| segment.file.as_deref() == Some(file))
+    }
+
+    /// The manifest's bytes: a line of JSON and a line with its BLAKE3.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        // A struct of texts and numbers has no value that JSON lacks.
+        let mut bytes = serde_json::to_vec(self).unwrap_or_default();
+        let sum = blake3::hash(&bytes).to_hex();
+        bytes.push(b'\n');
+        bytes.extend_from_slice(sum.as_bytes());
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// # Errors
+    /// [`LogError::Damaged`], [`LogError::NewerFormat`].
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, LogError> {
+        let damaged = |what: &str| LogError::manifest(what);
+        let text = bytes
+            .strip_suffix(b"\n")
+            .ok_or_else(|| damaged("it ends early"))?;
+        let (json, sum) = text
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map(|at| (&text[..at], &text[at + 1..]))
+            .ok_or_else(|| damaged("it ends early"))?;
+        if blake3::hash(json).to_hex().as_bytes() != sum {
+            return Err(damaged("its checksum does not match"));
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        let version: Version =
+            serde_json::from_slice(json).map_err(|_| damaged("it has no format version"))?;
+        if version.format > FORMAT {
+            return Err(LogError::NewerFormat {
+                offset: 0,
+                version: u8::try_from(version.format).unwrap_or(u8::MAX),
+                supported: FORMAT as u8,
+            });
+        }
+        let manifest: Self =
+            serde_json::from_slice(json).map_err(|error| damaged(&error.to_string()))?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    /// Segments follow each other from the first record on, and only the last one
+    /// is open.
+    fn check(&self) -> Result<(), LogError> {
+        let damaged = |what: &str| Err(LogError::manifest(what));
+        if self.timelines.is_empty() {
+            return damaged("it names no timeline");
+        }
+        let Some((last, sealed)) = self.segments.split_last() else {
+            return damaged("it names no segment");
+        };
+        if last.sealed.is_some() || last.file.is_none() {
+            return damaged("its last segment is not one that is written to");
+        }
+        let mut next = 1;
+        for segment in sealed {
+            match &segment.sealed {
+                Some(mark) if segment.first == next && mark.offset + 1 >= next => {
+                    next = mark.offset + 1;
+                }
+                _ => return damaged("its segments do not follow each other"),
+            }
+        }
+        if last.first != next {
+            return damaged("its segments do not follow each other");
+        }
+        Ok(())
+    }
+}
+
+/// What is in the folder in place of a manifest.
+#[derive(Debug)]
+pub(super) enum Found {
+    Manifest(Manifest),
+    Nothing,
+}
+
+/// Reads a folder's manifest.
+///
+/// # Errors
+/// When it cannot be read or is damaged.
+pub(super) fn read<F: Folder>(folder: &F) -> Result<Found, LogError> {
+    match folder.read(MANIFEST, BYTES_MAX) {
+        Ok(bytes) => Manifest::decode(&bytes).map(Found::Manifest),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(LogError::manifest(&error.to_string()))
+        }
+        Err(error) => Err(LogError::from_io("reading the manifest", error)),
+    }
+}
+
+/// How a replacement ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Replaced {
+    /// On disk.
+    Lasting,
+    /// It is in place, but whether it outlives the power is not known.
+    InPlace,
+}
+
+/// Puts a manifest in the place of the one before.
+///
+/// # Errors
+/// The one before is in place. [`LogError::UnknownOutcome`]: one of the two is.
+pub(super) fn replace<F: Folder>(folder: &F, manifest: &Manifest) -> Result<Replaced, LogError> {
+    let doing = "replacing the manifest";
+    let bytes = manifest.encode();
+    folder
+        .write(MANIFEST_NEW, &bytes)
+        .map_err(|error| LogError::from_io(doing, error))?;
+    if let Err(failed) = folder.rename(MANIFEST_NEW, MANIFEST) {
+        // A rename that fails has not happened, says POSIX; not every file
+        // system on a network knows that.
+        match folder.read(MANIFEST, BYTES_MAX) {
+            Ok(there) if there == bytes => {}
+            Ok(_) => return Err(LogError::from_io(doing, failed)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(LogError::from_io(doing, failed));
+            }
+            Err(error) => {
+                return Err(LogError::UnknownOutcome {
+                    head: manifest.reached.offset,
+                    what: format!("{doing}: {failed}; and then: {error}"),
+                });
+            }
+        }
+    }
+    match folder.sync() {
+        Ok(()) => Ok(Replaced::Lasting),
+        Err(error) => {
+            tracing::error!(%error, "the log's folder could not be put on disk");
+            Ok(Replaced::InPlace)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Manifest {
+        let mut manifest = Manifest::new("0000000000000001.redb".into());
+        manifest.segments[0].sealed = Some(Mark::new(9, Some(ContentHash([7; 32]))));
+        manifest.segments.push(SegmentEntry {
+            first: 10,
+            file: Some("000000000000000a.redb".into()),
+            sealed: None,
+        });
+        manifest
+    }
+
+    #[test]
+    fn any_changed_byte_is_noticed() {
+        // A manifest that is believed although it changed would make the log
+        // forget segments, or take those of another store.
+        let bytes = sample().encode();
+        assert_eq!(Manifest::decode(&bytes).unwrap(), sample_of(&bytes));
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 4;
+            assert!(Manifest::decode(&changed).is_err(), "byte {at}");
+            assert!(Manifest::decode(&bytes[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    fn sample_of(bytes: &[u8]) -> Manifest {
+        let json = bytes.split(|byte| *byte == b'\n').next().unwrap();
+        serde_json::from_slice(json).unwrap()
+    }
+
+    #[test]
+    fn one_that_cannot_be_is_refused_although_its_checksum_fits() {
+        // A gap between segments would answer reads with other records.
+        let changes: [fn(&mut Manifest); 6] = [
+            |m| m.segments.clear(),
+            |m| m.timelines.clear(),
+            |m| m.segments[1].first = 11,
+            |m| m.segments[0].sealed = None,
+            |m| m.segments[1].sealed = Some(Mark::new(20, None)),
+            |m| m.segments[1].file = None,
+        ];
+        for change in changes {
+            let mut manifest = sample();
+            change(&mut manifest);
+            assert!(Manifest::decode(&manifest.encode()).is_err());
+        }
+        let mut newer = sample();
+        newer.format = 2;
+        let error = Manifest::decode(&newer.encode()).unwrap_err();
+        assert!(
+            matches!(error, LogError::NewerFormat { version: 2, .. }),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,388 @@
+//! Opening a log: what is there is held against what the manifest says must be.
+
+use std::{io, path::Path, sync::atomic::AtomicBool};
+
+use std::sync::{Mutex, RwLock};
+
+use tokio::sync::watch;
+
+use super::{
+    Head, LOG_FOLDER, RedbLog, RedbLogOptions,
+    active::{self, Active, create_segment},
+    folder::{DiskFolder, Folder},
+    lock::{self, FolderLock},
+    manifest::{self, Found, MANIFEST_NEW, Manifest},
+    segment::{self, End},
+};
+use crate::{
+    disk,
+    log::{
+        frame,
+        port::{LogError, LogIdentity},
+    },
+};
+
+/// What a log is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// To append, and made if it is not there.
+    Create,
+    /// To append to one that is there.
+    Append,
+    /// To read: nothing in the folder changes, and it may be read-only.
+    Read,
+}
+
+impl OpenMode {
+    /// True when nothing may be written.
+    #[must_use]
+    pub fn is_read_only(self) -> bool {
+        self == Self::Read
+    }
+}
+
+/// Entries of a data folder that are made from a log, and so prove that there was
+/// one.
+const MADE_FROM_A_LOG: [&str; 2] = ["views.redb", "index"];
+
+pub(super) fn open(
+    data: &Path,
+    options: RedbLogOptions,
+    mode: OpenMode,
+) -> Result<RedbLog<DiskFolder>, LogError> {
+    let path = data.join(LOG_FOLDER);
+    if !path.join(manifest::MANIFEST).exists() {
+        refuse_to_begin(data, &path, mode)?;
+    }
+    let lock = if mode.is_read_only() {
+        FolderLock::share(data)?
+    } else {
+        disk::make_folder(&path).map_err(|error| lock::refused(&path, error))?;
+        Some(FolderLock::acquire(data)?)
+    };
+    let folder = DiskFolder::open(&path).map_err(|error| lock::refused(&path, error))?;
+    let log = RedbLog::open_with(folder, options, mode).map_err(|error| match error {
+        LogError::Io { source, .. } if is_refusal(&source) => {
+            LogError::ReadOnly { path: path.clone() }
+        }
+        LogError::Io { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
+            LogError::Locked {
+                holder: lock::holder_of(data),
+                path: path.clone(),
+            }
+        }
+        error => error,
+    })?;
+    *super::lock_of(&log.lock) = lock;
+    Ok(log)
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+/// Where no manifest is, a log may be begun only where none was.
+fn refuse_to_begin(data: &Path, path: &Path, mode: OpenMode) -> Result<(), LogError> {
+    for name in MADE_FROM_A_LOG {
+        if data.join(name).exists() {
+            return Err(LogError::WentBack {
+                what: format!(
+                    "{} is there and was made from a log, but {} is not",
+                    data.join(name).display(),
+                    path.join(manifest::MANIFEST).display()
+                ),
+            });
+        }
+    }
+    let none = || LogError::NoStore {
+        path: data.to_owned(),
+    };
+    match mode {
+        OpenMode::Create => Ok(()),
+        // What an interrupted beginning left is for the next beginning.
+        OpenMode::Append | OpenMode::Read if !path.is_dir() => Err(none()),
+        OpenMode::Append | OpenMode::Read => {
+            let folder = DiskFolder::open(path).map_err(|error| lock::refused(path, error))?;
+            refuse_used_segments(&folder, &names(&folder)?)?;
+            Err(none())
+        }
+    }
+}
+
+fn names<F: Folder>(folder: &F) -> Result<Vec<String>, LogError> {
+    folder
+        .names()
+        .map_err(|error| LogError::from_io("listing the segments", error))
+}
+
+/// Refuses a folder without a manifest that has segments with something in them.
+fn refuse_used_segments<F: Folder>(folder: &F, names: &[String]) -> Result<(), LogError> {
+    let used = names
+        .iter()
+        .find(|name| active::parse_name(name).is_some() && looks_used(folder, name));
+    match used {
+        None => Ok(()),
+        Some(name) => Err(LogError::WentBack {
+            what: format!("its manifest is missing, but {name} has events in it"),
+        }),
+    }
+}
+
+/// True when a segment's file holds a frame, as far as that can be said. One that
+/// was being made when the power went may be unreadable, and holds none.
+fn looks_used<F: Folder>(folder: &F, file: &str) -> bool {
+    /// An empty segment is smaller, in bytes.
+    const EMPTY_BYTES_MAX: u64 = 8 << 20;
+    let first_offset = active::parse_name(file).map_or(1, |(first, _)| first);
+    match look(folder, file, first_offset) {
+        Ok(seen) => seen.used,
+        Err(LogError::Damaged { .. }) => match folder.read(file, EMPTY_BYTES_MAX) {
+            Ok(bytes) => frame::found_in(&bytes),
+            Err(_) => true,
+        },
+        Err(_) => true,
+    }
+}
+
+/// What a segment's file says of itself.
+pub(super) struct Seen {
+    pub identity: LogIdentity,
+    pub first: u64,
+    pub end: End,
+    /// It holds a frame.
+    pub used: bool,
+}
+
+/// Looks into a segment's file without changing it.
+pub(super) fn look<F: Folder>(folder: &F, file: &str, first: u64) -> Result<Seen, LogError> {
+    const CACHE_BYTES: usize = 1 << 20;
+    let open = segment::open_unchanged(folder, file, first, CACHE_BYTES)?;
+    let seen = segment::read_identity(&open, first).and_then(|(identity, named)| {
+        Ok(Seen {
+            identity,
+            first: named,
+            end: segment::end(&open, first)?,
+            used: segment::next_frame(&open, 0)?.is_some(),
+        })
+    });
+    segment::close(open, first).and(seen)
+}
+
+impl<F: Folder> RedbLog<F> {
+    /// Opens a log in any folder; nothing keeps another process away from it but
+    /// the locks of its segments.
+    ///
+    /// # Errors
+    /// As [`RedbLog::open`].
+    pub fn open_with(folder: F, options: RedbLogOptions, mode: OpenMode) -> Result<Self, LogError> {
+        match manifest::read(&folder)? {
+            Found::Manifest(manifest) => Self::open_existing(folder, options, mode, manifest),
+            Found::Nothing => {
+                refuse_used_segments(&folder, &names(&folder)?)?;
+                if mode.is_read_only() {
+                    return Err(LogError::NoStore {
+                        path: super::LOG_FOLDER.into(),
+                    });
+                }
+                Self::begin(folder, options, mode)
+            }
+        }
+    }
+
+    /// Makes a new log.
+    fn begin(folder: F, options: RedbLogOptions, mode: OpenMode) -> Result<Self, LogError> {
+        clear_away(&folder, None)?;
+        let mut manifest = Manifest::new(String::new());
+        let active = create_segment(&folder, manifest.identity(), 1, 0, options.cache_bytes)?;
+        if let Some(first) = manifest.segments.first_mut() {
+            first.file = Some(active.file.clone());
+        }
+        match manifest::replace(&folder, &manifest)? {
+            manifest::Replaced::Lasting => {}
+            manifest::Replaced::InPlace => return Err(super::folder_not_synced()),
+        }
+        Ok(Self::assemble(folder, options, mode, manifest, active, 0))
+    }
+
+    fn open_existing(
+        folder: F,
+        options: RedbLogOptions,
+        mode: OpenMode,
+        manifest: Manifest,
+    ) -> Result<Self, LogError> {
+        check_files(&folder, &manifest)?;
+        let (first, file) = match manifest.last() {
+            Some(last) => (last.first, last.file.clone().unwrap_or_default()),
+            None => (1, String::new()),
+        };
+        let mut active = Active::closed(first, file);
+        let cache_bytes = options.cache_bytes;
+        let mut distrusted = false;
+        let opened = match mode {
+            OpenMode::Read => active.open_to_read(&folder, cache_bytes),
+            OpenMode::Create | OpenMode::Append => {
+                match active.open_to_append(&folder, cache_bytes) {
+                    // Its data may be whole where redb's own notes are not.
+                    Err(LogError::Damaged { .. }) => {
+                        distrusted = true;
+                        active.open_to_read(&folder, cache_bytes)
+                    }
+                    opened => opened,
+                }
+            }
+        };
+        let end = opened?;
+        if let Some(open) = &active.open {
+            segment::check_identity(&open.database, manifest.store, first)?;
+        }
+        check_reached(&manifest, end)?;
+        if !mode.is_read_only() {
+            clear_away(&folder, Some(&manifest))?;
+        }
+        let log = Self::assemble(folder, options, mode, manifest, active, end.offset);
+        if distrusted {
+            tracing::warn!("the last segment is damaged, but not its data; it is written anew");
+            log.distrusted
+                .store(true, std::sync::atomic::Ordering::Release);
+            log.write_anew_if_distrusted(end.offset)?;
+        }
+        Ok(log)
+    }
+
+    fn assemble(
+        folder: F,
+        options: RedbLogOptions,
+        mode: OpenMode,
+        manifest: Manifest,
+        active: Active<F>,
+        head: u64,
+    ) -> Self {
+        Self {
+            folder,
+            options,
+            mode,
+            owner: Mutex::default(),
+            manifest: RwLock::new(manifest),
+            active: RwLock::new(active),
+            distrusted: AtomicBool::new(false),
+            sealed: Mutex::default(),
+            head: watch::channel(Head {
+                offset: head,
+                closed: false,
+            })
+            .0,
+            lock: Mutex::default(),
+        }
+    }
+}
+
+/// Every file that the manifest names, and none beside them that says that the
+/// manifest is an old one.
+fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogError> {
+    let names = names(folder)?;
+    for entry in &manifest.segments {
+        let Some(file) = &entry.file else { continue };
+        if names.contains(file) {
+            continue;
+        }
+        if entry.sealed.is_none() {
+            return Err(LogError::WentBack {
+                what: format!("{file}, its last segment, is missing"),
+            });
+        }
+        // Reads that come to it say so; everything else can be served.
+        tracing::error!(file, "a segment of the log is missing");
+    }
+    for name in &names {
+        let Some((first, _)) = active::parse_name(name) else {
+            continue;
+        };
+        if manifest.names(name) || leftover(folder, manifest, name) {
+            continue;
+        }
+        let ours = look(folder, name, first).is_ok_and(|s| s.identity.store == manifest.store);
+        if ours && looks_used(folder, name) {
+            return Err(LogError::WentBack {
+                what: format!(
+                    "{name} has events of this store that its manifest does not know, and so the \
+                     manifest is an older copy"
+                ),
+            });
+        }
+        tracing::warn!(name, "a file in the log's folder is not a part of it");
+    }
+    Ok(())
+}
+
+/// True for a file that the manifest does not name because nothing is lost with
+/// it: a copy that another one took the place of, one that was not finished, or a
+/// segment that nothing came into.
+fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -> bool {
+    let Some((first, copy)) = active::parse_name(name) else {
+        return name == MANIFEST_NEW;
+    };
+    let named = manifest.segments.iter().find(|entry| entry.first == first);
+    let Some(entry) = named else {
+        let ours = look(folder, name, first).is_ok_and(|s| s.identity.store == manifest.store);
+        return ours && !looks_used(folder, name);
+    };
+    let Some(file) = &entry.file else {
+        return false;
+    };
+    if active::parse_name(file).is_some_and(|(_, current)| copy < current) {
+        return true;
+    }
+    // A later copy that is not named was not finished; finished, it holds no less
+    // than the one it was made from.
+    let end = |file: &str| look(folder, file, first).map(|seen| seen.end.offset);
+    match (end(name), end(file)) {
+        (Ok(copied), Ok(original)) => copied <= original,
+        (Err(LogError::Damaged { .. }), Ok(_)) => true,
+        _ => false,
+    }
+}
+
+/// Removes what an earlier process left.
+fn clear_away<F: Folder>(folder: &F, manifest: Option<&Manifest>) -> Result<(), LogError> {
+    for name in names(folder)? {
+        let remove = match manifest {
+            // Looked at before: nothing is in them.
+            None => name == MANIFEST_NEW || active::parse_name(&name).is_some(),
+            Some(manifest) => !manifest.names(&name) && leftover(folder, manifest, &name),
+        };
+        if remove && let Err(error) = folder.remove(&name) {
+            tracing::warn!(name, %error, "a leftover file of the log stays");
+        }
+    }
+    Ok(())
+}
+
+/// The log has come as far as it had when the manifest was written.
+fn check_reached(manifest: &Manifest, end: End) -> Result<(), LogError> {
+    let reached = &manifest.reached;
+    if end.offset < reached.offset {
+        return Err(LogError::WentBack {
+            what: format!(
+                "it ends with event {}, but had come to {}: its last segment is an older copy",
+                end.offset, reached.offset
+            ),
+        });
+    }
+    let differs = match (&reached.chain_hash, end.chain_hash) {
+        (Some(noted), Some(found)) if end.offset == reached.offset => *noted != found.to_string(),
+        _ => false,
+    };
+    if differs {
+        return Err(LogError::WentBack {
+            what: format!(
+                "event {} is another one than it was: its last segment is of another copy of this \
+                 store",
+                end.offset
+            ),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,411 @@
+//! Files that are gone, older than they were, or of another store.
+
+use std::path::Path;
+
+use super::*;
+use crate::log::redb::simulated::SimulatedDisk;
+
+/// A folder with some segments, closed.
+async fn filled(folder: &Path) -> Vec<Record> {
+    let log = RedbLog::open(folder, small(), OpenMode::Create).unwrap();
+    let mut records = Vec::new();
+    while log.stats(SHARD).await.unwrap().segments < 4 {
+        let more: Vec<_> = (0..40).map(|_| samples::noisy_record(20_000)).collect();
+        append(&log, &more).await.unwrap();
+        records.extend(more);
+    }
+    log.close().await.unwrap();
+    records
+}
+
+fn segments(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut paths: Vec<_> = std::fs::read_dir(folder.join(LOG_FOLDER))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "redb"))
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn reopened(folder: &Path) -> Result<RedbLog, LogError> {
+    RedbLog::open(folder, small(), OpenMode::Append)
+}
+
+#[tokio::test]
+async fn a_log_that_went_back_is_refused() {
+    // Each of these was taken for a shorter log: positions and idempotency keys
+    // were used again, and a verification called it sound.
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let last = segments(folder.path()).pop().unwrap();
+    let older = folder.path().join("older");
+    copy(&folder.path().join(LOG_FOLDER), &older);
+    {
+        let log = reopened(folder.path()).unwrap();
+        append(&log, &samples::records(5, 100)).await.unwrap();
+        log.close().await.unwrap();
+    }
+    let log = folder.path().join(LOG_FOLDER);
+    let whole = folder.path().join("whole");
+    copy(&log, &whole);
+    type Harm<'a> = (&'a str, Box<dyn Fn() + 'a>);
+    let harms: [Harm<'_>; 6] = [
+        (
+            "the last segment is deleted",
+            Box::new(|| std::fs::remove_file(&last).unwrap()),
+        ),
+        (
+            "the last segment is an older copy",
+            Box::new(|| {
+                std::fs::copy(older.join(last.file_name().unwrap()), &last).unwrap();
+            }),
+        ),
+        (
+            "the manifest is deleted",
+            Box::new(|| std::fs::remove_file(log.join(MANIFEST)).unwrap()),
+        ),
+        (
+            "the manifest is cut",
+            Box::new(|| std::fs::write(log.join(MANIFEST), "{}").unwrap()),
+        ),
+        (
+            "all segments are deleted",
+            Box::new(|| {
+                for path in segments(folder.path()) {
+                    std::fs::remove_file(path).unwrap();
+                }
+            }),
+        ),
+        (
+            "the last segment is empty",
+            Box::new(|| std::fs::write(&last, "").unwrap()),
+        ),
+    ];
+    for (what, harm) in harms {
+        harm();
+        for mode in [OpenMode::Append, OpenMode::Create, OpenMode::Read] {
+            let error = RedbLog::open(folder.path(), small(), mode).unwrap_err();
+            assert!(
+                matches!(error, LogError::WentBack { .. } | LogError::Damaged { .. }),
+                "{what}, {mode:?}: {error:?}"
+            );
+        }
+        std::fs::remove_dir_all(&log).unwrap();
+        copy(&whole, &log);
+        reopened(folder.path()).unwrap().close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_stray_segment_is_not_a_part_of_the_log() {
+    // A file that somebody put there by its name alone became the last segment,
+    // and the log went on from its offset.
+    let folder = tempfile::tempdir().unwrap();
+    let records = filled(folder.path()).await;
+    let other = tempfile::tempdir().unwrap();
+    filled(other.path()).await;
+    let stray = folder.path().join(LOG_FOLDER).join("0000000000ffffff.redb");
+    std::fs::copy(&segments(other.path())[0], &stray).unwrap();
+    let log = Arc::new(reopened(folder.path()).unwrap());
+    assert!(all(Arc::clone(&log)).await.unwrap() == records);
+    append(&log, &samples::records(1, 10)).await.unwrap();
+    log.close().await.unwrap();
+    assert!(stray.exists(), "what is not ours is not removed");
+    // One of this very store is another matter: then the manifest is old.
+    std::fs::copy(&segments(folder.path())[1], &stray).unwrap();
+    let error = reopened(folder.path()).unwrap_err();
+    assert!(matches!(error, LogError::WentBack { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_segment_of_another_store_is_never_read() {
+    // It served the other store's conversations with OK.
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let records = filled(folder.path()).await;
+    filled(other.path()).await;
+    let (ours, theirs) = (segments(folder.path()), segments(other.path()));
+    std::fs::copy(&theirs[0], &ours[0]).unwrap();
+    let log = Arc::new(reopened(folder.path()).unwrap());
+    let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
+    let error = reader.record(1).await.unwrap_err();
+    assert!(matches!(error, LogError::Damaged { .. }), "{error:?}");
+    let last = records.len() as u64;
+    assert!(reader.record(last).await.unwrap() == records[records.len() - 1]);
+    log.close().await.unwrap();
+    // Nor one of this store in another one's place.
+    std::fs::copy(&ours[1], &ours[2]).unwrap();
+    let log = Arc::new(reopened(folder.path()).unwrap());
+    let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
+    let name = ours[2].file_stem().unwrap().to_str().unwrap();
+    let first = u64::from_str_radix(name, 16).unwrap();
+    let error = reader.record(first).await.unwrap_err();
+    assert!(matches!(error, LogError::Damaged { .. }), "{error:?}");
+    log.close().await.unwrap();
+    // The last one is looked at before anything is appended.
+    std::fs::copy(&theirs[3], &ours[3]).unwrap();
+    let error = reopened(folder.path()).unwrap_err();
+    assert!(matches!(error, LogError::Damaged { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_segments_have_locks_of_their_own() {
+    // `LOCK` alone guarded the log: deleted as stale under a running server, it
+    // let another process repair the live segment, and acknowledged events were
+    // damaged. A second folder whose `log/` leads to the same place is the same.
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let served = Arc::new(reopened(folder.path()).unwrap());
+    append(&served, &samples::records(3, 100)).await.unwrap();
+    std::fs::remove_file(folder.path().join(LOCK_FILE)).unwrap();
+    for mode in [OpenMode::Append, OpenMode::Create, OpenMode::Read] {
+        let error = RedbLog::open(folder.path(), small(), mode).unwrap_err();
+        assert!(
+            matches!(error, LogError::Locked { .. }),
+            "{mode:?}: {error:?}"
+        );
+    }
+    #[cfg(unix)]
+    {
+        let beside = tempfile::tempdir().unwrap();
+        let log = folder.path().join(LOG_FOLDER);
+        std::os::unix::fs::symlink(log, beside.path().join(LOG_FOLDER)).unwrap();
+        for mode in [OpenMode::Append, OpenMode::Read] {
+            let error = RedbLog::open(beside.path(), small(), mode).unwrap_err();
+            assert!(
+                matches!(error, LogError::Locked { .. }),
+                "{mode:?}: {error:?}"
+            );
+        }
+    }
+    append(&served, &samples::records(3, 100)).await.unwrap();
+    let expected = all(Arc::clone(&served)).await.unwrap();
+    served.close().await.unwrap();
+    let again = Arc::new(reopened(folder.path()).unwrap());
+    assert!(all(again).await.unwrap() == expected);
+}
+
+/// Every file of a folder with its bytes.
+fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(contents(&path));
+        } else {
+            files.push((path.clone(), std::fs::read(&path).unwrap()));
+        }
+    }
+    files.sort();
+    files
+}
+
+#[tokio::test]
+async fn reading_changes_nothing() {
+    // Reading commands opened the log for writing, repaired it, and made a store
+    // where there was none. A log that was closed, one that was not, and one that
+    // is damaged in redb's own notes can be read without a byte changing; two at
+    // once, too.
+    let nothing = tempfile::tempdir().unwrap();
+    let error = RedbLog::open(nothing.path(), small(), OpenMode::Read).unwrap_err();
+    assert!(matches!(error, LogError::NoStore { .. }), "{error:?}");
+    assert_eq!(contents(nothing.path()), []);
+
+    let folder = tempfile::tempdir().unwrap();
+    let records = filled(folder.path()).await;
+    let crashed = tempfile::tempdir().unwrap();
+    let log = Arc::new(reopened(folder.path()).unwrap());
+    append(&log, &samples::records(3, 100)).await.unwrap();
+    // As kill -9 leaves it.
+    copy(folder.path(), crashed.path());
+    log.close().await.unwrap();
+    for (folder, more) in [(folder.path(), 3), (crashed.path(), 3)] {
+        let before = contents(folder);
+        let one = Arc::new(RedbLog::open(folder, small(), OpenMode::Read).unwrap());
+        let two = Arc::new(RedbLog::open(folder, small(), OpenMode::Read).unwrap());
+        assert_eq!(
+            all(Arc::clone(&one)).await.unwrap().len(),
+            records.len() + more
+        );
+        assert_eq!(
+            all(Arc::clone(&two)).await.unwrap().len(),
+            records.len() + more
+        );
+        let refused = append(&one, &samples::records(1, 10)).await.unwrap_err();
+        assert!(matches!(refused, LogError::OpenedToRead), "{refused:?}");
+        one.close().await.unwrap();
+        two.close().await.unwrap();
+        drop((one, two));
+        assert!(contents(folder) == before, "something changed");
+    }
+}
+
+#[tokio::test]
+async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
+    // After a loss the store must be usable again, but only when somebody says
+    // so, and whoever remembers a place of before must be able to tell.
+    let folder = tempfile::tempdir().unwrap();
+    let records = filled(folder.path()).await;
+    let identity = {
+        let log = reopened(folder.path()).unwrap();
+        let identity = log.identity();
+        log.close().await.unwrap();
+        identity
+    };
+    assert!(repair(folder.path(), 0, false).unwrap().is_whole());
+    let paths = segments(folder.path());
+    let first_of = |path: &Path| {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        u64::from_str_radix(name, 16).unwrap()
+    };
+    std::fs::remove_file(&paths[3]).unwrap();
+    std::fs::write(&paths[1], samples::noise(4096)).unwrap();
+    let before = contents(folder.path());
+    let told = repair(folder.path(), records.len() as u64, false).unwrap();
+    assert!(contents(folder.path()) == before, "telling changes nothing");
+    let (second, third) = (first_of(&paths[1]), first_of(&paths[2]));
+    let fourth = first_of(&paths[3]);
+    let expected = [(second, third - 1), (fourth, records.len() as u64)];
+    let lost: Vec<_> = told.lost.iter().map(|lost| (lost.from, lost.to)).collect();
+    assert_eq!(lost, expected);
+    assert_eq!(told.head, fourth - 1);
+    let done = repair(folder.path(), records.len() as u64, true).unwrap();
+    assert!(done.moved_to.is_some());
+    let log = Arc::new(reopened(folder.path()).unwrap());
+    assert_eq!(log.identity().store, identity.store);
+    assert_ne!(log.identity().timeline, identity.timeline);
+    let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
+    assert!(reader.record(second - 1).await.is_ok());
+    assert!(reader.record(second).await.is_err());
+    assert!(reader.record(third).await.is_ok());
+    assert_eq!(log.next_frame(SHARD, second).await.unwrap(), Some(third));
+    assert_eq!(
+        append(&log, &samples::records(1, 10)).await.unwrap(),
+        fourth
+    );
+    log.close().await.unwrap();
+    assert!(repair(folder.path(), fourth, false).unwrap().is_whole());
+}
+
+#[tokio::test]
+async fn the_segments_make_a_manifest_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = filled(folder.path()).await;
+    std::fs::write(folder.path().join(LOG_FOLDER).join(MANIFEST), "no").unwrap();
+    let told = repair(folder.path(), records.len() as u64, true).unwrap();
+    assert!(told.manifest_lost && told.lost.is_empty(), "{told:?}");
+    let log = Arc::new(reopened(folder.path()).unwrap());
+    assert!(all(log).await.unwrap() == records);
+}
+
+#[tokio::test]
+async fn damage_of_redb_s_own_notes_is_no_loss() {
+    // One byte of the record of free pages, or of the last frame, and the store
+    // did not open at all, though every other event was intact.
+    let folder = tempfile::tempdir().unwrap();
+    let mut records = Vec::new();
+    {
+        let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
+        for _ in 0..20 {
+            let more = samples::records(10, 900);
+            append(&log, &more).await.unwrap();
+            records.extend(more);
+        }
+        log.close().await.unwrap();
+    }
+    let path = segments(folder.path()).pop().unwrap();
+    let sound = std::fs::read(&path).unwrap();
+    let manifest = folder.path().join(LOG_FOLDER).join(MANIFEST);
+    let sound_manifest = std::fs::read(&manifest).unwrap();
+    // The last frame's payload: its header stays as it was.
+    let last = sound
+        .windows(4)
+        .rposition(|window| window == b"TRF\x01")
+        .unwrap();
+    let mut damaged = sound.clone();
+    damaged[last + 100] ^= 1;
+    std::fs::write(&path, &damaged).unwrap();
+    let log = Arc::new(reopened(folder.path()).unwrap());
+    let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
+    assert!(reader.record(1).await.is_ok());
+    assert_eq!(
+        append(&log, &samples::records(1, 10)).await.unwrap(),
+        records.len() as u64 + 1
+    );
+    log.close().await.unwrap();
+    // The allocator's state: every byte of the pages that are neither frames nor
+    // header, one at a time, is too much; a sample of them.
+    let mut random = samples::Random(7);
+    let mut opened = 0;
+    let used: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
+    for _ in 0..300 {
+        for path in segments(folder.path()) {
+            std::fs::remove_file(path).unwrap();
+        }
+        let mut damaged = sound.clone();
+        damaged[used[random.below(used.len() as u64) as usize]] ^= 1 << random.below(8);
+        std::fs::write(&path, &damaged).unwrap();
+        std::fs::write(&manifest, &sound_manifest).unwrap();
+        match reopened(folder.path()) {
+            Ok(log) => {
+                let log = Arc::new(log);
+                if let Ok(read) = all(Arc::clone(&log)).await {
+                    assert!(read == records, "wrong data");
+                    opened += 1;
+                }
+            }
+            Err(error) => assert!(
+                matches!(
+                    error,
+                    LogError::Damaged { .. }
+                        | LogError::WentBack { .. }
+                        | LogError::NewerFormat { .. }
+                        | LogError::Io { .. }
+                ),
+                "{error:?}"
+            ),
+        }
+    }
+    println!("{opened} of 300 flips cost nothing at all");
+}
+
+#[tokio::test]
+async fn a_beginning_that_was_interrupted_begins_again() {
+    // The power goes while the first segment or the manifest is made: there is
+    // nothing to lose, and nothing may stand in the way.
+    for operations in 0..60 {
+        let disk = SimulatedDisk::new(operations);
+        disk.crash_after(operations);
+        let _interrupted = RedbLog::open_with(disk.clone(), small(), OpenMode::Create);
+        let after = disk.after_crash();
+        let log = RedbLog::open_with(after, small(), OpenMode::Create)
+            .unwrap_or_else(|error| panic!("after {operations} operations: {error}"));
+        append(&log, &samples::records(1, 10)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lost_last_segment_shows_on_any_disk() {
+    let disk = SimulatedDisk::new(3);
+    let log = RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
+    append(&log, &samples::records(5, 100)).await.unwrap();
+    log.close().await.unwrap();
+    drop(log);
+    disk.lose_file("0000000000000001.redb");
+    let error = RedbLog::open_with(disk, small(), OpenMode::Create).unwrap_err();
+    assert!(matches!(error, LogError::WentBack { .. }), "{error:?}");
+}
