@@ -49,7 +49,7 @@ pub use connect::Connection;
 pub use error::{CliError, EXIT_CODES_HELP};
 use output::{Out, Paint, Tone};
 
-use crate::{codec::pb, engine::OpenMode};
+use crate::{codec::pb, disk, engine::OpenMode};
 
 /// Keeps what agents do, and lets you read, fork, replay and search it
 ///
@@ -113,6 +113,7 @@ struct CompletionsArgs {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    disk::keep_private();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

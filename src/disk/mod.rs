@@ -58,6 +58,13 @@ fn above(path: &Path) -> PathBuf {
     }
 }
 
+/// Lets this process make nothing that others may read, whichever library makes
+/// it. For a program of its own; one that embeds Treering decides by itself.
+pub fn keep_private() {
+    #[cfg(target_os = "linux")]
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+}
+
 /// How a file is opened that may have to be made: for reading and writing, with
 /// the owner's rights only.
 #[must_use]

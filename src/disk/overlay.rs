@@ -120,7 +120,9 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
                 None => {
                     let start = page * PAGE_BYTES + within as u64;
                     let there = over.below_len.saturating_sub(start).min(bytes as u64) as usize;
-                    self.below.read(start, &mut target[..there])?;
+                    if there > 0 {
+                        self.below.read(start, &mut target[..there])?;
+                    }
                     target[there..].fill(0);
                 }
             }

@@ -6,6 +6,7 @@ use super::{
     delta::DeltaBuilder,
     error::ReadError,
     history::{History, first_own},
+    marks,
 };
 use crate::{
     domain::{
@@ -35,6 +36,7 @@ pub(super) struct Folder {
 impl Folder {
     /// Goes on where the views are.
     pub fn new(views: Arc<Views>, reader: Arc<LogReader>) -> Result<Self, ReadError> {
+        marks::sign(&views, reader.log().identity())?;
         let reached = views.reached()?;
         Ok(Self {
             views,

@@ -58,7 +58,7 @@ use self::{
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
-pub use crate::log::redb::OpenMode;
+pub use crate::log::OpenMode;
 /// The text that search counts bytes and lines in.
 pub use crate::search::searchable_text;
 use crate::{

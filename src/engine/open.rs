@@ -169,7 +169,6 @@ impl Engine {
         )
         .await
         .map_err(|error| read_refused(&dir, error))?;
-        marks::sign(&views, identity).map_err(|error| failed(&dir, &error))?;
         let views = Arc::new(ArcSwap::from_pointee(views));
         let published = Arc::new(AtomicU64::new(acquired.head));
         let (notify, news) = watch::channel(acquired.head);

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     disk,
     domain::{ConversationId, TimestampMicros},
-    log::redb::{self, LostRange},
+    log::{LostRange, Repair as LogRepair, repair as repair_log},
     search::SearchIndex,
     views::Views,
 };
@@ -71,7 +71,7 @@ fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     let seen = views.as_ref().and_then(|views| views.reached().ok());
     let indexed = SearchIndex::open_unchanged(&index_path).map(|index| index.reached().offset);
     let reached = seen.unwrap_or(0).max(indexed.unwrap_or(0));
-    let found = redb::repair(dir, reached, false).map_err(|error| log_refused(dir, error))?;
+    let found = repair_log(dir, reached, false).map_err(|error| log_refused(dir, error))?;
     let conversations = views.as_ref().map(|views| touched(views, &found));
     drop(views);
     let mut repair = Repair {
@@ -85,7 +85,7 @@ fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     if repair.is_whole() || !accept_loss {
         return Ok(repair);
     }
-    let done = redb::repair(dir, reached, true).map_err(|error| log_refused(dir, error))?;
+    let done = repair_log(dir, reached, true).map_err(|error| log_refused(dir, error))?;
     let aside = dir.join(format!("set-aside-{}", TimestampMicros::now().0));
     for path in [&views_path, &index_path] {
         let Some(name) = path.file_name().filter(|_| path.exists()) else {
@@ -103,7 +103,7 @@ fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
 }
 
 /// Conversations whose last event is lost.
-fn touched(views: &Views, found: &redb::Repair) -> Vec<ConversationId> {
+fn touched(views: &Views, found: &LogRepair) -> Vec<ConversationId> {
     let is_lost = |offset: u64| {
         found
             .lost

@@ -22,7 +22,7 @@ mod samples;
 pub mod writer;
 
 #[cfg(feature = "redb")]
-pub use self::redb::{OpenMode, RedbLog, RedbLogOptions};
+pub use self::redb::{LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, repair};
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
 pub use port::{

@@ -17,7 +17,7 @@ use tantivy::{
     TantivyError,
     directory::{MmapDirectory, error::LockError},
     index::SegmentId,
-    indexer::{IndexWriterOptions, LogMergePolicy},
+    indexer::{IndexWriterOptions, LogMergePolicy, NoMergePolicy},
     query::{BooleanQuery, Occur, Query, TermQuery},
     schema::IndexRecordOption,
 };
@@ -88,6 +88,7 @@ pub struct SearchIndex {
     pub(super) index: Index,
     dir: PathBuf,
     options: SearchOptions,
+    merges: Merges,
     reader: IndexReader,
     published: RwLock<Published>,
     state: Mutex<WriterState>,
@@ -101,10 +102,11 @@ impl std::fmt::Debug for SearchIndex {
     }
 }
 
-/// Whether anything may be added.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Writing {
-    Now,
+/// Whether segments are merged as they become many. In memory, over a folder that
+/// stays as it is, that would copy the folder into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Merges {
+    AsTheyCome,
     Never,
 }
 
@@ -153,11 +155,11 @@ impl SearchIndex {
         if index.schema() != fields.schema {
             return Err(rebuild("its fields are those of another version"));
         }
-        Self::with_index(index, fields, dir, options, Writing::Now)
+        Self::with_index(index, fields, dir, options, Merges::AsTheyCome)
     }
 
-    /// Opens the index in a directory to search only: nothing in it changes, and
-    /// every write is refused.
+    /// Opens the index in a directory without changing anything in it: what is
+    /// added is kept in memory and gone with this.
     ///
     /// # Errors
     /// [`IndexError::NeedsRebuild`] when it is not there, is damaged or of
@@ -177,7 +179,7 @@ impl SearchIndex {
             verify: VerifyOnOpen::Structure,
             ..SearchOptions::default()
         };
-        Self::with_index(index, fields, dir, options, Writing::Never)
+        Self::with_index(index, fields, dir, options, Merges::Never)
     }
 
     /// An index that lives in memory, for tests and trials.
@@ -188,7 +190,13 @@ impl SearchIndex {
         let fields = Fields::new();
         let index = Index::create_in_ram(fields.schema.clone());
         let options = SearchOptions::default();
-        Self::with_index(index, fields, Path::new("memory"), options, Writing::Now)
+        Self::with_index(
+            index,
+            fields,
+            Path::new("memory"),
+            options,
+            Merges::AsTheyCome,
+        )
     }
 
     /// Removes an index from disk, whatever state it is in. It must not be open.
@@ -209,7 +217,7 @@ impl SearchIndex {
         fields: Fields,
         dir: &Path,
         options: SearchOptions,
-        writing: Writing,
+        merges: Merges,
     ) -> Result<Self, IndexError> {
         check_heap(options.writer_heap_bytes)?;
         index
@@ -225,10 +233,7 @@ impl SearchIndex {
         if options.verify == VerifyOnOpen::Checksums {
             verify(&index, dir)?;
         }
-        let writer = match writing {
-            Writing::Now => Some(open_writer(&index, dir, &options)?),
-            Writing::Never => None,
-        };
+        let writer = open_writer(&index, dir, &options, merges)?;
         let reader = index
             .reader_builder()
             .reload_policy(ReloadPolicy::Manual)
@@ -238,7 +243,7 @@ impl SearchIndex {
         check_segments(&searcher)?;
         let now = Instant::now();
         let state = WriterState {
-            writer,
+            writer: Some(writer),
             added_to: reached,
             durable: reached,
             durable_at: now,
@@ -250,11 +255,12 @@ impl SearchIndex {
             index,
             dir: dir.to_owned(),
             options,
+            merges,
             reader,
             published: RwLock::new(Published { searcher, reached }),
             state: Mutex::new(state),
         };
-        if fresh && writing == Writing::Now {
+        if fresh {
             this.commit_durably(&mut this.state())?;
         }
         Ok(this)
@@ -363,7 +369,12 @@ impl SearchIndex {
         let mut state = self.state();
         // The old writer holds the lock: it has to go first.
         state.writer = None;
-        state.writer = Some(open_writer(&self.index, &self.dir, &self.options)?);
+        state.writer = Some(open_writer(
+            &self.index,
+            &self.dir,
+            &self.options,
+            self.merges,
+        )?);
         state.changed_at = None;
         state.has_operations = false;
         state.added_to = state.durable;
@@ -535,6 +546,7 @@ fn open_writer(
     index: &Index,
     dir: &Path,
     options: &SearchOptions,
+    merging: Merges,
 ) -> Result<IndexWriter, IndexError> {
     let writer_options = IndexWriterOptions::builder()
         .num_worker_threads(1)
@@ -544,9 +556,14 @@ fn open_writer(
     let writer: IndexWriter = index
         .writer_with_options(writer_options)
         .map_err(|error| unreadable(dir, error))?;
-    let mut merges = LogMergePolicy::default();
-    merges.set_del_docs_ratio_before_merge(ERASED_SHARE_MAX);
-    writer.set_merge_policy(Box::new(merges));
+    match merging {
+        Merges::AsTheyCome => {
+            let mut merges = LogMergePolicy::default();
+            merges.set_del_docs_ratio_before_merge(ERASED_SHARE_MAX);
+            writer.set_merge_policy(Box::new(merges));
+        }
+        Merges::Never => writer.set_merge_policy(Box::new(NoMergePolicy)),
+    }
     Ok(writer)
 }
 

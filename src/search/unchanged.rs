@@ -1,62 +1,97 @@
-//! An index folder that is read and never written: on a medium that cannot be, or
-//! by a command that only looks.
+//! An index folder that is read where it is and written in memory only: on a
+//! medium that cannot be written, or by a command that only looks.
 
 use std::{
+    collections::HashSet,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tantivy::{
     Directory,
     directory::{
-        DirectoryLock, FileHandle, Lock, MmapDirectory, WatchCallback, WatchHandle, WritePtr,
+        DirectoryLock, FileHandle, Lock, MmapDirectory, RamDirectory, WatchCallback, WatchHandle,
+        WritePtr,
         error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError},
     },
 };
 
-/// tantivy's own directory without everything that changes it. Its locks keep
-/// readers from files that a writer deletes; who opens this has the folder's lock,
-/// so there is no writer.
+/// A folder below, and what was written over it.
+///
+/// Its locks lock nothing: they keep readers from files that a writer deletes, and
+/// who opens this has shared the lock of the whole store, so nobody does.
 #[derive(Clone, Debug)]
-pub(super) struct Unchanged(MmapDirectory);
+pub(super) struct Unchanged {
+    below: MmapDirectory,
+    over: RamDirectory,
+    /// Files below that are not there any more.
+    deleted: Arc<Mutex<HashSet<PathBuf>>>,
+}
 
 impl Unchanged {
     pub(super) fn open(dir: &Path) -> Result<Self, OpenDirectoryError> {
-        MmapDirectory::open(dir).map(Self)
+        Ok(Self {
+            below: MmapDirectory::open(dir)?,
+            over: RamDirectory::create(),
+            deleted: Arc::default(),
+        })
     }
-}
 
-fn refused() -> io::Error {
-    io::ErrorKind::ReadOnlyFilesystem.into()
+    fn deleted(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory that has a file now.
+    fn of(&self, path: &Path) -> Result<&dyn Directory, OpenReadError> {
+        if self.over.exists(path)? {
+            return Ok(&self.over);
+        }
+        if self.deleted().contains(path) {
+            return Err(OpenReadError::FileDoesNotExist(path.to_owned()));
+        }
+        Ok(&self.below)
+    }
 }
 
 impl Directory for Unchanged {
     fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
-        self.0.get_file_handle(path)
+        self.of(path)?.get_file_handle(path)
     }
 
     fn delete(&self, path: &Path) -> Result<(), DeleteError> {
-        Err(DeleteError::IoError {
-            io_error: Arc::new(refused()),
-            filepath: PathBuf::from(path),
-        })
+        let io_error = |error: OpenReadError| DeleteError::IoError {
+            io_error: Arc::new(io::Error::other(error.to_string())),
+            filepath: path.to_owned(),
+        };
+        if !self.exists(path).map_err(io_error)? {
+            return Err(DeleteError::FileDoesNotExist(path.to_owned()));
+        }
+        if self.over.exists(path).map_err(io_error)? {
+            self.over.delete(path)?;
+        }
+        self.deleted().insert(path.to_owned());
+        Ok(())
     }
 
     fn exists(&self, path: &Path) -> Result<bool, OpenReadError> {
-        self.0.exists(path)
+        match self.of(path) {
+            Ok(directory) => directory.exists(path),
+            Err(OpenReadError::FileDoesNotExist(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn open_write(&self, path: &Path) -> Result<WritePtr, OpenWriteError> {
-        Err(OpenWriteError::wrap_io_error(refused(), path.to_owned()))
+        self.over.open_write(path)
     }
 
     fn atomic_read(&self, path: &Path) -> Result<Vec<u8>, OpenReadError> {
-        self.0.atomic_read(path)
+        self.of(path)?.atomic_read(path)
     }
 
-    fn atomic_write(&self, _: &Path, _: &[u8]) -> io::Result<()> {
-        Err(refused())
+    fn atomic_write(&self, path: &Path, data: &[u8]) -> io::Result<()> {
+        self.over.atomic_write(path, data)
     }
 
     fn sync_directory(&self) -> io::Result<()> {

@@ -241,7 +241,19 @@ async fn a_read_only_disk_is_named() {
     );
     let error = Engine::open(OpenOptions::new(&data)).await.err().unwrap();
     assert!(matches!(error, OpenError::ReadOnly { .. }), "{error:?}");
-    let output = child::run(&["ls", "--data", data.to_str().unwrap()]).await;
+    // Whoever only looks needs no right to write.
+    let data_arg = data.to_str().unwrap();
+    for command in super::looking::READING {
+        let arguments = [command, &["--data", data_arg]].concat();
+        let output = child::run(&arguments).await;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {said}");
+    }
+    let id_text = id.to_string();
+    let append = [
+        "append", "--data", data_arg, &id_text, "message", "user", "more",
+    ];
+    let output = child::run(&append).await;
     assert_eq!(output.status.code(), Some(5));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("cannot be written"), "{said}");

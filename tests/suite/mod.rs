@@ -11,6 +11,7 @@ mod golden;
 mod grpc;
 mod hostile;
 mod knowledge;
+mod looking;
 mod model;
 mod processes;
 mod random;

@@ -28,6 +28,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
         "cli",
         &[
             "domain",
+            "disk",
             "codec",
             "context",
             "engine",

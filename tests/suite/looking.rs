@@ -1,0 +1,333 @@
+//! Commands that only look, and folders that are not what they were: the built
+//! program from outside.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    child::{self, Server},
+    random::Random,
+    store,
+};
+use treering::engine::*;
+
+/// Every command that looks at a whole store.
+pub const READING: [&[&str]; 8] = [
+    &["ls"],
+    &["stats"],
+    &["search", "hello"],
+    &["verify"],
+    &["verify", "--deep"],
+    &["pending"],
+    &["export", "--format", "openai-chat"],
+    &["repair"],
+];
+
+/// Exit codes of the documentation.
+const NOT_FOUND: i32 = 3;
+const UNAVAILABLE: i32 = 5;
+const DAMAGED: i32 = 6;
+
+/// Every file below a folder, with its bytes.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(contents(&path));
+        } else {
+            files.insert(path.clone(), std::fs::read(&path).unwrap());
+        }
+    }
+    files
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+async fn run_on(dir: &Path, command: &[&str]) -> (i32, String, String) {
+    let data = dir.to_str().unwrap();
+    let output = child::run(&[command, &["--data", data]].concat()).await;
+    (
+        output.status.code().unwrap(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+/// A closed store with some conversations, and its events.
+async fn filled(dir: &Path) -> u64 {
+    let engine = store::open(dir).await;
+    let mut random = Random(4);
+    for _ in 0..5 {
+        let id = store::conversation(&engine).await;
+        for _ in 0..5 {
+            let events = vec![store::message(id, &random.text(400))];
+            store::append(&engine, events).await.unwrap();
+        }
+    }
+    let head = engine.head().offset;
+    engine.close().await;
+    head
+}
+
+// `ls --data /etc` made a store in /etc, and a verification of a mistyped folder
+// called it sound.
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_makes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
+    let missing = dir.path().join("typo");
+    for command in READING {
+        for place in [dir.path(), &missing] {
+            let (code, _, said) = run_on(place, command).await;
+            if command == ["repair"] && place == dir.path() {
+                // Where nothing was, nothing is lost; and nothing is there.
+                assert_ne!(code, 0, "{said}");
+                continue;
+            }
+            assert_eq!(code, NOT_FOUND, "{command:?}: {said}");
+            assert!(said.contains("there is no store in"), "{said}");
+            assert!(said.contains("treering import"), "{said}");
+        }
+    }
+    for command in [&["rebuild"][..], &["fork", "x", "--at", "1", "--name", "y"]] {
+        let (code, _, said) = run_on(&missing, command).await;
+        assert_eq!(code, NOT_FOUND, "{command:?}: {said}");
+    }
+    let names: Vec<_> = contents(dir.path()).into_keys().collect();
+    assert_eq!(names, [dir.path().join("notes.txt")]);
+}
+
+// Reading commands opened everything for writing: they repaired what a crash had
+// left, one at a time, and changed evidence. Now no byte changes, and two may look
+// at once, whether the store was closed or its process was killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_changes_nothing_and_keeps_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = dir.path().join("closed");
+    filled(&closed).await;
+    let killed = dir.path().join("killed");
+    let server = Server::start(&killed).await;
+    let appended = child::run(&[
+        "append",
+        "--server",
+        &server.url,
+        "new",
+        "message",
+        "user",
+        "hello from before",
+    ])
+    .await;
+    let said = String::from_utf8_lossy(&appended.stderr).into_owned();
+    if !appended.status.success() {
+        println!("append new: {said}");
+    }
+    server.kill().await;
+    for folder in [&closed, &killed] {
+        let before = contents(folder);
+        for command in READING {
+            let (one, two) = tokio::join!(run_on(folder, command), run_on(folder, command));
+            assert_eq!(one.0, 0, "{command:?}: {}", one.2);
+            assert_eq!(two.0, 0, "{command:?}: {}", two.2);
+        }
+        assert!(
+            contents(folder) == before,
+            "{} has changed",
+            folder.display()
+        );
+    }
+}
+
+// Transcripts hold source code, mails and secrets: files were 0644, folders 0755.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_its_owner_s_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    fn check(path: &Path, found: &mut u32) {
+        let mode = path.metadata().unwrap().permissions().mode() & 0o777;
+        let wanted = if path.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode, wanted, "{}: {mode:o}", path.display());
+        *found += 1;
+        if path.is_dir() {
+            for entry in std::fs::read_dir(path).unwrap() {
+                check(&entry.unwrap().path(), found);
+            }
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("a/store");
+    let server = Server::start(&data).await;
+    let found = &mut 0;
+    check(&dir.path().join("a"), found);
+    assert!(*found > 8, "only {found} files and folders");
+    server.kill().await;
+}
+
+// LOCK was taken for a stale one and deleted under a running server; the next
+// command repaired the live segment, and acknowledged events were damaged.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_lock_file_a_store_in_use_is_still_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path()).await;
+    std::fs::remove_file(dir.path().join("LOCK")).unwrap();
+    let commands: [&[&str]; 5] = [
+        &["ls"],
+        &["verify"],
+        &["rebuild"],
+        &["export", "--format", "openai-chat"],
+        &["serve", "--listen", "127.0.0.1:0"],
+    ];
+    for command in commands {
+        let (code, _, said) = run_on(dir.path(), command).await;
+        assert_eq!(code, UNAVAILABLE, "{command:?}: {said}");
+    }
+    let output = child::run(&["verify", "--deep", "--server", &server.url]).await;
+    assert!(output.status.success());
+    server.kill().await;
+}
+
+// A log that went back was accepted: its views, which proved the loss, were wiped
+// with a warning, and positions and keys were used again. It must not open, say
+// what is missing, and go on only when told to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_went_back_says_so_and_goes_on_when_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("store");
+    filled(&data).await;
+    let older = dir.path().join("older");
+    copy(&data.join("log"), &older);
+    let engine = store::open(&data).await;
+    let id = store::conversation(&engine).await;
+    let lost = engine.head().offset;
+    engine.close().await;
+    let whole = dir.path().join("whole");
+    copy(&data, &whole);
+    type Harm = (&'static str, fn(&Path, &Path));
+    let harms: [Harm; 4] = [
+        ("log/ is an older copy", |data, older| {
+            std::fs::remove_dir_all(data.join("log")).unwrap();
+            copy(older, &data.join("log"));
+        }),
+        ("log/ is empty", |data, _| {
+            std::fs::remove_dir_all(data.join("log")).unwrap();
+            std::fs::create_dir(data.join("log")).unwrap();
+        }),
+        ("log/ is missing", |data, _| {
+            std::fs::remove_dir_all(data.join("log")).unwrap();
+        }),
+        ("log/ is older and the views are missing", |data, older| {
+            std::fs::remove_dir_all(data.join("log")).unwrap();
+            copy(older, &data.join("log"));
+            std::fs::remove_file(data.join("views.redb")).unwrap();
+        }),
+    ];
+    for (what, harm) in harms {
+        std::fs::remove_dir_all(&data).unwrap();
+        copy(&whole, &data);
+        harm(&data, &older);
+        let before = contents(&data);
+        for command in READING {
+            let (code, _, said) = run_on(&data, command).await;
+            assert_eq!(code, DAMAGED, "{what}, {command:?}: {said}");
+        }
+        let (code, _, said) = run_on(&data, &["ls"]).await;
+        assert!(
+            code == DAMAGED && said.contains("treering repair"),
+            "{said}"
+        );
+        assert!(contents(&data) == before, "{what}: something changed");
+        // One that would write is refused, too; opening the log may have noted that
+        // it was open.
+        let (code, _, said) = run_on(&data, &["rebuild"]).await;
+        assert_eq!(code, DAMAGED, "{what}: {said}");
+        let (code, told, said) = run_on(&data, &["repair", "--accept-loss"]).await;
+        assert_eq!(code, 0, "{what}: {said}");
+        assert!(told.contains("lost: events"), "{what}: {told}");
+        let (code, _, said) = run_on(&data, &["verify", "--deep"]).await;
+        assert_eq!(code, 0, "{what}: {said}");
+        let engine = store::open(&data).await;
+        assert!(engine.head().offset < lost, "{what}");
+        assert!(
+            engine
+                .conversation(&store::ns(), id, None, None)
+                .await
+                .is_err()
+        );
+        store::conversation(&engine).await;
+        store::assert_sound(&engine).await;
+        engine.close().await;
+        let (code, told, _) = run_on(&data, &["repair"]).await;
+        assert_eq!(code, 0, "{what}: {told}");
+    }
+}
+
+// Another store's views and index answered with that one's conversations and
+// hits. They are made anew, because the log has it all.
+#[tokio::test(flavor = "multi_thread")]
+async fn views_and_index_of_another_store_are_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    filled(&ours).await;
+    {
+        let engine = store::open(&theirs).await;
+        for _ in 0..3 {
+            store::conversation(&engine).await;
+        }
+        engine.close().await;
+    }
+    let listed = |engine: Engine| async move {
+        let query = ListQuery {
+            namespace: store::ns(),
+            limit: 100,
+            after: None,
+            source: None,
+            ascending: true,
+        };
+        let page = engine.list(query).await.unwrap();
+        page.conversations
+            .iter()
+            .map(|row| row.id)
+            .collect::<Vec<_>>()
+    };
+    let expected = {
+        let engine = store::open(&ours).await;
+        let expected = listed(engine.clone()).await;
+        engine.close().await;
+        expected
+    };
+    for part in ["views.redb", "index"] {
+        let (from, to) = (theirs.join(part), ours.join(part));
+        if to.is_dir() {
+            std::fs::remove_dir_all(&to).unwrap();
+            copy(&from, &to);
+        } else {
+            std::fs::copy(&from, &to).unwrap();
+        }
+        let (code, _, said) = run_on(&ours, &["verify", "--deep"]).await;
+        assert_eq!(code, 0, "{part}: {said}");
+        let engine = store::open(&ours).await;
+        assert_eq!(listed(engine.clone()).await, expected, "{part}");
+        let request = SearchRequest {
+            at_least: Some(engine.head()),
+            ..SearchRequest::new(store::ns(), "hello", 100)
+        };
+        let hits = engine.search(request).await.unwrap().hits;
+        assert!(hits.iter().all(|hit| expected.contains(&hit.conversation)));
+        assert_eq!(hits.len(), expected.len());
+        store::assert_sound(&engine).await;
+        engine.close().await;
+    }
+}
