@@ -23,6 +23,9 @@ mod keys;
 #[cfg(feature = "redb")]
 mod namespace;
 #[cfg(feature = "redb")]
+#[doc(hidden)]
+pub mod probe;
+#[cfg(feature = "redb")]
 mod read;
 #[cfg(feature = "redb")]
 mod rows;
