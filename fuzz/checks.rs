@@ -13,6 +13,7 @@ use treering::{
     },
     log::{EncodedFrame, frame as frames},
     search::syntax,
+    views::probe,
 };
 
 /// A frame: its first offset (8 bytes), then its bytes.
@@ -66,6 +67,17 @@ fn crc32c(bytes: &[u8]) -> u32 {
             (sum >> 1) ^ (0x82f6_3b78 & (sum & 1).wrapping_neg())
         })
     })
+}
+
+/// A row of the views: its kind (1 byte), then its value.
+pub fn view_row(data: &[u8]) {
+    if let Some((kind, value)) = data.split_first() {
+        let probed = probe::row(kind % probe::KINDS, value);
+        assert!(
+            probed != probe::Probed::Changed,
+            "a row changes when it is written again"
+        );
+    }
 }
 
 /// A body: its kind (2 bytes), then protobuf.

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use indicatif::ProgressBar;
+use tonic::{Code, Status};
 
 use super::{
     connect::Connection,
@@ -50,7 +51,7 @@ pub async fn verify(args: &VerifyArgs, store: &Connection, out: &mut Out) -> Res
     let request = pb::VerifyRequest { deep: args.deep };
     let mut answers = store.admin().verify(request).await?.into_inner();
     let mut outcome = None;
-    while let Some(answer) = answers.message().await? {
+    while let Some(answer) = answers.message().await.map_err(cannot_go_on)? {
         match answer.item {
             Some(pb::verify_response::Item::Progress(step)) => advance(&bar, &step),
             Some(pb::verify_response::Item::Fault(fault)) => {
@@ -71,11 +72,26 @@ pub async fn verify(args: &VerifyArgs, store: &Connection, out: &mut Out) -> Res
     }
     Err(CliError::Outcome {
         what: format!("the store is damaged: {} faults", count(outcome.faults)),
-        hint: "faults in views or index go away with `treering rebuild`; for the log, restore a \
-               backup"
-            .into(),
+        hint: FAULTS_HINT.into(),
         exit: Exit::Damaged,
     })
+}
+
+/// What to do about faults, whoever made copies or did not.
+const FAULTS_HINT: &str = "faults in views or index go away with `treering rebuild`; for faults in \
+     the log, keep a copy of the folder, then go back to an older copy of it or take what is sound \
+     with `treering salvage --to DIR`";
+
+/// Damage that ends the check itself. The usual hint is to run this very command.
+fn cannot_go_on(status: Status) -> CliError {
+    if status.code() != Code::DataLoss {
+        return status.into();
+    }
+    CliError::Outcome {
+        what: format!("the check cannot go on: {}", status.message()),
+        hint: FAULTS_HINT.into(),
+        exit: Exit::Damaged,
+    }
 }
 
 fn print_fault(fault: &pb::Fault, out: &mut Out) -> Result<(), CliError> {
@@ -191,10 +207,37 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     ] {
         out.line(row(name, value))?;
     }
+    if stats.damaged_reads > 0 {
+        let met = format!("{}: {}", count(stats.damaged_reads), stats.first_damage);
+        out.line(row("reads that met damage", met))?;
+    }
     let mut kinds: Vec<_> = stats.events_by_kind.iter().collect();
     kinds.sort_by_key(|(name, number)| (std::cmp::Reverse(**number), (*name).clone()));
     for (name, number) in kinds {
         out.line(row(&format!("  {name}"), count(*number)))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever has just run `verify` must not be sent to run it.
+    #[test]
+    fn verify_sends_nobody_to_verify() {
+        let error = cannot_go_on(Status::data_loss("the log is damaged at offset 7"));
+        assert!(matches!(
+            error,
+            CliError::Outcome {
+                exit: Exit::Damaged,
+                ..
+            }
+        ));
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("treering salvage"), "{hint}");
+        for wrong in ["treering verify", "backup"] {
+            assert!(!hint.contains(wrong) && !error.to_string().contains(wrong));
+        }
+    }
 }

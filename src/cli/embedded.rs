@@ -136,9 +136,8 @@ pub(super) fn refused(error: OpenError) -> CliError {
         }
         OpenError::Damaged { path, .. } => (path, Exit::Damaged),
         OpenError::ReadOnly { path } => (path, Exit::Unavailable),
-        OpenError::NewerFormat { path, .. } | OpenError::Failed { path, .. } => {
-            (path, Exit::Failed)
-        }
+        OpenError::NewerFormat { path, .. } => (path, Exit::Newer),
+        OpenError::Failed { path, .. } => (path, Exit::Failed),
     };
     CliError::Open {
         dir: path,
@@ -152,5 +151,32 @@ fn with_scheme(address: &str) -> String {
         address.to_owned()
     } else {
         format!("http://{address}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store of a newer version was told as a matter of permissions, with the
+    /// exit code of anything.
+    #[test]
+    fn a_newer_store_has_its_own_exit_and_hint() {
+        let error = refused(OpenError::NewerFormat {
+            path: "store".into(),
+            message: "version 2".into(),
+        });
+        assert!(matches!(
+            error,
+            CliError::Open {
+                exit: Exit::Newer,
+                ..
+            }
+        ));
+        let hint = error.hint().unwrap();
+        assert!(
+            hint.contains("as new as") && !hint.contains("permissions"),
+            "{hint}"
+        );
     }
 }

@@ -16,7 +16,8 @@ Exit codes:
   3  there is no such conversation, branch, call or revision
   4  refused: a rule or an expected revision stands against it
   5  the store is locked by another process, or the server cannot be reached
-  6  the store is damaged";
+  6  the store is damaged
+  7  a newer version of treering wrote the store";
 
 /// How a command ended, as scripts see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub enum Exit {
     Unavailable = 5,
     /// The store is damaged.
     Damaged = 6,
+    /// A newer version wrote the store.
+    Newer = 7,
 }
 
 impl From<Exit> for ExitCode {
@@ -156,6 +159,7 @@ impl CliError {
     pub fn exit(&self) -> ExitCode {
         match self {
             Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Status(status) if reason(status) == NEWER_FORMAT => Exit::Newer.into(),
             Self::Status(status) => status_exit(status.code()).into(),
             Self::Connect { .. } | Self::Locked { .. } => Exit::Unavailable.into(),
             Self::Open { exit, .. } | Self::Outcome { exit, .. } => (*exit).into(),
@@ -183,7 +187,15 @@ impl CliError {
                 "wait until that process has ended, or work on another folder with --data".into()
             }
             Self::Open { exit, dir, .. } => match exit {
-                Exit::Damaged => "keep a copy of the folder, then restore a backup".into(),
+                Exit::Damaged => {
+                    "keep a copy of the folder; `treering salvage --to DIR` takes all \
+                                  that is sound, or go back to an older copy of the folder"
+                        .into()
+                }
+                Exit::Newer => format!(
+                    "use a treering as new as the one that wrote it (this one is {})",
+                    env!("CARGO_PKG_VERSION")
+                ),
                 _ => format!(
                     "check {} and its permissions, or name another folder with --data",
                     dir.display()
@@ -224,10 +236,32 @@ pub fn status_exit(code: Code) -> Exit {
     }
 }
 
+/// `ErrorInfo.reason` of a status about a store that a newer version wrote.
+const NEWER_FORMAT: &str = "NEWER_FORMAT";
+
+/// `ErrorInfo.reason`; empty when there is none.
+fn reason(status: &Status) -> String {
+    let details = status.get_error_details();
+    details
+        .error_info()
+        .map_or_else(String::new, |info| info.reason.clone())
+}
+
 /// What to do about a status: what it says itself, else what its code suggests.
 fn status_hint(status: &Status) -> Option<String> {
     if let Some(hint) = hint_in_details(status) {
         return Some(hint);
+    }
+    // Where the code alone would suggest something that does not help.
+    let by_reason = match reason(status).as_str() {
+        "NO_SPACE" => Some("free some space where the data folder is, then try again"),
+        "READ_ONLY" => Some("check the data folder's owner and mode, and how it is mounted"),
+        "APPENDS_STOPPED" => Some("start the server that holds the store again; reads go on"),
+        NEWER_FORMAT => Some("use a treering as new as the one that wrote it"),
+        _ => None,
+    };
+    if let Some(hint) = by_reason {
+        return Some(hint.into());
     }
     let text = match status.code() {
         Code::NotFound => {
@@ -241,7 +275,10 @@ fn status_hint(status: &Status) -> Option<String> {
         Code::ResourceExhausted => "the store is busy: try again in a moment",
         Code::Unavailable => "check that the server runs and that the address is right",
         Code::DeadlineExceeded => "try again, or look at the server's load",
-        Code::DataLoss => "run `treering verify` to see what is damaged",
+        Code::DataLoss => {
+            "`treering verify` lists all that is damaged, `treering salvage --to DIR` takes all \
+             that is sound"
+        }
         Code::Unimplemented => "the server is older than this command: update it",
         _ => return None,
     };
@@ -272,6 +309,8 @@ fn hint_in_details(status: &Status) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use tonic_types::ErrorDetails;
 
     use super::*;
@@ -299,6 +338,42 @@ mod tests {
         let error = CliError::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert!(matches!(error, CliError::OutputClosed));
         assert_eq!(error.hint(), None);
+    }
+
+    /// "Try again in a moment" frees no disk, and a look at the branch starts no
+    /// server: what helps is said, and no backup that nobody has made.
+    #[test]
+    fn hints_say_what_can_be_done() {
+        for (code, reason, word) in [
+            (Code::ResourceExhausted, "NO_SPACE", "free some space"),
+            (Code::FailedPrecondition, "READ_ONLY", "owner and mode"),
+            (
+                Code::FailedPrecondition,
+                "APPENDS_STOPPED",
+                "start the server",
+            ),
+            (Code::DataLoss, "DAMAGED", "treering salvage"),
+        ] {
+            let details =
+                ErrorDetails::with_error_info(reason, "treering", HashMap::<String, String>::new());
+            let status = Status::with_error_details(code, "it broke", details);
+            let hint = CliError::from(status).hint().unwrap();
+            assert!(hint.contains(word), "{hint}");
+        }
+        for (exit, word) in [
+            (Exit::Damaged, "treering salvage"),
+            (Exit::Newer, env!("CARGO_PKG_VERSION")),
+            (Exit::Failed, "permissions"),
+        ] {
+            let error = CliError::Open {
+                dir: "store".into(),
+                cause: "it broke".into(),
+                exit,
+            };
+            let hint = error.hint().unwrap();
+            assert!(hint.contains(word), "{hint}");
+            assert!(!hint.contains("backup"), "{hint}");
+        }
     }
 
     /// The server knows best what to do: its own words win over ours, unless

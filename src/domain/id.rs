@@ -1,9 +1,14 @@
 //! Names and places: who, where, and in what order.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
+use uuid::{ContextV7, Timestamp, Uuid};
 
 use super::limits::{BRANCH_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX};
 
@@ -72,7 +77,7 @@ impl ConversationId {
     /// A new random id (UUIDv7).
     #[must_use]
     pub fn generate() -> Self {
-        Self(Uuid::now_v7())
+        Self(id_at(SystemTime::now()))
     }
 }
 
@@ -80,9 +85,29 @@ impl EventId {
     /// A new id (UUIDv7).
     #[must_use]
     pub fn generate() -> Self {
-        Self(Uuid::now_v7())
+        Self(id_at(SystemTime::now()))
     }
 }
+
+/// A UUIDv7 of a time. `Uuid::now_v7` panics when the clock is before 1970, as it
+/// is on a machine whose battery is empty; such times count as 1970 here.
+fn id_at(time: SystemTime) -> Uuid {
+    // Ids of one millisecond are told apart, and put in order, by its counter.
+    static COUNTER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .min(ID_TIME_MAX);
+    Uuid::new_v7(Timestamp::from_unix(
+        &COUNTER,
+        since.as_secs(),
+        since.subsec_nanos(),
+    ))
+}
+
+/// The last time that a UUIDv7 has room for, 48 bits of milliseconds after 1970,
+/// less a year in which its counter can run over.
+const ID_TIME_MAX: Duration = Duration::from_millis((1 << 48) - 366 * 24 * 3_600 * 1_000);
 
 macro_rules! uuid_text {
     ($name:ident) => {
@@ -235,10 +260,16 @@ impl TimestampMicros {
     /// The system clock.
     #[must_use]
     pub fn now() -> Self {
-        let since = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        Self(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+        Self::of(SystemTime::now())
+    }
+
+    /// Any time, also before 1970; what is beyond 292,000 years is cut there.
+    fn of(time: SystemTime) -> Self {
+        let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => Self(micros(since)),
+            Err(before) => Self(-micros(before.duration())),
+        }
     }
 }
 
@@ -306,5 +337,40 @@ fn check_name(
     match name.chars().find(|&c| !legal(c)) {
         Some(character) => Err(NameError::Character { what, character }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A machine with an empty battery starts in 1969 or in 2106, and NTP comes
+    // later: appending must work there, with ids that differ and times that are
+    // what the clock says.
+    #[test]
+    fn any_clock_gives_ids_and_times() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        let seconds = Duration::from_secs;
+        let years = |years: u64| seconds(years * 31_557_600);
+        let mut ids = std::collections::BTreeSet::new();
+        let mut check = |time: SystemTime, micros: i64| {
+            assert_eq!(TimestampMicros::of(time), TimestampMicros(micros));
+            for _ in 0..3 {
+                let id = id_at(time);
+                assert_eq!(id.get_version_num(), 7);
+                assert!(ids.insert(id), "{id} again");
+            }
+        };
+        check(epoch - seconds(1), -1_000_000);
+        check(epoch - years(200), -200 * 31_557_600_000_000);
+        check(epoch, 0);
+        check(epoch + years(100), 100 * 31_557_600_000_000);
+        check(epoch + years(20_000), 20_000 * 31_557_600_000_000);
+        if let Some(far) = epoch.checked_add(years(400_000)) {
+            check(far, i64::MAX);
+        }
+        if let Some(far) = epoch.checked_sub(years(400_000)) {
+            check(far, -i64::MAX);
+        }
     }
 }

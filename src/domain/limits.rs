@@ -1,6 +1,8 @@
 //! Every bound, with its unit and its reason. Those of [`Limits`] can be set in
 //! the configuration; the constants cannot, because formats depend on them.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Longest namespace name, in bytes.
@@ -16,6 +18,37 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 pub const INLINE_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Deepest nesting of a JSON value. serde_json refuses more than 128.
 pub const JSON_DEPTH_MAX: usize = 127;
+
+/// Pauses before the log is asked what became of a group, while those who wait
+/// for its answer are kept waiting: 1.76 s together. Most troubles of a disk or a
+/// line are over by then; nobody should wait much longer for a "not known".
+pub const ASK_WHILE_WAITING: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_millis(10),
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+];
+/// The first pause between later questions. Each is twice the one before …
+pub const ASK_PAUSE_MIN: Duration = Duration::from_millis(250);
+/// … up to this: a disk that is well again is found within some seconds, and one
+/// that is not is left in peace.
+pub const ASK_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A hint to come again is at least this, so that nobody spins.
+pub const RETRY_MIN: Duration = Duration::from_millis(50);
+/// A thread of the writer that has been at one thing for so long counts as
+/// hanging. A commit to a busy disk may take seconds.
+pub const STALL_MAX: Duration = Duration::from_secs(30);
+/// So long after a group could not be appended, health says that appends cannot
+/// be taken. Then it does not: only trying tells, for example, whether a full disk
+/// has room again.
+pub const APPENDS_DOUBTED_FOR: Duration = Duration::from_secs(5);
+/// Longest that the writer waits for the views to have all that was committed,
+/// after a group failed. Then appends to what they lack are refused until they do.
+pub const PUBLISH_WAIT_MAX: Duration = Duration::from_secs(2);
+/// A hint when to come again while the views catch up with the log.
+pub const VIEWS_RETRY: Duration = Duration::from_millis(250);
 
 /// Bounds that the configuration can change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

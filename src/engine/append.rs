@@ -17,6 +17,7 @@ use crate::{
         AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Namespace,
         Need, PastBranch, Position, Revision,
     },
+    log::{NotTaken, WriterGone},
     views::KeyEntry,
 };
 
@@ -84,7 +85,7 @@ impl Inner {
     /// Loads what the decision looks at, so that the writer need not.
     async fn look_up(&self, prepared: Prepared) -> Result<WriteRequest, AppendError> {
         let views = self.views.load_full();
-        let storage = |error: crate::views::ViewsError| AppendError::from(ReadError::from(error));
+        let storage = |error: crate::views::ViewsError| AppendError::of_views(&error);
         let mut loaded = Vec::new();
         for id in prepared.conversations() {
             if self.hot.contains(id) {
@@ -146,26 +147,26 @@ impl Inner {
     fn enqueue(
         &self,
         request: WriteRequest,
-    ) -> Result<
-        impl Future<Output = Result<WriteAnswer, crate::log::WriterGone>> + use<>,
-        AppendError,
-    > {
+    ) -> Result<impl Future<Output = Result<WriteAnswer, WriterGone>> + use<>, AppendError> {
         if self.closing.load(std::sync::atomic::Ordering::Acquire) {
             return Err(AppendError::Closing);
         }
         let bytes = request.prepared.bytes;
         self.writer
             .submit(request, bytes)
-            .map_err(|full| AppendError::Busy {
-                retry_after_ms: full.retry_after_ms,
+            .map_err(|not_taken| match not_taken {
+                NotTaken::Full(full) => AppendError::Busy {
+                    retry_after_ms: full.retry_after_ms,
+                },
+                NotTaken::Closed => AppendError::Closing,
             })
     }
 
     async fn settle(
         &self,
-        answer: Result<WriteAnswer, crate::log::WriterGone>,
+        answer: Result<WriteAnswer, WriterGone>,
     ) -> Result<AppendOutcome, AppendError> {
-        let mut answer = answer.map_err(|_| AppendError::Closing)?;
+        let mut answer = answer.map_err(never_answered)?;
         for _ in 0..NEEDS_MAX {
             let (mut request, need) = match answer {
                 WriteAnswer::Done(outcome) => return Ok(outcome),
@@ -178,10 +179,7 @@ impl Inner {
                 let found = self.past(place, true).await?;
                 request.past.insert(place, found);
             }
-            answer = self
-                .enqueue(*request)?
-                .await
-                .map_err(|_| AppendError::Closing)?;
+            answer = self.enqueue(*request)?.await.map_err(never_answered)?;
         }
         Err(AppendError::Storage {
             message: "the decision needs more of the past than a batch may touch".to_owned(),
@@ -210,6 +208,13 @@ impl Inner {
             repeated_key: true,
             warnings: Vec::new(),
         })
+    }
+}
+
+/// The writer went away with a batch that it had taken.
+fn never_answered(_: WriterGone) -> AppendError {
+    AppendError::UnknownOutcome {
+        message: "the writer ended before it answered".to_owned(),
     }
 }
 

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use crate::{
-    domain::{ConversationId, Position, Rejection, Revision},
+    domain::{
+        ConversationId, Position, Rejection, Revision,
+        limits::{RETRY_MIN, VIEWS_RETRY},
+    },
     log::LogError,
     views::ViewsError,
 };
@@ -48,16 +51,32 @@ pub enum AppendError {
     /// The folder cannot be written. Nothing was appended.
     #[error("the data folder is read-only: nothing was appended")]
     ReadOnly,
-    /// The log did not say whether it took the batch.
+    /// The log did not say whether it took the batch, and does not yet.
     #[error(
-        "the log failed while it wrote ({message}): read the branch again, or repeat the append with its idempotency key"
+        "it is not known whether the batch was appended ({message}): repeat it with its idempotency key, or read the branch"
     )]
     UnknownOutcome {
         /// What the log said.
         message: String,
     },
+    /// Appends cannot be taken just now, and will be by themselves. Nothing was
+    /// appended.
+    #[error("nothing was appended: {message}; try again in {retry_after_ms} ms")]
+    Unready {
+        /// What is the matter.
+        message: String,
+        /// When it makes sense to try again, in milliseconds.
+        retry_after_ms: u64,
+    },
+    /// Appends are not taken any more until the store is opened anew. Nothing was
+    /// appended.
+    #[error("nothing was appended, and appends are stopped until a restart: {message}")]
+    Stopped {
+        /// Why.
+        message: String,
+    },
     /// The log failed. Nothing was appended.
-    #[error("the log failed: {message}")]
+    #[error("nothing was appended: {message}")]
     Storage {
         /// What the log said.
         message: String,
@@ -122,11 +141,17 @@ pub enum ReadError {
         message: String,
     },
     /// Stored data is damaged.
-    #[error("the store is damaged at position {position}: {message}; run `treering verify`")]
+    #[error("the store is damaged at position {position}: {message}")]
     Damaged {
         /// Where.
         position: Position,
         /// What is wrong.
+        message: String,
+    },
+    /// A newer version of Treering wrote it.
+    #[error("{message}")]
+    NewerFormat {
+        /// Where, and the versions of the format.
         message: String,
     },
     /// The store failed.
@@ -227,6 +252,9 @@ impl From<LogError> for ReadError {
                 position: Position::local(offset),
                 message: what,
             },
+            error @ LogError::NewerFormat { .. } => Self::NewerFormat {
+                message: error.to_string(),
+            },
             other => Self::Storage {
                 message: other.to_string(),
             },
@@ -244,11 +272,62 @@ impl From<ViewsError> for ReadError {
 
 impl From<LogError> for AppendError {
     fn from(error: LogError) -> Self {
+        let retry_after_ms = RETRY_MIN.as_millis() as u64;
         match error {
             LogError::NoSpace { .. } => Self::NoSpace,
-            LogError::ReadOnly { .. } => Self::ReadOnly,
+            LogError::ReadOnly { .. } | LogError::OpenedToRead => Self::ReadOnly,
             LogError::UnknownOutcome { what, .. } => Self::UnknownOutcome { message: what },
+            LogError::NotAppended { what } => Self::Unready {
+                message: format!("the log failed and works again ({what})"),
+                retry_after_ms,
+            },
+            LogError::Unsettled {
+                what,
+                retry_after_ms,
+            } => Self::Unready {
+                message: format!("the log is being asked what became of an earlier batch ({what})"),
+                retry_after_ms,
+            },
+            LogError::NotOwner { .. } | LogError::HeadMismatch { .. } => Self::Stopped {
+                message: "another process has written to the log".to_owned(),
+            },
+            LogError::Broken { what } => Self::Stopped {
+                message: format!("the log's writer has failed ({what})"),
+            },
+            LogError::Unpublished { what } => Self::Stopped {
+                message: format!("the views could not follow the log ({what})"),
+            },
             LogError::Closed => Self::Closing,
+            LogError::Gap { .. }
+            | LogError::Io { .. }
+            | LogError::Damaged { .. }
+            | LogError::Locked { .. }
+            | LogError::NoStore { .. }
+            | LogError::WentBack { .. }
+            | LogError::NewerFormat { .. }
+            | LogError::TooLarge { .. }
+            | LogError::NotFound { .. }
+            | LogError::UnknownShard { .. } => Self::Storage {
+                message: error.to_string(),
+            },
+        }
+    }
+}
+
+impl AppendError {
+    /// What the decision needs is not in the views, though it was committed: they
+    /// failed, and catch up with the log.
+    pub(super) fn views_behind() -> Self {
+        Self::Unready {
+            message: "the views are catching up with the log".to_owned(),
+            retry_after_ms: VIEWS_RETRY.as_millis() as u64,
+        }
+    }
+
+    /// The views could not be asked.
+    pub(super) fn of_views(error: &ViewsError) -> Self {
+        match error {
+            ViewsError::Closed => Self::views_behind(),
             other => Self::Storage {
                 message: other.to_string(),
             },

@@ -13,6 +13,7 @@ mod conversations;
 mod delta;
 pub mod error;
 mod fold;
+mod health;
 mod history;
 mod indexer;
 mod marks;
@@ -30,6 +31,8 @@ mod sequencer;
 mod states;
 mod subscribe;
 mod tool_calls;
+#[cfg(test)]
+pub(crate) mod trouble_tests;
 mod verify;
 
 use std::{
@@ -50,6 +53,7 @@ pub use self::{
         Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
     },
     error::*,
+    health::{DamageMet, Health},
     query::*,
     repair::{Repair, repair},
 };
@@ -153,7 +157,7 @@ struct Inner {
     published: Arc<AtomicU64>,
     news: watch::Receiver<u64>,
     closing: Arc<AtomicBool>,
-    damaged: Mutex<Option<ReadError>>,
+    damaged: Mutex<Option<DamageMet>>,
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,
@@ -176,17 +180,6 @@ impl Engine {
     #[must_use]
     pub fn head(&self) -> Position {
         Position::local(self.inner.published.load(Ordering::Acquire))
-    }
-
-    /// Whether the store can be trusted.
-    ///
-    /// # Errors
-    /// The first damage that was met since it was opened.
-    pub fn healthy(&self) -> Result<(), ReadError> {
-        match &*sequencer::lock(&self.inner.damaged) {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
     }
 
     /// The conversation with this UUID, or with this id at its source.
@@ -270,13 +263,5 @@ impl Inner {
                 conversation: id,
                 branch: name.to_string(),
             })
-    }
-
-    /// Remembers damage, so that health can tell.
-    fn noticed(&self, error: &ReadError) {
-        if matches!(error, ReadError::Damaged { .. }) {
-            tracing::error!(%error, "damaged data");
-            sequencer::lock(&self.damaged).get_or_insert_with(|| error.clone());
-        }
     }
 }

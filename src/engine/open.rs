@@ -425,6 +425,7 @@ fn read_refused(dir: &Path, error: ReadError) -> OpenError {
             path,
             message: error.to_string(),
         },
+        ReadError::NewerFormat { message } => OpenError::NewerFormat { path, message },
         error => OpenError::Failed {
             path,
             message: error.to_string(),

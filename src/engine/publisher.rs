@@ -17,7 +17,7 @@ use super::{
     states::SharedViews,
 };
 use crate::{
-    log::{CommittedGroup, LogReader, PublishError, Publisher},
+    log::{Beat, CommittedGroup, LogReader, PublishError, Publisher},
     views::{Views, ViewsError},
 };
 
@@ -41,7 +41,7 @@ pub(super) struct EnginePublisher {
 }
 
 impl Publisher for EnginePublisher {
-    fn publish(&mut self, group: &Arc<CommittedGroup>) -> Result<(), PublishError> {
+    fn publish(&mut self, group: &Arc<CommittedGroup>, beat: &Beat) -> Result<(), PublishError> {
         let reached = group.first_offset + group.records.len() as u64 - 1;
         let Some(delta) = lock(&self.deltas).pop_front() else {
             return Err(PublishError {
@@ -58,7 +58,7 @@ impl Publisher for EnginePublisher {
                 && let Err(error) = views.apply(&delta)
             {
                 drop(views);
-                self.recover(reached, &error)?;
+                self.recover(reached, &error, beat)?;
             }
         }
         self.published.store(reached, Ordering::Release);
@@ -71,26 +71,28 @@ impl EnginePublisher {
     /// The views failed, for example because the disk is full. Nothing is lost:
     /// they are opened again and read from the log what they miss. Appends wait
     /// meanwhile.
-    fn recover(&self, head: u64, error: &ViewsError) -> Result<(), PublishError> {
+    fn recover(&self, head: u64, error: &ViewsError, beat: &Beat) -> Result<(), PublishError> {
         tracing::warn!(%error, "the views failed; they are opened again and follow the log");
         let mut last = error.to_string();
         while !self.closing.load(Ordering::Acquire) {
-            match self.catch_up(head) {
+            match self.catch_up(head, beat) {
                 Ok(()) => return Ok(()),
                 Err(what) => last = what,
             }
             thread::sleep(RETRY_PAUSE);
+            beat.sign();
         }
         Err(PublishError { what: last })
     }
 
-    fn catch_up(&self, head: u64) -> Result<(), String> {
+    fn catch_up(&self, head: u64, beat: &Beat) -> Result<(), String> {
         // The file can be opened again only once it is not open any more.
         self.views.store(Arc::new(Views::closed()));
         let views = Arc::new((self.reopen)().map_err(|error| error.to_string())?);
         self.views.store(Arc::clone(&views));
         let mut folder =
             Folder::new(views, Arc::clone(&self.reader)).map_err(|error| error.to_string())?;
-        futures::executor::block_on(folder.run(head, |_| {})).map_err(|error| error.to_string())
+        futures::executor::block_on(folder.run(head, |_| beat.sign()))
+            .map_err(|error| error.to_string())
     }
 }

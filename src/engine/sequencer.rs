@@ -22,6 +22,7 @@ use crate::{
         AppendOutcome, Appended, BranchId, ContentHash, ConversationId, ConversationState, Decided,
         EventBody, EventHeader, Limits, Lookup, Namespace, Need, PastBranch, Placed, Position,
         Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
+        limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
     },
     log::{
         AppendKey, BlobRef, CommittedGroup, LogError, NewBlob, Record, RecordBody, Sequencer,
@@ -76,8 +77,6 @@ pub(super) struct EngineSequencer {
 
 /// Blob homes remembered by the writer; older ones are in the views.
 const RECENT_BLOBS_MAX: usize = 4_096;
-/// Longest wait for the views to follow after a failed commit.
-const PUBLISH_WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl EngineSequencer {
     pub fn new(
@@ -89,7 +88,7 @@ impl EngineSequencer {
     ) -> Self {
         let committed = published.load(Ordering::Acquire);
         Self {
-            cache: StateCache::new(views, hot, limits.state_cache_bytes),
+            cache: StateCache::new(views, hot, limits.state_cache_bytes, committed),
             limits,
             staged: DeltaBuilder::default(),
             staged_conversations: HashSet::new(),
@@ -100,7 +99,7 @@ impl EngineSequencer {
             deltas,
             published,
             committed,
-            last_time: TimestampMicros::default(),
+            last_time: TimestampMicros(i64::MIN),
         }
     }
 
@@ -118,14 +117,29 @@ impl EngineSequencer {
         if facts.entry.is_some() || facts.reached >= self.keys_pruned_to {
             return Ok(facts.entry.clone());
         }
-        let (_, entry) = self
-            .cache
-            .views()
-            .key(&command.namespace, key)
-            .map_err(|error| AppendError::Storage {
-                message: error.to_string(),
-            })?;
+        let read = self.cache.views().key(&command.namespace, key);
+        let (reached, entry) = read.map_err(|error| AppendError::of_views(&error))?;
+        // A key that is not found in views that went back may have been used.
+        if entry.is_none() && reached < self.keys_pruned_to {
+            return Err(AppendError::views_behind());
+        }
         Ok(entry)
+    }
+
+    fn is_committed(&self, entry: &KeyEntry) -> bool {
+        entry.first_offset <= self.committed
+    }
+
+    /// The key's first use with the same content, as far as that is known without
+    /// reading.
+    fn used_key(&self, request: &WriteRequest) -> Option<KeyEntry> {
+        let command = &request.prepared.command;
+        let key = command.idempotency_key.clone()?;
+        let entry = self
+            .recent_keys
+            .get(&(command.namespace.clone(), key))
+            .or(request.key.as_ref()?.entry.as_ref())?;
+        (entry.content_hash == request.prepared.content_hash).then(|| entry.clone())
     }
 
     fn decide(&mut self, request: &mut WriteRequest) -> Result<Decided, Stop> {
@@ -338,8 +352,8 @@ impl Sequencer for EngineSequencer {
         let committed = self.committed;
         self.recent_keys
             .retain(|_, entry| entry.first_offset <= committed);
-        // What is forgotten here is read from the views, so they must have
-        // everything that is committed.
+        // What is forgotten here is read from the views, which must have
+        // everything that is committed. While they do not, the cache refuses.
         let patience = std::time::Instant::now() + PUBLISH_WAIT_MAX;
         while self.published.load(Ordering::Acquire) < committed
             && std::time::Instant::now() < patience
@@ -350,8 +364,40 @@ impl Sequencer for EngineSequencer {
             .forget(self.staged_conversations.drain(), committed);
     }
 
-    fn failure(&self, error: &LogError) -> WriteAnswer {
-        WriteAnswer::Failed(error.clone().into())
+    fn failed(&self, answer: WriteAnswer, error: &LogError) -> WriteAnswer {
+        match answer {
+            // That batch was committed before, whatever became of this group.
+            WriteAnswer::Repeated(entry) if self.is_committed(&entry) => {
+                WriteAnswer::Repeated(entry)
+            }
+            WriteAnswer::Done(_) | WriteAnswer::Repeated(_) => {
+                WriteAnswer::Failed(error.clone().into())
+            }
+            // Nothing of it would have been appended, whatever became of the group
+            // on whose events it was decided.
+            WriteAnswer::Failed(_) | WriteAnswer::Needs(..) => {
+                WriteAnswer::Failed(match AppendError::from(error.clone()) {
+                    AppendError::UnknownOutcome { message } => AppendError::Unready {
+                        message: format!(
+                            "it depends on a batch that may be in the log ({message})"
+                        ),
+                        retry_after_ms: VIEWS_RETRY.as_millis() as u64,
+                    },
+                    known => known,
+                })
+            }
+        }
+    }
+
+    fn refused(&self, request: WriteRequest, error: &LogError) -> WriteAnswer {
+        match self.used_key(&request) {
+            Some(entry) if self.is_committed(&entry) => WriteAnswer::Repeated(entry),
+            // This very batch is the one that may be in the log.
+            Some(_) => WriteAnswer::Failed(AppendError::UnknownOutcome {
+                message: "the log has not said yet what became of its first attempt".to_owned(),
+            }),
+            None => WriteAnswer::Failed(error.clone().into()),
+        }
     }
 }
 

@@ -78,8 +78,9 @@ pub(super) struct StateCache {
     clock: u64,
     states: HashMap<ConversationId, Cached>,
     hot: Arc<HotSet>,
-    /// The last event of any state that was dropped: what a caller loaded
-    /// before the views reached it may be out of date.
+    /// The last event of any state that is not here: what was loaded before the
+    /// views reached it may be out of date. The views can go back behind it: when
+    /// they failed and are opened again they start at what was durable.
     dropped_to: u64,
 }
 
@@ -90,7 +91,8 @@ struct Cached {
 }
 
 impl StateCache {
-    pub fn new(views: SharedViews, hot: Arc<HotSet>, bytes_max: usize) -> Self {
+    /// Empty; the log has come to `committed`.
+    pub fn new(views: SharedViews, hot: Arc<HotSet>, bytes_max: usize, committed: u64) -> Self {
         let states = HashMap::new();
         Self {
             views,
@@ -99,7 +101,7 @@ impl StateCache {
             clock: 0,
             states,
             hot,
-            dropped_to: 0,
+            dropped_to: committed,
         }
     }
 
@@ -113,6 +115,10 @@ impl StateCache {
 
     /// Makes sure that a conversation is here, if it exists. What the caller
     /// loaded saves the read; without it the views are asked.
+    ///
+    /// # Errors
+    /// [`AppendError::Unready`] while the views lack events that are committed: a
+    /// decision on what they have would use revisions again.
     pub fn ensure(
         &mut self,
         id: ConversationId,
@@ -125,12 +131,14 @@ impl StateCache {
         }
         let state = match loaded {
             Some(loaded) if loaded.reached >= self.dropped_to => loaded.state,
-            _ => self
-                .views()
-                .state(id)
-                .map_err(|error| AppendError::Storage {
-                    message: error.to_string(),
-                })?,
+            _ => {
+                let read = self.views().state_with_mark(id);
+                let (reached, state) = read.map_err(|error| AppendError::of_views(&error))?;
+                if reached < self.dropped_to {
+                    return Err(AppendError::views_behind());
+                }
+                state
+            }
         };
         if let Some(state) = state {
             self.put(state);
@@ -204,5 +212,29 @@ impl StateCache {
         if let Some(state) = self.take(id) {
             self.dropped_to = self.dropped_to.max(state.row.last_position.offset);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The views failed and were opened again where they were durable, behind what
+    // is committed. Whoever decides on that writes revisions a second time.
+    #[test]
+    fn views_that_lack_committed_events_are_not_believed() {
+        let views = Arc::new(ArcSwap::from_pointee(Views::in_memory().unwrap()));
+        let mut cache = StateCache::new(views, Arc::default(), 1 << 20, 5);
+        let id = ConversationId::generate();
+        let refused = |result| matches!(result, Err(AppendError::Unready { .. }));
+        assert!(refused(cache.ensure(id, None)));
+        let loaded = |reached| {
+            let state = None;
+            Some(LoadedState { id, reached, state })
+        };
+        assert!(refused(cache.ensure(id, loaded(4))));
+        assert!(cache.ensure(id, loaded(5)).is_ok());
+        cache.forget(std::iter::once(id), 9);
+        assert!(refused(cache.ensure(id, loaded(5))));
     }
 }

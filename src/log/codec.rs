@@ -1,11 +1,15 @@
 //! The bytes of a record. The only place of the log that knows bincode; its
 //! fixed-width little-endian configuration makes every field's place plain, so
-//! that the crate could be replaced without changing a byte (`docs/FORMAT.md`).
+//! that the crate could be replaced without changing a byte (`docs/FORMAT.md`,
+//! `docs/decisions/0013`).
+//!
+//! Texts are read in place: bincode would make room for what an owned one claims
+//! to have before it looks whether that much is there.
 
 use std::cell::RefCell;
 
 use bincode::{
-    Decode, Encode,
+    BorrowDecode, Encode,
     config::{Configuration, Fixint, Limit, LittleEndian},
 };
 use bytes::Bytes;
@@ -39,48 +43,48 @@ const fn fixed() -> Fixed {
 }
 
 /// The part of a record that the chain hash covers, in the order of its bytes.
-#[derive(Encode, Decode)]
-struct HeaderBytes {
+#[derive(Encode, BorrowDecode)]
+struct HeaderBytes<'a> {
     id: [u8; 16],
-    namespace: String,
+    namespace: &'a str,
     conversation: [u8; 16],
     branch: u64,
     revision: u64,
     kind: u16,
     recorded_at: i64,
     occurred_at: Option<i64>,
-    actor: String,
+    actor: &'a str,
     causation_id: Option<[u8; 16]>,
-    correlation_id: String,
+    correlation_id: &'a str,
     body_bytes: u64,
-    append_key: Option<KeyBytes>,
+    append_key: Option<KeyBytes<'a>>,
 }
 
-#[derive(Encode, Decode)]
-struct KeyBytes {
-    key: String,
+#[derive(Encode, BorrowDecode)]
+struct KeyBytes<'a> {
+    key: &'a str,
     events: u32,
     content_hash: [u8; 32],
 }
 
-impl HeaderBytes {
-    fn of(record: &Record) -> Self {
+impl<'a> HeaderBytes<'a> {
+    fn of(record: &'a Record) -> Self {
         let header = &record.header;
         Self {
             id: header.id.0.into_bytes(),
-            namespace: header.namespace.as_str().to_owned(),
+            namespace: header.namespace.as_str(),
             conversation: header.conversation.0.into_bytes(),
             branch: header.branch.0,
             revision: header.revision.0,
             kind: header.kind,
             recorded_at: header.recorded_at.0,
             occurred_at: header.occurred_at.map(|at| at.0),
-            actor: header.actor.clone(),
+            actor: &header.actor,
             causation_id: header.causation_id.map(|id| id.0.into_bytes()),
-            correlation_id: header.correlation_id.clone(),
+            correlation_id: &header.correlation_id,
             body_bytes: record.body.bytes_len(),
             append_key: record.append_key.as_ref().map(|key| KeyBytes {
-                key: key.key.clone(),
+                key: &key.key,
                 events: key.events,
                 content_hash: key.content_hash.0,
             }),
@@ -190,8 +194,8 @@ pub(crate) fn decode_record(bytes: &Bytes, at: &mut usize) -> Result<Record, Rec
     record_of(header, body, body_hash, chain_hash)
 }
 
-fn decode_header(bytes: &[u8]) -> Result<HeaderBytes, RecordError> {
-    let (header, used) = bincode::decode_from_slice::<HeaderBytes, _>(bytes, fixed())
+fn decode_header(bytes: &[u8]) -> Result<HeaderBytes<'_>, RecordError> {
+    let (header, used) = bincode::borrow_decode_from_slice::<HeaderBytes<'_>, _>(bytes, fixed())
         .map_err(|error| RecordError::Header(error.to_string()))?;
     if used != bytes.len() {
         return Err(RecordError::Header(format!(
@@ -203,13 +207,13 @@ fn decode_header(bytes: &[u8]) -> Result<HeaderBytes, RecordError> {
 }
 
 fn record_of(
-    header: HeaderBytes,
+    header: HeaderBytes<'_>,
     body: RecordBody,
     body_hash: ContentHash,
     chain_hash: ContentHash,
 ) -> Result<Record, RecordError> {
-    let namespace = Namespace::new(&header.namespace)
-        .map_err(|error| RecordError::Header(error.to_string()))?;
+    let namespace =
+        Namespace::new(header.namespace).map_err(|error| RecordError::Header(error.to_string()))?;
     Ok(Record {
         header: EventHeader {
             id: EventId(Uuid::from_bytes(header.id)),
@@ -220,15 +224,15 @@ fn record_of(
             kind: header.kind,
             recorded_at: TimestampMicros(header.recorded_at),
             occurred_at: header.occurred_at.map(TimestampMicros),
-            actor: header.actor,
+            actor: header.actor.to_owned(),
             causation_id: header.causation_id.map(|id| EventId(Uuid::from_bytes(id))),
-            correlation_id: header.correlation_id,
+            correlation_id: header.correlation_id.to_owned(),
         },
         chain_hash,
         body_hash,
         body,
         append_key: header.append_key.map(|key| AppendKey {
-            key: key.key,
+            key: key.key.to_owned(),
             events: key.events,
             content_hash: ContentHash(key.content_hash),
         }),

@@ -379,4 +379,6 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests;

@@ -10,6 +10,8 @@
 mod codec;
 #[cfg(test)]
 pub mod conformance;
+#[cfg(test)]
+pub(crate) mod fallible;
 pub mod frame;
 pub mod memory;
 pub mod port;
@@ -31,6 +33,6 @@ pub use port::{
 pub use reader::LogReader;
 pub use record::{AppendKey, BlobRef, Record, RecordBody};
 pub use writer::{
-    CommittedGroup, GroupWriter, PublishError, Publisher, QueueFull, Sequencer, ShardOwner, Staged,
-    WriterGone, WriterLimits,
+    Beat, CommittedGroup, GroupWriter, NotTaken, PublishError, Publisher, QueueFull, Sequencer,
+    ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits,
 };

@@ -199,9 +199,7 @@ pub enum LogError {
         source: Arc<io::Error>,
     },
     /// Stored bytes are not what was written.
-    #[error(
-        "the log is damaged at offset {offset}: {what}; restore it from a backup, or run `treering verify` to see how far it goes"
-    )]
+    #[error("the log is damaged at offset {offset}: {what}")]
     Damaged {
         /// The first record that cannot be trusted; 0 when not known.
         offset: u64,
@@ -225,13 +223,34 @@ pub enum LogError {
         path: PathBuf,
     },
     /// It may or may not have been appended; read the head again.
-    #[error(
-        "it is not known whether the batch after offset {head} was appended ({what}); read the head again"
-    )]
+    #[error("it is not known whether the batch after offset {head} was appended ({what})")]
     UnknownOutcome {
         /// The head before it.
         head: u64,
         /// What went wrong.
+        what: String,
+    },
+    /// The outcome of a batch was not known; then the log said that it is not there.
+    #[error("the log failed ({what}), and has said since that nothing was appended")]
+    NotAppended {
+        /// What went wrong.
+        what: String,
+    },
+    /// It is not known what became of an earlier batch, so that this one has no
+    /// place yet. It was not appended.
+    #[error(
+        "the log is being asked what became of an earlier batch ({what}); nothing of this one was appended"
+    )]
+    Unsettled {
+        /// What went wrong.
+        what: String,
+        /// When the log is asked again, in milliseconds.
+        retry_after_ms: u64,
+    },
+    /// The writer cannot be trusted any more. Nothing was appended.
+    #[error("the log's writer has failed: {what}; nothing was appended")]
+    Broken {
+        /// What happened to it.
         what: String,
     },
     /// Another process has the folder open.
@@ -244,7 +263,7 @@ pub enum LogError {
     },
     /// A newer version wrote it.
     #[error(
-        "the log at offset {offset} has format version {version}, this program reads up to {supported}; use a newer one"
+        "the log at offset {offset} has format version {version}, and this program reads up to {supported}: a newer version of treering wrote it"
     )]
     NewerFormat {
         /// Where.
@@ -280,9 +299,7 @@ pub enum LogError {
     #[error("the log is closed")]
     Closed,
     /// An earlier group is on disk but could not be shown to readers.
-    #[error(
-        "appends are stopped, because the views could not follow the log: {what}; restart to let them catch up"
-    )]
+    #[error("the views could not follow the log ({what}); nothing was appended")]
     Unpublished {
         /// What the publisher said.
         what: String,

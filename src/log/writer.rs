@@ -5,12 +5,21 @@
 //! answers, rejections too, go out only after their group is durable and has
 //! been published, so that whoever has an answer can read what it speaks of.
 //! What is decided, and what publishing means, is the caller's.
+//!
+//! A log may fail without saying whether it took a group. Those who wait for it
+//! are told so within seconds; the writer goes on asking the log, refuses appends
+//! meanwhile, and goes on once it knows: the group is published, or what was
+//! staged for it is taken back. Only another owner of the log, or a panic, stops
+//! it for good. [`WriterHealth`] says how it stands.
 
 mod commit;
 mod queue;
+mod vitals;
 
 use std::{
+    collections::VecDeque,
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -20,9 +29,11 @@ use std::{
 
 use futures::channel::oneshot;
 
+pub use self::vitals::{Beat, WriterHealth};
 use self::{
     commit::{Committer, Owner},
-    queue::{Queue, Waiting},
+    queue::{Queue, Waiting, Woken},
+    vitals::{Appends, EndNoted, Vitals},
 };
 use super::{
     port::{Epoch, EventLog, LogError, NewBlob},
@@ -69,22 +80,32 @@ pub trait Sequencer: Send + 'static {
     fn committed(&mut self, group: &Arc<CommittedGroup>);
 
     /// It is not: everything staged since the last call never happened.
+    ///
+    /// Between a group whose outcome is not known and the call that settles it,
+    /// [`Self::committed`] or this one, nothing is staged.
     fn aborted(&mut self, error: &LogError);
 
-    /// The answer for each request of an aborted group.
-    fn failure(&self, error: &LogError) -> Self::Answer;
+    /// The answer for a request of a group that was not appended, or of which
+    /// that is not known ([`LogError::UnknownOutcome`]), in place of `answer`,
+    /// which is what [`Self::stage`] said.
+    fn failed(&self, answer: Self::Answer, error: &LogError) -> Self::Answer;
+
+    /// The answer for a request that is not decided, because nothing can be
+    /// appended now.
+    fn refused(&self, request: Self::Request, error: &LogError) -> Self::Answer;
 }
 
 /// Makes a group visible to readers, on its own thread, while the next one is
 /// being written.
 pub trait Publisher: Send + 'static {
-    /// Publishes a group. Groups come in order, each once.
+    /// Publishes a group. Groups come in order, each once. What takes long gives
+    /// a [`Beat::sign`] now and then.
     ///
     /// # Errors
     /// Stops the writer: the group is durable and its answers go out, but what
     /// comes later is refused with [`LogError::Unpublished`], and this is not
     /// called again.
-    fn publish(&mut self, group: &Arc<CommittedGroup>) -> Result<(), PublishError>;
+    fn publish(&mut self, group: &Arc<CommittedGroup>, beat: &Beat) -> Result<(), PublishError>;
 }
 
 /// Why a group could not be published.
@@ -127,9 +148,20 @@ pub struct QueueFull {
     pub retry_after_ms: u64,
 }
 
-/// The writer stopped before it answered.
+/// Why a request was not taken. Nothing of it was or will be appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the writer has stopped; the request may or may not have been appended")]
+pub enum NotTaken {
+    /// There is no room in the queue.
+    #[error(transparent)]
+    Full(QueueFull),
+    /// The writer is shut down.
+    #[error("the writer is shut down")]
+    Closed,
+}
+
+/// The writer ended before it answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is not known whether the request was appended: the writer ended before it answered")]
 pub struct WriterGone;
 
 /// Answers that wait for a group, and the group.
@@ -142,6 +174,7 @@ struct Finished<A> {
 pub struct GroupWriter<S: Sequencer> {
     queue: Arc<Queue<Waiting<S>>>,
     unpublished: Arc<Mutex<Option<PublishError>>>,
+    vitals: Arc<Vitals>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -159,27 +192,35 @@ impl<S: Sequencer> GroupWriter<S> {
     ) -> Result<Self, LogError> {
         let queue = Arc::new(Queue::new(limits));
         let unpublished = Arc::new(Mutex::new(None));
+        let vitals = Arc::new(Vitals::new());
         let (finished, to_publish) = sync_channel(PUBLISH_GROUPS_MAX);
         let publishing = spawn("treering-publisher", {
             let unpublished = Arc::clone(&unpublished);
-            move || publish_all::<S>(&to_publish, publisher, &unpublished)
+            let vitals = Arc::clone(&vitals);
+            move || publish_all::<S>(&to_publish, publisher, &unpublished, &vitals)
         })?;
-        let writing = spawn("treering-writer", {
-            let queue = Arc::clone(&queue);
-            let unpublished = Arc::clone(&unpublished);
-            let committer = Committer::new(
-                log,
-                Owner {
-                    shard: owner.shard,
-                    epoch: owner.epoch,
-                    head: owner.head,
-                },
-            );
-            move || write_all(&queue, committer, sequencer, &finished, &unpublished)
-        })?;
+        let committer = Committer::new(
+            log,
+            Owner {
+                shard: owner.shard,
+                epoch: owner.epoch,
+                head: owner.head,
+            },
+            Arc::clone(&vitals),
+        );
+        let writing = Writing {
+            queue: Arc::clone(&queue),
+            committer,
+            sequencer,
+            finished,
+            unpublished: Arc::clone(&unpublished),
+            vitals: Arc::clone(&vitals),
+        };
+        let writing = spawn("treering-writer", move || writing.run())?;
         Ok(Self {
             queue,
             unpublished,
+            vitals,
             threads: Mutex::new(vec![writing, publishing]),
         })
     }
@@ -188,15 +229,13 @@ impl<S: Sequencer> GroupWriter<S> {
     /// answer, or for [`WriterGone`]; dropping it does not take the request back.
     ///
     /// # Errors
-    /// [`QueueFull`]; the request was not taken.
+    /// [`NotTaken`].
     pub fn submit(
         &self,
         request: S::Request,
         bytes: usize,
-    ) -> Result<impl Future<Output = Result<S::Answer, WriterGone>> + Send + use<S>, QueueFull>
-    {
+    ) -> Result<impl Future<Output = Result<S::Answer, WriterGone>> + Send + use<S>, NotTaken> {
         let (sender, answer) = oneshot::channel();
-        // A writer that has stopped drops the request with its sender.
         self.queue.push(
             Waiting {
                 request,
@@ -218,6 +257,12 @@ impl<S: Sequencer> GroupWriter<S> {
     #[must_use]
     pub fn publish_failure(&self) -> Option<PublishError> {
         lock(&self.unpublished).clone()
+    }
+
+    /// Whether its threads move, and whether appends can be taken.
+    #[must_use]
+    pub fn health(&self) -> WriterHealth {
+        self.vitals.health()
     }
 
     /// Takes nothing more, finishes and answers what was accepted, and waits for
@@ -262,38 +307,114 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The writer's thread: until the queue is closed and empty.
-fn write_all<S: Sequencer>(
-    queue: &Queue<Waiting<S>>,
-    mut committer: Committer,
-    mut sequencer: S,
-    finished: &SyncSender<Finished<S::Answer>>,
-    unpublished: &Mutex<Option<PublishError>>,
-) {
-    let _closed_on_panic = CloseOnDrop(queue);
-    let mut ready = std::collections::VecDeque::new();
-    while queue.wait(&mut ready) {
-        while !ready.is_empty() {
-            let failed = lock(unpublished)
-                .as_ref()
-                .map(|error| LogError::Unpublished {
-                    what: error.what.clone(),
-                });
-            let done = match failed {
-                Some(error) => commit::refuse_all(&sequencer, &mut ready, &error),
-                None => committer.run(&mut sequencer, &mut ready, queue.limits()),
+/// The writer's thread.
+struct Writing<S: Sequencer> {
+    queue: Arc<Queue<Waiting<S>>>,
+    committer: Committer,
+    sequencer: S,
+    finished: SyncSender<Finished<S::Answer>>,
+    unpublished: Arc<Mutex<Option<PublishError>>>,
+    vitals: Arc<Vitals>,
+}
+
+/// The publisher's thread is gone, so nothing can be answered any more.
+struct PublisherGone;
+
+impl<S: Sequencer> Writing<S> {
+    /// Until the queue is closed and empty.
+    fn run(mut self) {
+        let queue = Arc::clone(&self.queue);
+        let vitals = Arc::clone(&self.vitals);
+        let _end = EndNoted(&vitals.writer);
+        let _closed = CloseOnDrop(&queue);
+        let mut ready = VecDeque::new();
+        loop {
+            vitals.writer.rest();
+            let woken = queue.wait(&mut ready, self.committer.ask_in());
+            vitals.writer.begin();
+            let went_on = match woken {
+                Woken::Items => self.take_all(&mut ready),
+                Woken::Time => self.settle(false),
+                // A last question: what is there should be published.
+                Woken::Closed => self.settle(true),
             };
-            queue.done(done.requests, done.bytes);
-            let gone = finished.send(Finished {
-                group: done.group,
-                answers: done.answers,
-            });
-            if gone.is_err() {
+            if went_on.is_err() || woken == Woken::Closed {
                 return;
             }
         }
     }
+
+    fn take_all(&mut self, ready: &mut VecDeque<Waiting<S>>) -> Result<(), PublisherGone> {
+        while !ready.is_empty() {
+            self.settle(false)?;
+            self.vitals.writer.begin();
+            let taken = catch_unwind(AssertUnwindSafe(|| self.take_group(ready)));
+            let done = match taken {
+                Ok(done) => done,
+                Err(_panic) => {
+                    self.stop_after_panic();
+                    // Those who waited for the group learn that its writer is gone.
+                    let bytes = ready.iter().map(|waiting| waiting.bytes).sum();
+                    self.queue
+                        .recount(ready.len(), bytes, |waiting| waiting.bytes);
+                    continue;
+                }
+            };
+            self.queue.done(done.requests, done.bytes);
+            self.hand_over(done)?;
+        }
+        Ok(())
+    }
+
+    fn take_group(&mut self, ready: &mut VecDeque<Waiting<S>>) -> commit::Done<S::Answer> {
+        let unpublished = lock(&self.unpublished).clone();
+        match unpublished {
+            Some(PublishError { what }) => {
+                commit::refuse_all(&self.sequencer, ready, &LogError::Unpublished { what })
+            }
+            None => {
+                let limits = self.queue.limits();
+                self.committer.run(&mut self.sequencer, ready, limits)
+            }
+        }
+    }
+
+    /// Finds out what became of a group, if that is not known and it is time.
+    fn settle(&mut self, at_once: bool) -> Result<(), PublisherGone> {
+        let settled = catch_unwind(AssertUnwindSafe(|| {
+            self.committer.settle(&mut self.sequencer, at_once)
+        }));
+        match settled {
+            Ok(Some(done)) => self.hand_over(done),
+            Ok(None) => Ok(()),
+            Err(_panic) => {
+                self.stop_after_panic();
+                Ok(())
+            }
+        }
+    }
+
+    fn hand_over(&self, done: commit::Done<S::Answer>) -> Result<(), PublisherGone> {
+        let finished = Finished {
+            group: done.group,
+            answers: done.answers,
+        };
+        // Waiting for the publisher, who has a beat of its own.
+        self.vitals.writer.rest();
+        let sent = self.finished.send(finished);
+        self.vitals.writer.begin();
+        sent.map_err(|_| PublisherGone)
+    }
+
+    fn stop_after_panic(&mut self) {
+        let what = PANIC.to_owned();
+        self.committer.stop(LogError::Broken { what });
+    }
 }
+
+/// The text of a panic may hold what it was about, so it stays in the process's
+/// error output, where the panic wrote it.
+const PANIC: &str = "a panic, which the process's error output tells of";
 
 struct CloseOnDrop<'a, T>(&'a Queue<T>);
 
@@ -310,24 +431,43 @@ fn publish_all<S: Sequencer>(
     groups: &Receiver<Finished<S::Answer>>,
     mut publisher: impl Publisher,
     unpublished: &Mutex<Option<PublishError>>,
+    vitals: &Vitals,
 ) {
+    let _end = EndNoted(&vitals.publisher);
     for finished in groups {
+        vitals.publisher.begin();
         let failed_before = lock(unpublished).is_some();
         if let Some(group) = finished.group.filter(|_| !failed_before)
-            && let Err(error) = publisher.publish(&group)
+            && let Err(error) = publish(&mut publisher, &group, &vitals.publisher)
         {
             tracing::error!(
                 first_offset = group.first_offset,
                 %error,
                 "appended events cannot be published; appends stop"
             );
+            let what = error.to_string();
             *lock(unpublished) = Some(error);
+            vitals.set(Appends::Stopped { what, fault: true });
         }
         for (sender, answer) in finished.answers {
             // Whoever asked may have gone away; the append stands.
             let _gone = sender.send(answer);
         }
+        vitals.publisher.rest();
     }
+}
+
+/// Publishes; a panic is an error.
+fn publish(
+    publisher: &mut impl Publisher,
+    group: &Arc<CommittedGroup>,
+    beat: &Beat,
+) -> Result<(), PublishError> {
+    catch_unwind(AssertUnwindSafe(|| publisher.publish(group, beat))).unwrap_or_else(|_panic| {
+        Err(PublishError {
+            what: PANIC.to_owned(),
+        })
+    })
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ impl Admin for AdminService {
     ) -> Result<Response<pb::StatsResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let stats = self.0.engine.stats(&call.namespace).await?;
-        Ok(Response::new(to_proto::stats(stats)))
+        let met = self.0.engine.damage_met();
+        Ok(Response::new(to_proto::stats(stats, met)))
     }
 
     async fn verify(

@@ -1,7 +1,20 @@
-//! The standard health service, asked of the engine itself: serving while the
-//! engine is sound and the server takes calls.
+//! The standard health service: what can be done now, by name.
+//!
+//! | name | serving means |
+//! |---|---|
+//! | `treering.live` | the threads that write and publish move; if not, restart the process |
+//! | `treering.ready`, and the empty name | calls are taken, appends too |
+//! | `treering.v1.Events` | the same: appends are what it is for |
+//! | any other service | calls are taken; their reads go on while appends cannot be |
+//!
+//! Damaged data is not told here but by `Admin.Stats` and `Admin.Verify`: all that
+//! is whole is served. The services are those of the descriptors, so that none can
+//! be forgotten.
+
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream::BoxStream};
+use prost::Message;
 use tonic::{Request, Response, Status, server::NamedService};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
@@ -9,45 +22,64 @@ use tonic_health::pb::{
 };
 
 use super::{
-    admin::AdminService,
+    DESCRIPTORS,
     bounds::HEALTH_LOOK_EVERY,
     call::{Shared, shutting_down},
-    conversations::ConversationsService,
     events::EventsService,
-    search::SearchService,
     shutdown::Phase,
-    tools::ToolsService,
 };
-use crate::codec::pb::{
-    admin_server::AdminServer, conversations_server::ConversationsServer,
-    events_server::EventsServer, search_server::SearchServer, tools_server::ToolsServer,
-};
+use crate::codec::pb::events_server::EventsServer;
 
-/// The services that have a health; the empty name is the server's.
-const SERVICES: [&str; 6] = [
-    "",
-    EventsServer::<EventsService>::NAME,
-    ConversationsServer::<ConversationsService>::NAME,
-    ToolsServer::<ToolsService>::NAME,
-    SearchServer::<SearchService>::NAME,
-    AdminServer::<AdminService>::NAME,
-];
+/// Whether the process is worth to be kept.
+pub const LIVE: &str = "treering.live";
+/// Whether everything can be asked of it now.
+pub const READY: &str = "treering.ready";
 
-/// Health of the engine, by service name. All share one engine, so one health.
-pub(super) struct HealthService(pub Shared);
+/// Health of the engine, by name.
+#[derive(Clone)]
+pub(super) struct HealthService {
+    shared: Shared,
+    services: Arc<BTreeSet<String>>,
+}
 
 impl HealthService {
-    fn status(shared: &Shared, service: &str) -> ServingStatus {
-        if !SERVICES.contains(&service) {
-            return ServingStatus::ServiceUnknown;
-        }
-        let serving = shared.stop.phase() == Phase::Serving && shared.engine.healthy().is_ok();
+    /// # Errors
+    /// When the descriptors cannot be read.
+    pub(super) fn new(shared: Shared) -> Result<Self, prost::DecodeError> {
+        Ok(Self {
+            shared,
+            services: Arc::new(described_services()?),
+        })
+    }
+
+    fn status(&self, name: &str) -> ServingStatus {
+        let taken = self.shared.stop.phase() == Phase::Serving;
+        let serving = match name {
+            LIVE => self.shared.engine.health().live.is_ok(),
+            "" | READY | EventsServer::<EventsService>::NAME => {
+                taken && self.shared.engine.health().ready.is_ok()
+            }
+            service if self.services.contains(service) => taken,
+            _ => return ServingStatus::ServiceUnknown,
+        };
         if serving {
             ServingStatus::Serving
         } else {
             ServingStatus::NotServing
         }
     }
+}
+
+/// Full names of the services of `proto/treering/v1`.
+fn described_services() -> Result<BTreeSet<String>, prost::DecodeError> {
+    let files = prost_types::FileDescriptorSet::decode(DESCRIPTORS)?.file;
+    let names = files.iter().flat_map(|file| {
+        let named = |service: &prost_types::ServiceDescriptorProto| {
+            format!("{}.{}", file.package(), service.name())
+        };
+        file.service.iter().map(named)
+    });
+    Ok(names.collect())
 }
 
 fn response(status: ServingStatus) -> HealthCheckResponse {
@@ -64,7 +96,7 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        match Self::status(&self.0, &request.get_ref().service) {
+        match self.status(&request.get_ref().service) {
             ServingStatus::ServiceUnknown => {
                 Err(Status::not_found("this server has no such service"))
             }
@@ -76,26 +108,29 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let shared = self.0.clone();
+        let health = self.clone();
         let service = request.into_inner().service;
         let changes = async_stream::stream! {
             let mut last = None;
             loop {
-                let status = Self::status(&shared, &service);
+                let status = health.status(&service);
                 if last != Some(status) {
                     last = Some(status);
                     yield Ok(response(status));
                 }
-                if shared.stop.phase() > Phase::Serving {
+                if health.shared.stop.phase() > Phase::Serving {
                     yield Err(shutting_down());
                     break;
                 }
                 tokio::select! {
                     () = tokio::time::sleep(HEALTH_LOOK_EVERY) => {}
-                    () = shared.stop.reached(Phase::Draining) => {}
+                    () = health.shared.stop.reached(Phase::Draining) => {}
                 }
             }
         };
         Ok(Response::new(changes.boxed()))
     }
 }
+
+#[cfg(test)]
+mod tests;

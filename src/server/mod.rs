@@ -59,6 +59,7 @@ use crate::{
 };
 
 pub use call::NAMESPACE_KEY;
+pub use health::{LIVE, READY};
 pub use status::ERROR_DOMAIN;
 
 /// What reflection serves: the descriptors of `proto/treering/v1`.
@@ -103,13 +104,16 @@ pub enum ServeError {
     /// The descriptors in the binary cannot be read.
     #[error("the descriptors for reflection cannot be read: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
+    /// The same, for health.
+    #[error("the descriptors for health cannot be read: {0}")]
+    Descriptors(#[from] prost::DecodeError),
 }
 
 /// All services, with health and reflection, to be served by any transport.
 /// Deadlines of unary calls and the clean end are the work of [`serve`].
 ///
 /// # Errors
-/// [`ServeError::Reflection`].
+/// [`ServeError::Reflection`] and [`ServeError::Descriptors`].
 pub fn routes(
     engine: Engine,
     stop: StopSignal,
@@ -155,7 +159,7 @@ pub fn routes(
         .add_service(tuned!(tools))
         .add_service(tuned!(search))
         .add_service(tuned!(admin))
-        .add_service(HealthServer::new(health::HealthService(shared)))
+        .add_service(HealthServer::new(health::HealthService::new(shared)?))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))
 }

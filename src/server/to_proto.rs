@@ -346,7 +346,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
     }
 }
 
-pub(super) fn stats(stats: Stats) -> pb::StatsResponse {
+pub(super) fn stats(stats: Stats, met: Option<engine::DamageMet>) -> pb::StatsResponse {
     pb::StatsResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         conversations: stats.conversations,
@@ -364,6 +364,8 @@ pub(super) fn stats(stats: Stats) -> pb::StatsResponse {
         events_by_kind: stats.events_by_kind.into_iter().collect(),
         data_dir: stats.data_dir,
         started_at: Some(timestamp_to_pb(stats.started_at)),
+        damaged_reads: met.as_ref().map_or(0, |met| met.reads),
+        first_damage: met.map_or_else(String::new, |met| met.first.to_string()),
     }
 }
 

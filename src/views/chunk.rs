@@ -16,6 +16,8 @@ use super::delta::EventEntry;
 pub(super) const CHUNK_EVENTS: u64 = 128;
 
 const HEAD_BYTES: usize = 1 + 8 + 8;
+/// Three numbers of a byte.
+const ENTRY_BYTES_MIN: usize = 3;
 
 /// The number of the chunk that a revision is in.
 pub(super) fn chunk_of(revision: Revision) -> u64 {
@@ -89,6 +91,10 @@ impl Chunk {
         let mut rest = &bytes[HEAD_BYTES..];
         let (mut offset, mut branch) = (0_u64, 0_u64);
         let mut revision = first_revision(chunk);
+        // A number that is wrong must not make room for what cannot be there.
+        if usize::from(head[0]) > rest.len() / ENTRY_BYTES_MIN {
+            return None;
+        }
         let mut entries = Vec::with_capacity(usize::from(head[0]));
         for _ in 0..head[0] {
             offset = offset.checked_add(read_varint(&mut rest)?)?;
@@ -100,7 +106,7 @@ impl Chunk {
                 kind: u16::try_from(read_varint(&mut rest)?).ok()?,
                 offset,
             });
-            revision = revision.next();
+            revision = Revision(revision.0.checked_add(1)?);
         }
         let adds_up =
             rest.is_empty() && (offset, branch) == (read_u64(&head[1..9]), read_u64(&head[9..17]));

@@ -1,6 +1,11 @@
 //! Rows as bytes: bincode of the domain's types, numbers of fixed width, little
 //! endian; and a checksum over each row and its key, because the store checks
-//! its pages only when it is opened.
+//! its pages only when it is opened. `docs/FORMAT.md` has the bytes.
+//!
+//! The only place of the views that knows bincode. Rows are read through
+//! [`bounded`], which believes no length.
+
+mod bounded;
 
 use std::sync::Arc;
 
@@ -12,6 +17,7 @@ use crate::domain::{
     Revision, TimestampMicros,
 };
 
+use self::bounded::Unbelieving;
 use super::error::ViewsError;
 
 /// Version of everything in the views' file: tables, keys, rows, and the folds
@@ -129,7 +135,8 @@ pub(super) fn decode<T: DeserializeOwned>(key: &[u8], row: &[u8]) -> Result<T, V
 
 /// A value without a checksum of its own. All of its bytes must be used.
 pub(super) fn decode_value<T: DeserializeOwned>(value: &[u8]) -> Result<T, ViewsError> {
-    match bincode::serde::decode_from_slice(value, CONFIG) {
+    let seed = Unbelieving::<T>::new();
+    match bincode::serde::seed_decode_from_slice(seed, value, CONFIG) {
         Ok((decoded, used)) if used == value.len() => Ok(decoded),
         _ => Err(ViewsError::damaged("a row cannot be decoded")),
     }

@@ -25,6 +25,9 @@ mod namespace;
 #[cfg(feature = "redb")]
 mod origin;
 #[cfg(feature = "redb")]
+#[doc(hidden)]
+pub mod probe;
+#[cfg(feature = "redb")]
 mod read;
 #[cfg(feature = "redb")]
 mod rows;

@@ -228,9 +228,11 @@ async fn a_changed_byte_of_the_log_is_never_wrong_data() {
             let checked = async {
                 let engine = match Engine::open(OpenOptions::new(dir.path())).await {
                     Ok(engine) => engine,
-                    Err(OpenError::Damaged { .. } | OpenError::NewerFormat { .. }) => {
-                        return refused += 1;
-                    }
+                    Err(
+                        OpenError::Damaged { .. }
+                        | OpenError::NewerFormat { .. }
+                        | OpenError::WentBack { .. },
+                    ) => return refused += 1,
                     Err(other) => panic!("{what}: {other}"),
                 };
                 let seen = look(&engine, &sample.ids).await;

@@ -107,6 +107,12 @@ fn any_frame_is_read_or_refused() {
     check_all(&inputs, checks::frame);
 }
 
+// Bytes of a damaged row of the views must be read or refused.
+#[test]
+fn any_view_row_is_read_or_refused() {
+    check_all(&files(&["fuzz", "view_row"]), checks::view_row);
+}
+
 // Bytes of any body must be read or refused, and what was read must survive being
 // written.
 #[test]

@@ -65,7 +65,7 @@ async fn fork(
         conversation,
         branch: None,
         at: at.map(Revision),
-        name: format!("try-{}", uuid::Uuid::now_v7().simple()),
+        name: format!("try-{}", crate::domain::EventId::generate().0.simple()),
         system_prompt: String::new(),
         into: None,
         activate: false,

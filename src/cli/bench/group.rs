@@ -168,7 +168,7 @@ pub fn insert(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<()>
              VALUES (?1, ?2, 1, ?3, 26, ?4, ?5)",
         )?;
         for job in jobs {
-            let id = Uuid::now_v7();
+            let id = crate::domain::EventId::generate().0;
             let recorded_at = id.get_timestamp().map_or(0, |time| time.to_unix().0);
             insert.execute(params![
                 id.as_bytes(),

@@ -341,7 +341,7 @@ async fn say(
     engine: &Engine,
     id: ConversationId,
 ) -> Result<(crate::domain::Position, String), CliError> {
-    let word = format!("w{}", uuid::Uuid::now_v7().simple());
+    let word = format!("w{}", crate::domain::EventId::generate().0.simple());
     let message = MessageAppended::text(Role::User, format!("Have you heard of {word}?"));
     let event = NewEvent::new(id, EventBody::MessageAppended(message));
     let outcome = stores::append(engine, vec![event]).await?;

@@ -275,7 +275,9 @@ pub fn stats(stats: &pb::StatsResponse) -> String {
         .number("views_bytes", stats.views_bytes)
         .number("index_bytes", stats.index_bytes)
         .number("log_segments", stats.log_segments)
-        .number("indexed_documents", stats.indexed_documents);
+        .number("indexed_documents", stats.indexed_documents)
+        .number("damaged_reads", stats.damaged_reads)
+        .string_if("first_damage", &stats.first_damage);
     time(&mut object, "started_at", stats.started_at.as_ref());
     object.finish()
 }

@@ -1,29 +1,30 @@
-//! One group: decided, encoded, appended, or rolled back.
+//! One group: decided, encoded, appended, or rolled back; or kept, while it is
+//! not known which.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{channel::oneshot, executor::block_on};
 
-use super::{CommittedGroup, Sequencer, WriterLimits, queue::Waiting};
+use super::{
+    CommittedGroup, Sequencer, WriterLimits,
+    queue::Waiting,
+    vitals::{Appends, Vitals},
+};
 use crate::{
-    domain::ShardId,
+    domain::{
+        ShardId,
+        limits::{ASK_PAUSE_MAX, ASK_PAUSE_MIN, ASK_WHILE_WAITING, RETRY_MIN},
+    },
     log::{
         frame,
         port::{Epoch, EventLog, FrameBatch, LogError, NewBlob},
         record::Record,
     },
 };
-
-/// How often, and how far apart, the head is asked for when an append's outcome
-/// is not known.
-const ASK_AGAIN: [Duration; 6] = [
-    Duration::ZERO,
-    Duration::from_millis(10),
-    Duration::from_millis(50),
-    Duration::from_millis(200),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-];
 
 pub(super) struct Owner {
     pub(super) shard: ShardId,
@@ -37,6 +38,17 @@ pub(super) struct Done<A> {
     pub(super) answers: Vec<(oneshot::Sender<A>, A)>,
     pub(super) requests: usize,
     pub(super) bytes: usize,
+}
+
+impl<A> Done<A> {
+    fn published(group: Arc<CommittedGroup>) -> Self {
+        Self {
+            group: Some(group),
+            answers: Vec::new(),
+            requests: 0,
+            bytes: 0,
+        }
+    }
 }
 
 /// Refuses what waits, without deciding it.
@@ -54,7 +66,7 @@ pub(super) fn refuse_all<S: Sequencer>(
     for waiting in ready.drain(..) {
         done.bytes += waiting.bytes;
         done.answers
-            .push((waiting.answer, sequencer.failure(error)));
+            .push((waiting.answer, sequencer.refused(waiting.request, error)));
     }
     done
 }
@@ -62,8 +74,27 @@ pub(super) fn refuse_all<S: Sequencer>(
 pub(super) struct Committer {
     log: Arc<dyn EventLog>,
     owner: Owner,
-    /// Set when this writer can never append again.
-    dead: Option<LogError>,
+    vitals: Arc<Vitals>,
+    state: State,
+}
+
+enum State {
+    Open,
+    /// It is not known what became of a group. What was staged for it stays
+    /// staged, and nothing is staged behind it, until the log says.
+    Unsettled(Unsettled),
+    /// This writer can never append again.
+    Stopped(LogError),
+}
+
+/// A group that is in the log or is not.
+struct Unsettled {
+    group: Arc<CommittedGroup>,
+    /// Where the head is if it is there.
+    wanted: u64,
+    what: String,
+    ask_at: Instant,
+    pause: Duration,
 }
 
 /// A group on its way.
@@ -74,50 +105,69 @@ struct Group<A> {
     bytes: usize,
 }
 
+/// How an append ended.
+enum Outcome {
+    There,
+    NotThere(LogError),
+    /// With where the head would be, and why.
+    Unknown {
+        wanted: u64,
+        what: String,
+    },
+    /// It was not known, and never will be: another owner has the log.
+    Lost(LogError),
+}
+
 impl Committer {
-    pub(super) fn new(log: Arc<dyn EventLog>, owner: Owner) -> Self {
+    pub(super) fn new(log: Arc<dyn EventLog>, owner: Owner, vitals: Arc<Vitals>) -> Self {
         Self {
             log,
             owner,
-            dead: None,
+            vitals,
+            state: State::Open,
         }
     }
 
-    /// Takes one group from what is ready and commits it.
+    /// In how long the log must be asked what became of a group, if it must.
+    pub(super) fn ask_in(&self) -> Option<Duration> {
+        match &self.state {
+            State::Unsettled(unsettled) => {
+                Some(unsettled.ask_at.saturating_duration_since(Instant::now()))
+            }
+            State::Open | State::Stopped(_) => None,
+        }
+    }
+
+    /// Never appends again. A group that is not settled stays that way.
+    pub(super) fn stop(&mut self, error: LogError) {
+        let fault = matches!(error, LogError::Broken { .. });
+        tracing::error!(%error, "appends are stopped");
+        let what = error.to_string();
+        self.vitals.set(Appends::Stopped { what, fault });
+        self.state = State::Stopped(error);
+    }
+
+    /// Takes one group from what is ready and commits it; refuses all while that
+    /// cannot be.
     pub(super) fn run<S: Sequencer>(
         &mut self,
         sequencer: &mut S,
         ready: &mut VecDeque<Waiting<S>>,
         limits: &WriterLimits,
     ) -> Done<S::Answer> {
-        if let Some(error) = &self.dead {
-            return refuse_all(sequencer, ready, error);
+        match &self.state {
+            State::Open => {}
+            State::Stopped(error) => return refuse_all(sequencer, ready, error),
+            State::Unsettled(unsettled) => {
+                return refuse_all(sequencer, ready, &unsettled.refusal());
+            }
         }
         let mut group = self.stage(sequencer, ready, limits);
         let requests = group.answers.len();
-        let first_offset = self.owner.head + 1;
-        let blobs = std::mem::take(&mut group.blobs);
         let committed = if group.records.is_empty() {
             None
         } else {
-            match self.append(first_offset, &group.records, blobs) {
-                Ok(()) => {
-                    let committed = Arc::new(CommittedGroup {
-                        first_offset,
-                        records: group.records,
-                    });
-                    sequencer.committed(&committed);
-                    Some(committed)
-                }
-                Err(error) => {
-                    tracing::warn!(%error, requests, "a group was not appended");
-                    sequencer.aborted(&error);
-                    for (_, answer) in &mut group.answers {
-                        *answer = sequencer.failure(&error);
-                    }
-                    None
-                }
-            }
+            self.commit(sequencer, &mut group)
         };
         Done {
             group: committed,
@@ -154,64 +204,231 @@ impl Committer {
         group
     }
 
-    fn append(
+    /// Appends a group with records. It is returned when it is there.
+    fn commit<S: Sequencer>(
         &mut self,
-        first_offset: u64,
-        records: &[Record],
-        blobs: Vec<NewBlob>,
-    ) -> Result<(), LogError> {
-        let batch = FrameBatch {
-            frames: frame::encode_group(first_offset, records)?,
-            blobs,
+        sequencer: &mut S,
+        group: &mut Group<S::Answer>,
+    ) -> Option<Arc<CommittedGroup>> {
+        let first_offset = self.owner.head + 1;
+        let records = std::mem::take(&mut group.records);
+        let blobs = std::mem::take(&mut group.blobs);
+        let outcome = self.append(first_offset, &records, blobs);
+        let committed = Arc::new(CommittedGroup {
+            first_offset,
+            records,
+        });
+        let error = match outcome {
+            Outcome::There => {
+                self.vitals.set(Appends::Taken);
+                sequencer.committed(&committed);
+                return Some(committed);
+            }
+            Outcome::NotThere(error) => {
+                tracing::warn!(%error, requests = group.answers.len(), "a group was not appended");
+                self.not_there(sequencer, &error);
+                error
+            }
+            Outcome::Unknown { wanted, what } => self.keep(committed, wanted, what),
+            Outcome::Lost(error) => self.lose(error),
         };
+        for (sender, answer) in std::mem::take(&mut group.answers) {
+            group
+                .answers
+                .push((sender, sequencer.failed(answer, &error)));
+        }
+        None
+    }
+
+    fn append(&mut self, first_offset: u64, records: &[Record], blobs: Vec<NewBlob>) -> Outcome {
+        let frames = match frame::encode_group(first_offset, records) {
+            Ok(frames) => frames,
+            Err(error) => return Outcome::NotThere(error),
+        };
+        let batch = FrameBatch { frames, blobs };
         let Owner { shard, epoch, head } = self.owner;
         let wanted = batch.new_head(head);
         match block_on(self.log.append(shard, epoch, head, batch)) {
             Ok(new_head) => {
                 self.owner.head = new_head;
-                Ok(())
+                Outcome::There
             }
-            Err(error @ LogError::UnknownOutcome { .. }) => self.find_out(head, wanted, error),
-            Err(error) => {
-                // Another owner decides the order now; this one must not go on.
-                if matches!(
-                    error,
-                    LogError::NotOwner { .. } | LogError::HeadMismatch { .. } | LogError::Closed
-                ) {
-                    self.dead = Some(error.clone());
-                }
-                Err(error)
-            }
+            Err(LogError::UnknownOutcome { what, .. }) => self.ask_while_waiting(wanted, what),
+            Err(error) => Outcome::NotThere(error),
         }
     }
 
-    /// Asks where the head is now: at `wanted` the group is there, at `head` it
-    /// is not, elsewhere someone else has written.
-    fn find_out(&mut self, head: u64, wanted: u64, unknown: LogError) -> Result<(), LogError> {
-        for pause in ASK_AGAIN {
+    /// Asks where the head is, some times, before those who wait are told that it
+    /// is not known.
+    fn ask_while_waiting(&mut self, wanted: u64, what: String) -> Outcome {
+        let mut last = what;
+        for pause in ASK_WHILE_WAITING {
             std::thread::sleep(pause);
-            let Ok(acquired) = block_on(self.log.acquire(self.owner.shard)) else {
-                continue;
-            };
+            self.vitals.writer.sign();
+            match self.ask(wanted, last) {
+                Outcome::Unknown { what, .. } => last = what,
+                known => return known,
+            }
+        }
+        Outcome::Unknown { wanted, what: last }
+    }
+
+    /// Asks where the head is: at `wanted` the group is there, where it was it is
+    /// not, elsewhere someone else has written.
+    fn ask(&mut self, wanted: u64, what: String) -> Outcome {
+        let acquired = match block_on(self.log.acquire(self.owner.shard)) {
+            Ok(acquired) => acquired,
+            Err(error) if ends_ownership(&error) => return Outcome::Lost(error),
+            Err(error) => {
+                let what = first_and_last(&what, &error);
+                return Outcome::Unknown { wanted, what };
+            }
+        };
+        let head = self.owner.head;
+        if acquired.head == wanted || acquired.head == head {
             self.owner.epoch = acquired.epoch;
             self.owner.head = acquired.head;
-            if acquired.head == wanted {
-                return Ok(());
-            }
-            if acquired.head == head {
-                return Err(LogError::Io {
-                    doing: "appending a group, which turned out not to be there",
-                    source: Arc::new(std::io::Error::other(unknown)),
-                });
-            }
-            let error = LogError::HeadMismatch {
+        }
+        if acquired.head == wanted {
+            Outcome::There
+        } else if acquired.head == head {
+            Outcome::NotThere(LogError::NotAppended { what })
+        } else {
+            Outcome::Lost(LogError::HeadMismatch {
                 expected: head,
                 actual: acquired.head,
-            };
-            self.dead = Some(error.clone());
-            return Err(error);
+            })
         }
-        self.dead = Some(unknown.clone());
-        Err(unknown)
     }
+
+    /// A group is certainly not in the log, or the log is another owner's.
+    fn not_there<S: Sequencer>(&mut self, sequencer: &mut S, error: &LogError) {
+        sequencer.aborted(error);
+        if ends_ownership(error) {
+            return self.stop(error.clone());
+        }
+        // A batch that cannot be encoded says nothing about the log.
+        if !matches!(error, LogError::TooLarge { .. } | LogError::Gap { .. }) {
+            self.vitals.set(Appends::Failed {
+                at: Instant::now(),
+                what: error.to_string(),
+            });
+        }
+    }
+
+    /// What was staged stays staged: nobody will know whether it is there. Returns
+    /// what those who wait for it are told.
+    fn lose(&mut self, error: LogError) -> LogError {
+        let what = match &error {
+            LogError::HeadMismatch { actual, .. } => {
+                format!("the log's head is {actual} now: someone else has written")
+            }
+            LogError::NotOwner { .. } => "another owner has the log now".to_owned(),
+            other => other.to_string(),
+        };
+        self.stop(error);
+        LogError::UnknownOutcome {
+            head: self.owner.head,
+            what,
+        }
+    }
+
+    /// Keeps a group until the log says what became of it. Returns what those who
+    /// wait for it are told.
+    fn keep(&mut self, group: Arc<CommittedGroup>, wanted: u64, what: String) -> LogError {
+        let error = LogError::UnknownOutcome {
+            head: self.owner.head,
+            what: what.clone(),
+        };
+        tracing::error!(
+            %error,
+            first_offset = group.first_offset,
+            records = group.records.len(),
+            "the log does not say whether it took a group; appends wait until it does"
+        );
+        let unsettled = Unsettled {
+            group,
+            wanted,
+            what,
+            ask_at: Instant::now() + ASK_PAUSE_MIN,
+            pause: ASK_PAUSE_MIN,
+        };
+        self.vitals.set(Appends::Unsettled {
+            what: error.to_string(),
+        });
+        self.state = State::Unsettled(unsettled);
+        error
+    }
+
+    /// Asks what became of the group that is not settled, if it is time or
+    /// `at_once`. A group that is there is to be published like any other, though
+    /// its answers went out long ago.
+    pub(super) fn settle<S: Sequencer>(
+        &mut self,
+        sequencer: &mut S,
+        at_once: bool,
+    ) -> Option<Done<S::Answer>> {
+        let State::Unsettled(unsettled) = &self.state else {
+            return None;
+        };
+        if !at_once && Instant::now() < unsettled.ask_at {
+            return None;
+        }
+        let (wanted, what) = (unsettled.wanted, unsettled.what.clone());
+        let outcome = self.ask(wanted, what);
+        let State::Unsettled(mut unsettled) = std::mem::replace(&mut self.state, State::Open)
+        else {
+            return None;
+        };
+        match outcome {
+            Outcome::There => {
+                tracing::warn!(head = wanted, "the group is in the log; appends go on");
+                self.vitals.set(Appends::Taken);
+                sequencer.committed(&unsettled.group);
+                Some(Done::published(unsettled.group))
+            }
+            Outcome::NotThere(error) => {
+                tracing::warn!(%error, "the group is not in the log; appends go on");
+                sequencer.aborted(&error);
+                self.vitals.set(Appends::Taken);
+                None
+            }
+            Outcome::Lost(error) => {
+                self.lose(error);
+                None
+            }
+            Outcome::Unknown { what, .. } => {
+                unsettled.what = what;
+                unsettled.pause = (unsettled.pause * 2).min(ASK_PAUSE_MAX);
+                unsettled.ask_at = Instant::now() + unsettled.pause;
+                self.state = State::Unsettled(unsettled);
+                None
+            }
+        }
+    }
+}
+
+impl Unsettled {
+    fn refusal(&self) -> LogError {
+        let left = self.ask_at.saturating_duration_since(Instant::now());
+        LogError::Unsettled {
+            what: self.what.clone(),
+            retry_after_ms: left.max(RETRY_MIN).as_millis() as u64,
+        }
+    }
+}
+
+/// Of many failures in a row, the first and the last are worth telling.
+fn first_and_last(what: &str, error: &LogError) -> String {
+    const THEN: &str = "; then ";
+    let first = what.split(THEN).next().unwrap_or_default();
+    format!("{first}{THEN}{error}")
+}
+
+/// True when another owner decides the order now: this one must not go on.
+fn ends_ownership(error: &LogError) -> bool {
+    matches!(
+        error,
+        LogError::NotOwner { .. } | LogError::HeadMismatch { .. } | LogError::Closed
+    )
 }

@@ -6,12 +6,12 @@ use std::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures::channel::oneshot;
 
-use super::{QueueFull, Sequencer, WriterLimits};
+use super::{NotTaken, QueueFull, Sequencer, WriterLimits};
 
 /// Bounds of the retry hint, in milliseconds.
 const RETRY_MS_MIN: u64 = 5;
@@ -22,6 +22,17 @@ pub(super) struct Waiting<S: Sequencer> {
     pub(super) request: S::Request,
     pub(super) answer: oneshot::Sender<S::Answer>,
     pub(super) bytes: usize,
+}
+
+/// Why [`Queue::wait`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// There are items.
+    Items,
+    /// The time is over.
+    Time,
+    /// The queue is closed and empty.
+    Closed,
 }
 
 pub(super) struct Queue<T> {
@@ -69,17 +80,17 @@ impl<T> Queue<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an item, or drops it when the queue is closed. One item is taken
-    /// whatever its size, so that none is refused for ever.
-    pub(super) fn push(&self, item: T, bytes: usize) -> Result<(), QueueFull> {
+    /// Takes an item. One is taken whatever its size, so that none is refused for
+    /// ever.
+    pub(super) fn push(&self, item: T, bytes: usize) -> Result<(), NotTaken> {
         let mut state = self.lock();
         if state.closed {
-            return Ok(());
+            return Err(NotTaken::Closed);
         }
         let full = state.requests >= self.limits.queue_appends_max
             || state.bytes.saturating_add(bytes) > self.limits.queue_bytes_max;
         if full && state.requests > 0 {
-            return Err(self.full(state.requests));
+            return Err(NotTaken::Full(self.full(state.requests)));
         }
         state.requests += 1;
         state.bytes += bytes;
@@ -97,21 +108,31 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Waits for items and takes all; false when closed and empty.
-    pub(super) fn wait(&self, into: &mut VecDeque<T>) -> bool {
+    /// Waits for items and takes all. With `time`, no longer than that.
+    pub(super) fn wait(&self, into: &mut VecDeque<T>, time: Option<Duration>) -> Woken {
+        let until = time.map(|time| Instant::now() + time);
         let mut state = self.lock();
         while state.waiting.is_empty() {
             if state.closed {
-                return false;
+                return Woken::Closed;
             }
-            state = self
-                .arrived
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => self
+                    .arrived
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Woken::Time,
+                Some(left) => {
+                    self.arrived
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
         }
         state.taken_at = Some(Instant::now());
         into.append(&mut state.waiting);
-        true
+        Woken::Items
     }
 
     /// A group's requests are through.
@@ -127,6 +148,13 @@ impl<T> Queue<T> {
             self.request_micros
                 .store((before * 7 + each) / 8, Ordering::Relaxed);
         }
+    }
+
+    /// Counts anew: `taken` is all that was taken and is not through, of `bytes`.
+    pub(super) fn recount(&self, taken: usize, bytes: usize, bytes_of: impl Fn(&T) -> usize) {
+        let mut state = self.lock();
+        state.requests = taken + state.waiting.len();
+        state.bytes = bytes + state.waiting.iter().map(bytes_of).sum::<usize>();
     }
 
     pub(super) fn close(&self) {

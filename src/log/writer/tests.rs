@@ -1,117 +1,23 @@
 //! The writer, over a log that can be told to fail and to be slow.
 
 use std::{
-    collections::VecDeque,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use futures::future::join_all;
 
 use super::*;
-use crate::{
-    domain::{ContentHash, Namespace},
-    log::{
-        memory::MemoryLog,
-        port::{Acquired, EncodedFrame, FrameBatch, LogStats},
-        reader::LogReader,
-        samples,
-    },
+use crate::log::{
+    fallible::{Fallible, Outcome},
+    port::FrameBatch,
+    reader::LogReader,
+    samples,
 };
 
+mod trouble;
+
 const SHARD: ShardId = ShardId(0);
-
-/// How the next appends end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    NoSpace,
-    LostAnswer,
-    NeverArrived,
-}
-
-/// A log in memory that fails as told.
-#[derive(Default)]
-struct Fallible {
-    inner: MemoryLog,
-    outcomes: Mutex<VecDeque<Outcome>>,
-    append_micros: AtomicU64,
-    appends: AtomicUsize,
-}
-
-#[async_trait]
-impl EventLog for Fallible {
-    fn identity(&self) -> crate::log::LogIdentity {
-        self.inner.identity()
-    }
-
-    async fn next_frame(&self, shard: ShardId, after: u64) -> Result<Option<u64>, LogError> {
-        self.inner.next_frame(shard, after).await
-    }
-
-    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
-        self.inner.acquire(shard).await
-    }
-
-    async fn append(
-        &self,
-        shard: ShardId,
-        epoch: Epoch,
-        head: u64,
-        batch: FrameBatch,
-    ) -> Result<u64, LogError> {
-        self.appends.fetch_add(1, Ordering::SeqCst);
-        thread::sleep(Duration::from_micros(
-            self.append_micros.load(Ordering::SeqCst),
-        ));
-        let unknown = LogError::UnknownOutcome {
-            head,
-            what: "the line broke".to_owned(),
-        };
-        let outcome = lock(&self.outcomes).pop_front();
-        match outcome {
-            None => self.inner.append(shard, epoch, head, batch).await,
-            Some(Outcome::NoSpace) => Err(LogError::NoSpace { doing: "testing" }),
-            Some(Outcome::NeverArrived) => Err(unknown),
-            Some(Outcome::LostAnswer) => {
-                self.inner.append(shard, epoch, head, batch).await?;
-                Err(unknown)
-            }
-        }
-    }
-
-    async fn read(
-        &self,
-        shard: ShardId,
-        from_offset: u64,
-        bytes_max: usize,
-    ) -> Result<Vec<EncodedFrame>, LogError> {
-        self.inner.read(shard, from_offset, bytes_max).await
-    }
-
-    async fn blob(
-        &self,
-        shard: ShardId,
-        namespace: &Namespace,
-        hash: ContentHash,
-        home_offset: u64,
-    ) -> Result<Bytes, LogError> {
-        self.inner.blob(shard, namespace, hash, home_offset).await
-    }
-
-    async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {
-        self.inner.tail(shard, after_offset).await
-    }
-
-    async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
-        self.inner.stats(shard).await
-    }
-
-    async fn close(&self) -> Result<(), LogError> {
-        self.inner.close().await
-    }
-}
 
 /// What is asked of the counter below.
 #[derive(Clone, Copy)]
@@ -119,6 +25,7 @@ enum Ask {
     /// Append this many records.
     Add(usize),
     Reject,
+    Panic,
 }
 
 #[derive(Debug, PartialEq)]
@@ -154,6 +61,7 @@ impl Sequencer for Counter {
                 let at = self.committed + self.staged;
                 (Vec::new(), Answer::Rejected { at })
             }
+            Ask::Panic => panic!("as asked"),
         };
         Staged {
             records,
@@ -172,7 +80,11 @@ impl Sequencer for Counter {
         self.staged = 0;
     }
 
-    fn failure(&self, error: &LogError) -> Answer {
+    fn failed(&self, _: Answer, error: &LogError) -> Answer {
+        Answer::Failed(error.to_string())
+    }
+
+    fn refused(&self, _: Ask, error: &LogError) -> Answer {
         Answer::Failed(error.to_string())
     }
 }
@@ -183,11 +95,14 @@ struct Shown {
     last: Arc<AtomicU64>,
     groups: Arc<AtomicUsize>,
     fail_at: Option<usize>,
+    panic_at: Option<usize>,
 }
 
 impl Publisher for Shown {
-    fn publish(&mut self, group: &Arc<CommittedGroup>) -> Result<(), PublishError> {
-        if self.fail_at == Some(self.groups.fetch_add(1, Ordering::SeqCst)) {
+    fn publish(&mut self, group: &Arc<CommittedGroup>, _: &Beat) -> Result<(), PublishError> {
+        let number = self.groups.fetch_add(1, Ordering::SeqCst);
+        assert_ne!(self.panic_at, Some(number), "as asked");
+        if self.fail_at == Some(number) {
             let what = "the views are full".to_owned();
             return Err(PublishError { what });
         }
@@ -276,7 +191,7 @@ async fn an_aborted_group_never_happened() {
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
     assert_eq!(ask(&writer, Ask::Add(2)).await, Answer::Counted(2));
-    lock(&log.outcomes).push_back(Outcome::NoSpace);
+    log.next_ends(Outcome::NoSpace);
     let failed = ask(&writer, Ask::Add(5)).await;
     assert!(matches!(&failed, Answer::Failed(text) if text.contains("no space")));
     assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(3));
@@ -290,9 +205,9 @@ async fn an_unknown_outcome_is_found_out() {
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
-    lock(&log.outcomes).push_back(Outcome::LostAnswer);
+    log.next_ends(Outcome::LostAnswer);
     assert_eq!(ask(&writer, Ask::Add(2)).await, Answer::Counted(2));
-    lock(&log.outcomes).push_back(Outcome::NeverArrived);
+    log.next_ends(Outcome::NeverArrived);
     assert!(matches!(ask(&writer, Ask::Add(4)).await, Answer::Failed(_)));
     assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(3));
     assert_eq!(shown.last.load(Ordering::SeqCst), 3);
@@ -324,7 +239,9 @@ async fn a_full_queue_refuses_with_a_hint() {
     let writer = start(&log, &Shown::default(), limits).await;
     // One request may be over the bound when it is alone.
     let huge = writer.submit(Ask::Add(1), 5_000).unwrap();
-    let full = writer.submit(Ask::Add(1), 1).err().unwrap();
+    let Err(NotTaken::Full(full)) = writer.submit(Ask::Add(1), 1) else {
+        panic!("taken");
+    };
     assert!((1..=1_000).contains(&full.retry_after_ms));
     huge.await.unwrap();
     let accepted: Vec<_> = (0..8)
@@ -355,8 +272,8 @@ async fn a_shutdown_finishes_what_was_accepted() {
     for (index, answer) in accepted.into_iter().enumerate() {
         assert_eq!(answer.await.unwrap(), Answer::Counted(index as u64 + 1));
     }
-    let late = writer.submit(Ask::Add(1), 10).unwrap();
-    assert_eq!(late.await, Err(WriterGone));
+    let late = writer.submit(Ask::Add(1), 10);
+    assert!(matches!(late, Err(NotTaken::Closed)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

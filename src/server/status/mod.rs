@@ -10,8 +10,8 @@
 //! | `ABORTED` | another writer was first: read and try again |
 //! | `FAILED_PRECONDITION` | the state forbids it until someone changes it |
 //! | `RESOURCE_EXHAUSTED` | a bound of the store; with `RetryInfo` when waiting helps |
-//! | `UNAVAILABLE` | the server is going; nothing was appended |
-//! | `UNKNOWN` | the log did not say whether it took the batch: read again, or repeat with the idempotency key |
+//! | `UNAVAILABLE` | the server is going, or appends cannot be taken just now (with `RetryInfo`); nothing was appended |
+//! | `UNKNOWN` | the log did not say whether it took the batch: repeat it with its idempotency key, or read the branch |
 //! | `DATA_LOSS` | stored data is damaged |
 //! | `INTERNAL` | the store failed; nothing was appended |
 //!
@@ -208,7 +208,14 @@ impl From<AppendError> for Refusal {
             }
             AppendError::NoSpace => of(Code::ResourceExhausted, "NO_SPACE"),
             AppendError::ReadOnly => of(Code::FailedPrecondition, "READ_ONLY"),
+            // No RetryInfo: to send it again without a key may append it twice.
             AppendError::UnknownOutcome { .. } => of(Code::Unknown, "UNKNOWN_OUTCOME"),
+            AppendError::Unready { retry_after_ms, .. } => {
+                let mut refusal = of(Code::Unavailable, "NOT_READY");
+                refusal.retry = Some(Duration::from_millis(*retry_after_ms));
+                refusal
+            }
+            AppendError::Stopped { .. } => of(Code::FailedPrecondition, "APPENDS_STOPPED"),
             AppendError::Storage { .. } => of(Code::Internal, "STORAGE"),
             AppendError::Read(error) => error.clone().into(),
             AppendError::Closing => of(Code::Unavailable, "CLOSING"),
@@ -253,6 +260,7 @@ impl From<ReadError> for Refusal {
             ReadError::Damaged { position, .. } => {
                 of(Code::DataLoss, "DAMAGED").fact("position", position)
             }
+            ReadError::NewerFormat { .. } => of(Code::FailedPrecondition, "NEWER_FORMAT"),
             ReadError::Storage { .. } => of(Code::Internal, "STORAGE"),
         }
     }

@@ -280,6 +280,11 @@ fn other_failures_of_an_append() {
             "UNKNOWN_OUTCOME",
         ),
         (
+            AppendError::Stopped { message: message() },
+            Code::FailedPrecondition,
+            "APPENDS_STOPPED",
+        ),
+        (
             AppendError::Storage { message: message() },
             Code::Internal,
             "STORAGE",
@@ -297,6 +302,49 @@ fn other_failures_of_an_append() {
     let details = busy.get_error_details();
     let retry = details.retry_info().unwrap().retry_delay.unwrap();
     assert_eq!(retry.as_millis(), 25);
+}
+
+// A client that is told two things, or to send again what may be there, appends
+// twice or gives up on what is there: each answer says one of both.
+#[test]
+fn what_became_of_a_batch_is_said_once() {
+    let unready = AppendError::Unready {
+        message: message(),
+        retry_after_ms: 70,
+    };
+    for (error, code, retries, nothing) in [
+        (
+            AppendError::UnknownOutcome { message: message() },
+            Code::Unknown,
+            false,
+            false,
+        ),
+        (unready, Code::Unavailable, true, true),
+        (
+            AppendError::Stopped { message: message() },
+            Code::FailedPrecondition,
+            false,
+            true,
+        ),
+        (AppendError::NoSpace, Code::ResourceExhausted, false, true),
+        (AppendError::ReadOnly, Code::FailedPrecondition, false, true),
+        (
+            AppendError::Storage { message: message() },
+            Code::Internal,
+            false,
+            true,
+        ),
+        (AppendError::Closing, Code::Unavailable, false, true),
+    ] {
+        let status = status_of(error);
+        assert_eq!(status.code(), code, "{status:?}");
+        let text = status.message();
+        assert_eq!(text.contains("nothing was appended"), nothing, "{text}");
+        assert_eq!(text.contains("not known"), !nothing, "{text}");
+        assert_eq!(text.contains("idempotency key"), !nothing, "{text}");
+        let details = status.get_error_details();
+        assert_eq!(details.retry_info().is_some(), retries, "{text}");
+    }
 }
 
 // A read that finds nothing and a read that finds damage must never look alike.
@@ -349,6 +397,10 @@ fn failures_of_reads_and_searches() {
                 message: message(),
             },
             Code::DataLoss,
+        ),
+        (
+            ReadError::NewerFormat { message: message() },
+            Code::FailedPrecondition,
         ),
         (ReadError::Storage { message: message() }, Code::Internal),
     ] {

@@ -1,0 +1,217 @@
+//! The engine over a log that does not say what it did.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::StreamExt;
+
+use super::{AppendError, Engine, OpenError, VerifyItem};
+use crate::{
+    domain::*,
+    log::{
+        EncodedFrame, EventLog, FrameBatch,
+        fallible::{Fallible, Outcome},
+    },
+};
+
+/// A guard against hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Store {
+    pub log: Arc<Fallible>,
+    pub engine: Engine,
+    pub conversation: ConversationId,
+    _dir: tempfile::TempDir,
+}
+
+impl Store {
+    /// With a conversation, made with the key "made".
+    pub async fn new() -> Self {
+        Self::over(Fallible::default()).await
+    }
+
+    pub async fn over(log: Fallible) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(log);
+        let engine = Engine::over(Arc::clone(&log) as _, dir.path())
+            .await
+            .unwrap();
+        let store = Self {
+            log,
+            engine,
+            conversation: ConversationId::generate(),
+            _dir: dir,
+        };
+        store.engine.append(store.made()).await.unwrap();
+        store
+    }
+
+    fn made(&self) -> AppendCommand {
+        let body = EventBody::ConversationCreated(ConversationCreated::default());
+        self.keyed("made", body)
+    }
+
+    pub fn message(&self, key: &str) -> AppendCommand {
+        let message = MessageAppended::text(Role::User, format!("of {key}"));
+        self.keyed(key, EventBody::MessageAppended(message))
+    }
+
+    fn keyed(&self, key: &str, body: EventBody) -> AppendCommand {
+        let events = vec![NewEvent::new(self.conversation, body)];
+        let mut command = AppendCommand::new(Namespace::default(), events);
+        command.idempotency_key = Some(key.to_owned());
+        command
+    }
+
+    /// Appends "lost", whose outcome nobody learns until the log is asked.
+    pub async fn lose(&self, outcome: Outcome) {
+        self.log.next_ends(outcome);
+        self.log.deaf.store(true, Ordering::SeqCst);
+        let error = self.engine.append(self.message("lost")).await.unwrap_err();
+        assert!(
+            matches!(error, AppendError::UnknownOutcome { .. }),
+            "{error}"
+        );
+    }
+
+    pub fn mend(&self) {
+        self.log.deaf.store(false, Ordering::SeqCst);
+    }
+
+    /// Appends again and again until it is taken.
+    pub async fn insist(&self, command: AppendCommand) -> AppendOutcome {
+        let insisting = async {
+            loop {
+                match self.engine.append(command.clone()).await {
+                    Ok(outcome) => return outcome,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, insisting).await.unwrap()
+    }
+
+    /// Views and index must be what a rebuild would make.
+    async fn assert_sound(&self, events: u64) {
+        let mut items = self.engine.verify(&Namespace::default(), true);
+        while let Some(item) = items.next().await {
+            match item.unwrap() {
+                VerifyItem::Fault(fault) => panic!("{fault:?}"),
+                VerifyItem::Outcome(outcome) => {
+                    assert!(outcome.sound);
+                    assert_eq!(outcome.events, events);
+                }
+                VerifyItem::Progress(_) => {}
+            }
+        }
+    }
+}
+
+// The caller sends it again with its key, as it was told, and gets one truth at
+// each time: first that it is not known, then what was appended, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
+    for outcome in [Outcome::LostAnswer, Outcome::NeverArrived] {
+        let store = Store::new().await;
+        store.lose(outcome).await;
+        let health = store.engine.health();
+        assert!(health.live.is_ok() && health.ready.is_err(), "{health:?}");
+        let again = store.engine.append(store.message("lost")).await;
+        assert!(
+            matches!(again, Err(AppendError::UnknownOutcome { .. })),
+            "{again:?}"
+        );
+        let other = store.engine.append(store.message("other")).await;
+        assert!(
+            matches!(other, Err(AppendError::Unready { .. })),
+            "{other:?}"
+        );
+        store.mend();
+        let found = store.insist(store.message("lost")).await;
+        assert_eq!(found.repeated_key, outcome == Outcome::LostAnswer);
+        assert_eq!(found.events[0].revision, Revision(2));
+        let next = store.insist(store.message("other")).await;
+        assert_eq!(next.events[0].revision, Revision(3));
+        assert!(store.engine.health().ready.is_ok());
+        store.assert_sound(3).await;
+    }
+}
+
+// What was committed long before does not become doubtful because something else
+// is: its key is answered from what is known, whatever the writer waits for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_committed_key_is_answered_meanwhile() {
+    let store = Store::new().await;
+    store.lose(Outcome::LostAnswer).await;
+    let made = store.engine.append(store.made()).await.unwrap();
+    assert!(made.repeated_key);
+    store.mend();
+    store.insist(store.message("other")).await;
+    // The same in one group with a batch that the disk has no room for.
+    store.log.append_micros.store(200_000, Ordering::SeqCst);
+    let busy = store.engine.submit(store.message("first")).await.unwrap();
+    store.log.next_ends(Outcome::NoSpace);
+    store.log.next_ends(Outcome::NoSpace);
+    let full = store.engine.submit(store.message("second")).await.unwrap();
+    let again = store.engine.submit(store.made()).await.unwrap();
+    for failed in [busy.await, full.await] {
+        assert!(matches!(failed, Err(AppendError::NoSpace)), "{failed:?}");
+    }
+    assert!(again.await.unwrap().repeated_key);
+}
+
+// Whoever starts an old program on a new store must hear that, not that the store
+// is damaged or that the folder's permissions are wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_a_newer_version_says_so() {
+    let log = Fallible::default();
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(b"TRF\x02");
+    let frame = EncodedFrame {
+        first_offset: 1,
+        count: 1,
+        bytes: Bytes::copy_from_slice(&bytes),
+    };
+    let batch = FrameBatch {
+        frames: vec![frame],
+        blobs: Vec::new(),
+    };
+    let owner = log.inner.acquire(ShardId(0)).await.unwrap();
+    let appended = log.inner.append(ShardId(0), owner.epoch, 0, batch).await;
+    appended.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let opened = Engine::over(Arc::new(log), dir.path()).await;
+    let error = opened.err().unwrap();
+    assert!(matches!(error, OpenError::NewerFormat { .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("version 2") && text.contains("up to 1"),
+        "{text}"
+    );
+}
+
+// A fault is shown by `treering verify` itself: to run that is no advice, and a
+// backup is none to those who have none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_gives_no_advice_that_does_not_help() {
+    let log = Fallible::default();
+    log.damaged.store(true, Ordering::SeqCst);
+    let store = Store::over(log).await;
+    let mut items = store.engine.verify(&Namespace::default(), true);
+    let mut faults = 0;
+    while let Some(item) = items.next().await {
+        let text = match item {
+            Ok(VerifyItem::Fault(fault)) => fault.message,
+            Err(error) => error.to_string(),
+            Ok(_) => continue,
+        };
+        faults += 1;
+        for wrong in ["treering verify", "backup"] {
+            assert!(!text.contains(wrong), "{text}");
+        }
+    }
+    assert!(faults > 0);
+}

@@ -1,0 +1,135 @@
+//! A log in memory that can be told to fail, to be slow and to be deaf, for
+//! tests.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{
+    memory::MemoryLog,
+    port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats},
+};
+use crate::domain::{ContentHash, Namespace, ShardId};
+
+/// How the next appends end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    NoSpace,
+    /// It is there, and nobody is told.
+    LostAnswer,
+    /// It is not there, and nobody is told.
+    NeverArrived,
+}
+
+/// A log in memory that fails as told.
+#[derive(Default)]
+pub(crate) struct Fallible {
+    pub inner: MemoryLog,
+    outcomes: Mutex<VecDeque<Outcome>>,
+    /// How long each append takes.
+    pub append_micros: AtomicU64,
+    pub appends: AtomicUsize,
+    /// While set, the log cannot be asked for its head.
+    pub deaf: AtomicBool,
+    /// While set, every frame that is read is damaged.
+    pub damaged: AtomicBool,
+}
+
+impl Fallible {
+    pub fn next_ends(&self, outcome: Outcome) {
+        self.outcomes().push_back(outcome);
+    }
+
+    fn outcomes(&self) -> MutexGuard<'_, VecDeque<Outcome>> {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl EventLog for Fallible {
+    fn identity(&self) -> crate::log::LogIdentity {
+        self.inner.identity()
+    }
+
+    async fn next_frame(&self, shard: ShardId, after: u64) -> Result<Option<u64>, LogError> {
+        self.inner.next_frame(shard, after).await
+    }
+
+    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+        if self.deaf.load(Ordering::SeqCst) {
+            let error = std::io::Error::other("the disk does not answer");
+            return Err(LogError::from_io("asking for the head", error));
+        }
+        self.inner.acquire(shard).await
+    }
+
+    async fn append(
+        &self,
+        shard: ShardId,
+        epoch: Epoch,
+        head: u64,
+        batch: FrameBatch,
+    ) -> Result<u64, LogError> {
+        self.appends.fetch_add(1, Ordering::SeqCst);
+        thread::sleep(Duration::from_micros(
+            self.append_micros.load(Ordering::SeqCst),
+        ));
+        let unknown = LogError::UnknownOutcome {
+            head,
+            what: "the line broke".to_owned(),
+        };
+        let outcome = self.outcomes().pop_front();
+        match outcome {
+            None => self.inner.append(shard, epoch, head, batch).await,
+            Some(Outcome::NoSpace) => Err(LogError::NoSpace { doing: "testing" }),
+            Some(Outcome::NeverArrived) => Err(unknown),
+            Some(Outcome::LostAnswer) => {
+                self.inner.append(shard, epoch, head, batch).await?;
+                Err(unknown)
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        shard: ShardId,
+        from_offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<EncodedFrame>, LogError> {
+        if self.damaged.load(Ordering::SeqCst) {
+            return Err(LogError::damaged(from_offset, "as told"));
+        }
+        self.inner.read(shard, from_offset, bytes_max).await
+    }
+
+    async fn blob(
+        &self,
+        shard: ShardId,
+        namespace: &Namespace,
+        hash: ContentHash,
+        home_offset: u64,
+    ) -> Result<Bytes, LogError> {
+        self.inner.blob(shard, namespace, hash, home_offset).await
+    }
+
+    async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {
+        self.inner.tail(shard, after_offset).await
+    }
+
+    async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
+        self.inner.stats(shard).await
+    }
+
+    async fn close(&self) -> Result<(), LogError> {
+        self.inner.close().await
+    }
+}

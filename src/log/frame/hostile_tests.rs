@@ -1,0 +1,117 @@
+//! Frames and records of any bytes: read or refused, without a panic and without
+//! memory that the bytes could not fill.
+
+use allocation_counter::measure;
+use proptest::prelude::*;
+
+use super::*;
+use crate::log::samples;
+
+/// What is held in memory for each byte of unpacked records: a record of the
+/// fewest bytes is some hundred in memory.
+const EACH_BYTE_MAX: u64 = 16;
+/// An error's text, and small change.
+const BASE_BYTES_MAX: u64 = 4 << 10;
+
+/// Decodes, and checks what that took. A compressed frame may unpack to what its
+/// header says, which is bounded.
+fn probe(bytes: &[u8], count: u32) -> bool {
+    let frame = EncodedFrame {
+        first_offset: 42,
+        count,
+        bytes: with_right_sum(bytes),
+    };
+    let mut read = false;
+    let took = measure(|| read = decode(&frame).is_ok()).bytes_max;
+    let packed = bytes.get(4) == Some(&CODEC_ZSTD);
+    let unpacked = if packed { RAW_BYTES_MAX } else { 0 };
+    let max = BASE_BYTES_MAX + EACH_BYTE_MAX * (bytes.len() + unpacked) as u64;
+    assert!(took <= max, "{took} bytes for {}: {bytes:?}", bytes.len());
+    read
+}
+
+/// The same bytes with a CRC32C that fits: what is behind it is to be tried.
+fn with_right_sum(bytes: &[u8]) -> Bytes {
+    let mut bytes = bytes.to_vec();
+    if bytes.len() >= HEADER_BYTES {
+        let sum = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
+        let sum = crc32c::crc32c_append(sum, &bytes[HEADER_BYTES..]);
+        bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
+    }
+    bytes.into()
+}
+
+/// Frames as they are written: small and not packed, and packed.
+fn frames() -> Vec<EncodedFrame> {
+    let mut plain = samples::records(1, 20);
+    plain[0].header.actor = "someone".to_owned();
+    let small = pack_plain(&plain);
+    let packed = encode_group(42, &samples::records(20, 300)).unwrap();
+    vec![small, packed[0].clone()]
+}
+
+/// A frame that is not compressed.
+fn pack_plain(records: &[Record]) -> EncodedFrame {
+    let mut raw = Vec::new();
+    for record in records {
+        codec::encode_record(record, &mut raw).unwrap();
+    }
+    seal_frame(42, records.len(), &raw, &Payload::Raw)
+}
+
+// Eight damaged bytes in a header must not be believed that a long text follows.
+// Each place claims much, in turn.
+#[test]
+fn no_length_is_believed() {
+    for frame in frames() {
+        assert!(probe(&frame.bytes, frame.count));
+        for at in 0..frame.bytes.len() - 8 {
+            for claim in [u64::MAX, 1 << 62, 1 << 40, 1 << 20, 15_000, 300] {
+                let mut bytes = frame.bytes.to_vec();
+                bytes[at..at + 8].copy_from_slice(&claim.to_le_bytes());
+                probe(&bytes, frame.count);
+            }
+        }
+        for len in 0..frame.bytes.len() {
+            probe(&frame.bytes[..len], frame.count);
+        }
+    }
+}
+
+// A frame that says that it has as many records as could fit, all empty.
+#[test]
+fn no_count_is_believed() {
+    let raw = vec![0; RAW_BYTES_MAX];
+    for count in [1, RAW_BYTES_MAX / codec::RECORD_BYTES_MIN, 1 << 20] {
+        let frame = seal_frame(42, count, &raw, &Payload::Raw);
+        assert!(!probe(&frame.bytes, count as u32));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(
+        start in 0..2_usize,
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+    ) {
+        // As they are, and behind the header of a frame.
+        let frame = frames().swap_remove(start);
+        let behind = [&frame.bytes[..HEADER_BYTES], &bytes].concat();
+        probe(&bytes, 1);
+        probe(&behind, frame.count);
+    }
+
+    #[test]
+    fn changed_frames_are_read_or_refused(
+        which in 0..2_usize,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let frame = frames().swap_remove(which);
+        let mut bytes = frame.bytes.to_vec();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        probe(&bytes, frame.count);
+    }
+}

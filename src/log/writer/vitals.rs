@@ -1,0 +1,267 @@
+//! Signs of life: whether the two threads move, and whether appends can be
+//! taken. Written by the threads, read by whoever asks for health.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::lock;
+use crate::domain::limits::{APPENDS_DOUBTED_FOR, STALL_MAX};
+
+/// What a writer can do now. Each error says why not, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriterHealth {
+    /// Its threads run and move. When they do not, only a restart helps.
+    pub live: Result<(), String>,
+    /// An append that comes now can be expected to be taken.
+    pub ready: Result<(), String>,
+}
+
+/// A thread's signs of life.
+#[derive(Debug)]
+pub struct Beat {
+    started: Instant,
+    /// Milliseconds after `started` at which the present piece of work began.
+    began: AtomicU64,
+    /// Milliseconds after `started`, plus one, of the last sign of a thread that
+    /// is at work; 0 while it waits for some.
+    last_sign: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Beat {
+    /// Of a thread that waits for work.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            began: AtomicU64::new(0),
+            last_sign: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// At work, and getting on.
+    pub fn sign(&self) {
+        self.last_sign.store(self.now() + 1, Ordering::Release);
+    }
+
+    /// At a new piece of work.
+    pub(super) fn begin(&self) {
+        self.began.store(self.now(), Ordering::Release);
+        self.sign();
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// Waiting for work.
+    pub(super) fn rest(&self) {
+        self.last_sign.store(0, Ordering::Release);
+    }
+
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// # Errors
+    /// Why this thread cannot be counted on.
+    fn check(&self, name: &str, stall_max: Duration) -> Result<(), String> {
+        if self.ended.load(Ordering::Acquire) {
+            return Err(format!("the {name} has ended"));
+        }
+        let Some(silent) = self.at_work_since(&self.last_sign, 1) else {
+            return Ok(());
+        };
+        if silent <= stall_max {
+            return Ok(());
+        }
+        let seconds = silent.as_secs();
+        Err(format!(
+            "the {name} has been at one thing for {seconds} s; the disk may not answer"
+        ))
+    }
+
+    /// # Errors
+    /// When the present piece of work takes so long that whoever comes now waits.
+    fn check_pace(&self, name: &str) -> Result<(), String> {
+        match self.at_work_since(&self.began, 0) {
+            Some(long) if long > APPENDS_DOUBTED_FOR => {
+                let seconds = long.as_secs();
+                Err(format!("the {name} has been at one group for {seconds} s"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How long ago a mark was, if there is work.
+    fn at_work_since(&self, mark: &AtomicU64, more: u64) -> Option<Duration> {
+        if self.last_sign.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mark = mark.load(Ordering::Acquire).saturating_sub(more);
+        Some(Duration::from_millis(self.now().saturating_sub(mark)))
+    }
+}
+
+impl Default for Beat {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Whether appends can be taken, as the writer last saw it.
+#[derive(Clone, Debug)]
+pub(super) enum Appends {
+    Taken,
+    /// The last group was not appended; the next one may be.
+    Failed {
+        at: Instant,
+        what: String,
+    },
+    /// It is not known what became of a group.
+    Unsettled {
+        what: String,
+    },
+    /// For good. A fault is one that only a restart mends.
+    Stopped {
+        what: String,
+        fault: bool,
+    },
+}
+
+/// What both threads write and [`WriterHealth`] is read from.
+pub(super) struct Vitals {
+    pub(super) writer: Beat,
+    pub(super) publisher: Beat,
+    appends: Mutex<Appends>,
+}
+
+impl Vitals {
+    pub(super) fn new() -> Self {
+        Self {
+            writer: Beat::new(),
+            publisher: Beat::new(),
+            appends: Mutex::new(Appends::Taken),
+        }
+    }
+
+    /// A stop for good is never taken back.
+    pub(super) fn set(&self, appends: Appends) {
+        let mut state = lock(&self.appends);
+        if !matches!(&*state, Appends::Stopped { .. }) {
+            *state = appends;
+        }
+    }
+
+    pub(super) fn health(&self) -> WriterHealth {
+        self.health_with(STALL_MAX)
+    }
+
+    fn health_with(&self, stall_max: Duration) -> WriterHealth {
+        let appends = lock(&self.appends).clone();
+        let threads = self
+            .writer
+            .check("writer", stall_max)
+            .and_then(|()| self.publisher.check("publisher", stall_max));
+        let live = threads.and_then(|()| match &appends {
+            Appends::Stopped { what, fault: true } => Err(what.clone()),
+            _ => Ok(()),
+        });
+        let taken = live.clone().and_then(|()| match appends {
+            Appends::Taken => Ok(()),
+            Appends::Failed { at, .. } if at.elapsed() > APPENDS_DOUBTED_FOR => Ok(()),
+            Appends::Failed { what, .. }
+            | Appends::Unsettled { what }
+            | Appends::Stopped { what, .. } => Err(what),
+        });
+        let ready = taken
+            .and_then(|()| self.writer.check_pace("writer"))
+            .and_then(|()| self.publisher.check_pace("publisher"));
+        WriterHealth { live, ready }
+    }
+}
+
+/// Notes that a thread has ended, however it did.
+pub(super) struct EndNoted<'a>(pub(super) &'a Beat);
+
+impl Drop for EndNoted<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A thread that hangs in the disk holds everyone who appends: health is the
+    // only one that can still say so. One that waits for work is well.
+    #[test]
+    fn a_thread_that_does_not_move_is_not_live() {
+        let vitals = Vitals::new();
+        let at_once = Duration::ZERO;
+        assert_eq!(vitals.health_with(at_once).live, Ok(()));
+        vitals.publisher.begin();
+        std::thread::sleep(Duration::from_millis(5));
+        let health = vitals.health_with(at_once);
+        assert!(health.live.clone().unwrap_err().contains("publisher"));
+        assert_eq!(health.ready, health.live);
+        assert_eq!(vitals.health().live, Ok(()), "it has some time");
+        vitals.publisher.rest();
+        assert_eq!(vitals.health_with(at_once).live, Ok(()));
+        drop(EndNoted(&vitals.writer));
+        assert!(vitals.health().live.unwrap_err().contains("writer"));
+    }
+
+    // The views have no room, and the publisher tries again and again: it lives,
+    // and every append waits for it.
+    #[test]
+    fn a_thread_that_moves_and_does_not_get_on_is_not_ready() {
+        let vitals = Vitals::new();
+        vitals.publisher.begin();
+        assert_eq!(vitals.health().ready, Ok(()));
+        let long_ago = Instant::now().checked_sub(APPENDS_DOUBTED_FOR * 2).unwrap();
+        let slow = Vitals {
+            publisher: Beat {
+                started: long_ago,
+                ..Beat::new()
+            },
+            ..Vitals::new()
+        };
+        slow.publisher.sign();
+        let health = slow.health();
+        assert_eq!(health.live, Ok(()));
+        assert!(health.ready.unwrap_err().contains("publisher"));
+        slow.publisher.rest();
+        assert_eq!(slow.health().ready, Ok(()));
+    }
+
+    // A disk that was full for one append must not close the store for ever:
+    // nobody would try again.
+    #[test]
+    fn a_failure_is_doubted_after_a_while_and_a_stop_is_not() {
+        let vitals = Vitals::new();
+        let failed = |at| Appends::Failed {
+            at,
+            what: "full".to_owned(),
+        };
+        vitals.set(failed(Instant::now()));
+        assert_eq!(vitals.health().ready, Err("full".to_owned()));
+        let long_ago = Instant::now().checked_sub(APPENDS_DOUBTED_FOR * 2);
+        vitals.set(failed(long_ago.unwrap()));
+        assert_eq!(vitals.health().ready, Ok(()));
+        vitals.set(Appends::Stopped {
+            what: "fenced".to_owned(),
+            fault: false,
+        });
+        vitals.set(Appends::Taken);
+        assert_eq!(vitals.health().live, Ok(()));
+        assert_eq!(vitals.health().ready, Err("fenced".to_owned()));
+    }
+}

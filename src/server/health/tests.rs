@@ -1,0 +1,105 @@
+//! Health of a server whose log fails, hangs on damage, or is well.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::{
+    domain::Namespace,
+    engine::{ReadQuery, Source, trouble_tests::Store},
+    log::fallible::{Fallible, Outcome},
+    server::shutdown::Stopper,
+};
+
+const EVENTS: &str = "treering.v1.Events";
+
+fn health(store: &Store, stop: super::super::shutdown::StopSignal) -> HealthService {
+    let engine = store.engine.clone();
+    HealthService::new(Shared { engine, stop }).unwrap()
+}
+
+fn serving(health: &HealthService, name: &str) -> bool {
+    match health.status(name) {
+        ServingStatus::Serving => true,
+        ServingStatus::NotServing => false,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+// A new service is in the descriptors before anyone thinks of health; each of
+// them, and the two names of ours, must have an answer, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_service_has_a_health() {
+    let store = Store::new().await;
+    let (stopper, stop) = Stopper::new();
+    let health = health(&store, stop);
+    let described = described_services().unwrap();
+    for service in [
+        "Admin",
+        "Contexts",
+        "Conversations",
+        "Events",
+        "Search",
+        "Tools",
+    ] {
+        assert!(described.contains(&format!("treering.v1.{service}")));
+    }
+    let named = || {
+        described
+            .iter()
+            .map(String::as_str)
+            .chain(["", LIVE, READY])
+    };
+    for name in named() {
+        assert!(serving(&health, name), "{name}");
+    }
+    for name in ["nope", "treering.v1", "treering.v1.Events.Append"] {
+        assert_eq!(health.status(name), ServingStatus::ServiceUnknown);
+    }
+    stopper.advance(Phase::Draining);
+    for name in named() {
+        // A process that ends cleanly must not be killed for it.
+        assert_eq!(serving(&health, name), name == LIVE, "{name}");
+    }
+}
+
+// A balancer that is told "serving" sends appends to a server that refuses them
+// all; one that is told "not serving" of reads takes away what still works.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_needs_the_writer_fails_with_it() {
+    let store = Store::new().await;
+    let (_stopper, stop) = Stopper::new();
+    let health = health(&store, stop);
+    store.lose(Outcome::LostAnswer).await;
+    for name in ["", READY, EVENTS] {
+        assert!(!serving(&health, name), "{name}");
+    }
+    for name in [LIVE, "treering.v1.Conversations", "treering.v1.Contexts"] {
+        assert!(serving(&health, name), "{name}");
+    }
+    store.mend();
+    store.insist(store.message("next")).await;
+    for name in ["", READY, EVENTS] {
+        assert!(serving(&health, name), "{name}");
+    }
+}
+
+// One damaged frame of thousands closed the server to its balancer for ever. It
+// is to be told, and the rest is to be served.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_is_told_and_latches_nothing() {
+    // From the start, before any frame is in a cache.
+    let log = Fallible::default();
+    log.damaged.store(true, Ordering::SeqCst);
+    let store = Store::over(log).await;
+    let (_stopper, stop) = Stopper::new();
+    let health = health(&store, stop);
+    assert!(store.engine.damage_met().is_none());
+    for reads in 1..=2 {
+        let query = ReadQuery::all(Namespace::default(), Source::Log);
+        assert!(store.engine.read_all(query).await.is_err());
+        assert_eq!(store.engine.damage_met().unwrap().reads, reads);
+    }
+    for name in ["", LIVE, READY, EVENTS] {
+        assert!(serving(&health, name), "{name}");
+    }
+}
