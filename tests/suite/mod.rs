@@ -12,6 +12,7 @@ mod grpc;
 mod hostile;
 mod knowledge;
 mod model;
+mod outside;
 mod processes;
 mod random;
 mod real_data;
