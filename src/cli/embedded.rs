@@ -48,6 +48,7 @@ impl Embedded {
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
         let engine = Engine::open(options).await.map_err(refused)?;
+        let pipe = address.is_none();
         if let Some(address) = address {
             engine.announce(&address);
         }
@@ -67,10 +68,15 @@ impl Embedded {
         let shutdown = async {
             let _ = stopped.await;
         };
-        let options = ServeOptions {
+        let mut options = ServeOptions {
             grace: GRACE,
             ..ServeOptions::default()
         };
+        if pipe {
+            // It cannot be made again: it lasts as long as its command.
+            options.idle_max = None;
+            options.connection_age_max = None;
+        }
         let serving = tokio::spawn(server::serve_on(engine, incoming, shutdown, options));
         Ok(Self {
             summariser,

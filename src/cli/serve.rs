@@ -30,16 +30,18 @@ pub fn listen_default() -> SocketAddr {
 /// Serve a store over gRPC
 ///
 /// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
-/// health are on.
+/// health are on. There are no keys yet: anybody who reaches the port can read
+/// and write everything, so by default only this machine can.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   treering serve --data ./store
-  treering serve --data ./store --listen 0.0.0.0:7171
+  treering serve --data ./store --listen 127.0.0.1:9000
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
-    /// Where to listen; port 0 takes any free one
+    /// Where to listen; port 0 takes any free one. Beyond this machine, whoever
+    /// reaches it can read and write everything
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
     #[command(flatten)]
@@ -63,6 +65,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     // Else the first request would wait for it.
     std::thread::spawn(tokens::load);
     let served = Served::start(&dir, listener, summariser).await?;
+    let stop = stop_signal();
     let url = out.paint.text(Tone::Name, served.url());
     out.line(format!("Serving {} at {url}", dir.display()))?;
     if summarises {
@@ -70,7 +73,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     }
     out.line("Ctrl-C ends it.")?;
     out.flush()?;
-    stop_signal().await;
+    stop.await;
     served.stop().await
 }
 
@@ -92,6 +95,9 @@ impl Served {
         summariser: Option<SummariserConfig>,
     ) -> Result<Self, CliError> {
         let addr = listener.local_addr()?;
+        if let Some(warning) = warning(addr) {
+            anstream::eprintln!("{warning}");
+        }
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let engine = Embedded::start(
             OpenOptions::new(dir),
@@ -116,6 +122,18 @@ impl Served {
     pub async fn stop(self) -> Result<(), CliError> {
         self.engine.stop().await
     }
+}
+
+/// What to tell whoever opens the port to others.
+fn warning(addr: SocketAddr) -> Option<String> {
+    let loopback = addr.ip().to_canonical().is_loopback();
+    (!loopback).then(|| {
+        format!(
+            "WARNING: anybody who reaches {addr} can read and write everything in this store: \
+             there are no keys yet.\nListen on 127.0.0.1, or let only those reach the port who \
+             may do all that (a firewall, a tunnel, a proxy that asks for a key)."
+        )
+    })
 }
 
 /// An address that can be typed: "any address" is reached as this machine.
@@ -156,25 +174,29 @@ pub async fn listen_any() -> Result<TcpListener, CliError> {
         .map_err(|cause| CliError::Listen { addr, cause })
 }
 
-/// Returns when the process is asked to stop.
-pub async fn stop_signal() {
-    let interrupt = tokio::signal::ctrl_c();
+/// Ready when the process is asked to stop, from this call on: whoever was told
+/// that it serves may stop it at once.
+pub fn stop_signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
-    {
+    let asked = {
         use tokio::signal::unix::{SignalKind, signal};
-        let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-            let _ = interrupt.await;
-            return;
-        };
-        tokio::select! {
-            _ = interrupt => {}
-            _ = terminate.recv() => {}
+        let interrupt = signal(SignalKind::interrupt());
+        let terminate = signal(SignalKind::terminate());
+        async move {
+            let (Ok(mut interrupt), Ok(mut terminate)) = (interrupt, terminate) else {
+                return std::future::pending().await;
+            };
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
         }
-    }
+    };
     #[cfg(not(unix))]
-    {
-        let _ = interrupt.await;
-    }
+    let asked = async {
+        let _ = tokio::signal::ctrl_c().await;
+    };
+    asked
 }
 
 #[cfg(test)]
@@ -191,6 +213,24 @@ mod tests {
         let (second, moved) = bind_or_any(taken).await.unwrap();
         assert!(moved);
         assert_ne!(second.local_addr().unwrap(), taken);
+    }
+
+    /// An address that only looks like this machine's, or like another's, must not
+    /// be taken for it.
+    #[test]
+    fn only_this_machine_goes_without_a_warning() {
+        for (addr, warned) in [
+            ("127.0.0.1:1", false),
+            ("127.8.0.1:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("192.168.1.4:1", true),
+            ("[::ffff:10.0.0.1]:1", true),
+        ] {
+            assert_eq!(warning(addr.parse().unwrap()).is_some(), warned, "{addr}");
+        }
     }
 
     #[test]

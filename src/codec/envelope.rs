@@ -256,7 +256,7 @@ pub fn new_event_from_pb(
         actor: bounded("actor", event.actor)?,
         causation_id: causation(&event.causation_id)?,
         correlation_id: bounded("correlation_id", event.correlation_id)?,
-        body: body::decode(kind, &bytes)?,
+        body: body::decode_incoming(kind, &bytes)?,
         encoded: Some(bytes),
     })
 }

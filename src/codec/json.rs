@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-use crate::domain::{JsonText, limits::JSON_DEPTH_MAX};
+use crate::domain::{
+    JsonText,
+    limits::{JSON_DEPTH_MAX, JSON_VALUES_MAX},
+};
 
 /// Why bytes are not JSON that Treering takes. Never quotes the payload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +34,12 @@ pub enum JsonFault {
         /// The bound.
         max: usize,
     },
+    /// More values than a reader should have to hold.
+    #[error("more than {max} values")]
+    TooMany {
+        /// The bound.
+        max: usize,
+    },
 }
 
 /// Takes bytes as JSON text, byte for byte.
@@ -49,6 +58,62 @@ pub fn check(bytes: &[u8]) -> Result<JsonText, JsonFault> {
 pub fn check_bytes(bytes: Bytes) -> Result<JsonText, JsonFault> {
     check_text(&bytes)?;
     Ok(JsonText::from_checked(bytes))
+}
+
+/// Takes bytes that come from outside: as [`check_bytes`], and with no more than
+/// [`JSON_VALUES_MAX`] values. What is stored is not held against that.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_incoming(bytes: Bytes) -> Result<JsonText, JsonFault> {
+    check_values(&bytes, JSON_VALUES_MAX)?;
+    check_bytes(bytes)
+}
+
+/// Counts values, and no more: at least those of any JSON that this is.
+///
+/// # Errors
+/// [`JsonFault::TooMany`].
+pub fn check_values(bytes: &[u8], max: usize) -> Result<(), JsonFault> {
+    // Short texts cannot have so many.
+    if bytes.len() / 2 < max {
+        return Ok(());
+    }
+    let mut values = 1_usize;
+    let mut tokens = Tokens::default();
+    for byte in bytes {
+        // Each value but the first follows a comma, a colon or a bracket.
+        if tokens.is_token(*byte) && matches!(byte, b',' | b':' | b'[' | b'{') {
+            values += 1;
+        }
+    }
+    if values > max {
+        return Err(JsonFault::TooMany { max });
+    }
+    Ok(())
+}
+
+/// Tells what of a text stands outside of its strings.
+#[derive(Default)]
+struct Tokens {
+    in_string: bool,
+    escaped: bool,
+}
+
+impl Tokens {
+    fn is_token(&mut self, byte: u8) -> bool {
+        if self.in_string {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return false;
+        }
+        self.in_string = byte == b'"';
+        true
+    }
 }
 
 /// Checks only.
@@ -72,20 +137,12 @@ pub fn check_text(bytes: &[u8]) -> Result<(), JsonFault> {
 
 fn check_depth(bytes: &[u8]) -> Result<(), JsonFault> {
     let mut depth = 0_usize;
-    let mut in_string = false;
-    let mut escaped = false;
+    let mut tokens = Tokens::default();
     for (offset, byte) in bytes.iter().enumerate() {
-        if in_string {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
-                _ => {}
-            }
+        if !tokens.is_token(*byte) {
             continue;
         }
         match byte {
-            b'"' => in_string = true,
             b'[' | b'{' => depth += 1,
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
@@ -157,6 +214,26 @@ mod tests {
         ));
         assert!(check(&nested(1_000_000)).is_err());
         assert!(check(b"\"[[[[\\\"[[[\"").is_ok());
+    }
+
+    // Two bytes of a list become 32 in memory, and more in a map: a text within its
+    // bytes can still be more than a reader can hold. Commas in strings are none.
+    #[test]
+    fn values_are_bounded_for_what_comes_in() {
+        let list = |values: usize| format!("[0{}]", ",0".repeat(values - 2));
+        let most = list(JSON_VALUES_MAX);
+        assert!(check_incoming(most.into()).is_ok());
+        let more = list(JSON_VALUES_MAX + 1);
+        let fault = check_incoming(more.clone().into()).unwrap_err();
+        assert_eq!(
+            fault,
+            JsonFault::TooMany {
+                max: JSON_VALUES_MAX
+            }
+        );
+        assert!(check(more.as_bytes()).is_ok(), "what is stored is read");
+        let text = format!("[\"{}\"]", ",\\\",".repeat(JSON_VALUES_MAX));
+        assert!(check_incoming(text.into()).is_ok());
     }
 
     proptest! {

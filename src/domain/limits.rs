@@ -18,6 +18,9 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 pub const INLINE_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Deepest nesting of a JSON value. serde_json refuses more than 128.
 pub const JSON_DEPTH_MAX: usize = 127;
+/// Most values in one JSON text that comes in. A reader that makes a tree of them
+/// takes up to about 100 bytes for each, whatever little they take as text.
+pub const JSON_VALUES_MAX: usize = 1 << 20;
 
 /// Pauses before the log is asked what became of a group, while those who wait
 /// for its answer are kept waiting: 1.76 s together. Most troubles of a disk or a

@@ -43,6 +43,10 @@ pub const SOURCE: &str = "claude-code";
 /// keeps those of a workflow two levels down.
 const AGENT_FOLDERS_MAX: usize = 4;
 
+/// A session and its sub-agents together, in bytes: all of it is held at once.
+/// The largest real ones have some tens of megabytes.
+pub const SESSION_BYTES_MAX: usize = 512 << 20;
+
 /// Why a session was not imported.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionFault {
@@ -63,6 +67,14 @@ pub enum SessionFault {
         line: u64,
         /// Why.
         fault: LineFault,
+    },
+    /// The session is too large to be held.
+    #[error("{} and the files before it have more than {max} bytes, the most that a session may have", path.display())]
+    TooLarge {
+        /// The file that passes the bound.
+        path: PathBuf,
+        /// The bound.
+        max: usize,
     },
     /// The file's name is no session id.
     #[error("{} is not named after a session", path.display())]
@@ -153,8 +165,9 @@ pub fn read_session(path: &Path) -> Result<Session, SessionFault> {
         path: path.to_owned(),
     };
     let id = stem(path).ok_or_else(unnamed)?.to_owned();
+    let mut left = SESSION_BYTES_MAX;
     let mut session = Session {
-        lines: read_lines(path)?,
+        lines: read_lines(path, &mut left)?,
         id,
         agents: Vec::new(),
     };
@@ -166,7 +179,9 @@ pub fn read_session(path: &Path) -> Result<Session, SessionFault> {
     files.retain(|file| is_lines(file) && is_agent(file));
     files.sort();
     for file in files {
-        let lines = read_lines(&file)?;
+        // A file beside it may be another session's.
+        let mut left_after = left;
+        let lines = read_lines(&file, &mut left_after)?;
         let inside = file.starts_with(&own_folder);
         let ours = || {
             let first = lines.first().map(SessionLine::read);
@@ -176,24 +191,36 @@ pub fn read_session(path: &Path) -> Result<Session, SessionFault> {
             let agent = stem(&file).unwrap_or_default();
             let agent = agent.trim_start_matches("agent-").to_owned();
             session.agents.push((agent, lines));
+            left = left_after;
         }
     }
     Ok(session)
 }
 
-fn read_lines(path: &Path) -> Result<Vec<Bytes>, SessionFault> {
+/// The lines of a file. `left` is how many bytes the session may still have.
+fn read_lines(path: &Path, left: &mut usize) -> Result<Vec<Bytes>, SessionFault> {
     let source = LineSource::open(path, |_| {}).map_err(|error| SessionFault::Read {
         path: path.to_owned(),
         error,
     })?;
-    let numbered = |(line, text): (u64, Result<Bytes, LineFault>)| {
-        text.map_err(|fault| SessionFault::Line {
+    let mut lines = Vec::new();
+    for (line, text) in source {
+        let text = text.map_err(|fault| SessionFault::Line {
             path: path.to_owned(),
             line,
             fault,
-        })
-    };
-    source.map(numbered).collect()
+        })?;
+        // A line takes a little beside its text.
+        let bytes = text.len() + size_of::<Bytes>();
+        *left = left
+            .checked_sub(bytes)
+            .ok_or_else(|| SessionFault::TooLarge {
+                path: path.to_owned(),
+                max: SESSION_BYTES_MAX,
+            })?;
+        lines.push(text);
+    }
+    Ok(lines)
 }
 
 /// Converts a session: first itself, then its sub-contexts, which name it as

@@ -17,6 +17,7 @@ use super::{
     content::{self, short},
     number::numbers_survive,
     raw,
+    source::LINE_VALUES_MAX,
     timeline::{BranchIndex, Timeline},
 };
 use crate::{
@@ -89,6 +90,7 @@ pub fn conversation_id(source: &str, source_id: &str) -> ConversationId {
 /// [`ImportFault`] when the line is no conversation. Odd messages are no error:
 /// they come back as notes.
 pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
+    json::check_values(line, LINE_VALUES_MAX)?;
     json::check_text(line)?;
     let line = Line::read(line)?;
     let messages = line.messages()?;

@@ -16,6 +16,10 @@ use bytes::Bytes;
 /// largest of the real ones that the importers were made with has 2.5 MB.
 pub const LINE_BYTES_MAX: usize = 256 << 20;
 
+/// Most JSON values in a line: a conversation of a hundred thousand messages. As
+/// a tree, a line of its length alone could take many times the memory.
+pub const LINE_VALUES_MAX: usize = 4 << 20;
+
 const BUFFER_BYTES: usize = 256 * 1024;
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];

@@ -59,10 +59,92 @@ pub const CUT_WAIT: Duration = Duration::from_millis(500);
 
 /// HTTP/2 flow-control windows, in bytes: enough for a fast local link, and what
 /// one stream, or one connection, can make the server hold unread.
-pub const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+pub const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// See [`STREAM_WINDOW_BYTES`].
-pub const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+pub const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 
 /// Files and variables in an answer about knowledge, in bytes: a client with
 /// tonic's default bound of 4 MiB can read it.
 pub const KNOWLEDGE_BYTES_MAX: usize = 3 << 20;
+
+/// Largest request of a method that carries no event's content, in bytes: ids,
+/// names, filters and policies, with much room.
+pub const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// What decoding a request may allocate, in multiples of the method's message
+/// bound. Received bytes, what they are inflated to and what is decoded from
+/// them stay within four times the bound together.
+pub const DECODED_PER_MESSAGE_BYTE_MAX: usize = 2;
+
+/// Requests that were received in part, or whole and not handled yet, of all
+/// connections together, in multiples of the largest message: two of the
+/// largest at once, and room beside them.
+pub const MESSAGES_IN_FLIGHT_MAX: usize = 3;
+
+/// What each connection may always have under way, in bytes, however many others
+/// hold what there is: small requests pass.
+pub const CONNECTION_SHARE_BYTES: usize = 64 << 10;
+
+/// When a client that found that room taken should try again.
+pub const IN_FLIGHT_RETRY: Duration = Duration::from_millis(500);
+
+/// The longest that a request may take to arrive, before its size is counted.
+pub const MESSAGE_WAIT: Duration = Duration::from_secs(30);
+
+/// The slowest that a large request may arrive, in bytes a second (2 Mbit/s).
+/// Whoever is slower should send less at once: room that is held is others'.
+pub const MESSAGE_BYTES_PER_SECOND_MIN: usize = 256 << 10;
+
+/// A compressed message above this is inflated on a thread that may block.
+pub const INFLATE_HERE_BYTES_MAX: usize = 4 << 10;
+
+/// Connections at once, unless the limit of open files is low. Each may make
+/// the server hold [`CONNECTION_WINDOW_BYTES`] unread.
+pub const CONNECTIONS_MAX: usize = 1_024;
+
+/// Of the files that the process may open, one in so many may be a connection:
+/// the log, the views and the index need the others.
+pub const FILES_PER_CONNECTION_MIN: usize = 2;
+
+/// What a new connection gets to send the HTTP/2 preface and its settings.
+pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+
+/// Those bytes, at least.
+pub const HANDSHAKE_BYTES: u64 = 24 + 9;
+
+/// A connection without a call for so long is asked to end; clients connect
+/// again by themselves with their next call.
+pub const IDLE_MAX: Duration = Duration::from_secs(300);
+
+/// The oldest connection that takes new calls: after it, clients are sent to a
+/// new one, so that those behind a balancer spread out again.
+pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+/// What calls of such a connection get to finish. Subscriptions go on on a new
+/// one from where they were.
+pub const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(3_600);
+
+/// What a connection without calls gets to answer that it ends.
+pub const GOODBYE_WAIT: Duration = Duration::from_millis(250);
+
+/// Between looks at a connection that ends.
+pub const GOODBYE_LOOK: Duration = Duration::from_millis(25);
+
+/// After a connection could not be accepted (no file is free): without a pause
+/// this would turn a core.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Between log lines about what happens at every connection.
+pub const CONNECTION_LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// Bytes that a connection reads before its calls are started. Bounds what a
+/// burst of calls that are cancelled at once can pile up.
+pub const CONNECTION_TURN_BYTES: usize = 32 << 10;
+
+/// Calls that were cancelled before they were started. More than fit into one
+/// [`CONNECTION_TURN_BYTES`] and the frame that passes it, so that no client is
+/// sent away for cancelling: a call and its end take at least 23 bytes.
+pub const CANCELLED_UNSTARTED_MAX: usize = 4_096;
+
+/// The headers of a call, in bytes as HTTP/2 counts them.
+pub const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;

@@ -1,5 +1,4 @@
-//! Deadlines of calls. tonic ends a late call with CANCELLED; gRPC clients expect
-//! DEADLINE_EXCEEDED. What the call was doing is dropped. Streams end
+//! Deadlines of calls, which end late ones with DEADLINE_EXCEEDED. What the call was doing is dropped. Streams end
 //! themselves, see `Call::bound`.
 
 use std::task::{Context, Poll};
@@ -49,7 +48,6 @@ where
         let Some(timeout) = timeout else {
             return Box::pin(answer);
         };
-        // Set now, so that it is over before tonic's own, which starts later.
         let deadline = tokio::time::sleep(timeout);
         Box::pin(async move {
             tokio::select! {

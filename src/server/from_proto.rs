@@ -132,7 +132,7 @@ pub(super) fn time(
 
 /// JSON text, kept byte for byte.
 pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
-    json::check_bytes(bytes).map_err(|fault| Malformed::new(field, fault.to_string()))
+    json::check_incoming(bytes).map_err(|fault| Malformed::new(field, fault.to_string()))
 }
 
 /// A page token that `to_proto::page_token` made; empty: the first page.

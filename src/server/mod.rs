@@ -3,6 +3,7 @@
 //! Here lives what gRPC needs: fields to values (`from_proto`,
 //! `append_request`), answers to messages (`to_proto`), errors to status
 //! (`status`), namespaces and deadlines (`call`), streams of a bounded size,
+//! requests within bounds (`intake`), connections and their ends (`connection`),
 //! health, reflection, and the clean end. What an append may do and what a read
 //! finds is the engine's matter. Nothing here buffers without bound.
 
@@ -11,6 +12,7 @@ mod append_request;
 mod append_stream;
 pub mod bounds;
 mod call;
+mod connection;
 mod context;
 mod context_proto;
 mod conversations;
@@ -18,6 +20,7 @@ mod deadline;
 mod events;
 mod from_proto;
 mod health;
+mod intake;
 mod knowledge;
 mod read;
 mod result_text;
@@ -30,23 +33,18 @@ mod tools;
 
 use std::{future::Future, io, time::Duration};
 
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
 };
-use tonic::{
-    codec::CompressionEncoding,
-    service::Routes,
-    transport::{
-        Server,
-        server::{Connected, TcpIncoming},
-    },
-};
+use tonic::{codec::CompressionEncoding, service::Routes, transport::server::TcpIncoming};
 use tonic_health::pb::health_server::HealthServer;
 
 use self::{
     call::Shared,
+    connection::Acceptor,
+    intake::{Intake, Methods},
     shutdown::{Phase, StopSignal, Stopper},
 };
 use crate::{
@@ -55,6 +53,7 @@ use crate::{
         conversations_server::ConversationsServer, events_server::EventsServer,
         search_server::SearchServer, tools_server::ToolsServer,
     },
+    domain::Limits,
     engine::Engine,
 };
 
@@ -76,6 +75,18 @@ pub struct ServeOptions {
     pub keepalive_timeout: Duration,
     /// Most calls at once on a connection; more wait.
     pub calls_per_connection_max: u32,
+    /// Most connections at once. When one more comes, the one that has been idle
+    /// longest is closed for it; when none is idle, the new one is.
+    pub connections_max: usize,
+    /// A connection without a call for so long is closed. None: never, for
+    /// clients that cannot connect again.
+    pub idle_max: Option<Duration>,
+    /// A connection takes new calls for so long; those it has may finish. None:
+    /// for ever.
+    pub connection_age_max: Option<Duration>,
+    /// Requests of all connections that were received and not answered yet, in
+    /// bytes. None: three of the largest messages.
+    pub bytes_in_flight_max: Option<usize>,
     /// Compress answers for clients that accept it. Costs CPU; for slow links.
     pub compress_answers: bool,
 }
@@ -87,6 +98,10 @@ impl Default for ServeOptions {
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(20),
             calls_per_connection_max: 4_096,
+            connections_max: connection::connections_max(),
+            idle_max: Some(bounds::IDLE_MAX),
+            connection_age_max: Some(bounds::CONNECTION_AGE_MAX),
+            bytes_in_flight_max: None,
             compress_answers: false,
         }
     }
@@ -98,19 +113,17 @@ pub enum ServeError {
     /// The listener cannot be used.
     #[error("the listener cannot be used: {0}")]
     Listener(#[from] io::Error),
-    /// The transport failed.
-    #[error("the server failed: {0}")]
-    Transport(#[from] tonic::transport::Error),
+    /// The descriptors in the binary cannot be read.
+    #[error("the descriptors of the services cannot be read: {0}")]
+    Descriptors(#[from] prost::DecodeError),
     /// The descriptors in the binary cannot be read.
     #[error("the descriptors for reflection cannot be read: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The same, for health.
-    #[error("the descriptors for health cannot be read: {0}")]
-    Descriptors(#[from] prost::DecodeError),
 }
 
 /// All services, with health and reflection, to be served by any transport.
-/// Deadlines of unary calls and the clean end are the work of [`serve`].
+/// Deadlines of unary calls, the bounds of what is received, and the clean end
+/// are the work of [`serve`].
 ///
 /// # Errors
 /// [`ServeError::Reflection`] and [`ServeError::Descriptors`].
@@ -119,12 +132,8 @@ pub fn routes(
     stop: StopSignal,
     options: &ServeOptions,
 ) -> Result<Routes, ServeError> {
-    let limits = engine.limits();
-    let bytes_max = bounds::MESSAGE_BYTES_MAX.max(
-        limits
-            .batch_bytes_max
-            .saturating_add(bounds::ENVELOPE_BYTES_MAX),
-    );
+    // The bounds of each method are the intake's; this is the largest.
+    let bytes_max = intake::message_bytes_max(engine.limits());
     let shared = Shared { engine, stop };
     macro_rules! tuned {
         ($service:expr) => {{
@@ -194,51 +203,46 @@ pub async fn serve_on<IO>(
     options: ServeOptions,
 ) -> Result<(), ServeError>
 where
-    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (stopper, stop) = Stopper::new();
     let routes = routes(engine.clone(), stop.clone(), &options)?;
-    let incoming = incoming.chain(futures::stream::pending());
+    let intake = intake(engine.limits(), &options)?;
+    let mut acceptor = Acceptor::new(routes, intake, &options, stop);
     let signal = async {
         shutdown.await;
         tracing::info!("shutting down");
         stopper.advance(Phase::Draining);
     };
-    let mut server = std::pin::pin!(
-        builder(&options)
-            .add_routes(routes)
-            .serve_with_incoming_shutdown(incoming, signal)
-    );
-    let grace_over = async {
-        stop.reached(Phase::Draining).await;
-        tokio::time::sleep(options.grace).await;
-    };
-    let served = tokio::select! {
-        served = &mut server => served,
-        () = grace_over => {
-            tracing::warn!(grace_ms = options.grace.as_millis(), "the grace period is over");
-            stopper.advance(Phase::Cut);
-            tokio::time::timeout(bounds::CUT_WAIT, server).await.unwrap_or(Ok(()))
-        }
-    };
+    acceptor.accept(incoming, signal).await;
+    if tokio::time::timeout(options.grace, acceptor.ended())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            grace_ms = options.grace.as_millis(),
+            "the grace period is over"
+        );
+        stopper.advance(Phase::Cut);
+        // What does not end itself then is cut off with the acceptor.
+        let _late = tokio::time::timeout(bounds::CUT_WAIT, acceptor.ended()).await;
+    }
+    drop(acceptor);
     engine.close().await;
-    Ok(served?)
+    Ok(())
 }
 
-fn builder(
-    options: &ServeOptions,
-) -> Server<tower::layer::util::Stack<deadline::DeadlineLayer, tower::layer::util::Identity>> {
-    Server::builder()
-        .tcp_nodelay(true)
-        .http2_keepalive_interval(Some(options.keepalive_interval))
-        .http2_keepalive_timeout(Some(options.keepalive_timeout))
-        .max_concurrent_streams(options.calls_per_connection_max)
-        .initial_stream_window_size(bounds::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(bounds::CONNECTION_WINDOW_BYTES)
-        .trace_fn(|request| {
-            let namespace = request.headers().get(NAMESPACE_KEY);
-            let namespace = namespace.and_then(|name| name.to_str().ok());
-            tracing::debug_span!("call", path = request.uri().path(), namespace)
-        })
-        .layer(deadline::DeadlineLayer)
+fn intake(limits: &Limits, options: &ServeOptions) -> Result<Intake, ServeError> {
+    let largest = intake::message_bytes_max(limits);
+    let in_flight = options.bytes_in_flight_max;
+    let in_flight = in_flight.unwrap_or(largest.saturating_mul(bounds::MESSAGES_IN_FLIGHT_MAX));
+    Ok(Intake::new(Methods::read(&SERVED, limits)?, in_flight))
 }
+
+/// The descriptors of everything that is served.
+const SERVED: [&[u8]; 4] = [
+    DESCRIPTORS,
+    tonic_health::pb::FILE_DESCRIPTOR_SET,
+    tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+    tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+];

@@ -186,7 +186,7 @@ pub(super) fn command(
     from_proto::check_short("start.actor", &start.actor)?;
     let branch = from_proto::branch("start.branch", &start.branch)?;
     let encoded = Bytes::from(result.encode_to_vec());
-    let body = body::decode(EventKind::ToolResultRecorded, &encoded).map_err(|fault| {
+    let body = body::decode_incoming(EventKind::ToolResultRecorded, &encoded).map_err(|fault| {
         let field = format!("start.result.{}", fault.field);
         Malformed::new(field, fault.problem.to_string())
     })?;

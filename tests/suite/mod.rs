@@ -13,6 +13,7 @@ mod hostile;
 mod knowledge;
 mod looking;
 mod model;
+mod outside;
 mod processes;
 mod random;
 mod real_data;

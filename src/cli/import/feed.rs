@@ -4,11 +4,12 @@
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
 };
 
 use indicatif::ProgressBar;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Format;
 use crate::{
@@ -19,6 +20,9 @@ use crate::{
 
 /// Conversations that wait for the store.
 const WAITING_MAX: usize = 32;
+/// The same in KiB, with those that are being appended: one above it still goes,
+/// alone. A small compressed file may hold very large ones.
+const WAITING_KIB_MAX: u32 = 256 << 10;
 /// Events of one append: a large conversation takes several.
 const BATCH_EVENTS_MAX: usize = 4_000;
 /// Bytes of one append.
@@ -55,6 +59,17 @@ pub struct Ready {
     pub bytes: usize,
     /// Its sub-contexts: they name it, so they are appended after it.
     pub children: Vec<Ready>,
+    /// Its part of what may wait, given back with it.
+    pub room: Option<OwnedSemaphorePermit>,
+}
+
+impl Ready {
+    /// With its sub-contexts.
+    fn kib(&self) -> u32 {
+        let children = self.children.iter().map(|child| child.bytes);
+        let bytes = self.bytes + children.sum::<usize>();
+        u32::try_from(bytes / 1024).map_or(WAITING_KIB_MAX, |kib| kib.clamp(1, WAITING_KIB_MAX))
+    }
 }
 
 /// What reading brings.
@@ -84,7 +99,12 @@ impl Feed {
         namespace: Namespace,
     ) -> Self {
         let (found, receiver) = mpsc::channel(WAITING_MAX);
-        let to = Sender { found, namespace };
+        let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
+        let to = Sender {
+            found,
+            namespace,
+            room,
+        };
         // It ends with the files, or when nobody listens any more.
         thread::spawn(move || {
             for file in &files {
@@ -113,6 +133,7 @@ struct Gone;
 struct Sender {
     found: mpsc::Sender<Found>,
     namespace: Namespace,
+    room: Arc<Semaphore>,
 }
 
 impl Sender {
@@ -121,7 +142,11 @@ impl Sender {
     }
 }
 
-fn send(to: &Sender, found: Found) -> Result<(), Gone> {
+fn send(to: &Sender, mut found: Found) -> Result<(), Gone> {
+    if let Found::Conversation(ready) = &mut found {
+        let room = Arc::clone(&to.room).acquire_many_owned(ready.kib());
+        ready.room = Some(futures::executor::block_on(room).map_err(|_| Gone)?);
+    }
     to.found.blocking_send(found).map_err(|_| Gone)
 }
 
@@ -195,6 +220,7 @@ fn ready(origin: Origin, imported: ImportedConversation) -> Ready {
         batches,
         bytes,
         children: Vec::new(),
+        room: None,
     }
 }
 

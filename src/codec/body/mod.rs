@@ -9,6 +9,7 @@
 mod context;
 mod conversation;
 mod fault;
+mod incoming;
 mod message;
 mod tool;
 
@@ -22,7 +23,7 @@ use super::{
     json::{self, JsonFault},
     pb,
 };
-use crate::domain::{EventBody, EventKind, ToolCallRequested};
+use crate::domain::{EventBody, EventKind, ToolCallRequested, limits::JSON_VALUES_MAX};
 
 /// A request for a tool that needs no approval and came in the last assistant
 /// message. `arguments` is JSON text, kept as it is; its hash, which an approval
@@ -52,6 +53,20 @@ pub fn tool_call(
 /// [`BodyFault`] names the kind, the field and what was expected there.
 pub fn decode(kind: EventKind, bytes: &Bytes) -> Result<EventBody, BodyFault> {
     decode_kind(kind, bytes).map_err(|fault| fault.of(kind))
+}
+
+/// Reads a body that comes from outside: as [`decode`], and its JSON has no more
+/// values than what comes in may have.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_incoming(kind: EventKind, bytes: &Bytes) -> Result<EventBody, BodyFault> {
+    let body = decode(kind, bytes)?;
+    // Shorter ones cannot have so many.
+    if bytes.len() > JSON_VALUES_MAX {
+        incoming::check_values(&body).map_err(|fault| fault.of(kind))?;
+    }
+    Ok(body)
 }
 
 fn read<M: Message + Default>(bytes: &Bytes) -> Checked<M> {

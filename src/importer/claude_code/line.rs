@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::super::content::short;
+use super::super::{content::short, source::LINE_VALUES_MAX};
 use crate::codec::json;
 
 /// A line, with its value if it is a JSON object that can be read.
@@ -17,7 +17,8 @@ pub(super) struct SessionLine {
 
 impl SessionLine {
     pub(super) fn read(text: &Bytes) -> Self {
-        let value = json::check_text(text)
+        let value = json::check_values(text, LINE_VALUES_MAX)
+            .and_then(|()| json::check_text(text))
             .ok()
             .and_then(|()| serde_json::from_slice(text).ok())
             .filter(Value::is_object)

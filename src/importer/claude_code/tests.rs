@@ -441,6 +441,31 @@ fn odd_line() -> impl Strategy<Value = Value> {
     )
 }
 
+// All of a session is held at once: a small compressed file that unfolds to more
+// than it may have must end there, with the file's name.
+#[test]
+fn a_session_has_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.jsonl");
+    let line = format!("{{\"type\":\"{}\"}}\n", "x".repeat(1_000));
+    let packed = zstd::encode_all(line.repeat(1_000).as_bytes(), 3).unwrap();
+    assert!(packed.len() < 10_000);
+    std::fs::write(&path, packed).unwrap();
+    let mut left = 2_000_000;
+    assert_eq!(read_lines(&path, &mut left).unwrap().len(), 1_000);
+    assert!(left < 1_000_000, "what it has is taken");
+    let fault = read_lines(&path, &mut 500_000).unwrap_err();
+    assert!(matches!(fault, SessionFault::TooLarge { .. }), "{fault}");
+}
+
+// A line of many values is a tree of many times its size: it is kept as a line that
+// cannot be read, and comes back.
+#[test]
+fn a_line_with_too_many_values_is_kept_unread() {
+    let wide = format!("{{\"type\":\"user\",\"x\":[0{}]}}", ",0".repeat(5 << 20));
+    assert!(!SessionLine::read(&Bytes::from(wide)).is_readable());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

@@ -1,6 +1,6 @@
 //! A line's fields, as text.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use serde::{
     Deserialize, Deserializer,
@@ -36,11 +36,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut fields: Vec<(String, &'de RawValue)> = Vec::new();
-                while let Some((key, value)) = map.next_entry()? {
-                    // As everywhere in JSON: of two fields the last one counts.
-                    fields.retain(|(known, _)| *known != key);
-                    fields.push((key, value));
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
                 }
+                // As everywhere in JSON: of two fields the last one counts.
+                let mut later = HashSet::with_capacity(fields.len());
+                fields.reverse();
+                fields.retain(|(key, _)| later.insert(key.clone()));
+                fields.reverse();
                 Ok(Fields(fields))
             }
         }

@@ -561,3 +561,21 @@ fn real_trajectories_come_back() {
         assert!(body_bytes < line_bytes, "{name}");
     }
 }
+
+// A line within its bytes may hold millions of values, and a tree of them many
+// times the memory; fields that are said again once took the square of their number.
+#[test]
+fn lines_of_many_values_are_bounded() {
+    let wide = format!(
+        "{{\"id\":\"a\",\"messages\":[],\"x\":[0{}]}}",
+        ",0".repeat(5 << 20)
+    );
+    let fault = import_line(wide.as_bytes()).unwrap_err();
+    assert!(matches!(
+        fault,
+        ImportFault::NotJson(json::JsonFault::TooMany { .. })
+    ));
+    let fields: String = (0..200_000).map(|n| format!("\"f{n}\":1,")).collect();
+    let line = format!("{{{fields}\"id\":\"x\",\"id\":\"a\",\"messages\":[]}}");
+    assert_eq!(import_line(line.as_bytes()).unwrap().source_id, "a");
+}

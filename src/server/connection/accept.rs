@@ -1,0 +1,200 @@
+//! Accepting connections: within the bound, and on when that fails.
+
+use std::{
+    future::Future,
+    io,
+    pin::pin,
+    sync::{Arc, Weak},
+};
+
+use futures::{Stream, StreamExt};
+use hyper::server::conn::http2;
+use hyper_util::rt::TokioExecutor;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinSet,
+    time::Instant,
+};
+use tonic::service::Routes;
+use tower::Layer;
+
+use super::{Activity, Calls, Life, Patience, ServeOptions, bounds, http2_of, serve};
+use crate::server::{deadline::DeadlineLayer, intake::Intake, shutdown::StopSignal};
+
+/// Connections that a process with this limit of open files takes.
+pub(in crate::server) fn connections_max() -> usize {
+    #[cfg(target_os = "linux")]
+    {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let files = limit.current.and_then(|files| usize::try_from(files).ok());
+        let files = files.unwrap_or(usize::MAX);
+        bounds::CONNECTIONS_MAX.min(files / bounds::FILES_PER_CONNECTION_MIN)
+    }
+    #[cfg(not(target_os = "linux"))]
+    bounds::CONNECTIONS_MAX
+}
+
+/// Says something at once, and then once in a while how often it happened.
+#[derive(Default)]
+struct Seldom {
+    last: Option<Instant>,
+    count: u64,
+}
+
+impl Seldom {
+    /// How often it has happened since it was said last; none: not now.
+    fn count(&mut self) -> Option<u64> {
+        self.count += 1;
+        let now = Instant::now();
+        let due = |last| now - last >= bounds::CONNECTION_LOG_EVERY;
+        if !self.last.is_none_or(due) {
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.count))
+    }
+}
+
+/// Takes connections and keeps count of them.
+pub(in crate::server) struct Acceptor {
+    routes: Routes,
+    intake: Intake,
+    http2: http2::Builder<TokioExecutor>,
+    patience: Patience,
+    connections_max: usize,
+    stop: StopSignal,
+    serving: JoinSet<()>,
+    known: Vec<Weak<Activity>>,
+    failed: Seldom,
+    crowded: Seldom,
+}
+
+impl Acceptor {
+    pub fn new(routes: Routes, intake: Intake, options: &ServeOptions, stop: StopSignal) -> Self {
+        Self {
+            routes: routes.prepare(),
+            intake,
+            http2: http2_of(options),
+            patience: Patience {
+                idle_max: options.idle_max,
+                age_max: options.connection_age_max,
+            },
+            connections_max: options.connections_max.max(1),
+            stop,
+            serving: JoinSet::new(),
+            known: Vec::new(),
+            failed: Seldom::default(),
+            crowded: Seldom::default(),
+        }
+    }
+
+    /// Accepts until `end`. What was accepted goes on; the stream is dropped, so
+    /// that nobody waits in front of a port that takes no one.
+    pub async fn accept<IO>(
+        &mut self,
+        incoming: impl Stream<Item = io::Result<IO>>,
+        end: impl Future<Output = ()>,
+    ) where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut incoming = pin!(incoming);
+        let mut end = pin!(end);
+        let mut open = true;
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut end => return,
+                Some(_) = self.serving.join_next(), if !self.serving.is_empty() => {}
+                next = incoming.next(), if open => match next {
+                    Some(Ok(io)) => self.take(io).await,
+                    Some(Err(error)) => {
+                        let pause = self.pause_after(&error);
+                        tokio::select! {
+                            biased;
+                            () = &mut end => return,
+                            () = tokio::time::sleep(pause) => {}
+                        }
+                    }
+                    None => open = false,
+                },
+            }
+        }
+    }
+
+    /// Waits until all connections have ended.
+    pub async fn ended(&mut self) {
+        while self.serving.join_next().await.is_some() {}
+    }
+
+    async fn take<IO>(&mut self, io: IO)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if self.serving.len() >= self.connections_max && !self.make_room().await {
+            return;
+        }
+        let activity = Activity::new();
+        if self.known.len() >= self.serving.len().max(16) * 2 {
+            self.known.retain(|known| known.strong_count() > 0);
+        }
+        self.known.push(Arc::downgrade(&activity));
+        let calls = Calls {
+            routes: DeadlineLayer.layer(self.routes.clone()),
+            intake: self.intake.connection(),
+            activity: Arc::clone(&activity),
+        };
+        let life = Life::new(activity, self.patience, self.stop.clone());
+        self.serving
+            .spawn(serve(io, calls, self.http2.clone(), life));
+    }
+
+    /// Asks the connection that has been idle longest to end. When many are ending
+    /// already, waits for one of them. False: all are at work.
+    async fn make_room(&mut self) -> bool {
+        if let Some(count) = self.crowded.count() {
+            tracing::warn!(
+                connections = self.serving.len(),
+                max = self.connections_max,
+                times = count,
+                "too many connections: those that are idle longest are closed for new ones"
+            );
+        }
+        let known = self.known.iter().filter_map(Weak::upgrade);
+        let idle = known
+            .filter(|activity| !activity.is_ending())
+            .filter_map(|activity| Some((activity.idle()?, activity)));
+        let longest = idle.min_by_key(|(idle, _)| *idle);
+        let asked = longest.is_some_and(|(_, one)| one.end());
+        let most = self.connections_max + self.connections_max / 8 + 1;
+        if self.serving.len() < most {
+            return asked;
+        }
+        let wait = bounds::GOODBYE_WAIT * 2;
+        let ended = tokio::time::timeout(wait, self.serving.join_next()).await;
+        matches!(ended, Ok(Some(_)))
+    }
+
+    /// How long to wait after a connection could not be accepted.
+    fn pause_after(&mut self, error: &io::Error) -> std::time::Duration {
+        use io::ErrorKind as Kind;
+        // The client went away before it was accepted: no reason to wait.
+        let gone = [
+            Kind::ConnectionAborted,
+            Kind::ConnectionReset,
+            Kind::ConnectionRefused,
+            Kind::Interrupted,
+        ];
+        if gone.contains(&error.kind()) {
+            return std::time::Duration::ZERO;
+        }
+        if let Some(count) = self.failed.count() {
+            tracing::error!(
+                %error,
+                times = count,
+                connections = self.serving.len(),
+                "connections cannot be accepted; trying again"
+            );
+        }
+        bounds::ACCEPT_PAUSE
+    }
+}

@@ -1,0 +1,135 @@
+//! What a connection does: its calls, and since when it has none.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use http_body::{Body, Frame, SizeHint};
+use tokio::{sync::Notify, time::Instant};
+
+/// Shared by a connection, its calls, and whoever accepts connections.
+#[derive(Debug)]
+pub(super) struct Activity {
+    calls: Mutex<Calls>,
+    ending: AtomicBool,
+    pub asked_to_end: Notify,
+    pub accepted: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Calls {
+    running: usize,
+    ever: bool,
+    /// The last call's end; before the first one, the connection's start.
+    since: Instant,
+}
+
+/// How long a connection has been without a call, shortest last: who goes first
+/// when there are too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Idle {
+    /// False sorts first: it never made a call.
+    pub ever_called: bool,
+    pub since: Instant,
+}
+
+impl Activity {
+    pub fn new() -> Arc<Self> {
+        let now = Instant::now();
+        let calls = Calls {
+            running: 0,
+            ever: false,
+            since: now,
+        };
+        Arc::new(Self {
+            calls: Mutex::new(calls),
+            ending: AtomicBool::new(false),
+            asked_to_end: Notify::new(),
+            accepted: now,
+        })
+    }
+
+    fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since when there is no call; none while there is one.
+    pub fn idle(&self) -> Option<Idle> {
+        let calls = *self.calls();
+        (calls.running == 0).then_some(Idle {
+            ever_called: calls.ever,
+            since: calls.since,
+        })
+    }
+
+    /// A call starts; it ends when what is returned is dropped.
+    pub fn call(self: &Arc<Self>) -> Running {
+        let mut calls = self.calls();
+        calls.running += 1;
+        calls.ever = true;
+        Running(Arc::clone(self))
+    }
+
+    /// Asks the connection to end. False when it was asked before.
+    pub fn end(&self) -> bool {
+        let first = !self.ending.swap(true, Ordering::Relaxed);
+        self.asked_to_end.notify_one();
+        first
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+}
+
+/// A call that is not answered to its end.
+#[derive(Debug)]
+pub(in crate::server) struct Running(Arc<Activity>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut calls = self.0.calls();
+        calls.running -= 1;
+        calls.since = Instant::now();
+    }
+}
+
+/// An answer; its call runs until it was sent or given up.
+pub(in crate::server) struct Answer {
+    body: tonic::body::Body,
+    _running: Running,
+}
+
+impl Answer {
+    pub(super) fn new(body: tonic::body::Body, running: Running) -> Self {
+        Self {
+            body,
+            _running: running,
+        }
+    }
+}
+
+impl Body for Answer {
+    type Data = bytes::Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,230 @@
+//! Connections: how many, how long, and how they end.
+//!
+//! A connection may be slow, silent, or no HTTP/2 at all: none of them stays
+//! longer than its bound, and when there are too many, the one that has been
+//! idle longest goes for the next. What is said on a connection is not known
+//! here.
+
+mod accept;
+mod activity;
+mod turn;
+
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::Instant,
+};
+use tonic::{body::Body, service::Routes};
+use tower::Service;
+use tracing::Instrument;
+
+use super::{
+    NAMESPACE_KEY, ServeOptions, bounds,
+    deadline::Deadline,
+    intake::ConnectionIntake,
+    shutdown::{Phase, StopSignal},
+};
+use activity::{Activity, Answer};
+use turn::{Turn, TurnIo};
+
+pub(super) use accept::{Acceptor, connections_max};
+
+/// The calls of one connection.
+pub(super) struct Calls {
+    routes: Deadline<Routes>,
+    intake: ConnectionIntake,
+    activity: Arc<Activity>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Calls {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Answer>, Infallible>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let running = self.activity.call();
+        let span = {
+            let namespace = request.headers().get(NAMESPACE_KEY);
+            let namespace = namespace.and_then(|name| name.to_str().ok());
+            tracing::debug_span!("call", path = request.uri().path(), namespace)
+        };
+        let (request, held) = self.intake.admit(request.map(Body::new));
+        // Routes are always ready, and cheap to clone.
+        let answer = span.in_scope(|| self.routes.clone().call(request));
+        async move {
+            let answer = answer.await?;
+            drop(held);
+            Ok(answer.map(|body| Answer::new(body, running)))
+        }
+        .instrument(span)
+        .boxed()
+    }
+}
+
+/// The HTTP/2 bounds of every connection.
+fn http2_of(options: &ServeOptions) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(options.keepalive_interval))
+        .keep_alive_timeout(options.keepalive_timeout)
+        .max_concurrent_streams(options.calls_per_connection_max)
+        .initial_stream_window_size(bounds::STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(bounds::CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(bounds::HEADER_LIST_BYTES_MAX)
+        .max_pending_accept_reset_streams(bounds::CANCELLED_UNSTARTED_MAX);
+    builder
+}
+
+/// How long connections last.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    idle_max: Option<Duration>,
+    age_max: Option<Duration>,
+}
+
+/// Serves a connection to its end.
+async fn serve<IO>(io: IO, calls: Calls, http2: http2::Builder<TokioExecutor>, life: Life)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let turn = Arc::new(Turn::default());
+    let io = TokioIo::new(TurnIo::new(io, Arc::clone(&turn)));
+    let mut connection = pin!(http2.serve_connection(io, calls));
+    let mut ending = false;
+    loop {
+        let look = life.next_look(&turn, ending);
+        let event = {
+            let mut turns = connection.as_mut();
+            let served = turn.by_turns(&mut turns);
+            tokio::select! {
+                biased;
+                served = served => {
+                    if let Err(error) = served {
+                        tracing::debug!(%error, "a connection broke");
+                    }
+                    return;
+                }
+                () = life.told_to_end(), if !ending => Look::End,
+                () = sleep_until(look) => life.look(&turn),
+            }
+        };
+        match event {
+            Look::Stay => {}
+            Look::End if ending => {}
+            Look::End => {
+                ending = true;
+                life.ends();
+                connection.as_mut().graceful_shutdown();
+            }
+            Look::Drop => return,
+        }
+    }
+}
+
+async fn sleep_until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What comes of looking at a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Stay,
+    /// It takes no new calls, and ends when those it has are answered.
+    End,
+    /// It goes now.
+    Drop,
+}
+
+/// When a connection ends.
+struct Life {
+    activity: Arc<Activity>,
+    patience: Patience,
+    stop: StopSignal,
+    end_since: std::sync::OnceLock<Instant>,
+}
+
+impl Life {
+    fn new(activity: Arc<Activity>, patience: Patience, stop: StopSignal) -> Self {
+        Self {
+            activity,
+            patience,
+            stop,
+            end_since: std::sync::OnceLock::new(),
+        }
+    }
+
+    /// Waits until the server ends, or this connection is asked to.
+    async fn told_to_end(&self) {
+        tokio::select! {
+            () = self.stop.reached(Phase::Draining) => {}
+            () = self.activity.asked_to_end.notified() => {}
+        }
+    }
+
+    fn ends(&self) {
+        self.end_since.get_or_init(Instant::now);
+        self.activity.end();
+    }
+
+    /// When something may have to be done.
+    fn next_look(&self, turn: &Turn, ending: bool) -> Option<Instant> {
+        let now = Instant::now();
+        if ending {
+            let idle = self.activity.idle().is_some();
+            let wait = if idle {
+                bounds::GOODBYE_LOOK
+            } else {
+                bounds::GOODBYE_WAIT
+            };
+            return Some(now + wait);
+        }
+        let accepted = self.activity.accepted;
+        let silent = turn.bytes_read() < bounds::HANDSHAKE_BYTES;
+        let handshake = silent.then(|| accepted + bounds::HANDSHAKE_WAIT);
+        let idle_max = self.patience.idle_max;
+        let idle_since = self.activity.idle().map_or(now, |idle| idle.since);
+        let idle = idle_max.map(|max| idle_since + max);
+        let age = self.patience.age_max.map(|max| accepted + max);
+        [handshake, idle, age].into_iter().flatten().min()
+    }
+
+    fn look(&self, turn: &Turn) -> Look {
+        let now = Instant::now();
+        let silent = turn.bytes_read() < bounds::HANDSHAKE_BYTES;
+        let idle = self.activity.idle();
+        if let Some(since) = self.end_since.get() {
+            // Who has no call gets a moment to see that it ends; who never had one
+            // has nothing to lose.
+            let gone = idle.is_some_and(|idle| {
+                !idle.ever_called || now - idle.since.max(*since) >= bounds::GOODBYE_WAIT
+            });
+            let aged =
+                self.patience.age_max.is_some() && now - *since >= bounds::CONNECTION_AGE_GRACE;
+            return if gone || silent || aged {
+                Look::Drop
+            } else {
+                Look::Stay
+            };
+        }
+        let accepted = self.activity.accepted;
+        if silent && now - accepted >= bounds::HANDSHAKE_WAIT {
+            return Look::Drop;
+        }
+        let over =
+            |since: Instant, max: Option<Duration>| max.is_some_and(|max| now - since >= max);
+        let too_idle = idle.is_some_and(|idle| over(idle.since, self.patience.idle_max));
+        if too_idle || over(accepted, self.patience.age_max) {
+            return Look::End;
+        }
+        Look::Stay
+    }
+}

@@ -1,0 +1,142 @@
+//! Bytes that were received and are not handled yet: counted for each
+//! connection and for the whole server.
+//!
+//! A connection may hold as much as is still free for all, and always its share.
+//! So one client alone can send the largest message, many divide what there is,
+//! and however many hold all they can, a small request of the next passes.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use crate::server::bounds::CONNECTION_SHARE_BYTES;
+
+/// What all connections hold together. Never more than `bytes_max` and a share
+/// for each connection.
+#[derive(Debug)]
+pub(in crate::server) struct Pool {
+    bytes_max: usize,
+    bytes: AtomicUsize,
+}
+
+impl Pool {
+    pub fn new(bytes_max: usize) -> Arc<Self> {
+        let bytes = AtomicUsize::new(0);
+        Arc::new(Self { bytes_max, bytes })
+    }
+
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// What one connection holds.
+#[derive(Debug)]
+pub(in crate::server) struct Account {
+    pool: Arc<Pool>,
+    bytes: AtomicUsize,
+}
+
+impl Account {
+    pub fn new(pool: Arc<Pool>) -> Arc<Self> {
+        let bytes = AtomicUsize::new(0);
+        Arc::new(Self { pool, bytes })
+    }
+}
+
+/// There is no room for more of this connection now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// What one call holds; given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Charge {
+    account: Arc<Account>,
+    bytes: AtomicUsize,
+}
+
+impl Charge {
+    pub fn new(account: Arc<Account>) -> Self {
+        let bytes = AtomicUsize::new(0);
+        Self { account, bytes }
+    }
+
+    /// Takes more.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing was taken then.
+    pub fn grow(&self, bytes: usize) -> Result<(), Full> {
+        let pool = &self.account.pool;
+        let all = pool.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let own = self.account.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let free = pool.bytes_max.saturating_sub(all);
+        if own > free.max(CONNECTION_SHARE_BYTES) {
+            self.shrink(bytes);
+            return Err(Full);
+        }
+        Ok(())
+    }
+
+    /// Gives some of it back.
+    pub fn shrink(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.account.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.account.pool.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.shrink(self.bytes.load(Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn charges(pool: &Arc<Pool>, count: usize) -> Vec<Charge> {
+        let account = || Account::new(Arc::clone(pool));
+        (0..count).map(|_| Charge::new(account())).collect()
+    }
+
+    const MIB: usize = 1 << 20;
+
+    // However many connections take all they can get, one after the other, the
+    // next one must find room for a small request: else the first few clients
+    // lock out the others.
+    #[test]
+    fn whoever_takes_all_leaves_a_share() {
+        let pool = Pool::new(10 * MIB);
+        let greedy = charges(&pool, 100);
+        for charge in &greedy {
+            while charge.grow(1_000).is_ok() {}
+        }
+        assert!(pool.held() <= 10 * MIB + 100 * CONNECTION_SHARE_BYTES);
+        let next = &charges(&pool, 1)[0];
+        assert_eq!(next.grow(CONNECTION_SHARE_BYTES), Ok(()));
+        assert_eq!(next.grow(1), Err(Full));
+    }
+
+    // One client alone may send a message that takes half of it, on one call or
+    // on several, and what ends is given back to the last byte.
+    #[test]
+    fn what_ends_is_given_back() {
+        let pool = Pool::new(10 * MIB);
+        let account = Account::new(Arc::clone(&pool));
+        let first = Charge::new(Arc::clone(&account));
+        let second = Charge::new(account);
+        assert_eq!(first.grow(4 * MIB), Ok(()));
+        assert_eq!(second.grow(MIB + 1), Err(Full));
+        assert_eq!(second.grow(MIB), Ok(()));
+        first.shrink(50);
+        assert_eq!(pool.held(), 5 * MIB - 50);
+        drop(first);
+        assert_eq!(pool.held(), MIB);
+        drop(second);
+        assert_eq!(pool.held(), 0);
+    }
+}

@@ -1,0 +1,90 @@
+//! Requests that are not taken in, as clients see it.
+
+use std::collections::HashMap;
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::server::{ERROR_DOMAIN, bounds::IN_FLIGHT_RETRY};
+
+fn refusal(code: Code, reason: &str, message: String, facts: &[(&str, usize)]) -> Status {
+    tracing::debug!(reason, ?code, "refused");
+    let facts: HashMap<_, _> = facts
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.to_string()))
+        .collect();
+    let mut details = ErrorDetails::with_error_info(reason, ERROR_DOMAIN, facts);
+    if code == Code::ResourceExhausted {
+        details.set_retry_info(Some(IN_FLIGHT_RETRY));
+    }
+    Status::with_error_details(code, message, details)
+}
+
+/// The message says that it is longer than it may be.
+pub(super) fn too_large(actual: usize, max: usize) -> Status {
+    let message = format!(
+        "the message has {actual} bytes; at most {max} are allowed here: send it in smaller parts"
+    );
+    let facts = [("actual", actual), ("max", max)];
+    refusal(Code::OutOfRange, "MESSAGE_TOO_LARGE", message, &facts)
+}
+
+/// It is longer once it is inflated.
+pub(super) fn inflates_too_large(max: usize) -> Status {
+    let message = format!(
+        "the message has more than {max} bytes once it is decompressed, the most that is allowed \
+         here: send it in smaller parts"
+    );
+    refusal(
+        Code::OutOfRange,
+        "MESSAGE_TOO_LARGE",
+        message,
+        &[("max", max)],
+    )
+}
+
+/// So many elements are in it that decoding them takes too much.
+pub(super) fn decodes_too_large(max: usize) -> Status {
+    let message = format!(
+        "the message has so many elements that decoding it would take more than {max} bytes: send \
+         it in smaller parts"
+    );
+    refusal(
+        Code::OutOfRange,
+        "TOO_MANY_ELEMENTS",
+        message,
+        &[("max", max)],
+    )
+}
+
+/// Too much is under way.
+pub(super) fn no_room() -> Status {
+    let message = "more requests are under way than there is memory for: try again in a moment";
+    let reason = "BYTES_IN_FLIGHT";
+    refusal(Code::ResourceExhausted, reason, message.into(), &[])
+}
+
+/// It does not arrive.
+pub(super) fn too_slow(received: usize) -> Status {
+    let message = format!(
+        "the request did not arrive in time: {received} bytes came, and then too little too long"
+    );
+    let facts = [("received", received)];
+    refusal(Code::DeadlineExceeded, "TOO_SLOW", message, &facts)
+}
+
+/// A second message where there can be one only.
+pub(super) fn second_message() -> Status {
+    let message = "this method takes one message, and a second one came";
+    refusal(Code::InvalidArgument, "SECOND_MESSAGE", message.into(), &[])
+}
+
+/// Not gRPC's framing, or not what its encoding says.
+pub(super) fn broken(what: &str) -> Status {
+    refusal(
+        Code::Internal,
+        "BROKEN_MESSAGE",
+        format!("protocol error: {what}"),
+        &[],
+    )
+}

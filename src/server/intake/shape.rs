@@ -1,0 +1,203 @@
+//! What messages take in memory once they are decoded, told from the
+//! descriptors, so that a new field or method is known without a line here.
+//!
+//! The numbers are upper bounds of what the generated code allocates; a test
+//! holds them against the real types.
+
+use std::collections::HashMap;
+
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorSet,
+    field_descriptor_proto::{Label, Type},
+};
+
+/// A string, a vector or a `Bytes`, without what it points to.
+const POINTER_BYTES: usize = 32;
+/// A hash map, empty.
+const MAP_BYTES: usize = 48;
+/// What an allocator adds to a block.
+const BLOCK_BYTES: usize = 16;
+/// An element of a list is there twice while the list grows, and once more as
+/// the value of the domain that it becomes.
+const COPIES: usize = 3;
+/// The smallest event, as a value of the domain.
+const EVENT_BYTES: usize = 256;
+/// Highest field number that is looked at: fields beyond are skipped unread.
+const FIELD_NUMBER_MAX: usize = 1_000;
+
+/// All messages that were described.
+#[derive(Debug, Default)]
+pub(super) struct Shapes {
+    shapes: Vec<Shape>,
+    by_name: HashMap<String, usize>,
+}
+
+/// A message.
+#[derive(Debug, Default)]
+pub(super) struct Shape {
+    /// The generated struct, in bytes.
+    pub size: usize,
+    fields: Vec<Option<Field>>,
+}
+
+/// A field, as far as it allocates.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub kind: Kind,
+    /// What each occurrence takes beside its content, in bytes.
+    pub each: usize,
+}
+
+/// How a field is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A number of variable length.
+    Varint,
+    /// A number of so many bytes.
+    Fixed(usize),
+    /// A text, or bytes.
+    Text,
+    /// The message at this place of [`Shapes`].
+    Message(usize),
+}
+
+impl Shape {
+    pub fn field(&self, number: u64) -> Option<&Field> {
+        let number = usize::try_from(number).ok()?;
+        self.fields.get(number)?.as_ref()
+    }
+}
+
+impl Shapes {
+    /// Adds what a set of files describes. A message that is known stays.
+    pub fn add(&mut self, files: &FileDescriptorSet) {
+        let mut messages = HashMap::new();
+        for file in &files.file {
+            collect(&mut messages, file.package(), &file.message_type);
+        }
+        let mut names: Vec<_> = messages.keys().cloned().collect();
+        names.retain(|name| !self.by_name.contains_key(name));
+        names.sort();
+        for name in &names {
+            self.by_name.insert(name.clone(), self.shapes.len());
+            self.shapes.push(Shape::default());
+        }
+        for name in names {
+            let index = self.by_name[&name];
+            self.shapes[index] = self.shape(&messages, messages[&name], 0);
+        }
+    }
+
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name.trim_start_matches('.')).copied()
+    }
+
+    pub fn get(&self, index: usize) -> &Shape {
+        &self.shapes[index]
+    }
+
+    fn shape(&self, messages: &Messages<'_>, message: &DescriptorProto, depth: usize) -> Shape {
+        let highest = message.field.iter().filter_map(number).max();
+        let mut fields = vec![None; highest.map_or(0, |number| number + 1)];
+        for field in &message.field {
+            if let Some(number) = number(field) {
+                fields[number] = self.field(messages, message, field, depth);
+            }
+        }
+        let size = size_of(messages, message, depth);
+        Shape { size, fields }
+    }
+
+    fn field(
+        &self,
+        messages: &Messages<'_>,
+        message: &DescriptorProto,
+        field: &FieldDescriptorProto,
+        depth: usize,
+    ) -> Option<Field> {
+        let repeated = field.label() == Label::Repeated;
+        let listed = |bytes: usize| if repeated { COPIES * bytes } else { 0 };
+        let number = |kind| Field {
+            kind,
+            each: listed(8),
+        };
+        Some(match field.r#type() {
+            Type::String | Type::Bytes => Field {
+                kind: Kind::Text,
+                each: listed(POINTER_BYTES) + BLOCK_BYTES,
+            },
+            Type::Message => {
+                let name = field.type_name().trim_start_matches('.');
+                let inner = messages.get(name)?;
+                let size = size_of(messages, inner, depth + 1);
+                let each = if is_event_arm(message, field) {
+                    COPIES * size.max(EVENT_BYTES)
+                } else {
+                    listed(size + BLOCK_BYTES)
+                };
+                let kind = Kind::Message(*self.by_name.get(name)?);
+                Field { kind, each }
+            }
+            Type::Double | Type::Fixed64 | Type::Sfixed64 => number(Kind::Fixed(8)),
+            Type::Float | Type::Fixed32 | Type::Sfixed32 => number(Kind::Fixed(4)),
+            // Not in proto3; skipped by the generated code as by the scan.
+            Type::Group => return None,
+            _ => number(Kind::Varint),
+        })
+    }
+}
+
+type Messages<'a> = HashMap<String, &'a DescriptorProto>;
+
+fn collect<'a>(messages: &mut Messages<'a>, scope: &str, found: &'a [DescriptorProto]) {
+    for message in found {
+        let name = format!("{scope}.{}", message.name());
+        collect(messages, &name, &message.nested_type);
+        messages.insert(name, message);
+    }
+}
+
+fn number(field: &FieldDescriptorProto) -> Option<usize> {
+    let number = usize::try_from(field.number()).ok()?;
+    (number <= FIELD_NUMBER_MAX).then_some(number)
+}
+
+/// The arms of the event envelopes are bytes in the generated code, and a body
+/// of their own after that (see `build.rs`).
+fn is_event_arm(message: &DescriptorProto, field: &FieldDescriptorProto) -> bool {
+    matches!(message.name(), "Event" | "NewEvent") && field.oneof_index.is_some()
+}
+
+/// The generated struct, in bytes: every field with its padding, a oneof as its
+/// largest arm.
+fn size_of(messages: &Messages<'_>, message: &DescriptorProto, depth: usize) -> usize {
+    // The generated code puts a message that holds itself into a box.
+    const DEPTH_MAX: usize = 16;
+    if depth > DEPTH_MAX {
+        return POINTER_BYTES;
+    }
+    let mut oneofs = vec![0; message.oneof_decl.len()];
+    let mut size = 0;
+    for field in &message.field {
+        let repeated = field.label() == Label::Repeated;
+        let own = match field.r#type() {
+            Type::Message if repeated => MAP_BYTES,
+            Type::Message if is_event_arm(message, field) => POINTER_BYTES,
+            Type::Message => {
+                let inner = messages.get(field.type_name().trim_start_matches('.'));
+                8 + inner.map_or(0, |inner| size_of(messages, inner, depth + 1))
+            }
+            Type::String | Type::Bytes => POINTER_BYTES,
+            _ if repeated => POINTER_BYTES,
+            _ => 8,
+        };
+        match field
+            .oneof_index
+            .and_then(|index| usize::try_from(index).ok())
+        {
+            Some(index) if index < oneofs.len() => oneofs[index] = oneofs[index].max(own + 8),
+            _ => size += own,
+        }
+    }
+    size + oneofs.iter().sum::<usize>()
+}
