@@ -263,14 +263,20 @@ impl TimestampMicros {
         Self::of(SystemTime::now())
     }
 
-    /// Any time, also before 1970; what is beyond 292,000 years is cut there.
+    /// Any time, also before 1970; what no protobuf timestamp can say is cut.
     fn of(time: SystemTime) -> Self {
         let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
-        match time.duration_since(SystemTime::UNIX_EPOCH) {
-            Ok(since) => Self(micros(since)),
-            Err(before) => Self(-micros(before.duration())),
-        }
+        let since = match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => micros(since),
+            Err(before) => -micros(before.duration()),
+        };
+        Self(since).clamp(Self::FIRST, Self::LAST)
     }
+
+    /// The beginning of the year 1, the first that a protobuf timestamp can say.
+    pub const FIRST: Self = Self(-62_135_596_800_000_000);
+    /// The end of the year 9999, the last one.
+    pub const LAST: Self = Self(253_402_300_799_999_999);
 }
 
 /// A BLAKE3 hash.
@@ -365,12 +371,13 @@ mod tests {
         check(epoch - years(200), -200 * 31_557_600_000_000);
         check(epoch, 0);
         check(epoch + years(100), 100 * 31_557_600_000_000);
-        check(epoch + years(20_000), 20_000 * 31_557_600_000_000);
+        // A client cannot read a time that no timestamp can say.
+        check(epoch + years(20_000), TimestampMicros::LAST.0);
         if let Some(far) = epoch.checked_add(years(400_000)) {
-            check(far, i64::MAX);
+            check(far, TimestampMicros::LAST.0);
         }
         if let Some(far) = epoch.checked_sub(years(400_000)) {
-            check(far, -i64::MAX);
+            check(far, TimestampMicros::FIRST.0);
         }
     }
 }
