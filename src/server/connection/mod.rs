@@ -228,3 +228,92 @@ impl Life {
         Look::Stay
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::shutdown::Stopper;
+
+    const IDLE: Duration = Duration::from_secs(60);
+    const AGE: Duration = Duration::from_secs(3_600);
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    fn life() -> (Life, Stopper) {
+        let (stopper, stop) = Stopper::new();
+        let patience = Patience {
+            idle_max: Some(IDLE),
+            age_max: Some(AGE),
+        };
+        (Life::new(Activity::new(), patience, stop), stopper)
+    }
+
+    /// Waits for the next look and looks; how long that was, and what came of it.
+    async fn next(life: &Life, turn: &Turn, ending: bool) -> (Duration, Look) {
+        let start = Instant::now();
+        sleep_until(life.next_look(turn, ending)).await;
+        (start.elapsed().min(AGE), life.look(turn))
+    }
+
+    // Who says nothing, or too little to be a client, must not keep a place.
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_with_the_handshake() {
+        let (life, _stopper) = life();
+        let turn = Turn::having_read(bounds::HANDSHAKE_BYTES - 1);
+        let (waited, look) = next(&life, &turn, false).await;
+        assert!(waited < bounds::HANDSHAKE_WAIT + 2 * MOMENT, "{waited:?}");
+        assert_eq!(look, Look::Drop);
+    }
+
+    // An idle client must be asked to go, and one whose call takes hours must not:
+    // a person's decision may be waited for all day.
+    #[tokio::test(start_paused = true)]
+    async fn only_the_idle_are_asked_to_go() {
+        let (life, _stopper) = life();
+        let turn = Turn::having_read(1_000);
+        let call = life.activity.call();
+        for _ in 0..3 {
+            assert_eq!(next(&life, &turn, false).await.1, Look::Stay);
+        }
+        drop(call);
+        assert_eq!(life.look(&turn), Look::Stay, "it has just had a call");
+        let (waited, look) = next(&life, &turn, false).await;
+        assert!(waited >= IDLE);
+        assert_eq!(look, Look::End);
+    }
+
+    // After it was told, a connection without calls goes soon, and one with calls
+    // when they have ended, or at the end of its age's grace.
+    #[tokio::test(start_paused = true)]
+    async fn those_that_end_do_end() {
+        let (life, _stopper) = life();
+        let turn = Turn::having_read(1_000);
+        let call = life.activity.call();
+        while next(&life, &turn, false).await.1 == Look::Stay {}
+        assert!(life.activity.accepted.elapsed() >= AGE);
+        life.ends();
+        assert_eq!(next(&life, &turn, true).await.1, Look::Stay);
+        drop(call);
+        assert_eq!(next(&life, &turn, true).await.1, Look::Stay, "a moment");
+        tokio::time::advance(bounds::GOODBYE_WAIT).await;
+        assert_eq!(life.look(&turn), Look::Drop);
+
+        let _call = life.activity.call();
+        assert_eq!(life.look(&turn), Look::Stay);
+        tokio::time::advance(bounds::CONNECTION_AGE_GRACE).await;
+        assert_eq!(life.look(&turn), Look::Drop);
+    }
+
+    // The end of the server, and being asked to make room, both reach a
+    // connection that does nothing.
+    #[tokio::test]
+    async fn a_connection_is_told_to_end() {
+        let (life, stopper) = life();
+        life.activity.end();
+        life.told_to_end().await;
+        stopper.advance(Phase::Draining);
+        life.told_to_end().await;
+        life.ends();
+        let turn = Turn::having_read(1_000);
+        assert_eq!(life.look(&turn), Look::Drop, "it never made a call");
+    }
+}

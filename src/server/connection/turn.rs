@@ -34,6 +34,14 @@ impl Turn {
         self.read.load(Ordering::Relaxed)
     }
 
+    /// As if so many bytes were read.
+    #[cfg(test)]
+    pub fn having_read(bytes: u64) -> Self {
+        let turn = Self::default();
+        turn.read.store(bytes, Ordering::Relaxed);
+        turn
+    }
+
     /// Runs a connection turn by turn.
     pub async fn by_turns<T>(&self, connection: &mut (impl Future<Output = T> + Unpin)) -> T {
         let mut connection = pin!(connection);
