@@ -72,7 +72,7 @@ struct control {
 
 /* ---- state ---- */
 
-static char root[PATH_MAX];
+static char root[PATH_MAX], parent_of_root[PATH_MAX];
 static size_t root_length;
 static char control_path[PATH_MAX];
 static struct control *control;
@@ -105,6 +105,10 @@ __attribute__((constructor)) static void begin(void) {
   if (!folder || !to) return;
   snprintf(root, sizeof root, "%s", folder);
   root_length = strlen(root);
+  /* The sync of the folder that holds the data folder is seen as well. */
+  snprintf(parent_of_root, sizeof parent_of_root, "%s", root);
+  char *last = strrchr(parent_of_root, '/');
+  if (last) *last = 0;
   snprintf(control_path, sizeof control_path, "%s", to);
   char path[PATH_MAX + 32];
   snprintf(path, sizeof path, "%s/rules", to);
@@ -171,7 +175,7 @@ static int ours(int fd) {
   if (!control || inside || fd < 0 || fd >= FDS) return 0;
   if (fds[fd] == 0) {
     char path[PATH_MAX];
-    fds[fd] = path_of(fd, path) ? 2 : 1;
+    fds[fd] = path_of(fd, path) || !strcmp(path, parent_of_root) ? 2 : 1;
   }
   return fds[fd] == 2;
 }
@@ -191,7 +195,8 @@ static struct verdict judge(int op, const char *path) {
   for (int i = 0; i < RULES; i++) {
     struct rule *r = &control->rules[i];
     if (r->op != op && !(r->op == OPS && op != READ && op != LOCK && op != MMAP)) continue;
-    if (r->pattern[0] && !strstr(path + root_length, r->pattern)) continue;
+    const char *below = below_root(path) ? path + root_length : "";
+    if (r->pattern[0] && !strstr(below, r->pattern)) continue;
     if (atomic_fetch_sub(&r->skip, 1) > 0) continue;
     int64_t left = atomic_load(&r->count);
     if (left == 0) continue;
@@ -422,7 +427,8 @@ static int sync_it(int fd, long call) {
   if (journalling()) {
     pthread_mutex_lock(&mutex);
     if (folder) { if (!result) record(K_DIRSYNCED, st.st_ino, start, 0, path, 0, 0, 0); }
-    else record(result ? K_SYNC_FAILED : K_SYNCED, st.st_ino, start, 0, path, 0, 0, 0);
+    /* An interrupted sync says nothing of the pages; one that failed leaves them clean. */
+    else if (!result || e != EINTR) record(result ? K_SYNC_FAILED : K_SYNCED, st.st_ino, start, 0, path, 0, 0, 0);
     pthread_mutex_unlock(&mutex);
   }
   after(v);
