@@ -15,7 +15,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples" / "python")]
 
-from world import Broken, Skip, World, descriptors  # noqa: E402
+from world import SHOWN, Broken, Skip, World, descriptors  # noqa: E402
 
 KINDS = [
     "kill", "faults", "powerloss", "sealing", "damage", "locks",
@@ -58,6 +58,9 @@ def attack(args, kind):
     except Exception:
         # A refusal where none was expected is a finding; so is a fault of the campaign.
         world.found("the attack itself ended: " + traceback.format_exc(limit=-4).strip())
+    hidden = sum(max(n - SHOWN, 0) for n in world.shown.values())
+    if hidden:
+        print(f"  and {hidden} more of the same rounds", flush=True)
     seconds = time.monotonic() - world.began
     counts = ", ".join(f"{n:,} {what}" for what, n in world.counts.items())
     print(f"   {counts or 'nothing'}; {len(world.broken)} broken; {seconds:.0f} s", flush=True)

@@ -12,6 +12,9 @@ from pathlib import Path
 # Longest that one command may take. A guard against hanging, not a measure.
 COMMAND_SECONDS = 180
 
+# Findings of a round that are printed; all are counted.
+SHOWN = 3
+
 # Exit codes as `treering --help` lists them.
 OK, FAILED, USAGE, NO_SUCH, REFUSED, LOCKED, DAMAGED = range(7)
 
@@ -48,7 +51,7 @@ class World:
         self.work = Path(work) / kind
         self.work.mkdir(parents=True)
         self.only_round = only_round
-        self.counts, self.broken, self.skipped = Counter(), [], []
+        self.counts, self.shown, self.broken, self.skipped = Counter(), Counter(), [], []
         self.round, self.rng = "", random.Random(f"{seed}:{kind}")
         self.began = time.monotonic()
 
@@ -69,6 +72,9 @@ class World:
 
     def found(self, what):
         """An invariant broke: it is said at once, and the campaign goes on."""
+        self.shown[self.round] += 1
+        if self.shown[self.round] > SHOWN:
+            return
         repeat = f"--only {self.kind} --seed {self.seed}"
         if isinstance(self.round, int):
             repeat += f" --round {self.round}"

@@ -15,10 +15,10 @@ from commands import a_file_to_import, reading, writing
 from ledger import Ledger, read_log
 from load import Load, fill
 from server import Refused, Server
-from world import LOCKED, OK, clear, copy
+from world import DAMAGED, FAILED, LOCKED, NO_SUCH, OK, REFUSED, clear, copy
 
 # Never with 0: they would write to a served store.
-NOT_WRITTEN = (LOCKED, 1, 3, 4, 6)
+NOT_WRITTEN = (LOCKED, FAILED, NO_SUCH, REFUSED, DAMAGED)
 
 
 def run(world):
@@ -102,7 +102,8 @@ def beside_a_server(world, attack, number):
     where = attack(data)
     for command in reading(conversation):
         done = world.run(*command, data=where, seconds=60)
-        world.expect(done.code in (OK, LOCKED, 6), f"{what}: {done}")
+        fine = (OK, LOCKED, DAMAGED, FAILED) if attack is lock_is_a_folder else (OK, LOCKED, DAMAGED)
+        world.expect(done.code in fine, f"{what}: {done}")
     for command in writing(conversation, jsonl):
         check_refused(world, command, where, what)
     load.stop()

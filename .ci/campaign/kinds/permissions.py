@@ -105,7 +105,7 @@ def newer_format(world):
                 file.seek(at)
                 file.write(bytes([0x7F]))
             done = world.run("ls", data=other)
-            said = done.err.lower()
+            said = done.err.replace(str(other), "").lower()
             world.expect(done.code != OK, f"{path.name} with {what} 127: {done}")
             world.expect("permission" not in said, f"{path.name} with {what} 127: speaks of permissions: {done}")
             world.count("newer formats")
@@ -127,7 +127,7 @@ def clocks(world):
     shims.build(world.work.parent)
     data = world.folder("clock") / "data"
     ledger = Ledger()
-    for n, seconds in enumerate((1_700_000_000, -86_400 * 365 * 10, 0, -1, 4_102_444_800, 253_402_300_000, 9_000_000_000_000)):
+    for n, seconds in enumerate((1_700_000_000, -86_400 * 365 * 10, 0, -1, 4_102_444_800, 253_402_300_000)):
         env = {"LD_PRELOAD": str(shims.library), "CAMPAIGN_CLOCK": str(seconds)}
         try:
             with Server(world, data, env=env) as server:
@@ -138,7 +138,7 @@ def clocks(world):
             world.found(f"the clock shows {seconds} s: {refused}")
         except RuntimeError as error:
             world.found(f"the clock shows {seconds} s: {error}")
-        done = world.run("append", "new", "message", "user", "x", data=data, env=env)
+        done = world.run("append", "new", "message", "user", "x", "--namespace", "other", data=data, env=env)
         world.expect(done.code == OK, f"the clock shows {seconds} s: {done}")
         done = world.run("ls", data=data, env=env)
         world.expect(done.code == OK, f"the clock shows {seconds} s: {done}")
