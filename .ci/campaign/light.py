@@ -3,6 +3,7 @@
 import statistics
 import threading
 import time
+import uuid
 
 import client
 import grpc
@@ -24,7 +25,7 @@ class Light:
     def run(self):
         db = client.Treering(self.server.address, "light")
         check = db.channel.unary_unary(CHECK)
-        conversation, number = None, 0
+        conversation, number, own = None, 0, uuid.uuid4()
         while not self.stopping.is_set():
             try:
                 began = time.monotonic()
@@ -35,7 +36,7 @@ class Light:
                     conversation = db.append([client.created("light")]).events[0].conversation_id
                 else:
                     number += 1
-                    db.append([client.message("user", f"light {number}")], conversation, key=f"light {id(self)} {number}")
+                    db.append([client.message("user", f"light {number}")], conversation, key=f"light {own} {number}")
                 self.append.append(time.monotonic() - began)
             except grpc.RpcError as error:
                 self.errors.append(f"{error.code().name}: {(error.details() or '')[:120]}")
