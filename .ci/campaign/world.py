@@ -72,13 +72,13 @@ class World:
 
     def found(self, what):
         """An invariant broke: it is said at once, and the campaign goes on."""
+        self.broken.append(str(what))
         self.shown[self.round] += 1
         if self.shown[self.round] > SHOWN:
             return
         repeat = f"--only {self.kind} --seed {self.seed}"
         if isinstance(self.round, int):
             repeat += f" --round {self.round}"
-        self.broken.append(str(what))
         print(f"  BROKEN [{self.kind} {self.round}] {what}\n         repeat: {repeat}", flush=True)
 
     def skip(self, what):
