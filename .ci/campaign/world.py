@@ -35,7 +35,11 @@ class Done:
         self.seconds = seconds
 
     def __str__(self):
-        said = " | ".join(line for line in self.err.strip().splitlines()[-3:])[:400]
+        lines = self.err.strip().splitlines()[-3:]
+        if "verify" in self.args:
+            # Its faults are its output.
+            lines = self.out.strip().splitlines()[:3] + lines
+        said = " | ".join(lines)[:600]
         return f"`treering {' '.join(map(show, self.args))}` exited with {self.code}: {said}"
 
 
