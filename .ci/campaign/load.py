@@ -100,7 +100,7 @@ class Load:
             thread.join(60)
 
 
-def fill(world, server, ledger, conversations=4, batches=8, large=1, seed="fill", namespace="default"):
+def fill(world, server, ledger, conversations=4, batches=8, large=1, seed="fill", namespace="default", most=130_000):
     """A small store with everything in it: large bodies, calls, forks are the caller's."""
     db = server.client(namespace)
     rng = random.Random(f"{world.seed}:{seed}")
@@ -108,7 +108,7 @@ def fill(world, server, ledger, conversations=4, batches=8, large=1, seed="fill"
         conversation = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         sizes = [rng.randint(30, 3000) for _ in range(batches)]
         for n in range(large):
-            sizes[rng.randrange(len(sizes))] = 70_000 + rng.randint(0, 60_000)
+            sizes[rng.randrange(len(sizes))] = rng.randint(70_000, most)
         made = [[client.created(f"{seed} {c}")]]
         for n, size in enumerate(sizes):
             text = f"{seed} {c}.{n} needle{c}x{n} " + text_of_size(rng, size)

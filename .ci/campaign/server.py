@@ -1,5 +1,6 @@
 """A server of the binary under attack, as a process of its own."""
 
+import itertools
 import os
 import re
 import signal
@@ -28,12 +29,11 @@ class Refused(Exception):
 class Server:
     """`treering serve` on a folder. `shim`: what stands between it and its disk."""
 
-    count = 0
+    numbers = itertools.count(1)
 
     def __init__(self, world, data, shim=None, env=None, limits=""):
-        Server.count += 1
         self.world, self.data = world, Path(data)
-        self.log_path = world.work / f"server-{Server.count}.log"
+        self.log_path = world.work / f"server-{next(Server.numbers)}.log"
         words = [world.binary, "serve", "--data", os.fspath(data), "--listen", "127.0.0.1:0"]
         words += ["--color", "never"]
         if limits:

@@ -20,7 +20,7 @@ def run(world):
     for number in world.rounds(short=2, long=20):
         data = world.folder("store") / "data"
         ledger = Ledger()
-        with Server(world, data, env={"TREERING_SEGMENT_BYTES": str(1 << 20)}) as server:
+        with Server(world, data, env={"TREERING_SEGMENT_BYTES": str(2 << 20)}) as server:
             races(world, server, ledger, 12, 150 if world.long else 40)
             same_key(world, server, ledger, 60 if world.long else 25)
             followed(world, server, ledger, 8 if world.long else 4)

@@ -19,7 +19,7 @@ from load import fill
 from server import Refused, Server
 from world import DAMAGED, FAILED, LOCKED, NO_SUCH, OK, clear, copy, files_of
 
-SEGMENT = {"TREERING_SEGMENT_BYTES": str(1 << 20)}
+SEGMENT = {"TREERING_SEGMENT_BYTES": str(2 << 20)}
 
 # What a message may tell a person to do.
 ADVICE = re.compile(r"treering (repair|salvage|rebuild|serve|verify|import|restore)|restore|backup|newer|remove|move|delete|copy|permission", re.I)
@@ -62,7 +62,7 @@ class Stores:
 
     def build(self, data, ledger, seed, conversations):
         with Server(self.world, data, None, SEGMENT) as server:
-            fill(self.world, server, ledger, conversations, batches=6, large=3, seed=seed)
+            fill(self.world, server, ledger, conversations, batches=8, large=4, seed=seed, most=400_000)
             db = server.client()
             db.search("needle0x0", at_least=client.event_pb2.Position(offset=ledger.events()))
             server.stop()
@@ -301,6 +301,9 @@ def one_round(world, stores, file, kind):
         return
     what = f"{file or 'the folder'} {said}"
     free = harmless(file, kind)
+    if kind is foreign_log:
+        whole_other(world, stores, data, what)
+        return
     world.count("harmless" if free else "of the log")
     pristine = copy(data, data.parent / "pristine")
     for command in (["ls", "--json"], ["export", "--format", "openai-chat"], ["verify"], ["verify", "--deep"]):
@@ -308,6 +311,15 @@ def one_round(world, stores, file, kind):
         check_command(world, stores, data, command, what, free)
     copy(pristine, data)
     check_server(world, stores, data, what, free)
+
+
+def whole_other(world, stores, data, what):
+    """All of another store's log, with its own list of what must be there, is that store; nothing
+    tells which of log and views was put there. It is refused, or served as what it is, whole."""
+    done = world.run("export", "--format", "openai-chat", data=data)
+    other = world.run("export", "--format", "openai-chat", data=stores.other)
+    same = sorted(done.out.splitlines()) == sorted(other.out.splitlines())
+    world.expect(done.code != OK or same, f"{what}: neither refused nor the other store, whole: {done}")
 
 
 def check_command(world, stores, data, command, what, free):

@@ -209,7 +209,7 @@ def copies(world):
     """A copy of a folder that is being written: an error or the truth, never wrong data."""
     data = world.folder("copied") / "data"
     ledger = Ledger()
-    with Server(world, data, env={"TREERING_SEGMENT_BYTES": str(1 << 20)}) as server:
+    with Server(world, data, env={"TREERING_SEGMENT_BYTES": str(2 << 20)}) as server:
         load = Load(server, ledger, f"{world.seed}-copy", writers=3)
         load.wait_for(world.rng.randint(20, 100))
         try:

@@ -42,7 +42,7 @@ def a_store(world, name):
 def modes(world):
     for umask in ("022", "000", "077"):
         data = world.folder(f"umask-{umask}") / "data"
-        with Server(world, data, limits=f"umask {umask}", env={"TREERING_SEGMENT_BYTES": str(1 << 20)}) as server:
+        with Server(world, data, limits=f"umask {umask}", env={"TREERING_SEGMENT_BYTES": str(2 << 20)}) as server:
             fill(world, server, Ledger(), conversations=3, large=3)
             server.stop()
         world.run("rebuild", data=data, limits=f"umask {umask}")

@@ -20,7 +20,7 @@ from world import Skip
 
 import client
 
-SEGMENT = {"TREERING_SEGMENT_BYTES": str(1 << 20)}
+SEGMENT = {"TREERING_SEGMENT_BYTES": str(2 << 20)}
 
 # Guards against a server that does not come back.
 RECOVERY_SECONDS = 30
