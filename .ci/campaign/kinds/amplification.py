@@ -181,10 +181,10 @@ class Fresh:
 def bodies(world, data):
     fresh = Fresh(world, data)
     plan = [(EVENTS + "Append", name, body) for name, body in append_bodies()]
-    plan += [(EVENTS + "AppendStream", name, body) for name, body in list(append_bodies())[:4]]
+    plan += [(EVENTS + "AppendStream", name, body) for name, body in list(append_bodies())[:2]]
     others = list(other_bodies())
     if not world.long:
-        others = others[:6] + random.Random(world.seed).sample(others[6:], 14)
+        others = others[:6] + random.Random(world.seed).sample(others[6:], 8)
     plan += others
     for number, (path, name, body) in enumerate(plan):
         codecs = ["gzip", "zstd"] if world.long else [["gzip", "zstd"][number % 2]]

@@ -35,7 +35,7 @@ def run(world):
     # The ones that people meet come first in the short form.
     plan.sort(key=lambda one: not usual(*one))
     world.count("kinds of damage", len(plan))
-    for number in world.rounds(short=44, long=len(plan)):
+    for number in world.rounds(short=30, long=len(plan)):
         if number < len(plan):
             one_round(world, stores, *plan[number])
 

@@ -40,7 +40,7 @@ def run(world):
     plan = [(op, n, fate) for op, many in calls.items() for n in range(many) for fate in FATES]
     world.count("places in the seal", len(plan))
     random.Random(world.seed).shuffle(plan)
-    for number in world.rounds(short=24, long=len(plan)):
+    for number in world.rounds(short=16, long=len(plan)):
         if number < len(plan):
             one_round(world, base, entries, lead, *plan[number])
 
