@@ -8,6 +8,7 @@
 //! It does not know gRPC, the command line or any provider's format.
 
 mod append;
+mod catch_up;
 pub mod context;
 mod conversations;
 mod delta;

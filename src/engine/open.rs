@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use super::{
     Engine, Inner, OpenOptions,
+    catch_up::{catch_up, open_views, reopen},
     error::{OpenError, ReadError},
-    fold::Folder,
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
     states::HotSet,
@@ -26,15 +26,13 @@ use crate::{
         EventLog, GroupWriter, LogError, LogReader, MemoryLog, RedbLog, RedbLogOptions,
         WriterLimits, writer::ShardOwner,
     },
-    views::{Views, ViewsError},
+    views::Views,
 };
 
 /// Name of the views' file in the data folder.
 pub(super) const VIEWS_FILE: &str = "views.redb";
 /// Name of the index's folder in the data folder.
 const INDEX_FOLDER: &str = "index";
-/// Memory for pages of the views, in bytes.
-const VIEWS_CACHE_BYTES: usize = 64 << 20;
 /// How often the views are made durable. What is not is read from the log again.
 const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
 /// Appends wait while the views are made durable, so that at most one part in
@@ -237,69 +235,6 @@ impl Inner {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-}
-
-/// Opens the views; what cannot be used is removed, because the log has it all.
-fn open_views(path: &Path) -> Result<Views, ViewsError> {
-    match Views::open(path, VIEWS_CACHE_BYTES) {
-        Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {
-            tracing::warn!(%error, "the views are made anew from the log");
-            Views::wipe(path)?;
-            Views::open(path, VIEWS_CACHE_BYTES)
-        }
-        result => result,
-    }
-}
-
-fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenViews {
-    Box::new(move || match &path {
-        Some(path) => open_views(path),
-        None => Views::in_memory(),
-    })
-}
-
-/// Brings the views up to the log's head; makes them anew if they do not belong
-/// to this log.
-async fn catch_up(
-    views: Views,
-    path: Option<&Path>,
-    reader: &Arc<LogReader>,
-    head: u64,
-) -> Result<Views, ReadError> {
-    let mut views = views;
-    if !belongs(&views, reader, head).await
-        && let Some(path) = path
-    {
-        tracing::warn!("the views do not belong to this log; they are made anew");
-        drop(views);
-        Views::wipe(path)?;
-        views = Views::open(path, VIEWS_CACHE_BYTES)?;
-    }
-    let mut folder = Folder::new(Arc::new(views.clone()), Arc::clone(reader))?;
-    folder.run(head, |_| {}).await?;
-    Ok(views)
-}
-
-/// True when the last event that the views know is the log's at that place.
-async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
-    let Ok(reached) = views.reached() else {
-        return false;
-    };
-    if reached == 0 || reached > head {
-        return reached == 0;
-    }
-    let Ok(record) = reader.record(reached).await else {
-        // Damage is for the reads that meet it to report, not a reason to
-        // throw good views away.
-        return true;
-    };
-    let header = &record.header;
-    let row = views.conversation(header.conversation);
-    row.is_ok_and(|row| {
-        row.is_some_and(|row| {
-            row.last_position.offset == reached && row.chain_hash == record.chain_hash
-        })
-    })
 }
 
 async fn keep_views_durable(inner: std::sync::Weak<Inner>) {
