@@ -183,7 +183,11 @@ impl CliError {
                 "wait until that process has ended, or work on another folder with --data".into()
             }
             Self::Open { exit, dir, .. } => match exit {
-                Exit::Damaged => "keep a copy of the folder, then restore a backup".into(),
+                Exit::Damaged => {
+                    "keep a copy of the folder, then restore a backup, or take what is sound \
+                                  with `treering salvage --to DIR`"
+                        .into()
+                }
                 _ => format!(
                     "check {} and its permissions, or name another folder with --data",
                     dir.display()

@@ -29,6 +29,7 @@ mod output;
 mod read;
 mod replay;
 mod result;
+mod salvage;
 mod search;
 mod serve;
 mod set;
@@ -93,6 +94,7 @@ enum Command {
     Annotate(annotate::AnnotateArgs),
     Verify(admin::VerifyArgs),
     Rebuild(admin::RebuildArgs),
+    Salvage(salvage::SalvageArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
     Completions(CompletionsArgs),
@@ -158,6 +160,7 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common, out).await,
         Command::Completions(args) => completions(&args, out),
+        Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
         Command::Replay(args) if args.listens() => {
             replay::serve_tools::listen(&args, &cli.common, out).await
         }
@@ -202,9 +205,11 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
         // These need no store of their own; `run` has dealt with them.
-        Command::Serve(_) | Command::Demo(_) | Command::Bench(_) | Command::Completions(_) => {
-            Ok(())
-        }
+        Command::Serve(_)
+        | Command::Demo(_)
+        | Command::Bench(_)
+        | Command::Salvage(_)
+        | Command::Completions(_) => Ok(()),
     }
 }
 
@@ -257,6 +262,7 @@ mod tests {
             "treering ls --data D --json",
             "treering stats --data D --json",
             "treering verify --data D",
+            "treering salvage --data D --to E --json",
             "treering --server http://h:1 show C",
             "treering serve --data D --listen 127.0.0.1:0",
             "treering demo --exit --data D",

@@ -1,29 +1,48 @@
 //! Views that follow the log: opening them, and bringing them up to its head.
+//!
+//! Views that are of no use any more are made anew beside the old ones, which
+//! stay until the new ones are whole.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use super::{error::ReadError, fold::Folder};
+use super::{error::ReadError, fold::Folder, history::decode_body};
 use crate::{
+    domain::DamageKind,
     log::LogReader,
     views::{Views, ViewsError},
 };
 
 /// Memory for pages of the views, in bytes.
-const VIEWS_CACHE_BYTES: usize = 64 << 20;
+pub(super) const VIEWS_CACHE_BYTES: usize = 64 << 20;
+/// Marks and lost stretches that are looked at again when a store is opened. A
+/// part of the log that was restored heals more than one.
+const LOOKED_AT_AGAIN_MAX: usize = 256;
 
-/// Opens the views; what cannot be used is removed, because the log has it all.
+/// Where views are made that are to take the place of those at `path`.
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension("new.redb")
+}
+
+/// Opens the views. In place of such as cannot be used come empty ones beside
+/// them, which [`catch_up`] fills and puts in their place.
 pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
     match Views::open(path, VIEWS_CACHE_BYTES) {
         Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {
             tracing::warn!(%error, "the views are made anew from the log");
-            Views::wipe(path)?;
-            Views::open(path, VIEWS_CACHE_BYTES)
+            empty(&beside(path))
         }
         result => result,
     }
+}
+
+/// Views at a place where nothing of use can be.
+pub(super) fn empty(path: &Path) -> Result<Views, ViewsError> {
+    Views::wipe(path)?;
+    Views::open(path, VIEWS_CACHE_BYTES)
 }
 
 pub(super) fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenViews {
@@ -33,26 +52,97 @@ pub(super) fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenViews {
     })
 }
 
-/// Brings the views up to the log's head; makes them anew if they do not belong
-/// to this log.
+/// Brings the views up to the log's head. If they do not belong to this log, are
+/// damaged, or say of something that it is damaged and it is not any more, they
+/// are made anew beside; the old ones stay where they are until that is done.
 pub(super) async fn catch_up(
     views: Views,
     path: Option<&Path>,
     reader: &Arc<LogReader>,
     head: u64,
 ) -> Result<Views, ReadError> {
-    let mut views = views;
-    if !belongs(&views, reader, head).await
-        && let Some(path) = path
-    {
-        tracing::warn!("the views do not belong to this log; they are made anew");
-        drop(views);
-        Views::wipe(path)?;
-        views = Views::open(path, VIEWS_CACHE_BYTES)?;
+    let Some(path) = path else {
+        follow(&views, reader, head).await?;
+        return Ok(views);
+    };
+    if views.path().as_deref() != Some(path) {
+        return whole(views, path, reader, head).await;
     }
-    let mut folder = Folder::new(Arc::new(views.clone()), Arc::clone(reader))?;
-    folder.run(head, |_| {}).await?;
-    Ok(views)
+    let reason = if !belongs(&views, reader, head).await {
+        "they do not belong to this log".to_owned()
+    } else if has_healed(&views, reader).await {
+        "what was damaged can be read again".to_owned()
+    } else {
+        match follow(&views, reader, head).await {
+            Ok(()) => return Ok(views),
+            Err(Failed::Views(error)) => error.to_string(),
+            Err(Failed::Other(error)) => return Err(error),
+        }
+    };
+    tracing::warn!(reason, "the views are made anew from the log");
+    let fresh = whole(empty(&beside(path))?, path, reader, head).await?;
+    drop(views);
+    Ok(fresh)
+}
+
+/// Why views did not follow.
+enum Failed {
+    /// They are of no use.
+    Views(ReadError),
+    Other(ReadError),
+}
+
+impl From<Failed> for ReadError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Views(error) | Failed::Other(error) => error,
+        }
+    }
+}
+
+async fn follow(views: &Views, reader: &Arc<LogReader>, head: u64) -> Result<(), Failed> {
+    let folder = Folder::new(Arc::new(views.clone()), Arc::clone(reader));
+    let mut folder = folder.map_err(Failed::Views)?;
+    match folder.run(head, |_| {}).await {
+        Ok(()) => Ok(()),
+        Err(error) if folder.views_are_unsound() => Err(Failed::Views(error)),
+        Err(error) => Err(Failed::Other(error)),
+    }
+}
+
+/// Fills new views and puts them in the place of the old ones.
+async fn whole(
+    fresh: Views,
+    path: &Path,
+    reader: &Arc<LogReader>,
+    head: u64,
+) -> Result<Views, ReadError> {
+    follow(&fresh, reader, head).await?;
+    take_place(&fresh, path)?;
+    Ok(fresh)
+}
+
+/// Puts whole views in the place of the old ones.
+pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
+    fresh.make_durable()?;
+    let Some(from) = fresh.path() else {
+        return Ok(());
+    };
+    rename_synced(&from, path).map_err(|error| ReadError::Storage {
+        message: format!(
+            "the new views could not take the place of {}, which stay: {error}",
+            path.display()
+        ),
+    })?;
+    fresh.moved_to(path);
+    Ok(())
+}
+
+/// Renames a file or folder within its folder, and makes that durable.
+pub(super) fn rename_synced(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
+    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// True when the last event that the views know is the log's at that place.
@@ -71,8 +161,37 @@ async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
     let header = &record.header;
     let row = views.conversation(header.conversation);
     row.is_ok_and(|row| {
-        row.is_some_and(|row| {
-            row.last_position.offset == reached && row.chain_hash == record.chain_hash
+        row.is_some_and(|row| match &row.damage {
+            None => row.last_position.offset == reached && row.chain_hash == record.chain_hash,
+            // Of a damaged conversation the views know no more than its beginning.
+            Some(_) => row.last_position.offset <= reached,
         })
     })
+}
+
+/// True when something that was damaged when the views were made can be read now:
+/// a part of the log was restored.
+async fn has_healed(views: &Views, reader: &LogReader) -> bool {
+    let lost = views.lost().unwrap_or_default();
+    for (first, _) in lost.into_iter().take(LOOKED_AT_AGAIN_MAX) {
+        if reader.record(first).await.is_ok() {
+            return true;
+        }
+    }
+    let damaged = views.damaged().unwrap_or_default().into_iter();
+    let marks = damaged.filter_map(|row| row.damage);
+    for mark in marks
+        .filter(|mark| mark.kind == DamageKind::Unreadable)
+        .take(LOOKED_AT_AGAIN_MAX)
+    {
+        let offset = mark.position.offset;
+        let Ok(record) = reader.record(offset).await else {
+            continue;
+        };
+        let body = reader.body(&record).await;
+        if body.is_ok_and(|body| decode_body(offset, record.header.kind, &body).is_ok()) {
+            return true;
+        }
+    }
+    false
 }

@@ -11,6 +11,7 @@ mod append;
 mod catch_up;
 pub mod context;
 mod conversations;
+mod damage;
 mod delta;
 pub mod error;
 mod fold;
@@ -24,6 +25,8 @@ mod publisher;
 pub mod query;
 mod read;
 mod rebuild;
+mod reindex;
+mod salvage;
 mod search;
 mod sequencer;
 mod states;
@@ -50,6 +53,7 @@ pub use self::{
     },
     error::*,
     query::*,
+    salvage::{Cut, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
 };
 use self::{
     history::History,
@@ -129,6 +133,10 @@ struct Inner {
     news: watch::Receiver<u64>,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<ReadError>>,
+    /// The conversations that cannot be served to their end.
+    marks: Arc<damage::Marks>,
+    /// Held by the one rebuild that may run.
+    rebuilding: Arc<tokio::sync::Mutex<()>>,
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,

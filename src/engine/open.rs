@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::{
     Engine, Inner, OpenOptions,
     catch_up::{catch_up, open_views, reopen},
+    damage::Marks,
     error::{OpenError, ReadError},
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
@@ -137,6 +138,8 @@ impl Engine {
         )
         .await
         .map_err(|error| read_refused(&dir, error))?;
+        let marks = Marks::of(&views).map_err(|error| failed(&dir, &error))?;
+        let marks = Arc::new(marks);
         let views = Arc::new(ArcSwap::from_pointee(views));
         let published = Arc::new(AtomicU64::new(acquired.head));
         let (notify, news) = watch::channel(acquired.head);
@@ -148,6 +151,7 @@ impl Engine {
             options.limits.clone(),
             Arc::clone(&views),
             Arc::clone(&hot),
+            Arc::clone(&marks),
             Arc::clone(&deltas),
             Arc::clone(&published),
         );
@@ -158,6 +162,8 @@ impl Engine {
             notify,
             reader: Arc::clone(&reader),
             reopen: reopen(parts.views_path.clone()),
+            views_path: parts.views_path.clone(),
+            marks: Arc::clone(&marks),
             closing: Arc::clone(&closing),
             gate: Arc::clone(&views_gate),
         };
@@ -192,6 +198,8 @@ impl Engine {
             news,
             closing,
             damaged: Mutex::new(None),
+            marks,
+            rebuilding: Arc::default(),
             indexer: Arc::new(indexer),
             knowledge,
             started_at: TimestampMicros::now(),

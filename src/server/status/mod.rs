@@ -253,6 +253,14 @@ impl From<ReadError> for Refusal {
             ReadError::Damaged { position, .. } => {
                 of(Code::DataLoss, "DAMAGED").fact("position", position)
             }
+            ReadError::ConversationDamaged {
+                conversation,
+                damage,
+            } => of(Code::DataLoss, "CONVERSATION_DAMAGED")
+                .fact("conversation", conversation)
+                .fact("revision", damage.revision)
+                .fact("position", damage.position),
+            ReadError::RebuildRuns => of(Code::FailedPrecondition, "REBUILD_RUNS"),
             ReadError::Storage { .. } => of(Code::Internal, "STORAGE"),
         }
     }
