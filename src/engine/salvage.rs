@@ -30,8 +30,8 @@ use crate::{
         EventId, Namespace, Position, Revision, ShardId, TimestampMicros,
     },
     log::{
-        Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogReader,
-        LogStats, NewBlob, Record, RecordBody, RedbLog, RedbLogOptions, frame, redb::LOG_FOLDER,
+        Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError,
+        LogReader, LogStats, NewBlob, Record, RecordBody, RedbLog, RedbLogOptions, frame,
     },
 };
 

@@ -22,7 +22,7 @@ mod samples;
 pub mod writer;
 
 #[cfg(feature = "redb")]
-pub use self::redb::{RedbLog, RedbLogOptions};
+pub use self::redb::{LOG_FOLDER, RedbLog, RedbLogOptions};
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
 pub use port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats, NewBlob};
