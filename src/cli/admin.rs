@@ -26,7 +26,9 @@ pub struct VerifyArgs {
 
 /// Build the views and the search index anew from the log
 ///
-/// The log is the truth: this loses nothing. Without an option, both.
+/// The log is the truth: this loses nothing. Without an option, both. They are made
+/// beside the old ones, which stay if that fails; conversations that the log cannot
+/// give any more are marked as damaged.
 #[derive(Args, Debug)]
 pub struct RebuildArgs {
     /// Only the views
@@ -167,14 +169,29 @@ pub async fn rebuild(
         let mut object = Object::new();
         object
             .number("events", outcome.events)
-            .number("documents", outcome.documents);
+            .number("documents", outcome.documents)
+            .number("damaged", outcome.damaged)
+            .number("not_indexed", outcome.not_indexed);
         return Ok(out.line(object.finish())?);
     }
     let events = count(outcome.events);
     let documents = count(outcome.documents);
-    Ok(out.line(format!(
+    out.line(format!(
         "Rebuilt from {events} events; {documents} documents in the index"
-    ))?)
+    ))?;
+    if outcome.damaged > 0 {
+        let damaged = count(outcome.damaged);
+        out.line(format!(
+            "{damaged} conversations are damaged, and whole up to there: `treering ls` marks them"
+        ))?;
+    }
+    if outcome.not_indexed > 0 {
+        let left = count(outcome.not_indexed);
+        out.line(format!(
+            "{left} events could not be read, and are not in the index"
+        ))?;
+    }
+    Ok(())
 }
 
 /// Prints the numbers.
@@ -193,6 +210,7 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
         ("data folder", stats.data_dir.clone()),
         ("up since", day_clock(stats.started_at.as_ref())),
         ("conversations", count(stats.conversations)),
+        ("damaged conversations", count(stats.damaged_conversations)),
         ("branches", count(stats.branches)),
         ("events", count(stats.events)),
         ("waiting approvals", count(stats.pending_approvals)),
@@ -202,6 +220,7 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
         ("index", bytes_human(stats.index_bytes)),
         ("log segments", count(stats.log_segments)),
         ("log head", count(offset(stats.head))),
+        ("unreadable positions", count(stats.unreadable_positions)),
         ("views reached", count(offset(stats.views_reached))),
         ("index reached", count(offset(stats.index_reached))),
     ] {

@@ -79,15 +79,20 @@ fn row(summary: &pb::ConversationSummary, out: &Out) -> String {
         more => format!("  {more} branches"),
     };
     let sealed = if summary.sealed { "  sealed" } else { "" };
+    let damage = match &summary.damage {
+        Some(damage) => format!("  damaged at #{}", damage.revision),
+        None => String::new(),
+    };
     let title = first_line(&summary.title, out.width.saturating_sub(ID_COLUMNS + 22));
     let updated = day_clock(summary.updated_at.as_ref());
     format!(
-        "{}  {}  {:>7}{}{}  {}",
+        "{}  {}  {:>7}{}{}{}  {}",
         out.paint.text(Tone::Name, format!("{id:<ID_COLUMNS$}")),
         out.paint.text(Tone::Dim, updated),
         count(summary.head),
         out.paint.text(Tone::Wait, branches),
         out.paint.text(Tone::Dim, sealed),
+        out.paint.text(Tone::Bad, damage),
         title
     )
 }

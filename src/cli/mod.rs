@@ -30,6 +30,7 @@ mod read;
 mod repair;
 mod replay;
 mod result;
+mod salvage;
 mod search;
 mod serve;
 mod set;
@@ -95,6 +96,7 @@ enum Command {
     Verify(admin::VerifyArgs),
     Rebuild(admin::RebuildArgs),
     Repair(repair::RepairArgs),
+    Salvage(salvage::SalvageArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
     Completions(CompletionsArgs),
@@ -162,6 +164,7 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Bench(args) => bench::run(args, &cli.common, out).await,
         Command::Completions(args) => completions(&args, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
+        Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
         Command::Replay(args) if args.listens() => {
             replay::serve_tools::listen(&args, &cli.common, out).await
         }
@@ -210,6 +213,7 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         | Command::Demo(_)
         | Command::Bench(_)
         | Command::Repair(_)
+        | Command::Salvage(_)
         | Command::Completions(_) => Ok(()),
     }
 }
@@ -248,6 +252,7 @@ impl Command {
             | Self::Pending(_)
             | Self::Verify(_)
             | Self::Stats(_)
+            | Self::Salvage(_)
             | Self::Completions(_) => OpenMode::Read,
         }
     }
@@ -302,6 +307,7 @@ mod tests {
             "treering ls --data D --json",
             "treering stats --data D --json",
             "treering verify --data D",
+            "treering salvage --data D --to E --json",
             "treering --server http://h:1 show C",
             "treering serve --data D --listen 127.0.0.1:0",
             "treering demo --exit --data D",

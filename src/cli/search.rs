@@ -101,7 +101,12 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         total => format!("{} of {} hits", answer.hits.len(), count(total)),
     };
     let note = out.paint.text(Tone::Dim, note);
-    Ok(out.line(note)?)
+    out.line(note)?;
+    if !answer.lagging.is_empty() {
+        let lagging = format!("The search index lags behind: {}", answer.lagging);
+        out.line(out.paint.text(Tone::Wait, lagging))?;
+    }
+    Ok(())
 }
 
 fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {

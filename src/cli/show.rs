@@ -138,6 +138,10 @@ fn about(
     let created = day_clock(summary.created_at.as_ref());
     let updated = day_clock(summary.updated_at.as_ref());
     lines.push(format!("created {created}, last event {updated}"));
+    if let Some(damage) = &summary.damage {
+        let mark = format!("damaged from #{} on: {}", damage.revision, damage.what);
+        lines.push(paint.text(Tone::Bad, mark));
+    }
     if let Some(config) = summary.config.filter(|config| !config.model_id.is_empty()) {
         lines.push(format!("model {}", config.model_id));
     }

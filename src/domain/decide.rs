@@ -165,6 +165,9 @@ impl<L: Lookup> Batch<'_, L> {
         for expectation in &self.command.expectations {
             let id = expectation.conversation;
             let state = self.lookup.conversation(id)?;
+            if let Some(rule) = state.and_then(damaged) {
+                return Err(Undecided::Rejected(Rejection::batch(rule)));
+            }
             let rule = match (state, expectation.expected) {
                 (_, ExpectedRevision::Any) | (None, ExpectedRevision::NoStream) => None,
                 (None, ExpectedRevision::Exact(_)) => {
@@ -210,6 +213,9 @@ impl<L: Lookup> Batch<'_, L> {
                 .lookup
                 .conversation(id)?
                 .ok_or(Rule::ConversationNotFound { conversation: id })?;
+            if let Some(rule) = damaged(state) {
+                return Err(rule.into());
+            }
             self.drafts.insert(id, Draft::of(state));
         }
         let base = self.lookup.conversation(id)?;
@@ -302,6 +308,9 @@ impl<L: Lookup> Batch<'_, L> {
     }
 
     fn create(&mut self, id: ConversationId, created: &ConversationCreated) -> Result<(), Refusal> {
+        if let Some(rule) = self.lookup.conversation(id)?.and_then(damaged) {
+            return Err(rule.into());
+        }
         let there = match self.drafts.get(&id) {
             Some(draft) => Some(draft.row.head),
             None => self.lookup.conversation(id)?.map(|state| state.row.head),
@@ -425,23 +434,47 @@ impl<L: Lookup> Batch<'_, L> {
             branch,
             revision,
         } = point;
-        let missing = || Rule::ForkPointMissing {
-            conversation,
-            branch,
-            revision,
-        };
         let base = self.lookup.conversation(conversation)?;
+        // Up to its damage a conversation can be forked like any other.
+        let beyond = base.and_then(damaged_at(revision));
+        let missing = || match beyond {
+            Some(rule) => rule,
+            None => Rule::ForkPointMissing {
+                conversation,
+                branch,
+                revision,
+            },
+        };
         let current = match self.drafts.get(&conversation) {
             Some(draft) => draft.branch(base, branch),
             None => base.and_then(|state| state.branches.get(&branch)),
         };
-        let current = current.ok_or_else(missing)?;
+        let Some(current) = current else {
+            return Err(missing().into());
+        };
         if current.head == revision {
             return Ok(Arc::clone(current));
         }
         let past = self.lookup.branch_at(conversation, branch, revision)?;
         past.map(|past| Arc::clone(&past.state))
             .ok_or_else(|| missing().into())
+    }
+}
+
+/// The rule that keeps a damaged conversation as it is: its chain cannot go on.
+fn damaged(state: &ConversationState) -> Option<Rule> {
+    let damage = state.row.damage.clone()?;
+    Some(Rule::ConversationDamaged {
+        conversation: state.row.id,
+        damage,
+    })
+}
+
+/// The same, for a place that is beyond the damage.
+fn damaged_at(revision: Revision) -> impl FnOnce(&ConversationState) -> Option<Rule> {
+    move |state| {
+        let damage = state.row.damage.as_ref()?;
+        (revision >= damage.revision).then(|| damaged(state))?
     }
 }
 

@@ -61,6 +61,7 @@ impl Draft {
             sealed: false,
             created_at: Default::default(),
             updated_at: Default::default(),
+            damage: None,
         };
         Self {
             row,

@@ -4,6 +4,7 @@
 //! Nothing here does I/O, reads a clock for a decision, or knows how events are
 //! encoded, stored or sent. It uses only std, serde, uuid, bytes and thiserror.
 
+mod damage;
 mod decide;
 mod draft;
 mod event;
@@ -18,6 +19,7 @@ mod state;
 mod tests;
 mod tool;
 
+pub use damage::{DAMAGE_TEXT_BYTES_MAX, Damage, DamageKind};
 pub use decide::{Decided, Lookup, Need, PastBranch, Placed, Undecided, decide};
 pub use draft::Draft;
 pub use event::*;

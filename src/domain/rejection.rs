@@ -1,6 +1,9 @@
 //! Why a batch may not be appended: one variant a rule.
 
+use std::sync::Arc;
+
 use super::{
+    damage::Damage,
     event::ExpectedRevision,
     id::{BranchId, BranchName, ConversationId, Revision},
     kind::EventKind,
@@ -75,6 +78,14 @@ pub enum Rule {
     },
     #[error("conversation {conversation} is sealed and takes nothing more; fork it to go on")]
     Sealed { conversation: ConversationId },
+    #[error(
+        "conversation {conversation} is {damage} and takes nothing more: fork it into a new conversation at revision {} or before, restore the log from a backup, or take what is sound with `treering salvage`",
+        .damage.sound_to()
+    )]
+    ConversationDamaged {
+        conversation: ConversationId,
+        damage: Arc<Damage>,
+    },
     #[error("branch {branch:?} is archived and takes nothing more; fork it to go on", branch = .branch.as_str())]
     BranchArchived { branch: BranchName },
     #[error("branch {branch:?} is the active one: activate another before it is archived", branch = .branch.as_str())]
@@ -182,6 +193,7 @@ impl Rule {
             Self::BranchNotFound { .. } => "BRANCH_NOT_FOUND",
             Self::RevisionMismatch { .. } => "REVISION_MISMATCH",
             Self::Sealed { .. } => "SEALED",
+            Self::ConversationDamaged { .. } => "CONVERSATION_DAMAGED",
             Self::BranchArchived { .. } => "BRANCH_ARCHIVED",
             Self::ArchivesActiveBranch { .. } => "ARCHIVES_ACTIVE_BRANCH",
             Self::BranchNameTaken { .. } => "BRANCH_NAME_TAKEN",

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    damage::Damage,
     event::{Config, ConversationCreated, Entity, EventBody, ParentRef},
     id::{
         BranchId, BranchName, ContentHash, ConversationId, Namespace, Position, Revision,
@@ -457,6 +458,8 @@ pub struct ConversationRow {
     pub created_at: TimestampMicros,
     /// When its last event was recorded.
     pub updated_at: TimestampMicros,
+    /// From where on the log cannot say what it holds; none: it is whole.
+    pub damage: Option<Arc<Damage>>,
 }
 
 /// A conversation with all of its branches.

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Namespace,
-        Need, PastBranch, Position, Revision,
+        AppendCommand, AppendOutcome, Appended, BranchId, ContentHash, ConversationId, EventBody,
+        Namespace, Need, PastBranch, Position, Revision,
     },
     log::{NotTaken, WriterGone},
     views::KeyEntry,
@@ -107,6 +107,7 @@ impl Inner {
             if let Some(home) = views
                 .blob_home(&command.namespace, &body.hash)
                 .map_err(storage)?
+                && self.is_readable(&command.namespace, body.hash, home).await
             {
                 blob_homes.insert(body.hash, home);
             }
@@ -125,6 +126,15 @@ impl Inner {
             key,
             blob_homes,
         })
+    }
+
+    /// A stored body that cannot be read is not named again, but stored anew: what is
+    /// acknowledged must be there.
+    async fn is_readable(&self, namespace: &Namespace, hash: ContentHash, home: u64) -> bool {
+        let shard = crate::domain::ShardId::default();
+        let read = self.log.blob(shard, namespace, hash, home).await;
+        read.inspect_err(|error| tracing::warn!(%error, "a large body is stored a second time"))
+            .is_ok()
     }
 
     async fn past(&self, place: Place, needed: bool) -> Result<Option<PastBranch>, ReadError> {
@@ -193,6 +203,18 @@ impl Inner {
             .records(entry.first_offset, entry.events as usize, usize::MAX)
             .await
             .map_err(ReadError::from)?;
+        if let Some((offset, _)) = records
+            .iter()
+            .find(|(_, record)| record.header.namespace != entry.namespace)
+        {
+            // What stands for an event that was not salvaged is none of the batch's.
+            return Err(AppendError::from(ReadError::Damaged {
+                position: Position::local(*offset),
+                message: "of the batch that was appended with this key, events were damaged and \
+                          could not be salvaged"
+                    .to_owned(),
+            }));
+        }
         let events = records
             .into_iter()
             .map(|(offset, record)| Appended {

@@ -62,7 +62,12 @@ impl Engine {
         id: ConversationId,
     ) -> Result<JsonText, ReadError> {
         let inner = &self.inner;
-        let offset = inner.row(namespace, id)?.first_position.offset;
+        let row = inner.row(namespace, id)?;
+        if row.head == Revision::NONE {
+            // Damaged from its first event on.
+            return Ok(JsonText::default());
+        }
+        let offset = row.first_position.offset;
         let record = inner.reader.record(offset).await?;
         match inner.history().decode(offset, &record).await? {
             EventBody::ConversationCreated(created) => Ok(created.source_meta),
@@ -239,6 +244,7 @@ impl Inner {
         if revision == branch.head {
             return Ok(Arc::clone(branch));
         }
+        self.check_whole(id, revision)?;
         let past = self.history().branch_at(id, branch.id, revision).await?;
         past.map(|past| past.state)
             .ok_or_else(|| ReadError::RevisionNotFound {
@@ -264,6 +270,7 @@ fn summary(row: ConversationRow, active_name: BranchName) -> ConversationSummary
         sealed: row.sealed,
         created_at: row.created_at,
         updated_at: row.updated_at,
+        damage: row.damage,
     }
 }
 

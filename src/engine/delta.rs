@@ -60,6 +60,23 @@ impl DeltaBuilder {
         self.delta.keys.push(entry);
     }
 
+    /// Notes a stretch of the log that cannot be read; one that begins where a noted
+    /// one does takes its place.
+    pub fn lost(&mut self, stretch: Option<(u64, u64)>) {
+        self.delta.lost.extend(stretch);
+    }
+
+    /// Notes that a conversation was marked as damaged, and not changed otherwise.
+    pub fn damaged(&mut self, state: &ConversationState, is_new: bool) {
+        let id = state.row.id;
+        self.rows.insert(id, state.row.clone());
+        if is_new {
+            let branches = state.branches.values();
+            self.branches
+                .extend(branches.map(|branch| ((id, branch.id), Arc::clone(branch))));
+        }
+    }
+
     /// Notes where a body is kept.
     pub fn blob(&mut self, namespace: Namespace, hash: ContentHash, home_offset: u64) {
         self.delta.blobs.push((namespace, hash, home_offset));

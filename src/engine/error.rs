@@ -1,10 +1,10 @@
 //! Errors, one enum per operation.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use crate::{
     domain::{
-        ConversationId, Position, Rejection, Revision,
+        ConversationId, Damage, Position, Rejection, Revision,
         limits::{RETRY_MIN, VIEWS_RETRY},
     },
     log::LogError,
@@ -154,6 +154,20 @@ pub enum ReadError {
         /// Where, and the versions of the format.
         message: String,
     },
+    /// A conversation was asked for beyond what can be read of it.
+    #[error(
+        "conversation {conversation} is {damage}; it is whole up to revision {}: ask for no more than that, restore the log from a backup, or take what is sound with `treering salvage`",
+        .damage.sound_to()
+    )]
+    ConversationDamaged {
+        /// The conversation.
+        conversation: ConversationId,
+        /// From where on, and what is wrong.
+        damage: Arc<Damage>,
+    },
+    /// A rebuild runs already.
+    #[error("a rebuild of views or index runs already: wait until it has ended")]
+    RebuildRuns,
     /// The store failed.
     #[error("the store failed: {message}")]
     Storage {

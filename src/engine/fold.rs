@@ -1,20 +1,33 @@
 //! From the log to the views: catching up after a start, and rebuilding.
+//!
+//! Damage is contained here. What cannot be read ends the conversations that it
+//! belongs to, as far as that can be known, and no other: the event before is the
+//! last that they have, and a mark says why. What the log says of them behind it
+//! is passed over, because each event builds on those before it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use super::{
+    damage::{Lost, Stretch, stretch},
     delta::DeltaBuilder,
     error::ReadError,
-    history::{History, first_own},
-    marks,
+    history::{History, decode_body, first_own},
+    witness,
 };
 use crate::{
     domain::{
         BranchForked, BranchId, BranchState, ConversationCreated, ConversationId, ConversationInfo,
-        ConversationState, Draft, EventBody, EventRef, ForkPoint, Placed, Position,
+        ConversationState, Damage, DamageKind, Draft, EventBody, EventHeader, EventRef, ForkPoint,
+        Placed, Position, Revision,
     },
-    log::{LogReader, Record, RecordBody},
-    views::{KeyEntry, Views},
+    log::{LogError, LogReader, Record, RecordBody},
+    views::{KeyEntry, Views, ViewsError},
 };
 
 /// Events that are folded before they are written to the views in one commit.
@@ -31,38 +44,92 @@ pub(super) struct Folder {
     states: HashMap<ConversationId, ConversationState>,
     builder: DeltaBuilder,
     reached: u64,
+    /// What the views have reached.
+    applied: u64,
+    /// Stretches that could not be read, in order.
+    lost: Vec<(u64, u64)>,
+    /// The views themselves are damaged.
+    unsound: bool,
+    stop: Option<Arc<AtomicBool>>,
+}
+
+/// Why an event was not folded in.
+enum Stop {
+    /// It, or what it builds on, is not what was written.
+    Damage(DamageKind, String),
+    /// Something else went wrong: the fold ends, and can be tried again.
+    Failed(ReadError),
+}
+
+impl From<ReadError> for Stop {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Damaged { message, .. } => Self::Damage(DamageKind::Unreadable, message),
+            error => Self::Failed(error),
+        }
+    }
+}
+
+impl From<LogError> for Stop {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Damaged { what, .. } => Self::Damage(DamageKind::Unreadable, what),
+            // A body is looked at once its frame was found sound.
+            error @ (LogError::NewerFormat { .. } | LogError::NotFound { .. }) => {
+                Self::Damage(DamageKind::Unreadable, error.to_string())
+            }
+            error => Self::Failed(error.into()),
+        }
+    }
 }
 
 impl Folder {
     /// Goes on where the views are.
     pub fn new(views: Arc<Views>, reader: Arc<LogReader>) -> Result<Self, ReadError> {
-        marks::sign(&views, reader.log().identity())?;
+        witness::sign(&views, reader.log().identity())?;
         let reached = views.reached()?;
+        let lost = views.lost()?;
         Ok(Self {
             views,
             reader,
             states: HashMap::new(),
             builder: DeltaBuilder::default(),
             reached,
+            applied: reached,
+            lost,
+            unsound: false,
+            stop: None,
         })
     }
 
+    /// Ends with an error once this is set.
+    pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+
+    /// True after an error that came from damage in the views.
+    pub fn views_are_unsound(&self) -> bool {
+        self.unsound
+    }
+
     /// Folds up to a log offset, inclusive, and reports how far it is.
+    ///
+    /// # Errors
+    /// When views or log fail. Damage in the log is no error: see
+    /// [`Views::damaged`].
     pub async fn run(&mut self, head: u64, mut report: impl FnMut(u64)) -> Result<(), ReadError> {
         while self.reached < head {
-            let wanted = usize::try_from(head - self.reached).unwrap_or(usize::MAX);
-            let records = self
-                .reader
-                .records(self.reached + 1, wanted.min(DELTA_EVENTS_MAX), READ_BYTES)
-                .await?;
-            if records.is_empty() {
-                let position = Position::local(self.reached + 1);
-                let message = format!("the log ends there, but its head is {head}");
-                return Err(ReadError::Damaged { position, message });
-            }
-            for (offset, record) in &records {
-                self.fold(*offset, record).await?;
-                self.reached = *offset;
+            self.go_on()?;
+            let next = self.reached + 1;
+            match stretch(&self.reader, next, head, DELTA_EVENTS_MAX, READ_BYTES).await? {
+                Stretch::Records(records) => {
+                    for (offset, record) in &records {
+                        self.fold(*offset, record).await?;
+                        self.reached = *offset;
+                    }
+                }
+                Stretch::Lost(lost) => self.lose(&lost),
             }
             if self.builder.len() >= DELTA_EVENTS_MAX || self.states.len() > STATES_MAX {
                 self.flush()?;
@@ -75,27 +142,87 @@ impl Folder {
         self.flush()
     }
 
+    fn go_on(&self) -> Result<(), ReadError> {
+        let stopped = |stop: &Arc<AtomicBool>| stop.load(Ordering::Acquire);
+        if self.stop.as_ref().is_some_and(stopped) {
+            let message = "the engine is closing".to_owned();
+            return Err(ReadError::Storage { message });
+        }
+        Ok(())
+    }
+
     fn flush(&mut self) -> Result<(), ReadError> {
-        if self.builder.len() > 0 {
+        if self.reached > self.applied {
             let delta = std::mem::take(&mut self.builder).finish(self.reached);
-            self.views.apply(&delta)?;
+            let applied = self.views.apply(&delta);
+            applied.map_err(|error| self.views_failed(error))?;
+            self.applied = self.reached;
+        }
+        Ok(())
+    }
+
+    fn views_failed(&mut self, error: ViewsError) -> ReadError {
+        self.unsound |= error.needs_rebuild();
+        error.into()
+    }
+
+    /// Notes that a stretch cannot be read. One that follows on the last one is a
+    /// part of it, so that it does not matter where a fold began.
+    fn lose(&mut self, lost: &Lost) {
+        let (first, last, what) = (lost.first, lost.last, &lost.what);
+        tracing::error!(first, last, what, "a part of the log cannot be read");
+        match self.lost.last_mut() {
+            Some(known) if known.1 + 1 == lost.first => known.1 = lost.last,
+            _ => self.lost.push((lost.first, lost.last)),
+        }
+        self.builder.lost(self.lost.last().copied());
+        self.reached = lost.last;
+    }
+
+    /// Brings a conversation's state here, if there is one.
+    fn load(&mut self, id: ConversationId) -> Result<(), ReadError> {
+        if !self.states.contains_key(&id) {
+            let state = self.views.state(id);
+            if let Some(state) = state.map_err(|error| self.views_failed(error))? {
+                self.states.insert(id, state);
+            }
         }
         Ok(())
     }
 
     async fn fold(&mut self, offset: u64, record: &Record) -> Result<(), ReadError> {
+        let id = record.header.conversation;
+        self.load(id)?;
+        let state = self.states.get(&id);
+        if state.is_some_and(|state| state.row.damage.is_some()) {
+            // What was done with its key was done, whatever can be read of it.
+            self.note_key(offset, record);
+            return Ok(());
+        }
+        match self.take(offset, record).await {
+            Ok(()) => Ok(()),
+            Err(Stop::Damage(kind, what)) => {
+                self.note_key(offset, record);
+                self.mark(offset, record, kind, &what).await
+            }
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Folds an event into its conversation, if it can be.
+    async fn take(&mut self, offset: u64, record: &Record) -> Result<(), Stop> {
         let header = &record.header;
         let id = header.conversation;
-        let history = self.history();
-        let body = history.decode(offset, record).await?;
-        if !self.states.contains_key(&id)
-            && let Some(state) = self.views.state(id)?
-        {
-            self.states.insert(id, state);
-        }
-        let mut draft = match &body {
-            EventBody::ConversationCreated(created) => self.create(header, created).await?,
-            _ => Draft::of(self.state(id, offset)?),
+        self.check_follows(offset, record)?;
+        let bytes = self.reader.body(record).await?;
+        let body = decode_body(offset, header.kind, &bytes)?;
+        let mut draft = match (&body, self.states.get(&id)) {
+            (EventBody::ConversationCreated(created), None) => self.create(header, created).await?,
+            (EventBody::ConversationCreated(_), Some(_)) => {
+                return Err(broken("a second first event".to_owned()));
+            }
+            (_, Some(state)) => Draft::of(state),
+            (_, None) => return Err(broken("its first event is of another kind".to_owned())),
         };
         if let EventBody::BranchForked(forked) = &body {
             let branch = self.forked(id, header.branch, forked).await?;
@@ -103,13 +230,6 @@ impl Folder {
         }
         let state = self.states.remove(&id);
         let at = draft.apply(state.as_ref(), header.branch, &body);
-        if at.revision != header.revision {
-            let message = format!("revision {} follows {}", header.revision, at.revision);
-            return Err(ReadError::Damaged {
-                position: Position::local(offset),
-                message,
-            });
-        }
         draft.row.chain_hash = record.chain_hash;
         draft.row.last_position = Position::local(offset);
         draft.row.updated_at = header.recorded_at;
@@ -123,6 +243,94 @@ impl Folder {
         Ok(())
     }
 
+    /// An event must be the next one of its conversation.
+    fn check_follows(&self, offset: u64, record: &Record) -> Result<(), Stop> {
+        let row = self.states.get(&record.header.conversation);
+        let row = row.map(|state| &state.row);
+        let head = row.map_or(Revision::NONE, |row| row.head);
+        let found = record.header.revision;
+        if found > head.next() {
+            let after = row.map_or(0, |row| row.last_position.offset);
+            let what = match self.lost_between(after, offset) {
+                Some((first, last)) => {
+                    format!("the log cannot be read from position {first} to {last}")
+                }
+                None => format!("revision {found} comes after revision {head}"),
+            };
+            return Err(Stop::Damage(DamageKind::Missing, what));
+        }
+        if found < head.next() {
+            return Err(broken(format!("revision {found} comes a second time")));
+        }
+        let previous = row.map(|row| row.chain_hash).unwrap_or_default();
+        if !record.follows(previous) {
+            let what = "its hash does not follow from the event before it";
+            return Err(broken(what.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The first stretch that cannot be read between two offsets.
+    fn lost_between(&self, after: u64, before: u64) -> Option<(u64, u64)> {
+        let found = self.lost.iter().find(|(first, _)| *first > after);
+        found.copied().filter(|(first, _)| *first < before)
+    }
+
+    /// Ends a conversation before an event that cannot be folded in.
+    async fn mark(
+        &mut self,
+        offset: u64,
+        record: &Record,
+        kind: DamageKind,
+        what: &str,
+    ) -> Result<(), ReadError> {
+        let header = &record.header;
+        let id = header.conversation;
+        let known = self.states.remove(&id);
+        let is_new = known.is_none();
+        let mut state = match known {
+            Some(state) => state,
+            None => self.unread(offset, record).await?,
+        };
+        let revision = state.row.head.next();
+        let after = state.row.last_position.offset;
+        let place = match kind {
+            DamageKind::Missing if !is_new => self.lost_between(after, offset),
+            _ => None,
+        };
+        let position = Position::local(place.map_or(offset, |(first, _)| first));
+        let damage = Damage::new(kind, revision, position, what);
+        tracing::error!(conversation = %id, %damage, "a conversation is damaged");
+        state.row.damage = Some(Arc::new(damage));
+        self.builder.damaged(&state, is_new);
+        self.states.insert(id, state);
+        Ok(())
+    }
+
+    /// A conversation of which not even the first event can be served.
+    async fn unread(
+        &mut self,
+        offset: u64,
+        record: &Record,
+    ) -> Result<ConversationState, ReadError> {
+        let header = &record.header;
+        let created = match self.reader.body(record).await {
+            Ok(bytes) => match decode_body(offset, header.kind, &bytes) {
+                Ok(EventBody::ConversationCreated(created)) => created,
+                _ => ConversationCreated::default(),
+            },
+            Err(_) => ConversationCreated::default(),
+        };
+        let info = self.info(header.conversation, &created)?;
+        let mut draft = Draft::new(header.namespace.clone(), header.conversation, info, None);
+        draft.row.first_position = Position::local(offset);
+        draft.row.last_position = Position::local(offset);
+        draft.row.created_at = header.recorded_at;
+        draft.row.updated_at = header.recorded_at;
+        let branches = draft.branches.into_values();
+        Ok(ConversationState::new(draft.row, branches))
+    }
+
     fn note(&mut self, offset: u64, record: &Record, body: &EventBody, at: EventRef) {
         let header = &record.header;
         self.builder.event(
@@ -134,15 +342,7 @@ impl Folder {
                 at,
             },
         );
-        if let Some(key) = &record.append_key {
-            self.builder.key(KeyEntry {
-                namespace: header.namespace.clone(),
-                key: key.key.clone(),
-                content_hash: key.content_hash,
-                first_offset: offset,
-                events: key.events,
-            });
-        }
+        self.note_key(offset, record);
         if let RecordBody::Blob(blob) = &record.body
             && blob.home_offset == offset
         {
@@ -151,46 +351,73 @@ impl Folder {
         }
     }
 
-    fn state(&self, id: ConversationId, offset: u64) -> Result<&ConversationState, ReadError> {
-        self.states.get(&id).ok_or_else(|| ReadError::Damaged {
-            position: Position::local(offset),
-            message: format!("conversation {id} has no first event"),
+    fn note_key(&mut self, offset: u64, record: &Record) {
+        if let Some(key) = &record.append_key {
+            self.builder.key(KeyEntry {
+                namespace: record.header.namespace.clone(),
+                key: key.key.clone(),
+                content_hash: key.content_hash,
+                first_offset: offset,
+                events: key.events,
+            });
+        }
+    }
+
+    /// What a conversation was created with.
+    fn info(
+        &mut self,
+        id: ConversationId,
+        created: &ConversationCreated,
+    ) -> Result<ConversationInfo, ReadError> {
+        let Some(parent) = &created.parent else {
+            return Ok(ConversationInfo::new(created, id));
+        };
+        self.load(parent.conversation)?;
+        Ok(match self.states.get(&parent.conversation) {
+            Some(state) => ConversationInfo::below(created, &state.row.info),
+            None => ConversationInfo::new(created, parent.conversation),
         })
     }
 
     async fn create(
         &mut self,
-        header: &crate::domain::EventHeader,
+        header: &EventHeader,
         created: &ConversationCreated,
-    ) -> Result<Draft, ReadError> {
+    ) -> Result<Draft, Stop> {
         let (namespace, id) = (header.namespace.clone(), header.conversation);
-        let Some(parent) = &created.parent else {
-            return Ok(Draft::new(
-                namespace,
-                id,
-                ConversationInfo::new(created, id),
-                None,
-            ));
-        };
-        if !self.states.contains_key(&parent.conversation)
-            && let Some(state) = self.views.state(parent.conversation)?
-        {
-            self.states.insert(parent.conversation, state);
-        }
-        let info = match self.states.get(&parent.conversation) {
-            Some(state) => ConversationInfo::below(created, &state.row.info),
-            None => ConversationInfo::new(created, parent.conversation),
-        };
-        if !created.shares_history {
+        let info = self.info(id, created)?;
+        let Some(parent) = created.parent.as_ref().filter(|_| created.shares_history) else {
             return Ok(Draft::new(namespace, id, info, None));
-        }
+        };
         let fork = ForkPoint {
             conversation: parent.conversation,
             branch: parent.branch,
             revision: parent.revision,
         };
+        self.check_inherited(fork)?;
         let base = self.branch_at(fork).await?;
         Ok(Draft::new(namespace, id, info, Some((&base, fork))))
+    }
+
+    /// The history that a conversation shares must be there.
+    fn check_inherited(&self, fork: ForkPoint) -> Result<(), Stop> {
+        let ForkPoint {
+            conversation,
+            revision,
+            ..
+        } = fork;
+        let what = match self.states.get(&conversation) {
+            None => format!("it shares the history of {conversation}, which is not there"),
+            Some(state) => match &state.row.damage {
+                Some(damage) if revision >= damage.revision => format!(
+                    "it shares the history of {conversation} up to revision {revision}, \
+                     which is damaged from revision {} on",
+                    damage.revision
+                ),
+                _ => return Ok(()),
+            },
+        };
+        Err(Stop::Damage(DamageKind::Inherited, what))
     }
 
     async fn forked(
@@ -198,7 +425,7 @@ impl Folder {
         conversation: ConversationId,
         branch: BranchId,
         forked: &BranchForked,
-    ) -> Result<BranchState, ReadError> {
+    ) -> Result<BranchState, Stop> {
         let point = ForkPoint {
             conversation,
             branch: forked.parent,
@@ -210,7 +437,7 @@ impl Folder {
 
     /// The state that a fork inherits: the head's, or one of the past, for which
     /// the views must have what was folded so far.
-    async fn branch_at(&mut self, point: ForkPoint) -> Result<Arc<BranchState>, ReadError> {
+    async fn branch_at(&mut self, point: ForkPoint) -> Result<Arc<BranchState>, Stop> {
         let current = self
             .states
             .get(&point.conversation)
@@ -226,13 +453,12 @@ impl Folder {
             .history()
             .branch_at(point.conversation, point.branch, point.revision)
             .await?;
-        past.map(|past| past.state)
-            .ok_or_else(|| ReadError::Storage {
-                message: format!(
-                    "branch {} of conversation {} has no revision {} to fork at",
-                    point.branch, point.conversation, point.revision
-                ),
-            })
+        past.map(|past| past.state).ok_or_else(|| {
+            broken(format!(
+                "branch {} of conversation {} has no revision {} to fork at",
+                point.branch, point.conversation, point.revision
+            ))
+        })
     }
 
     fn history(&self) -> History {
@@ -241,4 +467,8 @@ impl Folder {
             reader: Arc::clone(&self.reader),
         }
     }
+}
+
+fn broken(what: String) -> Stop {
+    Stop::Damage(DamageKind::Broken, what)
 }

@@ -1,8 +1,16 @@
 //! Brings events into the search index, behind the log and never in its way.
+//!
+//! An index is thrown away for two reasons only, damage and another version, and
+//! not before a new one is whole: [`remake`](super::reindex) makes it in a folder
+//! of its own. Whatever else goes wrong is tried again, and searches say that the
+//! index lags.
 
 use std::{
-    path::PathBuf,
-    sync::{Arc, RwLock, Weak, atomic::Ordering},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -10,8 +18,11 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     Inner,
+    damage::{Stretch, stretch},
     error::{ReadError, SearchError},
-    marks,
+    reindex,
+    sequencer::lock,
+    witness,
 };
 use crate::{
     domain::{EventBody, EventHeader, Position, Role},
@@ -19,14 +30,22 @@ use crate::{
     search::{IndexError, SearchIndex, SearchOptions, SearchableEvent, searchable_text},
 };
 
+pub(super) use super::reindex::remake;
+
 /// Records read at once, and their bytes.
 const RECORDS_MAX: usize = 2_048;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
-/// Pause before the index is tried again after a failure.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Pause before the index is tried again after a failure; it doubles with each
+/// further one, unless someone waits for the index.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause between two tries.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Whoever waits for the index is told after so many failures.
 const FAILURES_WHILE_WAITING_MAX: u32 = 3;
+/// After so many failures in a row the index's files are checked: one that is
+/// damaged fails for ever.
+const FAILURES_BEFORE_CHECK: u32 = 3;
 
 /// Pause when the publisher has gone, which is only so while an engine closes.
 const GONE_PAUSE: Duration = Duration::from_millis(5);
@@ -55,41 +74,79 @@ impl From<IndexError> for IndexRefused {
     }
 }
 
+/// What the indexer is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// The index is open and follows the log.
+    Following,
+    /// The index could not be opened, and it is not known to be of no use.
+    Opening,
+    /// The index is of no use, and is made anew.
+    Remaking { reason: String },
+}
+
 /// The index, and how far it has come.
 pub(super) struct Indexer {
-    place: IndexPlace,
-    identity: LogIdentity,
+    pub(super) place: IndexPlace,
+    /// The log that it is of.
+    pub(super) identity: LogIdentity,
     index: RwLock<Arc<SearchIndex>>,
     /// What a search sees.
-    reached: watch::Sender<u64>,
+    pub(super) reached: watch::Sender<u64>,
     /// Someone waits for the index: commit at once.
     hurry: Notify,
     /// The task has ended.
     ended: watch::Sender<bool>,
-    /// The index is to be made anew.
-    rebuild: std::sync::atomic::AtomicBool,
+    doing: Mutex<Doing>,
+    /// What is searched is not the index at its place, which cannot be used.
+    pub(super) stands_in: AtomicBool,
+    /// Held while the index is written to or replaced.
+    pub(super) gate: tokio::sync::Mutex<()>,
+    /// Held while an index is made anew.
+    pub(super) remaking: tokio::sync::Mutex<()>,
+    /// Events that could not be read when they were to be indexed, as far as this
+    /// process has met them.
+    pub(super) not_indexed: AtomicU64,
     /// Failures since the last success, and what the last one said.
     failures: watch::Sender<(u32, String)>,
 }
 
 impl Indexer {
-    /// Opens the index; what cannot be used is removed and made anew.
+    /// Opens the index. One that cannot be opened is no reason to open nothing:
+    /// it is tried again, or made anew if it is of no use.
     ///
     /// # Errors
     /// [`IndexRefused::WentBack`] when it was made from this log and knows more
     /// than that has.
     pub fn open(place: IndexPlace, identity: LogIdentity, head: u64) -> Result<Self, IndexRefused> {
-        let index = open_index(&place, identity)?;
-        let known = index.reached().offset;
-        if known > head {
-            return Err(IndexRefused::WentBack {
-                what: format!(
+        reindex::tidy(&place);
+        let opened = open_index(&place, identity);
+        let unusable = |reason: String| {
+            tracing::warn!(reason, "the search index is made anew from the log");
+            Doing::Remaking { reason }
+        };
+        let (index, doing) = match opened {
+            Ok(index) if index.reached().offset <= head => (Some(index), Doing::Following),
+            Ok(index) => {
+                let known = index.reached().offset;
+                let what = format!(
                     "its log ends with event {head}, but the search index has seen event {known}: \
                      {} events are missing",
                     known - head
-                ),
-            });
-        }
+                );
+                return Err(IndexRefused::WentBack { what });
+            }
+            Err(IndexError::NeedsRebuild { reason }) => (None, unusable(reason)),
+            Err(error) => {
+                tracing::warn!(%error, "the search index could not be opened; it is tried again");
+                (None, Doing::Opening)
+            }
+        };
+        let stands_in = index.is_none();
+        let index = match index {
+            Some(index) => index,
+            None => SearchIndex::in_memory()?,
+        };
         let reached = index.reached().offset;
         Ok(Self {
             place,
@@ -98,16 +155,17 @@ impl Indexer {
             reached: watch::Sender::new(reached),
             hurry: Notify::new(),
             ended: watch::Sender::new(false),
-            rebuild: std::sync::atomic::AtomicBool::new(false),
+            doing: Mutex::new(doing),
+            stands_in: AtomicBool::new(stands_in),
+            gate: tokio::sync::Mutex::default(),
+            remaking: tokio::sync::Mutex::default(),
+            not_indexed: AtomicU64::new(0),
             failures: watch::Sender::default(),
         })
     }
 
     pub fn index(&self) -> Arc<SearchIndex> {
-        let index = self
-            .index
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&index)
     }
 
@@ -115,11 +173,27 @@ impl Indexer {
         *self.reached.borrow()
     }
 
+    /// Why the index does not have all of the log up to `head`; none: it does.
+    pub fn lagging(&self, head: u64) -> Option<String> {
+        if self.reached() >= head {
+            let left = self.not_indexed.load(Ordering::Acquire);
+            return (left > 0)
+                .then(|| format!("{left} events cannot be read, and so are not in it"));
+        }
+        let (count, message) = self.failures.borrow().clone();
+        match self.doing() {
+            Doing::Remaking { reason } => Some(format!("it is made anew, because {reason}")),
+            _ if count > 0 => Some(message),
+            Doing::Opening => Some("it is not open yet".to_owned()),
+            Doing::Following => None,
+        }
+    }
+
     /// Waits until a search sees everything up to an offset.
     ///
     /// # Errors
     /// [`SearchError::Index`] when indexing keeps failing: the disk is full, or
-    /// the log is damaged.
+    /// there are too many open files.
     pub async fn wait_for(&self, offset: u64) -> Result<(), SearchError> {
         let mut reached = self.reached.subscribe();
         let mut failures = self.failures.subscribe();
@@ -146,22 +220,27 @@ impl Indexer {
         Ok(())
     }
 
-    fn note_failure(&self, message: String) {
+    /// Counts a failure, and says how many there were in a row.
+    fn note_failure(&self, message: String) -> u32 {
         self.failures.send_modify(|(count, last)| {
             *count += 1;
             *last = message;
         });
+        self.failures.borrow().0
     }
 
-    /// Asks for an index made anew.
-    pub fn start_over(&self) {
-        self.rebuild.store(true, Ordering::Release);
-        self.hurry.notify_one();
+    fn note_success(&self) {
+        if self.failures.borrow().0 > 0 {
+            self.failures.send_replace((0, String::new()));
+        }
     }
 
-    /// True from [`Indexer::start_over`] until the new index is empty and open.
-    pub fn is_starting_over(&self) -> bool {
-        self.rebuild.load(Ordering::Acquire)
+    fn doing(&self) -> Doing {
+        lock(&self.doing).clone()
+    }
+
+    fn set_doing(&self, doing: Doing) {
+        *lock(&self.doing) = doing;
     }
 
     /// Waits for the task to commit what it has and end, and lets the folder go.
@@ -173,69 +252,61 @@ impl Indexer {
                 break;
             }
         }
+        // One that is being made anew sees that the engine closes, and ends.
+        let _remaking = self.remaking.lock().await;
         match SearchIndex::in_memory() {
-            Ok(empty) => self.replace(empty),
+            Ok(empty) => self.replace(Arc::new(empty)),
             Err(error) => tracing::warn!(%error, "the search index stays open"),
         }
     }
 
-    fn replace(&self, index: SearchIndex) {
-        *self
-            .index
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(index);
+    pub(super) fn replace(&self, index: Arc<SearchIndex>) {
+        *self.index.write().unwrap_or_else(PoisonError::into_inner) = index;
     }
 
-    fn wipe(&self) -> Result<(), IndexError> {
-        let mut index = self
-            .index
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        // The old index must be closed before its folder goes.
-        *index = Arc::new(SearchIndex::in_memory()?);
-        *index = Arc::new(anew(&self.place, self.identity)?);
-        self.reached.send_replace(0);
-        Ok(())
+    /// An index at its place answers from now on.
+    pub(super) fn answers(&self, index: Arc<SearchIndex>) {
+        let reached = index.reached().offset;
+        self.replace(index);
+        self.stands_in.store(false, Ordering::Release);
+        self.set_doing(Doing::Following);
+        self.note_success();
+        self.reached.send_replace(reached);
     }
 }
 
-fn open_index(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, IndexError> {
-    let dir = match place {
+pub(super) fn open_index(
+    place: &IndexPlace,
+    identity: LogIdentity,
+) -> Result<SearchIndex, IndexError> {
+    let (dir, changes) = match place {
         IndexPlace::Memory => return SearchIndex::in_memory(),
-        IndexPlace::Folder(dir) | IndexPlace::Unchanged(dir) => dir,
+        IndexPlace::Folder(dir) => (dir, true),
+        IndexPlace::Unchanged(dir) => (dir, false),
     };
-    if dir.exists() && !marks::index_is_of(dir, identity) {
-        tracing::warn!("the search index is not of this log; it is made anew");
-        return anew(place, identity);
+    let made = dir.join("meta.json").exists();
+    if made && !witness::index_is_of(dir, identity) {
+        return Err(IndexError::NeedsRebuild {
+            reason: "it is of another log".to_owned(),
+        });
     }
-    let opened = match place {
-        IndexPlace::Unchanged(_) => SearchIndex::open_unchanged(dir),
-        _ if !dir.exists() => return anew(place, identity),
-        _ => SearchIndex::open(dir, SearchOptions::default()),
-    };
-    match opened {
-        Err(IndexError::NeedsRebuild { reason }) => {
-            tracing::warn!(reason, "the search index is made anew from the log");
-            anew(place, identity)
-        }
-        result => result,
+    if !changes {
+        return SearchIndex::open_unchanged(dir);
     }
+    let index = SearchIndex::open(dir, SearchOptions::default())?;
+    if !made {
+        sign(dir, identity)?;
+    }
+    Ok(index)
 }
 
-fn anew(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, IndexError> {
-    match place {
-        IndexPlace::Memory | IndexPlace::Unchanged(_) => SearchIndex::in_memory(),
-        IndexPlace::Folder(dir) => {
-            SearchIndex::wipe(dir)?;
-            let index = SearchIndex::open(dir, SearchOptions::default())?;
-            marks::sign_index(dir, identity).map_err(|source| IndexError::Io {
-                action: "signed",
-                dir: dir.clone(),
-                source,
-            })?;
-            Ok(index)
-        }
-    }
+/// Writes into an index's folder which log it is of.
+pub(super) fn sign(dir: &Path, identity: LogIdentity) -> Result<(), IndexError> {
+    witness::sign_index(dir, identity).map_err(|source| IndexError::Io {
+        action: "signed",
+        dir: dir.to_owned(),
+        source,
+    })
 }
 
 /// The indexer's task: ends when the engine closes or is dropped.
@@ -248,24 +319,34 @@ pub(super) async fn run(weak: Weak<Inner>) {
     };
     while let Some(inner) = weak.upgrade() {
         let closing = inner.closing.load(Ordering::Acquire);
-        let worked = match step(&inner).await {
-            Ok(worked) => worked,
-            Err(error) => {
-                tracing::warn!(%error, "indexing failed; it is tried again");
-                indexer.note_failure(error);
-                recover(&indexer).await;
-                // At once: whoever waits for the index gives no second sign.
-                true
-            }
-        };
         if closing {
-            if let Err(error) = commit(&inner, indexer.index()).await {
-                tracing::warn!(%error, "the search index was not committed; it goes on from its mark");
+            if indexer.doing() == Doing::Following {
+                let _gate = indexer.gate.lock().await;
+                let last = async {
+                    step(&inner).await?;
+                    finish(&inner).await
+                };
+                if let Err(error) = last.await {
+                    tracing::warn!(%error, "the search index was not committed; it goes on from its mark");
+                }
             }
             break;
         }
-        if worked {
-            continue;
+        match work(&inner).await {
+            Ok(worked) => {
+                if indexer.doing() == Doing::Following {
+                    indexer.note_success();
+                }
+                if worked {
+                    continue;
+                }
+            }
+            Err(failure) => {
+                drop(inner);
+                recover(&indexer, failure).await;
+                // At once: whoever waits for the index gives no second sign.
+                continue;
+            }
         }
         // While it waits, the task must not keep a dropped engine alive.
         drop(inner);
@@ -281,14 +362,104 @@ pub(super) async fn run(weak: Weak<Inner>) {
     indexer.ended.send_replace(true);
 }
 
-async fn recover(indexer: &Arc<Indexer>) {
-    let index = indexer.index();
-    let recovered = tokio::task::spawn_blocking(move || index.recover()).await;
-    if !matches!(recovered, Ok(Ok(_))) {
-        tracing::warn!("the search index is made anew from the log");
-        indexer.rebuild.store(true, Ordering::Release);
+/// What is to do next; true when there was something.
+async fn work(inner: &Arc<Inner>) -> Result<bool, Failure> {
+    let indexer = &inner.indexer;
+    match indexer.doing() {
+        Doing::Following => {
+            let _gate = indexer.gate.lock().await;
+            step(inner).await
+        }
+        Doing::Opening => {
+            let inner = Arc::clone(inner);
+            let opened =
+                blocking(move || open_index(&inner.indexer.place, inner.indexer.identity)).await;
+            indexer.answers(Arc::new(opened?));
+            Ok(true)
+        }
+        Doing::Remaking { .. } => remake(inner, |_| {}).await.map(|_| true),
+    }
+}
+
+/// Why the index did not go on.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Index(IndexError),
+    Log(ReadError),
+    Task(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Index(error) => error.fmt(f),
+            Self::Log(error) => error.fmt(f),
+            Self::Task(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<IndexError> for Failure {
+    fn from(error: IndexError) -> Self {
+        Self::Index(error)
+    }
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        Self::Log(error)
+    }
+}
+
+/// Runs what may wait for the disk.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, IndexError> + Send + 'static,
+) -> Result<T, Failure> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(Failure::Index),
+        Err(error) => Err(Failure::Task(error.to_string())),
+    }
+}
+
+/// After a failure: only damage is a reason for a new index.
+async fn recover(indexer: &Arc<Indexer>, failure: Failure) {
+    tracing::warn!(error = %failure, "indexing failed; it is tried again");
+    let failures = indexer.note_failure(failure.to_string());
+    let damage = match failure {
+        Failure::Index(IndexError::NeedsRebuild { reason }) => Some(reason),
+        _ if indexer.doing() == Doing::Following => recover_writer(indexer, failures).await,
+        _ => None,
+    };
+    if let Some(reason) = damage {
+        tracing::warn!(reason, "the search index is made anew from the log");
+        indexer.set_doing(Doing::Remaking { reason });
     }
     tokio::time::sleep(RETRY_PAUSE).await;
+    let longer = RETRY_PAUSE * (1 << failures.min(5)) - RETRY_PAUSE * 2;
+    tokio::select! {
+        () = tokio::time::sleep(longer.min(RETRY_PAUSE_MAX)) => {}
+        () = indexer.hurry.notified() => {}
+    }
+}
+
+/// Makes the index write again; what is damaged, if it never will.
+async fn recover_writer(indexer: &Arc<Indexer>, failures: u32) -> Option<String> {
+    let _gate = indexer.gate.lock().await;
+    let index = indexer.index();
+    let recovered = blocking(move || {
+        if failures >= FAILURES_BEFORE_CHECK {
+            index.check_files()?;
+        }
+        index.recover()
+    });
+    match recovered.await {
+        Ok(_) => None,
+        Err(Failure::Index(IndexError::NeedsRebuild { reason })) => Some(reason),
+        Err(error) => {
+            tracing::warn!(%error, "the search index cannot be written yet");
+            None
+        }
+    }
 }
 
 async fn sleep_until(due: Option<std::time::Instant>) {
@@ -299,81 +470,114 @@ async fn sleep_until(due: Option<std::time::Instant>) {
 }
 
 /// Indexes some records; true when there was something to do.
-async fn step(inner: &Arc<Inner>) -> Result<bool, String> {
-    if inner.indexer.rebuild.load(Ordering::Acquire) {
-        let inner = Arc::clone(inner);
-        let wiped = tokio::task::spawn_blocking(move || {
-            let wiped = inner.indexer.wipe();
-            if wiped.is_ok() {
-                inner.indexer.rebuild.store(false, Ordering::Release);
-            }
-            wiped
-        });
-        wiped.await.map_err(text)?.map_err(text)?;
-        return Ok(true);
-    }
+async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let index = inner.indexer.index();
-    let from = index.added_to().offset + 1;
     let head = inner.published.load(Ordering::Acquire);
-    if from > head {
+    if index.added_to().offset >= head {
         let waited_for = inner.indexer.reached() < head;
         if waited_for {
-            commit(inner, index).await?;
+            finish(inner).await?;
         }
         return Ok(false);
     }
-    let count = usize::try_from(head - from + 1)
-        .unwrap_or(RECORDS_MAX)
-        .min(RECORDS_MAX);
-    let (events, reached) = searchable(inner, from, count).await.map_err(text)?;
-    let due = tokio::task::spawn_blocking({
-        let index = Arc::clone(&index);
-        move || {
-            index.add(&events, Position::local(reached))?;
-            index.commit_if_due()
-        }
-    });
-    if due.await.map_err(text)?.map_err(text)? {
+    let added = add_some(inner, &index, head).await?;
+    let left = added.not_indexed;
+    inner.indexer.not_indexed.fetch_add(left, Ordering::AcqRel);
+    if added.committed {
         inner.indexer.reached.send_replace(index.reached().offset);
     }
     Ok(true)
 }
 
-async fn commit(inner: &Arc<Inner>, index: Arc<SearchIndex>) -> Result<(), String> {
-    let reached = tokio::task::spawn_blocking(move || index.commit())
-        .await
-        .map_err(text)?;
-    inner
-        .indexer
-        .reached
-        .send_replace(reached.map_err(text)?.offset);
+/// What adding some records did.
+pub(super) struct Added {
+    pub committed: bool,
+    /// Events that could not be read.
+    pub not_indexed: u64,
+}
+
+/// Adds the next records of the log to an index that has not come to `head`.
+pub(super) async fn add_some(
+    inner: &Arc<Inner>,
+    index: &Arc<SearchIndex>,
+    head: u64,
+) -> Result<Added, Failure> {
+    let from = index.added_to().offset + 1;
+    let Searchable {
+        events,
+        reached,
+        not_indexed,
+    } = searchable(inner, from, head).await?;
+    let index = Arc::clone(index);
+    let committed = blocking(move || {
+        index.add(&events, Position::local(reached))?;
+        index.commit_if_due()
+    });
+    Ok(Added {
+        committed: committed.await?,
+        not_indexed,
+    })
+}
+
+async fn finish(inner: &Arc<Inner>) -> Result<(), Failure> {
+    let index = inner.indexer.index();
+    let reached = blocking(move || index.commit()).await?;
+    inner.indexer.reached.send_replace(reached.offset);
     Ok(())
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
+/// What is to be indexed of a part of the log.
+struct Searchable {
+    events: Vec<SearchableEvent>,
+    /// How far it goes.
+    reached: u64,
+    /// Events that could not be read, or cannot be served.
+    not_indexed: u64,
 }
 
-/// What is to be indexed of the records from an offset on, and how far they go.
-async fn searchable(
-    inner: &Inner,
-    from: u64,
-    count: usize,
-) -> Result<(Vec<SearchableEvent>, u64), ReadError> {
+/// What is to be indexed of the records from an offset on. What is damaged is
+/// passed over: the index must not end there.
+async fn searchable(inner: &Inner, from: u64, head: u64) -> Result<Searchable, ReadError> {
+    let mut found = Searchable {
+        events: Vec::new(),
+        reached: from - 1,
+        not_indexed: 0,
+    };
+    let read = stretch(&inner.reader, from, head, RECORDS_MAX, RECORDS_BYTES_MAX);
+    let records = match read.await? {
+        Stretch::Records(records) => records,
+        Stretch::Lost(lost) => {
+            found.reached = lost.last;
+            found.not_indexed = lost.last - lost.first + 1;
+            return Ok(found);
+        }
+    };
     let history = inner.history();
-    let mut events = Vec::new();
-    let mut reached = from - 1;
-    for (offset, record) in inner.reader.records(from, count, RECORDS_BYTES_MAX).await? {
-        let body = history.decode(offset, &record).await?;
+    for (offset, record) in records {
+        found.reached = offset;
+        let header = &record.header;
+        if inner.marks.covers(header.conversation, header.revision) {
+            found.not_indexed += 1;
+            continue;
+        }
+        let body = match history.decode(offset, &record).await {
+            Ok(body) => body,
+            Err(error @ ReadError::Damaged { .. }) => {
+                tracing::warn!(%error, "an event cannot be indexed");
+                found.not_indexed += 1;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         if let Some(text) = searchable_text(&body)
             && !text.is_empty()
         {
             let text = text.into_owned();
-            events.push(event(inner, &record.header, offset, &body, text)?);
+            let event = event(inner, header, offset, &body, text)?;
+            found.events.push(event);
         }
-        reached = offset;
     }
-    Ok((events, reached))
+    Ok(found)
 }
 
 fn event(

@@ -8,15 +8,16 @@
 //! It does not know gRPC, the command line or any provider's format.
 
 mod append;
+mod catch_up;
 pub mod context;
 mod conversations;
+mod damage;
 mod delta;
 pub mod error;
 mod fold;
 mod health;
 mod history;
 mod indexer;
-mod marks;
 mod open;
 #[cfg(test)]
 mod power_loss_tests;
@@ -25,7 +26,9 @@ mod publisher;
 pub mod query;
 mod read;
 mod rebuild;
+mod reindex;
 mod repair;
+mod salvage;
 mod search;
 mod sequencer;
 mod states;
@@ -34,6 +37,7 @@ mod tool_calls;
 #[cfg(test)]
 pub(crate) mod trouble_tests;
 mod verify;
+mod witness;
 
 use std::{
     path::PathBuf,
@@ -56,6 +60,7 @@ pub use self::{
     health::{DamageMet, Health},
     query::*,
     repair::{Repair, repair},
+    salvage::{Cut, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
 };
 use self::{
     history::History,
@@ -158,6 +163,10 @@ struct Inner {
     news: watch::Receiver<u64>,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<DamageMet>>,
+    /// The conversations that cannot be served to their end.
+    marks: Arc<damage::Marks>,
+    /// Held by the one rebuild that may run.
+    rebuilding: Arc<tokio::sync::Mutex<()>>,
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,

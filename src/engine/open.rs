@@ -14,12 +14,13 @@ use tokio::sync::watch;
 
 use super::{
     Engine, Inner, OpenOptions,
+    catch_up::{VIEWS_CACHE_BYTES, catch_up, open_views, reopen},
+    damage::Marks,
     error::{OpenError, ReadError},
-    fold::Folder,
-    marks,
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
     states::HotSet,
+    witness,
 };
 use crate::{
     domain::{Limits, ShardId, TimestampMicros},
@@ -27,15 +28,13 @@ use crate::{
         EventLog, GroupWriter, LogError, LogReader, MemoryLog, RedbLog, RedbLogOptions,
         WriterLimits, writer::ShardOwner,
     },
-    views::{Views, ViewsError},
+    views::Views,
 };
 
 /// Name of the views' file in the data folder.
 pub(super) const VIEWS_FILE: &str = "views.redb";
 /// Name of the index's folder in the data folder.
 pub(super) const INDEX_FOLDER: &str = "index";
-/// Memory for pages of the views, in bytes.
-pub(super) const VIEWS_CACHE_BYTES: usize = 64 << 20;
 /// How often the views are made durable. What is not is read from the log again.
 const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
 /// Appends wait while the views are made durable, so that at most one part in
@@ -91,7 +90,7 @@ impl Engine {
         let dir = options.data_dir.clone();
         let in_memory = || Views::in_memory().map_err(|error| failed(&dir, &error));
         let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
-            Ok(views) if marks::are_of(&views, log.identity()) => views,
+            Ok(views) if witness::are_of(&views, log.identity()) => views,
             Ok(_) => in_memory()?,
             Err(error) => {
                 tracing::warn!(%error, "the views cannot be used; they are made from the log, in memory");
@@ -159,16 +158,19 @@ impl Engine {
             options.limits.frame_cache_bytes,
         ));
         let identity = parts.log.identity();
-        marks::refuse_a_log_that_went_back(&dir, &parts.views, &reader, identity, acquired.head)
+        witness::refuse_a_log_that_went_back(&dir, &parts.views, &reader, identity, acquired.head)
             .await?;
         let views = catch_up(
             parts.views,
             parts.views_path.as_deref(),
             &reader,
             acquired.head,
+            |_| {},
         )
         .await
         .map_err(|error| read_refused(&dir, error))?;
+        let marks = Marks::of(&views).map_err(|error| failed(&dir, &error))?;
+        let marks = Arc::new(marks);
         let views = Arc::new(ArcSwap::from_pointee(views));
         let published = Arc::new(AtomicU64::new(acquired.head));
         let (notify, news) = watch::channel(acquired.head);
@@ -180,6 +182,7 @@ impl Engine {
             options.limits.clone(),
             Arc::clone(&views),
             Arc::clone(&hot),
+            Arc::clone(&marks),
             Arc::clone(&deltas),
             Arc::clone(&published),
         );
@@ -190,6 +193,8 @@ impl Engine {
             notify,
             reader: Arc::clone(&reader),
             reopen: reopen(parts.views_path.clone()),
+            views_path: parts.views_path.clone(),
+            marks: Arc::clone(&marks),
             closing: Arc::clone(&closing),
             gate: Arc::clone(&views_gate),
         };
@@ -224,6 +229,8 @@ impl Engine {
             news,
             closing,
             damaged: Mutex::new(None),
+            marks,
+            rebuilding: Arc::default(),
             indexer: Arc::new(indexer),
             knowledge,
             started_at: TimestampMicros::now(),
@@ -282,72 +289,6 @@ fn log_options() -> RedbLogOptions {
         options.segment_bytes_max = bytes.max(SEGMENT_BYTES_MIN);
     }
     options
-}
-
-/// Opens the views; what cannot be used is removed, because the log has it all.
-fn open_views(path: &Path) -> Result<Views, ViewsError> {
-    match Views::open(path, VIEWS_CACHE_BYTES) {
-        Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {
-            tracing::warn!(%error, "the views are made anew from the log");
-            Views::wipe(path)?;
-            Views::open(path, VIEWS_CACHE_BYTES)
-        }
-        result => result,
-    }
-}
-
-fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenViews {
-    Box::new(move || match &path {
-        Some(path) => open_views(path),
-        None => Views::in_memory(),
-    })
-}
-
-/// Brings the views up to the log's head; makes them anew if they do not belong
-/// to this log.
-async fn catch_up(
-    views: Views,
-    path: Option<&Path>,
-    reader: &Arc<LogReader>,
-    head: u64,
-) -> Result<Views, ReadError> {
-    let mut views = views;
-    if !belongs(&views, reader, head).await
-        && let Some(path) = path
-    {
-        tracing::warn!("the views do not belong to this log; they are made anew");
-        drop(views);
-        Views::wipe(path)?;
-        views = Views::open(path, VIEWS_CACHE_BYTES)?;
-    }
-    let mut folder = Folder::new(Arc::new(views.clone()), Arc::clone(reader))?;
-    folder.run(head, |_| {}).await?;
-    Ok(views)
-}
-
-/// True when the last event that the views know is the log's at that place.
-async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
-    if !marks::are_of(views, reader.log().identity()) {
-        return false;
-    }
-    let Ok(reached) = views.reached() else {
-        return false;
-    };
-    if reached == 0 || reached > head {
-        return reached == 0;
-    }
-    let Ok(record) = reader.record(reached).await else {
-        // Damage is for the reads that meet it to report, not a reason to
-        // throw good views away.
-        return true;
-    };
-    let header = &record.header;
-    let row = views.conversation(header.conversation);
-    row.is_ok_and(|row| {
-        row.is_some_and(|row| {
-            row.last_position.offset == reached && row.chain_hash == record.chain_hash
-        })
-    })
 }
 
 async fn keep_views_durable(inner: std::sync::Weak<Inner>) {

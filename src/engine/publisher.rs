@@ -1,6 +1,7 @@
 //! Makes committed groups visible: to the views, and then to readers that wait.
 
 use std::{
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,13 +13,15 @@ use std::{
 use tokio::sync::watch;
 
 use super::{
-    fold::Folder,
+    catch_up::catch_up,
+    damage::Marks,
     sequencer::{Deltas, lock},
     states::SharedViews,
 };
 use crate::{
+    domain::ConversationRow,
     log::{Beat, CommittedGroup, LogReader, PublishError, Publisher},
-    views::{Views, ViewsError},
+    views::{ViewDelta, Views, ViewsError},
 };
 
 /// Pause before the views are opened again after a failure.
@@ -35,6 +38,8 @@ pub(super) struct EnginePublisher {
     pub notify: watch::Sender<u64>,
     pub reader: Arc<LogReader>,
     pub reopen: ReopenViews,
+    pub views_path: Option<PathBuf>,
+    pub marks: Arc<Marks>,
     pub closing: Arc<AtomicBool>,
     /// Held while the views change; a rebuild takes it to swap them.
     pub gate: Arc<std::sync::Mutex<()>>,
@@ -43,7 +48,7 @@ pub(super) struct EnginePublisher {
 impl Publisher for EnginePublisher {
     fn publish(&mut self, group: &Arc<CommittedGroup>, beat: &Beat) -> Result<(), PublishError> {
         let reached = group.first_offset + group.records.len() as u64 - 1;
-        let Some(delta) = lock(&self.deltas).pop_front() else {
+        let Some(mut delta) = lock(&self.deltas).pop_front() else {
             return Err(PublishError {
                 what: format!("no changes for the group at {reached}"),
             });
@@ -52,6 +57,8 @@ impl Publisher for EnginePublisher {
             let gate = Arc::clone(&self.gate);
             let _gate = lock(&gate);
             let views = self.views.load_full();
+            // A rebuild may have found damage since the group was decided.
+            self.leave_out_damaged(&mut delta);
             let behind = views.reached().map(|reached| reached >= delta.reached);
             // A rebuild may have come this far by itself.
             if !matches!(behind, Ok(true))
@@ -88,11 +95,26 @@ impl EnginePublisher {
     fn catch_up(&self, head: u64, beat: &Beat) -> Result<(), String> {
         // The file can be opened again only once it is not open any more.
         self.views.store(Arc::new(Views::closed()));
-        let views = Arc::new((self.reopen)().map_err(|error| error.to_string())?);
-        self.views.store(Arc::clone(&views));
-        let mut folder =
-            Folder::new(views, Arc::clone(&self.reader)).map_err(|error| error.to_string())?;
-        futures::executor::block_on(folder.run(head, |_| beat.sign()))
-            .map_err(|error| error.to_string())
+        let views = (self.reopen)().map_err(|error| error.to_string())?;
+        let path = self.views_path.as_deref();
+        if views.path().as_deref() == path {
+            // They answer as of an earlier event meanwhile. Such as are made anew
+            // answer once they are whole.
+            self.views.store(Arc::new(views.clone()));
+        }
+        let whole = catch_up(views, path, &self.reader, head, |_| beat.sign());
+        let whole = futures::executor::block_on(whole).map_err(|error| error.to_string())?;
+        let marked = self.marks.replace(&whole);
+        marked.map_err(|error| error.to_string())?;
+        self.views.store(Arc::new(whole));
+        Ok(())
+    }
+
+    fn leave_out_damaged(&self, delta: &mut ViewDelta) {
+        let whole = |row: &ConversationRow| row.damage.is_none();
+        let damaged = |row: &&ConversationRow| whole(row) && self.marks.get(row.id).is_some();
+        if delta.conversations.iter().any(|row| damaged(&row)) {
+            delta.leave_out(|id| self.marks.get(id).is_some());
+        }
     }
 }

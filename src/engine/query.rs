@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::domain::{
     Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
-    EventKind, JsonText, Namespace, Position, Revision, StoredEvent, TimestampMicros,
+    Damage, EventKind, JsonText, Namespace, Position, Revision, StoredEvent, TimestampMicros,
     ToolResultRecorded,
 };
 
@@ -152,6 +152,8 @@ pub struct ConversationSummary {
     pub created_at: TimestampMicros,
     /// Last event.
     pub updated_at: TimestampMicros,
+    /// From where on it cannot be read; none: it is whole.
+    pub damage: Option<Arc<Damage>>,
 }
 
 /// State of a conversation and of one branch.
@@ -443,6 +445,9 @@ pub struct SearchAnswer {
     pub total: u64,
     /// What the index had reached.
     pub reached: Position,
+    /// Why the index lacks a part of the log just now; none: it has all of it, or
+    /// is at most a moment behind.
+    pub lagging: Option<String>,
 }
 
 /// The store in numbers. Counts are of one namespace; sizes of the whole store.
@@ -461,6 +466,10 @@ pub struct Stats {
     pub views_bytes: u64,
     pub index_bytes: u64,
     pub log_segments: u64,
+    /// Conversations of the namespace that cannot be read to their end.
+    pub damaged_conversations: u64,
+    /// Positions of the log that cannot be read, of the whole store.
+    pub unreadable_positions: u64,
     pub indexed_documents: u64,
     pub data_dir: String,
     pub started_at: TimestampMicros,
@@ -525,6 +534,10 @@ pub struct RebuildOutcome {
     pub events: u64,
     /// Documents indexed.
     pub documents: u64,
+    /// Conversations, of any namespace, that new views had to mark as damaged.
+    pub damaged: u64,
+    /// Events that could not be read, and so not be indexed.
+    pub not_indexed: u64,
 }
 
 /// What a rebuild brings.

@@ -38,10 +38,17 @@ impl Engine {
         async_stream::try_stream! {
             let mut left = query.limit;
             let mut cursor = inner.cursor(&query).inspect_err(|error| inner.noticed(error))?;
+            if query.backward {
+                // It begins with an end that is not known.
+                inner.check_read_whole(&query)?;
+            }
             while left > 0 {
                 let batch = cursor.next(&inner, &query, left).await;
                 let batch = batch.inspect_err(|error| inner.noticed(error))?;
-                let Some(events) = batch else { break };
+                let Some(events) = batch else {
+                    inner.check_read_whole(&query)?;
+                    break;
+                };
                 if !events.is_empty() {
                     left -= events.len() as u64;
                     yield events;

@@ -1,4 +1,6 @@
 //! Making views and index anew from the log, while the store goes on working.
+//! One rebuild at a time: both are made beside the old ones, in places of their
+//! own, and take their place once they are whole.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,6 +11,7 @@ use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 use super::{
     Engine, Inner,
+    catch_up::{empty, take_place},
     error::ReadError,
     fold::Folder,
     query::{Progress, RebuildItem, RebuildOutcome},
@@ -16,12 +19,11 @@ use super::{
 };
 use crate::views::Views;
 
-/// Memory for pages of views while they are built, in bytes.
-const CACHE_BYTES: usize = 64 << 20;
-
 impl Engine {
     /// Builds the views, the index or both anew from the log. Appends and reads
-    /// go on; the new views take the old ones' place once they have caught up.
+    /// go on; the new ones take the old ones' place once they have caught up, and
+    /// what fails leaves the old ones. What cannot be read of the log is passed
+    /// over, marked and counted. A second rebuild is refused while one runs.
     pub fn rebuild(
         &self,
         views: bool,
@@ -30,19 +32,9 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         let (mut sender, receiver) = mpsc::channel(16);
         tokio::spawn(async move {
-            let mut outcome = RebuildOutcome::default();
-            let done = async {
-                if views {
-                    outcome.events = rebuild_views(&inner, &mut sender).await?;
-                }
-                if index {
-                    outcome.documents = rebuild_index(&inner, &mut sender).await?;
-                }
-                Ok(RebuildItem::Outcome(outcome))
-            };
-            let done = done.await;
+            let done = rebuild(&inner, views, index, &mut sender).await;
             // Whoever asked may have gone; the work is done all the same.
-            let _ = sender.send(done).await;
+            let _ = sender.send(done.map(RebuildItem::Outcome)).await;
         });
         receiver.boxed()
     }
@@ -50,22 +42,57 @@ impl Engine {
 
 type Reports = mpsc::Sender<Result<RebuildItem, ReadError>>;
 
+async fn rebuild(
+    inner: &Arc<Inner>,
+    views: bool,
+    index: bool,
+    reports: &mut Reports,
+) -> Result<RebuildOutcome, ReadError> {
+    let one = Arc::clone(&inner.rebuilding).try_lock_owned();
+    let _one = one.map_err(|_| ReadError::RebuildRuns)?;
+    let mut outcome = RebuildOutcome::default();
+    if views {
+        (outcome.events, outcome.damaged) = rebuild_views(inner, reports).await?;
+    }
+    if index {
+        let head = inner.published.load(Ordering::Acquire);
+        let made = super::indexer::remake(inner, |done| report(reports, "index", done, head));
+        let made = made.await.map_err(|error| ReadError::Storage {
+            message: format!("the search index was not made anew, the old one stays: {error}"),
+        })?;
+        (outcome.documents, outcome.not_indexed) = (made.documents, made.not_indexed);
+    }
+    Ok(outcome)
+}
+
 fn report(reports: &mut Reports, what: &'static str, done: u64, total: u64) {
     // A reader that is slow misses some progress, never the end.
     let _ = reports.try_send(Ok(RebuildItem::Progress(Progress { what, done, total })));
 }
 
-async fn rebuild_views(inner: &Arc<Inner>, reports: &mut Reports) -> Result<u64, ReadError> {
-    let path = inner.views_path.as_deref().map(beside);
-    let fresh = match &path {
-        Some(path) => {
-            Views::wipe(path)?;
-            Views::open(path, CACHE_BYTES)?
-        }
+/// Events read, and conversations that had to be marked as damaged.
+async fn rebuild_views(inner: &Arc<Inner>, reports: &mut Reports) -> Result<(u64, u64), ReadError> {
+    let place = inner.views_path.as_deref().map(beside);
+    let fresh = match &place {
+        Some(place) => empty(place)?,
         None => Views::in_memory()?,
     };
-    let views = Arc::new(fresh);
-    let mut folder = Folder::new(Arc::clone(&views), Arc::clone(&inner.reader))?;
+    let made = fill_and_swap(inner, Arc::new(fresh), reports).await;
+    if let (Err(_), Some(place)) = (&made, &place)
+        && let Err(error) = Views::wipe(place)
+    {
+        tracing::warn!(%error, "unfinished views stay on the disk; the next rebuild removes them");
+    }
+    made
+}
+
+async fn fill_and_swap(
+    inner: &Arc<Inner>,
+    views: Arc<Views>,
+    reports: &mut Reports,
+) -> Result<(u64, u64), ReadError> {
+    let folder = Folder::new(Arc::clone(&views), Arc::clone(&inner.reader))?;
+    let mut folder = folder.stop_when(Arc::clone(&inner.closing));
     let head = inner.published.load(Ordering::Acquire);
     folder
         .run(head, |done| report(reports, "views", done, head))
@@ -78,45 +105,23 @@ async fn rebuild_views(inner: &Arc<Inner>, reports: &mut Reports) -> Result<u64,
         let _gate = lock(&inner.views_gate);
         let head = inner.published.load(Ordering::Acquire);
         futures::executor::block_on(folder.run(head, |_| {}))?;
-        views.make_durable()?;
-        if let (Some(new), Some(old)) = (&path, &inner.views_path) {
-            std::fs::rename(new, old).map_err(|error| ReadError::Storage {
-                message: format!("the new views could not take their place: {error}"),
-            })?;
+        if inner.closing.load(Ordering::Acquire) {
+            let message = "the engine is closing".to_owned();
+            return Err(ReadError::Storage { message });
         }
-        inner.views.store(views);
-        Ok::<_, ReadError>(head)
+        if let Some(old) = &inner.views_path {
+            take_place(&views, old)?;
+        }
+        inner.views.store(Arc::clone(&views));
+        let damaged = inner.marks.replace(&views)?;
+        Ok::<_, ReadError>((head, damaged as u64))
     });
     last.await.map_err(|error| ReadError::Storage {
         message: error.to_string(),
     })?
 }
 
+/// The publisher makes views at another place when it must: the two never meet.
 fn beside(path: &Path) -> PathBuf {
     path.with_extension("rebuild.redb")
-}
-
-async fn rebuild_index(inner: &Arc<Inner>, reports: &mut Reports) -> Result<u64, ReadError> {
-    let head = inner.published.load(Ordering::Acquire);
-    let indexer = &inner.indexer;
-    indexer.start_over();
-    while indexer.is_starting_over() {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    let failed = |error: super::error::SearchError| ReadError::Storage {
-        message: error.to_string(),
-    };
-    let mut ticks = tokio::time::interval(std::time::Duration::from_millis(100));
-    loop {
-        tokio::select! {
-            done = indexer.wait_for(head) => {
-                done.map_err(failed)?;
-                return Ok(indexer.index().passage_count());
-            }
-            _ = ticks.tick() => {
-                let done = indexer.index().added_to().offset;
-                report(reports, "index", done, head);
-            }
-        }
-    }
 }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::{
+    catch_up::VIEWS_CACHE_BYTES,
     error::OpenError,
-    open::{INDEX_FOLDER, VIEWS_CACHE_BYTES, VIEWS_FILE, log_refused},
+    open::{INDEX_FOLDER, VIEWS_FILE, log_refused},
 };
 use crate::{
     disk,

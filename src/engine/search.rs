@@ -70,6 +70,10 @@ impl Engine {
         let mut names = Names::default();
         let mut hits = Vec::with_capacity(results.hits.len());
         for hit in results.hits {
+            // An index from before the damage knows what cannot be served any more.
+            if inner.marks.covers(hit.conversation, hit.revision) {
+                continue;
+            }
             hits.push(
                 inner
                     .hit(&request.namespace, hit, &mut names, &mut snippeter)
@@ -80,6 +84,9 @@ impl Engine {
             hits,
             total: results.total,
             reached: results.reached,
+            lagging: inner
+                .indexer
+                .lagging(inner.published.load(std::sync::atomic::Ordering::Acquire)),
         })
     }
 }
@@ -164,7 +171,14 @@ impl Inner {
         snippeter: &mut Snippeter,
     ) -> Result<SearchHit, ReadError> {
         let (source_id, branch_name) = self.names(namespace, &hit, names)?;
-        let snippet = self.snippet(&hit, snippeter).await?;
+        // One that cannot be read any more is no reason to find nothing.
+        let snippet = match self.snippet(&hit, snippeter).await {
+            Err(error @ ReadError::Damaged { .. }) => {
+                self.noticed(&error);
+                Snippet::default()
+            }
+            snippet => snippet?,
+        };
         Ok(SearchHit {
             conversation: hit.conversation,
             source_id,

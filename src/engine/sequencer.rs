@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    damage::Marks,
     delta::DeltaBuilder,
     error::AppendError,
     prepare::{Prepared, PreparedBody},
@@ -83,12 +84,13 @@ impl EngineSequencer {
         limits: Limits,
         views: SharedViews,
         hot: Arc<HotSet>,
+        marks: Arc<Marks>,
         deltas: Deltas,
         published: Arc<AtomicU64>,
     ) -> Self {
         let committed = published.load(Ordering::Acquire);
         Self {
-            cache: StateCache::new(views, hot, limits.state_cache_bytes, committed),
+            cache: StateCache::new(views, hot, marks, limits.state_cache_bytes, committed),
             limits,
             staged: DeltaBuilder::default(),
             staged_conversations: HashSet::new(),

@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 
-use super::error::AppendError;
+use super::{damage::Marks, error::AppendError};
 use crate::{
     domain::{ConversationId, ConversationState, Namespace},
     views::{KeyEntry, Views},
@@ -78,6 +78,7 @@ pub(super) struct StateCache {
     clock: u64,
     states: HashMap<ConversationId, Cached>,
     hot: Arc<HotSet>,
+    marks: Arc<Marks>,
     /// The last event of any state that is not here: what was loaded before the
     /// views reached it may be out of date. The views can go back behind it: when
     /// they failed and are opened again they start at what was durable.
@@ -92,7 +93,13 @@ struct Cached {
 
 impl StateCache {
     /// Empty; the log has come to `committed`.
-    pub fn new(views: SharedViews, hot: Arc<HotSet>, bytes_max: usize, committed: u64) -> Self {
+    pub fn new(
+        views: SharedViews,
+        hot: Arc<HotSet>,
+        marks: Arc<Marks>,
+        bytes_max: usize,
+        committed: u64,
+    ) -> Self {
         let states = HashMap::new();
         Self {
             views,
@@ -101,6 +108,7 @@ impl StateCache {
             clock: 0,
             states,
             hot,
+            marks,
             dropped_to: committed,
         }
     }
@@ -125,6 +133,15 @@ impl StateCache {
         loaded: Option<LoadedState>,
     ) -> Result<(), AppendError> {
         self.clock += 1;
+        let mut loaded = loaded;
+        if self.marks.get(id).is_some() {
+            // What was at hand before a rebuild found the damage is not to be built on.
+            let whole = |state: &ConversationState| state.row.damage.is_none();
+            if self.get(id).is_some_and(whole) {
+                self.drop_state(id);
+            }
+            loaded = loaded.filter(|loaded| !loaded.state.as_ref().is_some_and(whole));
+        }
         if let Some(cached) = self.states.get_mut(&id) {
             cached.used = self.clock;
             return Ok(());

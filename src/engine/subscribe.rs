@@ -13,7 +13,7 @@ use super::{
     error::ReadError,
     query::{NamedEvent, ReadQuery, Source, StartAfter, SubscribeQuery, Subscribed},
 };
-use crate::domain::{BranchId, ConversationId, Position};
+use crate::domain::{BranchId, ConversationId, Position, Revision};
 
 /// A reader that has caught up and is then this many log offsets behind is told
 /// that it fell behind.
@@ -64,6 +64,8 @@ impl Engine {
                     told_behind = false;
                     yield Subscribed::CaughtUp(Position::local(head));
                 }
+                // Nothing more will come of a damaged conversation.
+                inner.check_followed_whole(&followed)?;
                 if news.changed().await.is_err() {
                     break;
                 }
@@ -118,6 +120,15 @@ impl Inner {
                 Followed::Branch(*conversation, branch.id)
             }
         })
+    }
+
+    fn check_followed_whole(&self, followed: &Followed) -> Result<(), ReadError> {
+        match followed {
+            Followed::Log => Ok(()),
+            Followed::Conversation(id) | Followed::Branch(id, _) => {
+                self.check_whole(*id, Revision(u64::MAX))
+            }
+        }
     }
 
     /// The source as it is now, and its last revision or log offset.

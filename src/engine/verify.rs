@@ -10,13 +10,14 @@ use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 use super::{
     Engine, Inner,
+    damage::{Lost, Stretch, stretch},
     error::ReadError,
     fold::Folder,
     query::{Fault, Progress, Stats, VerifyItem, VerifyOutcome},
 };
 use crate::{
     domain::{ContentHash, ConversationId, EventKind, Namespace, Position, Revision, ShardId},
-    log::{LogError, Record, RecordBody},
+    log::{Record, RecordBody},
     search::{passages, searchable_text},
     views::Views,
 };
@@ -36,6 +37,8 @@ impl Engine {
         let counts = views.counts(namespace)?;
         let log = inner.log.stats(ShardId::default()).await?;
         let index = inner.indexer.index();
+        let damaged = views.damaged()?.into_iter();
+        let damaged = damaged.filter(|row| row.namespace == *namespace);
         let by_kind = |(number, count): (&u16, &u64)| {
             let name = EventKind::from_number(*number)
                 .map_or_else(|| format!("kind_{number}"), |kind| kind.to_string());
@@ -56,6 +59,8 @@ impl Engine {
                 message: error.to_string(),
             })?,
             log_segments: log.segments,
+            damaged_conversations: damaged.count() as u64,
+            unreadable_positions: views.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
             indexed_documents: index.passage_count(),
             data_dir: inner.options.data_dir.display().to_string(),
             started_at: inner.started_at,
@@ -108,44 +113,32 @@ impl Check {
 
     async fn check(&mut self, deep: bool) -> Result<(), ReadError> {
         let head = self.inner.published.load(Ordering::Acquire);
-        let log_is_whole = self.check_log(head, deep).await;
-        if log_is_whole {
-            self.check_heads(head).await?;
-            if deep && let Err(error) = self.check_views().await {
-                let message = format!("they cannot be compared with a rebuild: {error}");
-                self.fault("views", None, message).await;
-            }
+        self.check_log(head, deep).await?;
+        let log_is_whole = self.outcome.faults == 0;
+        self.check_heads(head).await?;
+        if deep && let Err(error) = self.check_views(log_is_whole).await {
+            let message = format!("they cannot be compared with a rebuild: {error}");
+            self.fault("views", None, message).await;
         }
         self.check_index(deep && log_is_whole, head).await
     }
 
-    /// Reads the log; false when it cannot be read to its end.
-    async fn check_log(&mut self, head: u64, deep: bool) -> bool {
+    /// Reads the log, also behind what cannot be read.
+    async fn check_log(&mut self, head: u64, deep: bool) -> Result<(), ReadError> {
         let mut next = 1;
         while next <= head {
-            let count = usize::try_from(head - next + 1)
-                .unwrap_or(RECORDS_MAX)
-                .min(RECORDS_MAX);
-            let records = match self
-                .inner
-                .reader
-                .records(next, count, RECORDS_BYTES_MAX)
-                .await
-            {
-                Ok(records) if records.is_empty() => {
-                    let missing = LogError::NotFound { offset: next };
-                    self.log_fault(next, &missing).await;
-                    return false;
+            let reader = &self.inner.reader;
+            match stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await? {
+                Stretch::Records(records) => {
+                    for (offset, record) in records {
+                        self.check_record(offset, &record, deep).await;
+                        next = offset + 1;
+                    }
                 }
-                Ok(records) => records,
-                Err(error) => {
-                    self.log_fault(next, &error).await;
-                    return false;
+                Stretch::Lost(lost) => {
+                    self.log_fault(&lost).await;
+                    next = lost.last + 1;
                 }
-            };
-            for (offset, record) in records {
-                self.check_record(offset, &record, deep).await;
-                next = offset + 1;
             }
             let progress = Progress {
                 what: "log",
@@ -154,7 +147,7 @@ impl Check {
             };
             let _ = self.reports.try_send(Ok(VerifyItem::Progress(progress)));
         }
-        true
+        Ok(())
     }
 
     async fn check_record(&mut self, offset: u64, record: &Record, deep: bool) {
@@ -219,7 +212,10 @@ impl Check {
         for (id, (revision, chain_hash)) in chains {
             let row = views.conversation(id)?;
             let sound = row.as_ref().is_some_and(|row| {
-                row.head > revision || (row.head == revision && row.chain_hash == chain_hash)
+                // A marked conversation ends before its damage: that is the log's fault.
+                row.damage.is_some()
+                    || row.head > revision
+                    || (row.head == revision && row.chain_hash == chain_hash)
             });
             if !sound {
                 let seen = row.map_or(Revision::NONE, |row| row.head);
@@ -232,7 +228,7 @@ impl Check {
     }
 
     /// The views must be what a rebuild makes.
-    async fn check_views(&mut self) -> Result<(), ReadError> {
+    async fn check_views(&mut self, log_is_whole: bool) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
         let total = inner.published.load(Ordering::Acquire);
         let fresh = Arc::new(Views::in_memory()?);
@@ -253,7 +249,14 @@ impl Check {
             let _gate = super::sequencer::lock(&inner.views_gate);
             let head = inner.published.load(Ordering::Acquire);
             futures::executor::block_on(folder.run(head, |_| {}))?;
-            Ok::<_, ReadError>(inner.views.load().differs_from(&fresh)?)
+            let views = inner.views.load();
+            // Views from before the damage know more than can be read now.
+            let same_damage =
+                views.lost()? == fresh.lost()? && views.damaged()? == fresh.damaged()?;
+            if !log_is_whole && !same_damage {
+                return Ok(None);
+            }
+            Ok::<_, ReadError>(views.differs_from(&fresh)?)
         });
         let difference = difference.await.map_err(|error| ReadError::Storage {
             message: error.to_string(),
@@ -284,18 +287,15 @@ impl Check {
         Ok(())
     }
 
-    async fn log_fault(&mut self, offset: u64, error: &LogError) {
+    async fn log_fault(&mut self, lost: &Lost) {
         self.outcome.faults += 1;
-        let offset = match error {
-            LogError::Damaged { offset, .. } => *offset,
-            _ => offset,
-        };
+        let Lost { first, last, what } = lost;
         let fault = Fault {
             part: "log",
-            position: Some(Position::local(offset)),
+            position: Some(Position::local(*first)),
             conversation: None,
             revision: None,
-            message: error.to_string(),
+            message: format!("positions {first} to {last} cannot be read: {what}"),
         };
         let _ = self.reports.send(Ok(VerifyItem::Fault(fault))).await;
     }

@@ -25,8 +25,8 @@ pub const STORED_BYTES_MAX: usize = 28 * 1024;
 pub const RAW_BYTES_TARGET: usize = 64 * 1024;
 /// No frame unpacks to more: the largest record, twice over. In bytes.
 pub const RAW_BYTES_MAX: usize = 256 * 1024;
-/// No frame holds more records: each takes some bytes whatever it says.
-pub const RECORDS_MAX: u32 = (RAW_BYTES_MAX / codec::RECORD_BYTES_MIN) as u32;
+/// No frame has more records: so many of the smallest fit in the largest.
+pub const FRAME_RECORDS_MAX: u64 = (RAW_BYTES_MAX / codec::RECORD_BYTES_MIN) as u64;
 
 const MAGIC: [u8; 3] = *b"TRF";
 const CODEC_NONE: u8 = 0;
@@ -270,6 +270,10 @@ impl FrameHeader {
         if header[..3] != MAGIC {
             return Err(damaged("a frame does not begin as frames do"));
         }
+        // Every version keeps its CRC where it is: one flipped bit is no newer version.
+        if header[3] > FORMAT_VERSION && stored_crc(header) != crc_of(bytes) {
+            return Err(damaged("a frame's CRC32C does not match"));
+        }
         if header[3] > FORMAT_VERSION {
             return Err(LogError::NewerFormat {
                 offset: first_offset,
@@ -300,6 +304,19 @@ impl FrameHeader {
     }
 }
 
+/// The CRC that a header says.
+fn stored_crc(header: &[u8; HEADER_BYTES]) -> u32 {
+    u32::from_le_bytes([header[28], header[29], header[30], header[31]])
+}
+
+/// The CRC of a frame that is at least as long as its header.
+fn crc_of(bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(
+        crc32c::crc32c(&bytes[..HEADER_BYTES - 4]),
+        &bytes[HEADER_BYTES..],
+    )
+}
+
 /// Checks a frame and unpacks it.
 ///
 /// # Errors
@@ -312,8 +329,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     if payload.len() != header.payload_len {
         return Err(damaged("a frame's length is not what its header says"));
     }
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&frame.bytes[..HEADER_BYTES - 4]), &payload);
-    if crc != header.crc {
+    if crc_of(&frame.bytes) != header.crc {
         return Err(damaged("a frame's CRC32C does not match"));
     }
     if header.count != frame.count {

@@ -24,7 +24,7 @@ mod samples;
 pub mod writer;
 
 #[cfg(feature = "redb")]
-pub use self::redb::{LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, repair};
+pub use self::redb::{LOG_FOLDER, LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, repair};
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
 pub use port::{

@@ -111,6 +111,14 @@ impl Record {
                 .is_ok_and(|expected| expected == self.chain_hash)
     }
 
+    /// True when this record's header and body hash follow `previous`. The body
+    /// itself is not looked at: its frame has a checksum.
+    #[must_use]
+    pub fn follows(&self, previous: ContentHash) -> bool {
+        self.expected_chain_hash(previous)
+            .is_ok_and(|expected| expected == self.chain_hash)
+    }
+
     fn expected_chain_hash(&self, previous: ContentHash) -> Result<ContentHash, LogError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&previous.0);

@@ -381,6 +381,24 @@ impl SearchIndex {
         Ok(state.durable)
     }
 
+    /// Ends writing, merges that run included: the folder can be renamed then. What
+    /// was not committed is gone; searching goes on, and [`Self::recover`] begins
+    /// anew.
+    pub fn stop_writing(&self) {
+        let writer = self.state().writer.take();
+        if let Some(Err(error)) = writer.map(IndexWriter::wait_merging_threads) {
+            tracing::warn!(%error, "a merge of the search index failed");
+        }
+    }
+
+    /// Reads every file and checks its checksum.
+    ///
+    /// # Errors
+    /// [`IndexError::NeedsRebuild`] when one is damaged or gone.
+    pub fn check_files(&self) -> Result<(), IndexError> {
+        verify(&self.index, &self.dir)
+    }
+
     /// Takes events out of the index: these revisions of a conversation, or all
     /// of it. Commits: they are out of sight when this returns, and off the disk
     /// with [`Self::purge`] or a later merge.
@@ -659,9 +677,22 @@ fn io_error(action: &'static str, dir: &Path, source: std::io::Error) -> IndexEr
 /// An error while opening: a lock, the system, or else damage.
 fn unreadable(dir: &Path, error: TantivyError) -> IndexError {
     match engine_error("opened", dir, error) {
-        IndexError::Engine { source, .. } => rebuild(source.to_string()),
+        IndexError::Engine { source, .. } if is_damage(&source) => rebuild(source.to_string()),
         error => error,
     }
+}
+
+/// What opening says of files that are not what was written, and not of a system
+/// that cannot read or write just now.
+fn is_damage(error: &TantivyError) -> bool {
+    !matches!(
+        error,
+        TantivyError::SystemError(_)
+            | TantivyError::ErrorInThread(_)
+            | TantivyError::Poisoned
+            | TantivyError::LockFailure(..)
+            | TantivyError::InvalidArgument(_)
+    )
 }
 
 fn engine_error(action: &'static str, dir: &Path, error: TantivyError) -> IndexError {

@@ -10,7 +10,7 @@ use crate::{
     },
     domain::{
         AppendOutcome, Appended, ApprovalStatus, BranchId, BranchState, CancelReason, Config,
-        ContentHash, ConversationId, Entity, EventRef, OpenCall, ParentRef, Revision,
+        ContentHash, ConversationId, Damage, Entity, EventRef, OpenCall, ParentRef, Revision,
         TimestampMicros,
     },
     engine::{
@@ -105,6 +105,15 @@ pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary 
         updated_at: Some(timestamp_to_pb(summary.updated_at)),
         source_meta: Bytes::new(),
         policies: info.policies.clone().into_iter().collect(),
+        damage: summary.damage.as_deref().map(damage),
+    }
+}
+
+fn damage(damage: &Damage) -> pb::Damage {
+    pb::Damage {
+        revision: damage.revision.0,
+        position: Some(position_to_pb(damage.position)),
+        what: damage.what.clone(),
     }
 }
 
@@ -316,6 +325,7 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         hits: answer.hits.into_iter().map(search_hit).collect(),
         indexed_to: Some(position_to_pb(answer.reached)),
         total: answer.total,
+        lagging: answer.lagging.unwrap_or_default(),
     }
 }
 
@@ -366,6 +376,8 @@ pub(super) fn stats(stats: Stats, met: Option<engine::DamageMet>) -> pb::StatsRe
         started_at: Some(timestamp_to_pb(stats.started_at)),
         damaged_reads: met.as_ref().map_or(0, |met| met.reads),
         first_damage: met.map_or_else(String::new, |met| met.first.to_string()),
+        damaged_conversations: stats.damaged_conversations,
+        unreadable_positions: stats.unreadable_positions,
     }
 }
 
@@ -409,6 +421,8 @@ pub(super) fn rebuild_response(item: &engine::RebuildItem) -> pb::RebuildRespons
         engine::RebuildItem::Outcome(outcome) => Item::Outcome(pb::RebuildOutcome {
             events: outcome.events,
             documents: outcome.documents,
+            damaged: outcome.damaged,
+            not_indexed: outcome.not_indexed,
         }),
     };
     pb::RebuildResponse { item: Some(item) }

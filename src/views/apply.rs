@@ -9,6 +9,7 @@ use crate::domain::{BranchId, BranchState, ConversationId, ConversationRow, Name
 use super::{
     chunk::{CHUNK_EVENTS, Chunk, chunk_of},
     codec::{self, CreatedRow, HeadRow},
+    damage,
     delta::{EventEntry, PendingEntry, ViewDelta},
     error::ViewsError,
     keys,
@@ -61,6 +62,7 @@ fn advance(txn: &WriteTransaction, delta: &ViewDelta) -> Result<u64, ViewsError>
         });
     }
     set_reached(&mut meta, delta.reached)?;
+    damage::note(&mut meta, delta)?;
     Ok(reached)
 }
 

@@ -13,8 +13,8 @@ use bincode::config::{Configuration, Fixint, LittleEndian};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::domain::{
-    BranchId, ContentHash, ConversationId, ConversationInfo, ConversationRow, Namespace, Position,
-    Revision, TimestampMicros,
+    BranchId, ContentHash, ConversationId, ConversationInfo, ConversationRow, Damage, Namespace,
+    Position, Revision, TimestampMicros,
 };
 
 use self::bounded::Unbelieving;
@@ -22,7 +22,7 @@ use super::error::ViewsError;
 
 /// Version of everything in the views' file: tables, keys, rows, and the folds
 /// that fill them. A file with another one is rebuilt, never converted.
-pub const VIEWS_VERSION: u32 = 3;
+pub const VIEWS_VERSION: u32 = 4;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()
@@ -41,6 +41,7 @@ pub(super) struct HeadRow {
     branch_count: u64,
     sealed: bool,
     updated_at: TimestampMicros,
+    damage: Option<Arc<Damage>>,
 }
 
 /// What never changes of a conversation.
@@ -62,6 +63,7 @@ impl HeadRow {
             branch_count: row.branch_count,
             sealed: row.sealed,
             updated_at: row.updated_at,
+            damage: row.damage.clone(),
         }
     }
 
@@ -83,6 +85,7 @@ impl HeadRow {
             sealed: self.sealed,
             created_at: created.created_at,
             updated_at: self.updated_at,
+            damage: self.damage,
         }
     }
 }

@@ -86,6 +86,24 @@ pub struct ViewDelta {
     pub pending: Vec<PendingEntry>,
     /// (parent, child): forked or spawned conversations.
     pub children: Vec<(ConversationId, ConversationId)>,
+    /// Stretches of the log that cannot be read, first and last offset, both
+    /// inclusive. One that begins where a known one does takes its place.
+    pub lost: Vec<(u64, u64)>,
     /// (namespace, content hash, home offset) of bodies kept as blobs.
     pub blobs: Vec<(Namespace, ContentHash, u64)>,
+}
+
+impl ViewDelta {
+    /// Leaves out what it changes of these conversations, but for the keys that were
+    /// used: a fold of the log passes over what is behind their damage too.
+    pub fn leave_out(&mut self, damaged: impl Fn(ConversationId) -> bool) {
+        self.events
+            .retain(|(_, event)| !damaged(event.conversation));
+        self.conversations.retain(|row| !damaged(row.id));
+        self.branches.retain(|(id, _)| !damaged(*id));
+        self.snapshots.retain(|(id, _)| !damaged(*id));
+        self.calls.retain(|call| !damaged(call.conversation));
+        self.pending.retain(|entry| !damaged(entry.conversation));
+        self.children.retain(|(_, child)| !damaged(*child));
+    }
 }

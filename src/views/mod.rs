@@ -15,6 +15,8 @@ mod chunk;
 #[cfg(feature = "redb")]
 mod codec;
 #[cfg(feature = "redb")]
+mod damage;
+#[cfg(feature = "redb")]
 mod digest;
 #[cfg(feature = "redb")]
 mod error;

@@ -211,6 +211,23 @@ pub(super) fn prefix(
     Ok(table.range::<&[u8]>(bounds)?)
 }
 
+/// Keys and values, the checksums taken off.
+type RawRows = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The rows whose keys begin with these bytes.
+pub(super) fn prefix_of(table: &ReadTable, prefix: &[u8]) -> Result<RawRows, ViewsError> {
+    let mut rows = Vec::new();
+    for row in table.range::<&[u8]>(prefix..)? {
+        let (key, value) = row?;
+        if !key.value().starts_with(prefix) {
+            break;
+        }
+        let checked = codec::checked(key.value(), value.value())?;
+        rows.push((key.value().to_vec(), checked.to_vec()));
+    }
+    Ok(rows)
+}
+
 /// The conversations that end the keys under this prefix.
 pub(super) fn ending_conversations(
     table: &ReadTable,

@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -49,7 +49,7 @@ struct Inner {
     /// None: nothing is open.
     db: Option<Database>,
     /// None: in memory.
-    path: Option<PathBuf>,
+    path: RwLock<Option<PathBuf>>,
     durable: AtomicU64,
 }
 
@@ -122,7 +122,7 @@ impl Views {
         Self {
             inner: Arc::new(Inner {
                 db: None,
-                path: None,
+                path: RwLock::default(),
                 durable: AtomicU64::new(0),
             }),
         }
@@ -163,7 +163,7 @@ impl Views {
         Ok(Self {
             inner: Arc::new(Inner {
                 db: Some(db),
-                path,
+                path: RwLock::new(path),
                 durable,
             }),
         })
@@ -207,9 +207,22 @@ impl Views {
     /// Size of the file in bytes; 0 in memory.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
-        let path = self.inner.path.as_deref();
+        let path = self.path();
         path.and_then(|path| std::fs::metadata(path).ok())
             .map_or(0, |file| file.len())
+    }
+
+    /// Where the file is; none in memory.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        let path = self.inner.path.read();
+        path.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes that the file was renamed.
+    pub fn moved_to(&self, path: &Path) {
+        let own = self.inner.path.write();
+        *own.unwrap_or_else(PoisonError::into_inner) = Some(path.to_owned());
     }
 
     /// Reads from one state of the views.

@@ -102,13 +102,17 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> Seen {
         at_least: Some(engine.head()),
         ..SearchRequest::new(store::ns(), "needle", 1_000)
     };
-    let found = engine.search(request).await.map(|answer| {
+    let found = engine.search(request).await.map_err(|e| e.to_string());
+    let found = found.and_then(|answer| {
+        if let Some(why) = answer.lagging {
+            return Err(why);
+        }
         let hits = answer.hits.into_iter();
         let mut hits: Vec<_> = hits
             .map(|hit| (hit.conversation, hit.revision, hit.line))
             .collect();
         hits.sort();
-        hits
+        Ok(hits)
     });
     let query = ListQuery {
         namespace: store::ns(),
@@ -122,7 +126,7 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> Seen {
     Seen {
         log: log.map(events).map_err(|error| error.to_string()),
         conversations,
-        hits: found.map_err(|error| error.to_string()),
+        hits: found,
         listed: listed.map_err(|error| error.to_string()),
     }
 }

@@ -1,6 +1,7 @@
 mod active_context;
 mod child;
 mod compaction;
+mod contained;
 mod context;
 mod crash;
 mod damage;

@@ -54,6 +54,13 @@ fn write_summary(summary: &pb::ConversationSummary, object: &mut Object) {
             .boolean("shares_history", summary.shares_history);
     }
     object.bytes_if("source_meta", &summary.source_meta);
+    if let Some(damage) = &summary.damage {
+        let mut mark = Object::new();
+        mark.number("revision", damage.revision)
+            .raw("position", &position(&damage.position.unwrap_or_default()))
+            .string("what", &damage.what);
+        object.raw("damage", &mark.finish());
+    }
 }
 
 fn write_branch(branch: &pb::Branch, object: &mut Object) {
@@ -276,6 +283,8 @@ pub fn stats(stats: &pb::StatsResponse) -> String {
         .number("index_bytes", stats.index_bytes)
         .number("log_segments", stats.log_segments)
         .number("indexed_documents", stats.indexed_documents)
+        .number("damaged_conversations", stats.damaged_conversations)
+        .number("unreadable_positions", stats.unreadable_positions)
         .number("damaged_reads", stats.damaged_reads)
         .string_if("first_damage", &stats.first_damage);
     time(&mut object, "started_at", stats.started_at.as_ref());

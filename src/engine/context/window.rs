@@ -47,6 +47,7 @@ impl Inner {
         as_of: Option<Revision>,
     ) -> Result<WindowInput, ReadError> {
         let row = self.row(namespace, id)?;
+        self.check_whole(id, as_of.unwrap_or(Revision(u64::MAX)))?;
         let now = self.branch(namespace, id, branch)?;
         let past = match as_of {
             Some(revision) if revision != now.head => Some(self.as_of(id, &now, revision).await?),

@@ -269,6 +269,11 @@ fn a_newer_version_is_told_apart_from_damage() {
     let frame = encode_group(1, &samples::records(1, 10)).unwrap().remove(0);
     let mut newer = frame.bytes.to_vec();
     newer[3] = FORMAT_VERSION + 1;
+    // A flipped bit looks like this, too, but for the CRC.
+    let error = decode(&with_bytes(&frame, newer.clone()));
+    assert!(matches!(error, Err(LogError::Damaged { .. })), "{error:?}");
+    let crc = super::crc_of(&newer).to_le_bytes();
+    newer[28..32].copy_from_slice(&crc);
     let error = decode(&with_bytes(&frame, newer));
     assert!(matches!(
         error,

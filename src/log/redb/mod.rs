@@ -446,7 +446,7 @@ impl<F: Folder> RedbLog<F> {
         read: impl Fn(segment::Reader<'_>) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
         let entry = self.segment_of(offset)?;
-        {
+        if entry.sealed.is_none() {
             let active = self.active()?;
             if active.first_offset == entry.first {
                 let open = active.open.as_ref().ok_or(LogError::Closed)?;
@@ -506,6 +506,13 @@ impl<F: Folder> EventLog for RedbLog<F> {
     async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
         self.check_open(shard)?;
         let mut owner = lock_of(&self.owner);
+        if self.mode.is_read_only() {
+            owner.epoch.0 += 1;
+            return Ok(Acquired {
+                epoch: owner.epoch,
+                head: self.head.borrow().offset,
+            });
+        }
         // A failed append may have left the segment closed or distrusted, and
         // the head unknown.
         let head = self.head.borrow().offset;
@@ -703,6 +710,15 @@ impl RedbLog<DiskFolder> {
     /// be trusted.
     pub fn open(data: &Path, options: RedbLogOptions, mode: OpenMode) -> Result<Self, LogError> {
         open::open(data, options, mode)
+    }
+
+    /// Opens what is left of a data folder's log, whatever is missing, to read
+    /// only: for those who take away what is sound.
+    ///
+    /// # Errors
+    /// [`LogError::Locked`], [`LogError::NoStore`], and what the system says.
+    pub fn open_remains(data: &Path, options: RedbLogOptions) -> Result<Self, LogError> {
+        open::open_remains(data, options)
     }
 }
 

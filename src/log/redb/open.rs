@@ -12,6 +12,7 @@ use super::{
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
     manifest::{self, Found, MANIFEST_NEW, Manifest},
+    repair,
     segment::{self, End},
 };
 use crate::{
@@ -73,6 +74,24 @@ pub(super) fn open(
         }
         error => error,
     })?;
+    *super::lock_of(&log.lock) = lock;
+    Ok(log)
+}
+
+pub(super) fn open_remains(
+    data: &Path,
+    options: RedbLogOptions,
+) -> Result<RedbLog<DiskFolder>, LogError> {
+    match open(data, options, OpenMode::Read) {
+        Err(LogError::WentBack { .. } | LogError::Damaged { .. }) => {}
+        opened => return opened,
+    }
+    let path = data.join(LOG_FOLDER);
+    let lock = FolderLock::share(data)?;
+    let folder = DiskFolder::open(&path).map_err(|error| lock::refused(&path, error))?;
+    let (manifest, head) = repair::remains(&folder)?;
+    let active = Active::closed(head + 1, String::new());
+    let log = RedbLog::assemble(folder, options, OpenMode::Read, manifest, active, head);
     *super::lock_of(&log.lock) = lock;
     Ok(log)
 }

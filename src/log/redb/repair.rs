@@ -89,6 +89,18 @@ pub fn repair(data: &Path, reached: u64, accept: bool) -> Result<Repair, LogErro
     Ok(outcome)
 }
 
+/// What is left of a log, with every segment sealed, and where that ends.
+pub(super) fn remains<F: Folder>(folder: &F) -> Result<(Manifest, u64), LogError> {
+    let (left, outcome) = assess(folder, 0)?;
+    let mut manifest = left.manifest;
+    manifest.segments.push(SegmentEntry {
+        first: outcome.head + 1,
+        file: None,
+        sealed: None,
+    });
+    Ok((manifest, outcome.head))
+}
+
 fn lost_up_to(from: u64, to: u64) -> Vec<LostRange> {
     if from > to {
         return Vec::new();

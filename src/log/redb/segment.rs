@@ -357,7 +357,7 @@ pub(super) fn end(segment: &impl Readable, first_offset: u64) -> Result<End, Log
         });
     };
     let header = FrameHeader::read(offset, &bytes)?;
-    if header.count > frame::RECORDS_MAX {
+    if u64::from(header.count) > frame::FRAME_RECORDS_MAX {
         return Err(LogError::damaged(
             offset,
             "the last frame claims more records than any can have",

@@ -261,6 +261,14 @@ impl From<ReadError> for Refusal {
                 of(Code::DataLoss, "DAMAGED").fact("position", position)
             }
             ReadError::NewerFormat { .. } => of(Code::FailedPrecondition, "NEWER_FORMAT"),
+            ReadError::ConversationDamaged {
+                conversation,
+                damage,
+            } => of(Code::DataLoss, "CONVERSATION_DAMAGED")
+                .fact("conversation", conversation)
+                .fact("revision", damage.revision)
+                .fact("position", damage.position),
+            ReadError::RebuildRuns => of(Code::FailedPrecondition, "REBUILD_RUNS"),
             ReadError::Storage { .. } => of(Code::Internal, "STORAGE"),
         }
     }

@@ -47,6 +47,7 @@ fn code(rule: &Rule) -> Code {
         | Rule::SubContextRunning { .. }
         | Rule::CutBeforeLastCut { .. } => Code::FailedPrecondition,
         Rule::LimitReached { .. } => Code::ResourceExhausted,
+        Rule::ConversationDamaged { .. } => Code::DataLoss,
     }
 }
 
@@ -66,6 +67,14 @@ fn facts(rule: &Rule) -> Facts {
             conversation: id,
             head,
         } => vec![conversation(id), ("actual", head.to_string())],
+        Rule::ConversationDamaged {
+            conversation: id,
+            damage,
+        } => vec![
+            conversation(id),
+            ("revision", damage.revision.to_string()),
+            ("position", damage.position.to_string()),
+        ],
         Rule::BranchNotFound {
             conversation: id,
             branch,

@@ -113,6 +113,7 @@ impl Model {
             sealed: false,
             created_at: TimestampMicros(self.reached.cast_signed()),
             updated_at: TimestampMicros::default(),
+            damage: None,
         };
         self.rows.insert(id(n), row);
         let main = (id(n), BranchId::MAIN);

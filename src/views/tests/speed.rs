@@ -44,6 +44,7 @@ impl World {
                 sealed: false,
                 created_at: TimestampMicros::default(),
                 updated_at: TimestampMicros::default(),
+                damage: None,
             };
             (row, Arc::new(BranchState::root()))
         };

@@ -1,0 +1,135 @@
+//! `salvage`: all that is sound of a damaged store, as a new one.
+
+use std::{io::Write, path::PathBuf};
+
+use clap::Args;
+
+use super::{
+    args::{Common, Target},
+    error::{CliError, Exit},
+    json::Object,
+    output::{Out, Unit, progress},
+    text::count,
+};
+use crate::engine::{SalvageError, Salvaged, salvage};
+
+/// Take all that is sound of a damaged store into a new one
+///
+/// Goes through the log and takes each conversation up to its first damage. What is
+/// taken stays as it was: ids, times, actors, revisions, positions, bodies and chain
+/// hashes. The damaged store is not changed; keep it until a backup is found.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  treering salvage --data ./store --to ./sound
+  treering verify --data ./sound --deep")]
+pub struct SalvageArgs {
+    /// Folder of the new store: it is made, or empty
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+}
+
+/// Salvages the store.
+///
+/// # Errors
+/// [`CliError::Outcome`] when the folders cannot be used, and what the output says.
+pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+    let Target::Data(from) = common.target()? else {
+        return Err(CliError::Usage {
+            what: "a server's store cannot be salvaged through the server".into(),
+            hint: "stop the server, and name its folder with --data DIR".into(),
+        });
+    };
+    let bar = progress("salvage", None, Unit::Things);
+    let done = salvage(&from, &args.to, |step| {
+        bar.set_length(step.total);
+        bar.set_position(step.done);
+    });
+    let done = done.await.map_err(refused)?;
+    bar.finish_and_clear();
+    tell_damage(&done);
+    if out.json {
+        return Ok(out.line(json(&done))?);
+    }
+    let Salvaged {
+        whole, cut, lost, ..
+    } = done;
+    out.line(format!(
+        "{} conversations are whole, {} were cut before their damage, {} are lost",
+        count(whole),
+        count(cut),
+        count(lost)
+    ))?;
+    out.line(format!(
+        "{} events taken, {} left out, {} positions of the log cannot be read",
+        count(done.events_taken),
+        count(done.events_left),
+        count(done.unreadable_positions)
+    ))?;
+    if done.unreadable_positions > 0 {
+        out.line(
+            "What was at these positions is not known: last events of conversations that count \
+             as whole may have been among them.",
+        )?;
+    }
+    Ok(out.line(format!(
+        "Check it with `treering verify --deep --data {}`",
+        args.to.display()
+    ))?)
+}
+
+fn json(done: &Salvaged) -> String {
+    let mut conversations = Object::new();
+    conversations
+        .number("whole", done.whole)
+        .number("cut", done.cut)
+        .number("lost", done.lost);
+    let mut events = Object::new();
+    events
+        .number("taken", done.events_taken)
+        .number("left", done.events_left);
+    let mut object = Object::new();
+    object
+        .raw("conversations", &conversations.finish())
+        .raw("events", &events.finish())
+        .number("unreadable_positions", done.unreadable_positions);
+    object.finish()
+}
+
+/// Damage goes to standard error, a line each.
+fn tell_damage(done: &Salvaged) {
+    let mut stderr = std::io::stderr().lock();
+    for cut in &done.damaged {
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(
+            stderr,
+            "{} (namespace {}): left out from revision {} on, position {}: {}",
+            cut.conversation, cut.namespace, cut.revision, cut.position, cut.what
+        );
+    }
+}
+
+fn refused(error: SalvageError) -> CliError {
+    let what = error.to_string();
+    let (hint, exit) = match error {
+        SalvageError::NoStore { .. } => ("name the store's folder with --data DIR", Exit::NotFound),
+        SalvageError::NotEmpty { .. } => ("name another folder with --to DIR", Exit::Usage),
+        SalvageError::Source { .. } => (
+            "end whoever holds the folder, and check that it can be read",
+            Exit::Unavailable,
+        ),
+        SalvageError::Target { .. } => (
+            "check that there is room, then try again with another folder",
+            Exit::Failed,
+        ),
+        SalvageError::Unusable { .. } => (
+            "keep both folders: this should not be, and wants a report",
+            Exit::Failed,
+        ),
+    };
+    CliError::Outcome {
+        what,
+        hint: hint.into(),
+        exit,
+    }
+}

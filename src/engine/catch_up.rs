@@ -1,0 +1,201 @@
+//! Views that follow the log: opening them, and bringing them up to its head.
+//!
+//! Views that are of no use any more are made anew beside the old ones, which
+//! stay until the new ones are whole.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{error::ReadError, fold::Folder, history::decode_body, witness};
+use crate::{
+    disk,
+    domain::DamageKind,
+    log::LogReader,
+    views::{Views, ViewsError},
+};
+
+/// Memory for pages of the views, in bytes.
+pub(super) const VIEWS_CACHE_BYTES: usize = 64 << 20;
+/// Marks and lost stretches that are looked at again when a store is opened. A
+/// part of the log that was restored heals more than one.
+const LOOKED_AT_AGAIN_MAX: usize = 256;
+
+/// Where views are made that are to take the place of those at `path`.
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension("new.redb")
+}
+
+/// Opens the views. In place of such as cannot be used come empty ones beside
+/// them, which [`catch_up`] fills and puts in their place.
+pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
+    match Views::open(path, VIEWS_CACHE_BYTES) {
+        Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {
+            tracing::warn!(%error, "the views are made anew from the log");
+            empty(&beside(path))
+        }
+        result => result,
+    }
+}
+
+/// Views at a place where nothing of use can be.
+pub(super) fn empty(path: &Path) -> Result<Views, ViewsError> {
+    Views::wipe(path)?;
+    Views::open(path, VIEWS_CACHE_BYTES)
+}
+
+pub(super) fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenViews {
+    Box::new(move || match &path {
+        Some(path) => open_views(path),
+        None => Views::in_memory(),
+    })
+}
+
+/// Brings the views up to the log's head. If they do not belong to this log, are
+/// damaged, or say of something that it is damaged and it is not any more, they
+/// are made anew beside; the old ones stay where they are until that is done.
+pub(super) async fn catch_up(
+    views: Views,
+    path: Option<&Path>,
+    reader: &Arc<LogReader>,
+    head: u64,
+    report: impl Fn(u64),
+) -> Result<Views, ReadError> {
+    let report = &report;
+    let Some(path) = path else {
+        follow(&views, reader, head, report).await?;
+        return Ok(views);
+    };
+    if views.path().as_deref() != Some(path) {
+        return whole(views, path, reader, head, report).await;
+    }
+    let reason = if !belongs(&views, reader, head).await {
+        "they do not belong to this log".to_owned()
+    } else if has_healed(&views, reader).await {
+        "what was damaged can be read again".to_owned()
+    } else {
+        match follow(&views, reader, head, report).await {
+            Ok(()) => return Ok(views),
+            Err(Failed::Views(error)) => error.to_string(),
+            Err(Failed::Other(error)) => return Err(error),
+        }
+    };
+    tracing::warn!(reason, "the views are made anew from the log");
+    let fresh = whole(empty(&beside(path))?, path, reader, head, report).await?;
+    drop(views);
+    Ok(fresh)
+}
+
+/// Why views did not follow.
+enum Failed {
+    /// They are of no use.
+    Views(ReadError),
+    Other(ReadError),
+}
+
+impl From<Failed> for ReadError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Views(error) | Failed::Other(error) => error,
+        }
+    }
+}
+
+async fn follow(
+    views: &Views,
+    reader: &Arc<LogReader>,
+    head: u64,
+    report: impl Fn(u64),
+) -> Result<(), Failed> {
+    let folder = Folder::new(Arc::new(views.clone()), Arc::clone(reader));
+    let mut folder = folder.map_err(Failed::Views)?;
+    match folder.run(head, report).await {
+        Ok(()) => Ok(()),
+        Err(error) if folder.views_are_unsound() => Err(Failed::Views(error)),
+        Err(error) => Err(Failed::Other(error)),
+    }
+}
+
+/// Fills new views and puts them in the place of the old ones.
+async fn whole(
+    fresh: Views,
+    path: &Path,
+    reader: &Arc<LogReader>,
+    head: u64,
+    report: impl Fn(u64),
+) -> Result<Views, ReadError> {
+    follow(&fresh, reader, head, report).await?;
+    take_place(&fresh, path)?;
+    Ok(fresh)
+}
+
+/// Puts whole views in the place of the old ones.
+pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
+    fresh.make_durable()?;
+    let Some(from) = fresh.path() else {
+        return Ok(());
+    };
+    disk::rename(&from, path).map_err(|error| ReadError::Storage {
+        message: format!(
+            "the new views could not take the place of {}, which stay: {error}",
+            path.display()
+        ),
+    })?;
+    fresh.moved_to(path);
+    Ok(())
+}
+
+/// True when the last event that the views know is the log's at that place.
+async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
+    if !witness::are_of(views, reader.log().identity()) {
+        return false;
+    }
+    let Ok(reached) = views.reached() else {
+        return false;
+    };
+    if reached == 0 || reached > head {
+        return reached == 0;
+    }
+    let Ok(record) = reader.record(reached).await else {
+        // Damage is for the reads that meet it to report, not a reason to
+        // throw good views away.
+        return true;
+    };
+    let header = &record.header;
+    let row = views.conversation(header.conversation);
+    row.is_ok_and(|row| {
+        row.is_some_and(|row| match &row.damage {
+            None => row.last_position.offset == reached && row.chain_hash == record.chain_hash,
+            // Of a damaged conversation the views know no more than its beginning.
+            Some(_) => row.last_position.offset <= reached,
+        })
+    })
+}
+
+/// True when something that was damaged when the views were made can be read now:
+/// a part of the log was restored.
+async fn has_healed(views: &Views, reader: &LogReader) -> bool {
+    let lost = views.lost().unwrap_or_default();
+    for (first, _) in lost.into_iter().take(LOOKED_AT_AGAIN_MAX) {
+        if reader.record(first).await.is_ok() {
+            return true;
+        }
+    }
+    let damaged = views.damaged().unwrap_or_default().into_iter();
+    let marks = damaged.filter_map(|row| row.damage);
+    for mark in marks
+        .filter(|mark| mark.kind == DamageKind::Unreadable)
+        .take(LOOKED_AT_AGAIN_MAX)
+    {
+        let offset = mark.position.offset;
+        let Ok(record) = reader.record(offset).await else {
+            continue;
+        };
+        let body = reader.body(&record).await;
+        if body.is_ok_and(|body| decode_body(offset, record.header.kind, &body).is_ok()) {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,198 @@
+//! Making the search index anew: in a folder of its own, from the log, while the
+//! old one answers; it takes the old one's place once it is whole.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+};
+
+use super::{
+    Inner,
+    indexer::{Failure, IndexPlace, Indexer, RETRY_PAUSE, add_some, blocking, open_index, sign},
+};
+use crate::search::{IndexError, SearchIndex, SearchOptions};
+use crate::{disk, log::LogIdentity};
+
+/// So many failures in a row end the making of an index.
+const FAILURES_MAX: u32 = 3;
+
+/// An index that was made anew.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Remade {
+    /// Passages in it.
+    pub documents: u64,
+    /// Events that could not be read.
+    pub not_indexed: u64,
+}
+
+/// Where a new index is made.
+fn beside(dir: &Path) -> PathBuf {
+    dir.with_extension("rebuild")
+}
+
+/// Where the old index is, while the new one takes its place.
+fn aside(dir: &Path) -> PathBuf {
+    dir.with_extension("old")
+}
+
+/// After a crash: puts an old index back whose place the new one had not taken, and
+/// removes what is left over.
+pub(super) fn tidy(place: &IndexPlace) {
+    let IndexPlace::Folder(dir) = place else {
+        return;
+    };
+    let (old, new) = (aside(dir), beside(dir));
+    let put_back = if !dir.exists() && old.exists() {
+        disk::rename(&old, dir).map_err(|error| error.to_string())
+    } else {
+        SearchIndex::wipe(&old).map_err(|error| error.to_string())
+    };
+    let removed = SearchIndex::wipe(&new).map_err(|error| error.to_string());
+    for left in [put_back, removed] {
+        if let Err(error) = left {
+            tracing::warn!(error, "a left over search index stays on the disk");
+        }
+    }
+}
+
+/// Makes the index anew from the log. The old one answers and follows until the new
+/// one is whole; when that fails, it stays.
+pub(super) async fn remake(
+    inner: &Arc<Inner>,
+    mut report: impl FnMut(u64),
+) -> Result<Remade, Failure> {
+    let indexer = &inner.indexer;
+    let _one = indexer.remaking.lock().await;
+    let making = Arc::clone(inner);
+    let fresh = blocking(move || new_index(&making.indexer.place, making.indexer.identity)).await?;
+    let fresh = Arc::new(fresh);
+    if indexer.stands_in.load(Ordering::Acquire) {
+        // Something is better than nothing; answers say how far it has come.
+        indexer.replace(Arc::clone(&fresh));
+    }
+    let mut not_indexed = follow(inner, &fresh, &mut report).await?;
+    // From here on the old one stands still.
+    let _gate = indexer.gate.lock().await;
+    not_indexed += follow(inner, &fresh, &mut report).await?;
+    let committing = Arc::clone(&fresh);
+    blocking(move || committing.commit()).await?;
+    let documents = fresh.passage_count();
+    swap(indexer, fresh).await?;
+    indexer.not_indexed.store(not_indexed, Ordering::Release);
+    Ok(Remade {
+        documents,
+        not_indexed,
+    })
+}
+
+fn new_index(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, IndexError> {
+    match place {
+        IndexPlace::Memory | IndexPlace::Unchanged(_) => SearchIndex::in_memory(),
+        IndexPlace::Folder(dir) => {
+            let dir = beside(dir);
+            SearchIndex::wipe(&dir)?;
+            let index = SearchIndex::open(&dir, SearchOptions::default())?;
+            sign(&dir, identity)?;
+            Ok(index)
+        }
+    }
+}
+
+/// Adds what the log has, and counts what of it could not be read.
+async fn follow(
+    inner: &Arc<Inner>,
+    fresh: &Arc<SearchIndex>,
+    report: &mut impl FnMut(u64),
+) -> Result<u64, Failure> {
+    let (mut failures, mut not_indexed) = (0, 0);
+    loop {
+        if inner.closing.load(Ordering::Acquire) {
+            return Err(Failure::Task("the engine is closing".to_owned()));
+        }
+        let head = inner.published.load(Ordering::Acquire);
+        if fresh.added_to().offset >= head {
+            return Ok(not_indexed);
+        }
+        match add_some(inner, fresh, head).await {
+            Ok(added) => {
+                failures = 0;
+                not_indexed += added.not_indexed;
+                report(fresh.added_to().offset);
+                if added.committed && inner.indexer.stands_in.load(Ordering::Acquire) {
+                    inner.indexer.reached.send_replace(fresh.reached().offset);
+                }
+            }
+            Err(failure) => {
+                failures += 1;
+                if failures >= FAILURES_MAX {
+                    return Err(failure);
+                }
+                tracing::warn!(error = %failure, "indexing failed; it is tried again");
+                tokio::time::sleep(RETRY_PAUSE).await;
+                let again = Arc::clone(fresh);
+                blocking(move || again.recover()).await?;
+            }
+        }
+    }
+}
+
+/// Puts a whole index in the old one's place. The caller keeps every writer away.
+async fn swap(indexer: &Arc<Indexer>, fresh: Arc<SearchIndex>) -> Result<(), Failure> {
+    let IndexPlace::Folder(dir) = &indexer.place else {
+        indexer.answers(fresh);
+        return Ok(());
+    };
+    let dir = dir.clone();
+    let swapping = Arc::clone(indexer);
+    let opened = blocking(move || {
+        let old = swapping.index();
+        // An index writes by its path, also when it merges by itself.
+        fresh.stop_writing();
+        old.stop_writing();
+        drop(fresh);
+        let swapped = swap_folders(&dir, &swapping.place, swapping.identity);
+        if swapped.is_err() && !swapping.stands_in.load(Ordering::Acquire) {
+            old.recover()?;
+        }
+        swapped
+    });
+    indexer.answers(Arc::new(opened.await?));
+    Ok(())
+}
+
+fn swap_folders(
+    dir: &Path,
+    place: &IndexPlace,
+    identity: LogIdentity,
+) -> Result<SearchIndex, IndexError> {
+    let (new, old) = (beside(dir), aside(dir));
+    let refused = |source| IndexError::Io {
+        action: "put in its place",
+        dir: new.clone(),
+        source,
+    };
+    SearchIndex::wipe(&old)?;
+    let had_one = dir.exists();
+    if had_one {
+        disk::rename(dir, &old).map_err(refused)?;
+    }
+    let opened = disk::rename(&new, dir)
+        .map_err(refused)
+        .and_then(|()| open_index(place, identity));
+    if opened.is_err() && had_one {
+        let aside_again = if dir.exists() {
+            disk::rename(dir, &new)
+        } else {
+            Ok(())
+        };
+        aside_again
+            .and_then(|()| disk::rename(&old, dir))
+            .map_err(refused)?;
+    }
+    if opened.is_ok()
+        && let Err(error) = SearchIndex::wipe(&old)
+    {
+        tracing::warn!(%error, "the old search index stays on the disk until the next start");
+    }
+    opened
+}

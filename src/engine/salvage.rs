@@ -1,0 +1,582 @@
+//! Taking what is sound out of a damaged store, into a new one.
+//!
+//! The log is gone through frame by frame. Each conversation is taken up to its
+//! first damage, with its chain checked. Whatever is taken stays as it was: ids,
+//! times, actors, revisions, bodies, chain hashes, and also positions, because each
+//! event that is left out leaves an empty event in its place, in a conversation of
+//! the namespace [`SALVAGE_NAMESPACE`]. So idempotency keys still name the events of
+//! their batches, and whoever follows the log by position goes on where they were.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{
+    Engine, OpenOptions,
+    damage::{Stretch, stretch},
+    error::{OpenError, ReadError},
+    history::decode_body,
+    query::Progress,
+};
+use crate::{
+    codec,
+    domain::{
+        BranchId, ContentHash, ConversationCreated, ConversationId, Custom, EventBody, EventHeader,
+        EventId, Namespace, Position, Revision, ShardId, TimestampMicros,
+    },
+    log::{
+        Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError,
+        LogIdentity, LogReader, LogStats, NewBlob, OpenMode, Record, RecordBody, RedbLog,
+        RedbLogOptions, frame,
+    },
+};
+
+/// The namespace of the events that stand for what was left out.
+pub const SALVAGE_NAMESPACE: &str = "treering-salvage";
+/// Type name of these events.
+const LEFT_OUT: &str = "treering.salvage.left_out";
+
+/// Records read, and at most written, at once.
+const RECORDS_MAX: usize = 2_048;
+const RECORDS_BYTES_MAX: usize = 4 << 20;
+/// Large bodies that wait to be written, in bytes.
+const BLOB_BYTES_MAX: usize = 32 << 20;
+/// Memory for decoded frames, in bytes: each is read once.
+const CACHE_BYTES: usize = 4 << 20;
+/// Damaged conversations that are named; the others are counted.
+const NAMED_MAX: usize = 1_000;
+
+/// What a salvage took and left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Salvaged {
+    /// Conversations of which nothing that can be known of is missing.
+    pub whole: u64,
+    /// Conversations that end before their damage.
+    pub cut: u64,
+    /// Conversations of which nothing could be taken.
+    pub lost: u64,
+    /// Events taken.
+    pub events_taken: u64,
+    /// Events that were left out although their place in the log can be read: they
+    /// are damaged, or come behind damage.
+    pub events_left: u64,
+    /// Positions of the log that cannot be read. What was there is not known.
+    pub unreadable_positions: u64,
+    /// The damaged conversations, at most 1,000 of them.
+    pub damaged: Vec<Cut>,
+}
+
+/// A conversation that was not taken to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Its tenant.
+    pub namespace: Namespace,
+    /// The conversation.
+    pub conversation: ConversationId,
+    /// The first revision that was left out.
+    pub revision: Revision,
+    /// The event there, or the one that shows that it is missing.
+    pub position: Position,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Why nothing was salvaged.
+#[derive(Debug, thiserror::Error)]
+pub enum SalvageError {
+    /// The folder has no log.
+    #[error("{path} holds no store: there is no folder `{LOG_FOLDER}` in it")]
+    NoStore {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// There is something at the place of the new store.
+    #[error("{path} is not empty: name a new folder for what is salvaged")]
+    NotEmpty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The source cannot be read at all.
+    #[error("the store in {path} cannot be read: {source}")]
+    Source {
+        /// The folder.
+        path: PathBuf,
+        /// What the log said.
+        source: LogError,
+    },
+    /// The new store cannot be written.
+    #[error("the new store in {path} cannot be written: {source}")]
+    Target {
+        /// The folder.
+        path: PathBuf,
+        /// What the log said.
+        source: LogError,
+    },
+    /// The new store does not open, or is not sound.
+    #[error("the new store in {path} is not usable: {message}")]
+    Unusable {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+}
+
+/// Takes all that is sound from the store in `from` into a new one in `to`, and
+/// reports how far it is. The source is not changed.
+///
+/// # Errors
+/// [`SalvageError`]. What it wrote to `to` is of no use then.
+pub async fn salvage(
+    from: &Path,
+    to: &Path,
+    mut report: impl FnMut(Progress),
+) -> Result<Salvaged, SalvageError> {
+    check_places(from, to)?;
+    let (source, head) = open_source(from).await?;
+    let mut taking = Taking::start(to).await?;
+    let read_failed = |source| SalvageError::Source {
+        path: from.to_owned(),
+        source,
+    };
+    let mut next = 1;
+    while next <= head {
+        let read = stretch(&source, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
+        match read.map_err(read_failed)? {
+            Stretch::Records(records) => {
+                for (offset, record) in records {
+                    taking.record(&source, offset, record).await?;
+                    next = offset + 1;
+                }
+            }
+            Stretch::Lost(lost) => {
+                for offset in lost.first..=lost.last {
+                    taking.outcome.unreadable_positions += 1;
+                    taking.leave_out(offset, "unreadable").await?;
+                }
+                next = lost.last + 1;
+            }
+        }
+        report(Progress {
+            what: "log",
+            done: next - 1,
+            total: head,
+        });
+    }
+    let closed = source.log().close().await;
+    if let Err(error) = closed {
+        tracing::warn!(%error, "the damaged store was not closed cleanly");
+    }
+    let outcome = taking.end().await?;
+    check_target(to).await?;
+    Ok(outcome)
+}
+
+fn check_places(from: &Path, to: &Path) -> Result<(), SalvageError> {
+    if !from.join(LOG_FOLDER).is_dir() {
+        let path = from.to_owned();
+        return Err(SalvageError::NoStore { path });
+    }
+    let is_free = match std::fs::read_dir(to) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if is_free {
+        return Ok(());
+    }
+    let path = to.to_owned();
+    Err(SalvageError::NotEmpty { path })
+}
+
+/// Opens what is left of the damaged store's log, to read only, and says where it
+/// ends.
+async fn open_source(from: &Path) -> Result<(LogReader, u64), SalvageError> {
+    let failed = |source| SalvageError::Source {
+        path: from.to_owned(),
+        source,
+    };
+    let log = RedbLog::open_remains(from, RedbLogOptions::default()).map_err(failed)?;
+    let log = Arc::new(Worn(Arc::new(log)));
+    let shard = ShardId::default();
+    let head = log.acquire(shard).await.map_err(failed)?.head;
+    Ok((LogReader::new(log, shard, CACHE_BYTES), head))
+}
+
+/// The new store must open, and nothing in it may be damaged.
+async fn check_target(to: &Path) -> Result<(), SalvageError> {
+    let unusable = |message: String| SalvageError::Unusable {
+        path: to.to_owned(),
+        message,
+    };
+    let opened = Engine::open(OpenOptions::new(to)).await;
+    let engine = opened.map_err(|error: OpenError| unusable(error.to_string()))?;
+    let damaged = engine.inner.views.load().damaged();
+    engine.close().await;
+    match damaged {
+        Ok(rows) if rows.is_empty() => Ok(()),
+        Ok(rows) => Err(unusable(format!(
+            "{} conversations are damaged",
+            rows.len()
+        ))),
+        Err(error) => Err(unusable(error.to_string())),
+    }
+}
+
+/// What was taken of a conversation.
+#[derive(Default)]
+struct Conversation {
+    head: Revision,
+    chain: ContentHash,
+    is_cut: bool,
+}
+
+/// The new log as it grows, record by record, at the positions of the old one.
+struct Taking {
+    to: PathBuf,
+    log: RedbLog,
+    epoch: Epoch,
+    head: u64,
+    conversations: HashMap<ConversationId, Conversation>,
+    /// Where large bodies are kept in the new log.
+    homes: HashMap<(Namespace, ContentHash), u64>,
+    records: Vec<Record>,
+    blobs: Vec<NewBlob>,
+    blob_bytes: usize,
+    left_out: LeftOut,
+    outcome: Salvaged,
+}
+
+impl Taking {
+    async fn start(to: &Path) -> Result<Self, SalvageError> {
+        let failed = |source| SalvageError::Target {
+            path: to.to_owned(),
+            source,
+        };
+        let log = RedbLog::open(to, RedbLogOptions::default(), OpenMode::Create).map_err(failed)?;
+        let acquired = log.acquire(ShardId::default()).await.map_err(failed)?;
+        Ok(Self {
+            to: to.to_owned(),
+            log,
+            epoch: acquired.epoch,
+            head: acquired.head,
+            conversations: HashMap::new(),
+            homes: HashMap::new(),
+            records: Vec::new(),
+            blobs: Vec::new(),
+            blob_bytes: 0,
+            left_out: LeftOut::new(),
+            outcome: Salvaged::default(),
+        })
+    }
+
+    fn failed(&self, source: LogError) -> SalvageError {
+        SalvageError::Target {
+            path: self.to.clone(),
+            source,
+        }
+    }
+
+    /// Takes a record, or leaves it out with all that follow in its conversation.
+    async fn record(
+        &mut self,
+        source: &LogReader,
+        offset: u64,
+        record: Record,
+    ) -> Result<(), SalvageError> {
+        let header = &record.header;
+        let known = self.conversations.get(&header.conversation);
+        if known.is_some_and(|known| known.is_cut) {
+            self.outcome.events_left += 1;
+            return self.leave_out(offset, "behind damage").await;
+        }
+        match self.check(source, offset, &record).await {
+            Ok(body) => self.take(offset, record, body).await,
+            Err(what) => {
+                self.cut(offset, &record, what);
+                self.outcome.events_left += 1;
+                self.leave_out(offset, "damaged").await
+            }
+        }
+    }
+
+    /// The record's body, if it is the sound next event of its conversation.
+    async fn check(
+        &self,
+        source: &LogReader,
+        offset: u64,
+        record: &Record,
+    ) -> Result<Bytes, String> {
+        let header = &record.header;
+        let known = self.conversations.get(&header.conversation);
+        let (head, chain) = known.map_or_else(Default::default, |known| (known.head, known.chain));
+        if header.revision != head.next() {
+            return Err(format!("revision {} comes after {head}", header.revision));
+        }
+        if !record.verify_chain(chain) {
+            return Err("its hash does not follow from the event before it".to_owned());
+        }
+        let bytes = source.body(record).await;
+        let bytes = bytes.map_err(|error| match error {
+            LogError::Damaged { what, .. } => what,
+            error => error.to_string(),
+        })?;
+        let body = decode_body(offset, header.kind, &bytes).map_err(|error| match error {
+            ReadError::Damaged { message, .. } => message,
+            error => error.to_string(),
+        })?;
+        match (&body, known) {
+            (EventBody::ConversationCreated(created), None) => self.check_inherited(created)?,
+            (EventBody::ConversationCreated(_), Some(_)) | (_, None) => {
+                return Err("only the first event creates a conversation".to_owned());
+            }
+            _ => {}
+        }
+        Ok(bytes)
+    }
+
+    /// A conversation that shares history needs what it shares.
+    fn check_inherited(&self, created: &ConversationCreated) -> Result<(), String> {
+        let Some(parent) = created.parent.as_ref().filter(|_| created.shares_history) else {
+            return Ok(());
+        };
+        let known = self.conversations.get(&parent.conversation);
+        if known.is_some_and(|known| known.head >= parent.revision) {
+            return Ok(());
+        }
+        Err(format!(
+            "it shares the history of {} up to revision {}, which is damaged",
+            parent.conversation, parent.revision
+        ))
+    }
+
+    fn cut(&mut self, offset: u64, record: &Record, what: String) {
+        let header = &record.header;
+        let known = self.conversations.entry(header.conversation).or_default();
+        known.is_cut = true;
+        let cut = Cut {
+            namespace: header.namespace.clone(),
+            conversation: header.conversation,
+            revision: known.head.next(),
+            position: Position::local(offset),
+            what,
+        };
+        if self.outcome.damaged.len() < NAMED_MAX {
+            self.outcome.damaged.push(cut);
+        }
+    }
+
+    async fn take(
+        &mut self,
+        offset: u64,
+        mut record: Record,
+        body: Bytes,
+    ) -> Result<(), SalvageError> {
+        let header = &record.header;
+        let known = self.conversations.entry(header.conversation).or_default();
+        known.head = header.revision;
+        known.chain = record.chain_hash;
+        if let RecordBody::Blob(blob) = record.body {
+            let place = (header.namespace.clone(), blob.hash);
+            let home_offset = *self.homes.entry(place).or_insert(offset);
+            if home_offset == offset {
+                self.blob_bytes += body.len();
+                self.blobs.push(NewBlob {
+                    namespace: header.namespace.clone(),
+                    hash: blob.hash,
+                    home_offset,
+                    bytes: body,
+                });
+            }
+            record.body = RecordBody::Blob(BlobRef {
+                home_offset,
+                ..blob
+            });
+        }
+        self.outcome.events_taken += 1;
+        self.push(record).await
+    }
+
+    async fn leave_out(&mut self, offset: u64, why: &'static str) -> Result<(), SalvageError> {
+        debug_assert_eq!(offset, self.head + self.records.len() as u64 + 1);
+        let record = self.left_out.next(why).map_err(|e| self.failed(e))?;
+        self.push(record).await
+    }
+
+    async fn push(&mut self, record: Record) -> Result<(), SalvageError> {
+        self.records.push(record);
+        if self.records.len() >= RECORDS_MAX || self.blob_bytes >= BLOB_BYTES_MAX {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SalvageError> {
+        let records = std::mem::take(&mut self.records);
+        let frames = frame::encode_group(self.head + 1, &records);
+        let batch = FrameBatch {
+            frames: frames.map_err(|error| self.failed(error))?,
+            blobs: std::mem::take(&mut self.blobs),
+        };
+        self.blob_bytes = 0;
+        let shard = ShardId::default();
+        let appended = self.log.append(shard, self.epoch, self.head, batch).await;
+        self.head = appended.map_err(|error| self.failed(error))?;
+        Ok(())
+    }
+
+    async fn end(mut self) -> Result<Salvaged, SalvageError> {
+        self.flush().await?;
+        let closed = self.log.close().await;
+        closed.map_err(|error| self.failed(error))?;
+        let mut outcome = self.outcome;
+        for known in self.conversations.values() {
+            match (known.is_cut, known.head) {
+                (false, _) => outcome.whole += 1,
+                (true, Revision::NONE) => outcome.lost += 1,
+                (true, _) => outcome.cut += 1,
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+/// The conversation of the events that stand for what was left out.
+struct LeftOut {
+    id: ConversationId,
+    head: Revision,
+    chain: ContentHash,
+    now: TimestampMicros,
+}
+
+impl LeftOut {
+    fn new() -> Self {
+        Self {
+            id: ConversationId::generate(),
+            head: Revision::NONE,
+            chain: ContentHash::default(),
+            now: TimestampMicros::now(),
+        }
+    }
+
+    fn next(&mut self, why: &'static str) -> Result<Record, LogError> {
+        let body = if self.head == Revision::NONE {
+            EventBody::ConversationCreated(ConversationCreated {
+                title: "Left out by treering salvage: an event for each".to_owned(),
+                ..ConversationCreated::default()
+            })
+        } else {
+            EventBody::Custom(Custom {
+                type_name: LEFT_OUT.to_owned(),
+                content_type: "text/plain".to_owned(),
+                data: Bytes::from_static(why.as_bytes()),
+            })
+        };
+        let namespace = Namespace::new(SALVAGE_NAMESPACE);
+        let namespace = namespace.map_err(|error| LogError::Io {
+            doing: "naming what is left out",
+            source: Arc::new(std::io::Error::other(error)),
+        })?;
+        let header = EventHeader {
+            id: EventId::generate(),
+            namespace,
+            conversation: self.id,
+            branch: BranchId::MAIN,
+            revision: self.head.next(),
+            kind: body.kind().number(),
+            recorded_at: self.now,
+            occurred_at: None,
+            actor: "treering salvage".to_owned(),
+            causation_id: None,
+            correlation_id: String::new(),
+        };
+        let bytes = codec::body::encode(&body);
+        let hash = Record::hash_body(&bytes);
+        let record = Record::seal(self.chain, header, RecordBody::Inline(bytes), hash, None)?;
+        self.head = self.head.next();
+        self.chain = record.chain_hash;
+        Ok(record)
+    }
+}
+
+/// A log on a disk that is wearing out: sectors that cannot be read any more are
+/// damage like any other here, and so is what claims to be of a newer version.
+struct Worn(Arc<RedbLog>);
+
+/// What Unix systems say of a sector that cannot be read, and Linux also of one that
+/// a file system or a device knows to be wrong: EIO, EBADMSG, EUCLEAN.
+const UNREADABLE: [i32; 3] = [5, 74, 117];
+
+fn worn<T>(offset: u64, read: Result<T, LogError>) -> Result<T, LogError> {
+    let what = match read {
+        Err(LogError::Io { source, doing })
+            if source
+                .raw_os_error()
+                .is_some_and(|code| UNREADABLE.contains(&code)) =>
+        {
+            format!("{doing}: {source}")
+        }
+        Err(error @ LogError::NewerFormat { .. }) => error.to_string(),
+        read => return read,
+    };
+    Err(LogError::Damaged { offset, what })
+}
+
+#[async_trait]
+impl EventLog for Worn {
+    fn identity(&self) -> LogIdentity {
+        self.0.identity()
+    }
+
+    async fn next_frame(&self, shard: ShardId, after: u64) -> Result<Option<u64>, LogError> {
+        self.0.next_frame(shard, after).await
+    }
+
+    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+        self.0.acquire(shard).await
+    }
+
+    /// Nothing is ever written to what is salvaged.
+    async fn append(&self, _: ShardId, _: Epoch, _: u64, _: FrameBatch) -> Result<u64, LogError> {
+        Err(LogError::Closed)
+    }
+
+    async fn read(
+        &self,
+        shard: ShardId,
+        from_offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<EncodedFrame>, LogError> {
+        worn(
+            from_offset,
+            self.0.read(shard, from_offset, bytes_max).await,
+        )
+    }
+
+    async fn blob(
+        &self,
+        shard: ShardId,
+        namespace: &Namespace,
+        hash: ContentHash,
+        home_offset: u64,
+    ) -> Result<Bytes, LogError> {
+        let read = self.0.blob(shard, namespace, hash, home_offset).await;
+        worn(home_offset, read)
+    }
+
+    async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {
+        self.0.tail(shard, after_offset).await
+    }
+
+    async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
+        self.0.stats(shard).await
+    }
+
+    async fn close(&self) -> Result<(), LogError> {
+        self.0.close().await
+    }
+}
