@@ -92,6 +92,16 @@ fn cutting_an_open_turn() {
     });
 }
 
+// The client of a large request goes while its tokens are counted. Nobody wants the
+// rest counted.
+#[test]
+fn counting_ends_when_it_is_told_to() {
+    let text = "a ".repeat(1_300);
+    assert!(tally().text(&text) > 1_000);
+    assert_eq!(tally().until(|| true).text(&text), 0);
+    assert!(tally().until(|| false).text(&text) > 1_000);
+}
+
 #[test]
 fn folding_a_step_of_many_calls() {
     grows_gently("folding", 50, |n| {

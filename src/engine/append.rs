@@ -17,6 +17,7 @@ use crate::{
         AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Namespace,
         Need, PastBranch, Position, Revision,
     },
+    log::Record,
     views::KeyEntry,
 };
 
@@ -195,6 +196,7 @@ impl Inner {
             .records(entry.first_offset, entry.events as usize, usize::MAX)
             .await
             .map_err(ReadError::from)?;
+        same_batch(entry, &records)?;
         let events = records
             .into_iter()
             .map(|(offset, record)| Appended {
@@ -211,6 +213,28 @@ impl Inner {
             warnings: Vec::new(),
         })
     }
+}
+
+/// The records that a key leads to must be the batch that was appended with it.
+pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<(), ReadError> {
+    let first = records.first().map(|(_, record)| record);
+    let key = first.and_then(|record| record.append_key.as_ref());
+    let same = records.len() == entry.events as usize
+        && first.is_some_and(|record| record.header.namespace == entry.namespace)
+        && key.is_some_and(|key| {
+            key.key == entry.key
+                && key.content_hash == entry.content_hash
+                && key.events == entry.events
+        });
+    if same {
+        return Ok(());
+    }
+    Err(ReadError::Damaged {
+        position: Position::local(entry.first_offset),
+        message: "the views say that a batch with an idempotency key begins there, and another \
+                  event is there"
+            .to_owned(),
+    })
 }
 
 type Place = (ConversationId, BranchId, Revision);

@@ -195,7 +195,7 @@ fn anew(place: &IndexPlace) -> Result<SearchIndex, IndexError> {
 pub(super) async fn run(weak: Weak<Inner>) {
     let Some((indexer, mut news)) = weak
         .upgrade()
-        .map(|inner| (Arc::clone(&inner.indexer), inner.news.clone()))
+        .map(|inner| (Arc::clone(&inner.indexer), inner.news.of_log()))
     else {
         return;
     };

@@ -15,6 +15,7 @@ pub mod error;
 mod fold;
 mod history;
 mod indexer;
+mod news;
 mod open;
 #[cfg(test)]
 mod power_loss_tests;
@@ -22,6 +23,8 @@ mod prepare;
 mod publisher;
 pub mod query;
 mod read;
+#[cfg(test)]
+mod read_tests;
 mod rebuild;
 mod search;
 mod sequencer;
@@ -29,6 +32,7 @@ mod states;
 mod subscribe;
 mod tool_calls;
 mod verify;
+mod work;
 
 use std::{
     path::PathBuf,
@@ -37,8 +41,6 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
-
-use tokio::sync::watch;
 
 pub use self::{
     append::Pending,
@@ -125,12 +127,13 @@ struct Inner {
     writer: GroupWriter<EngineSequencer>,
     /// Offset up to which the views, and so all reads, have come.
     published: Arc<AtomicU64>,
-    news: watch::Receiver<u64>,
+    news: news::News,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<ReadError>>,
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,
+    work: work::Work,
     started_at: TimestampMicros,
 }
 

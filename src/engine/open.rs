@@ -10,7 +10,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
 
 use super::{
     Engine, Inner, OpenOptions,
@@ -141,7 +140,7 @@ impl Engine {
         .map_err(|error| read_refused(&dir, error))?;
         let views = Arc::new(ArcSwap::from_pointee(views));
         let published = Arc::new(AtomicU64::new(acquired.head));
-        let (notify, news) = watch::channel(acquired.head);
+        let (notify, news) = super::news::channel(acquired.head);
         let closing = Arc::new(AtomicBool::new(false));
         let views_gate = Arc::new(Mutex::new(()));
         let hot = Arc::new(HotSet::default());
@@ -180,6 +179,7 @@ impl Engine {
             .map_err(|error| failed(&dir, &error))?;
         let knowledge = super::context::KnowledgeCache::new(options.limits.knowledge_cache_bytes);
         let inner = Arc::new(Inner {
+            work: super::work::Work::new(&options.limits, Arc::clone(&closing)),
             contexts: super::context::ContextCaches::new(&options.limits),
             options,
             log: parts.log,

@@ -9,10 +9,9 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
-
 use super::{
     fold::Folder,
+    news,
     sequencer::{Deltas, lock},
     states::SharedViews,
 };
@@ -32,7 +31,7 @@ pub(super) struct EnginePublisher {
     pub views: SharedViews,
     pub deltas: Deltas,
     pub published: Arc<AtomicU64>,
-    pub notify: watch::Sender<u64>,
+    pub notify: news::Sender,
     pub reader: Arc<LogReader>,
     pub reopen: ReopenViews,
     pub closing: Arc<AtomicBool>,
@@ -62,7 +61,11 @@ impl Publisher for EnginePublisher {
             }
         }
         self.published.store(reached, Ordering::Release);
-        self.notify.send_replace(reached);
+        let grown = group
+            .records
+            .iter()
+            .map(|record| record.header.conversation);
+        self.notify.tell(reached, grown);
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use super::error::ViewsError;
 
 /// Version of everything in the views' file: tables, keys, rows, and the folds
 /// that fill them. A file with another one is rebuilt, never converted.
-pub const VIEWS_VERSION: u32 = 3;
+pub const VIEWS_VERSION: u32 = 4;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()
@@ -125,6 +125,14 @@ pub(super) fn checked<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], ViewsEr
 /// A row's value. All of its bytes must be used.
 pub(super) fn decode<T: DeserializeOwned>(key: &[u8], row: &[u8]) -> Result<T, ViewsError> {
     decode_value(checked(key, row)?)
+}
+
+/// What a value without a checksum of its own begins with.
+pub(super) fn decode_start<T: DeserializeOwned>(value: &[u8]) -> Result<T, ViewsError> {
+    match bincode::serde::decode_from_slice(value, CONFIG) {
+        Ok((decoded, _)) => Ok(decoded),
+        Err(_) => Err(ViewsError::damaged("a row cannot be decoded")),
+    }
 }
 
 /// A value without a checksum of its own. All of its bytes must be used.

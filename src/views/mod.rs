@@ -35,4 +35,6 @@ mod tip;
 
 pub use delta::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta};
 #[cfg(feature = "redb")]
-pub use {codec::VIEWS_VERSION, error::ViewsError, namespace::Counts, store::Views};
+pub use {
+    codec::VIEWS_VERSION, error::ViewsError, namespace::Counts, read::Ancestor, store::Views,
+};

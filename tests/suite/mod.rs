@@ -14,6 +14,7 @@ mod knowledge;
 mod model;
 mod processes;
 mod random;
+mod read_load;
 mod real_data;
 mod store;
 mod sub_contexts;

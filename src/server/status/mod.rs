@@ -253,6 +253,12 @@ impl From<ReadError> for Refusal {
             ReadError::Damaged { position, .. } => {
                 of(Code::DataLoss, "DAMAGED").fact("position", position)
             }
+            ReadError::Busy { retry_after_ms, .. } => {
+                let mut refusal = of(Code::ResourceExhausted, "BUSY");
+                refusal.retry = Some(Duration::from_millis(*retry_after_ms));
+                refusal
+            }
+            ReadError::Stopped => of(Code::Unavailable, "CLOSING"),
             ReadError::Storage { .. } => of(Code::Internal, "STORAGE"),
         }
     }
