@@ -205,13 +205,16 @@ impl Budget<'_> {
 
     /// Long results of the open turn are cut to head and tail, oldest first.
     fn cut_open_results(&mut self) {
-        for index in 0..self.draft.items.len() {
-            if self.excess() == 0 {
+        // Counted along: a sum over all items for each of them would never end.
+        let mut tokens = self.draft.tokens();
+        for item in &mut self.draft.items {
+            if tokens <= self.policy.budget_tokens {
                 return;
             }
-            let item = &mut self.draft.items[index];
             if item.section == Section::OpenTurn && cut::results(item) {
+                tokens = tokens.saturating_sub(item.tokens);
                 self.tally.measure_item(item);
+                tokens += item.tokens;
             }
         }
     }

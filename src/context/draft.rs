@@ -8,7 +8,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use crate::domain::{Config, ContentPart, EventRef, JsonText, ToolDefinition};
 
-use super::target::Provider;
+use super::{steps, target::Provider};
 
 /// Part of a request that has its own line in the budget.
 #[derive(
@@ -143,6 +143,7 @@ impl Draft {
     /// Tokens of what is in: the tools, and every item that was not dropped.
     #[must_use]
     pub fn tokens(&self) -> u64 {
+        steps::note(self.items.len());
         let items: u64 = self.items.iter().map(|item| item.tokens).sum();
         self.tools_tokens + items
     }

@@ -61,6 +61,9 @@ pub fn run(
     warn_of_unknown(policy, own, draft);
     let mut reports = Vec::new();
     for built_in in enhancers::built_in() {
+        if tally.is_stopped() {
+            return reports;
+        }
         let set = policy.enhancers.get(built_in.name);
         let enabled = set.map_or(built_in.on_by_default, |set| set.enabled);
         reports.push(if enabled {

@@ -22,6 +22,8 @@ pub mod draft;
 pub mod enhancer;
 pub mod enhancers;
 pub mod explain;
+#[cfg(test)]
+mod growth_tests;
 pub mod knowledge;
 pub mod pairing;
 pub mod policy;
@@ -29,6 +31,7 @@ pub mod prefix;
 pub mod provider;
 #[cfg(test)]
 mod samples;
+mod steps;
 pub mod summary;
 pub mod target;
 pub mod tokens;

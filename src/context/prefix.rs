@@ -61,6 +61,12 @@ impl SentUnits {
         }
     }
 
+    /// What it takes in memory, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        (size_of::<Self>() + self.units.capacity() * size_of::<SentUnit>()) as u64
+    }
+
     /// What a request shares with the one before it.
     #[must_use]
     pub fn shared_with(&self, previous: &Self) -> SharedPrefix {

@@ -86,10 +86,20 @@ pub struct Limits {
     /// Branches (each with a provider and a model) whose last request is
     /// remembered, to tell what the next one repeats.
     pub remembered_requests_max: usize,
+    /// Memory for those, in bytes: a request of a large window takes megabytes.
+    pub remembered_requests_bytes: usize,
+    /// Memory for namespaces' long-term contexts, in bytes.
+    pub long_term_cache_bytes: usize,
     /// Deepest chain of sub-contexts of sub-contexts.
     pub sub_context_depth_max: usize,
     /// Most files, and most variables, that a branch's knowledge holds.
     pub knowledge_items_max: usize,
+    /// Most reads that compute at once and end within milliseconds; more wait. A
+    /// few: they share the processor with the threads that serve calls.
+    pub short_reads_max: usize,
+    /// Most reads that take long and compute at once (requests of large windows,
+    /// folds of long histories); more wait, so that their memory is bounded.
+    pub long_reads_max: usize,
     /// Memory for what branches know, in bytes. What does not fit is folded again.
     pub knowledge_cache_bytes: usize,
 }
@@ -111,8 +121,12 @@ impl Default for Limits {
             frame_cache_bytes: 32 << 20,
             window_cache_bytes: 64 << 20,
             remembered_requests_max: 4_096,
+            remembered_requests_bytes: 16 << 20,
+            long_term_cache_bytes: 16 << 20,
             sub_context_depth_max: 8,
             knowledge_items_max: 10_000,
+            short_reads_max: 4,
+            long_reads_max: 1,
             knowledge_cache_bytes: 16 << 20,
         }
     }

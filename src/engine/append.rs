@@ -17,7 +17,7 @@ use crate::{
         AppendCommand, AppendOutcome, Appended, BranchId, ContentHash, ConversationId, EventBody,
         Namespace, Need, PastBranch, Position, Revision,
     },
-    log::{NotTaken, WriterGone},
+    log::{NotTaken, Record, WriterGone},
     views::KeyEntry,
 };
 
@@ -215,6 +215,7 @@ impl Inner {
                     .to_owned(),
             }));
         }
+        same_batch(entry, &records)?;
         let events = records
             .into_iter()
             .map(|(offset, record)| Appended {
@@ -238,6 +239,28 @@ fn never_answered(_: WriterGone) -> AppendError {
     AppendError::UnknownOutcome {
         message: "the writer ended before it answered".to_owned(),
     }
+}
+
+/// The records that a key leads to must be the batch that was appended with it.
+pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<(), ReadError> {
+    let first = records.first().map(|(_, record)| record);
+    let key = first.and_then(|record| record.append_key.as_ref());
+    let same = records.len() == entry.events as usize
+        && first.is_some_and(|record| record.header.namespace == entry.namespace)
+        && key.is_some_and(|key| {
+            key.key == entry.key
+                && key.content_hash == entry.content_hash
+                && key.events == entry.events
+        });
+    if same {
+        return Ok(());
+    }
+    Err(ReadError::Damaged {
+        position: Position::local(entry.first_offset),
+        message: "the views say that a batch with an idempotency key begins there, and another \
+                  event is there"
+            .to_owned(),
+    })
 }
 
 type Place = (ConversationId, BranchId, Revision);

@@ -1,6 +1,6 @@
 //! Conversations and branches: state, lists, forks, lineages, differences.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use super::{
     Engine, Inner,
@@ -10,10 +10,11 @@ use super::{
         BranchDiff, ConversationPage, ConversationSummary, ConversationView, ForkCommand, Forked,
         Lineage, LineageStep, ListQuery, NamedEvent, ReadQuery, Source,
     },
+    work::Lane,
 };
 use crate::domain::{
     AppendCommand, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
-    ConversationId, ConversationRow, EventBody, JsonText, Namespace, NewEvent, ParentRef,
+    ConversationId, ConversationRow, EventBody, EventRef, JsonText, Namespace, NewEvent, ParentRef,
     PromptSet, Revision,
 };
 
@@ -30,25 +31,30 @@ impl Engine {
         branch: Option<&BranchName>,
         as_of: Option<Revision>,
     ) -> Result<ConversationView, ReadError> {
-        let inner = &self.inner;
-        let state = inner.state(namespace, id)?;
-        let now = state
-            .branch(branch)
-            .cloned()
-            .ok_or_else(|| ReadError::BranchNotFound {
+        let (namespace, branch) = (namespace.clone(), branch.cloned());
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            let state = inner.state(&namespace, id)?;
+            let now = state.branch(branch.as_ref()).cloned();
+            let now = now.ok_or_else(|| ReadError::BranchNotFound {
                 conversation: id,
-                branch: branch.map(BranchName::to_string).unwrap_or_default(),
+                branch: branch
+                    .as_ref()
+                    .map(BranchName::to_string)
+                    .unwrap_or_default(),
             })?;
-        let branch = match as_of {
-            None => now,
-            Some(revision) => inner.as_of(id, &now, revision).await?,
+            let branch = match as_of {
+                None => now,
+                Some(revision) => inner.as_of(id, &now, revision).await?,
+            };
+            let active_name = inner.active_name(&state.row)?;
+            Ok(ConversationView {
+                summary: summary(state.row, active_name),
+                branches: state.branches.into_values().collect(),
+                branch,
+            })
         };
-        let active_name = inner.active_name(&state.row)?;
-        Ok(ConversationView {
-            summary: summary(state.row, active_name),
-            branches: state.branches.into_values().collect(),
-            branch,
-        })
+        self.on(Lane::Short, read).await
     }
 
     /// What the source said of an imported conversation, as JSON text; absent
@@ -61,18 +67,27 @@ impl Engine {
         namespace: &Namespace,
         id: ConversationId,
     ) -> Result<JsonText, ReadError> {
-        let inner = &self.inner;
-        let row = inner.row(namespace, id)?;
-        if row.head == Revision::NONE {
-            // Damaged from its first event on.
-            return Ok(JsonText::default());
-        }
-        let offset = row.first_position.offset;
-        let record = inner.reader.record(offset).await?;
-        match inner.history().decode(offset, &record).await? {
-            EventBody::ConversationCreated(created) => Ok(created.source_meta),
-            _ => Ok(JsonText::default()),
-        }
+        let namespace = namespace.clone();
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            if inner.row(&namespace, id)?.head == Revision::NONE {
+                // Damaged from its first event on.
+                return Ok(JsonText::default());
+            }
+            let first = EventRef {
+                conversation: id,
+                revision: Revision(1),
+            };
+            let history = inner.history();
+            let Some((offset, record)) = history.event(Some(&namespace), first).await? else {
+                return Ok(JsonText::default());
+            };
+            match history.decode(offset, &record).await? {
+                EventBody::ConversationCreated(created) => Ok(created.source_meta),
+                _ => Ok(JsonText::default()),
+            }
+        };
+        self.on(Lane::Short, read).await
     }
 
     /// The namespace's conversations, a page at a time.
@@ -80,26 +95,8 @@ impl Engine {
     /// # Errors
     /// [`ReadError`] when the store fails.
     pub async fn list(&self, query: ListQuery) -> Result<ConversationPage, ReadError> {
-        let inner = &self.inner;
-        let limit = query.limit.clamp(1, inner.options.limits.page_events_max);
-        let (rows, next) = inner.views.load().list(
-            &query.namespace,
-            query.after,
-            limit,
-            query.ascending,
-            query.source.as_deref(),
-        )?;
-        let conversations = rows
-            .into_iter()
-            .map(|row| {
-                let active_name = inner.active_name(&row)?;
-                Ok(summary(row, active_name))
-            })
-            .collect::<Result<_, ReadError>>()?;
-        Ok(ConversationPage {
-            conversations,
-            next,
-        })
+        let read = |engine: Self| async move { engine.inner.list(&query) };
+        self.on(Lane::Short, read).await
     }
 
     /// Forks a branch at any revision of its history: within its conversation,
@@ -160,21 +157,10 @@ impl Engine {
         id: ConversationId,
         branch: Option<&BranchName>,
     ) -> Result<Lineage, ReadError> {
-        let inner = &self.inner;
-        let branch = inner.branch(namespace, id, branch)?;
-        let segments = inner.history().lineage(id, &branch)?;
-        let steps = segments
-            .into_iter()
-            .map(|segment| LineageStep {
-                conversation: segment.conversation,
-                branch: segment.branch,
-                name: segment.name,
-                up_to: segment.last,
-                forked_at: segment.fork.map_or(Revision::NONE, |fork| fork.revision),
-            })
-            .collect();
-        let children = inner.views.load().children(id)?;
-        Ok(Lineage { steps, children })
+        let (namespace, branch) = (namespace.clone(), branch.cloned());
+        let read =
+            |engine: Self| async move { engine.inner.lineage_of(&namespace, id, branch.as_ref()) };
+        self.on(Lane::Short, read).await
     }
 
     /// What two branches of a conversation have in common, and what only one of
@@ -188,6 +174,24 @@ impl Engine {
         id: ConversationId,
         left: Option<&BranchName>,
         right: Option<&BranchName>,
+        limit: usize,
+        headers_only: bool,
+    ) -> Result<BranchDiff, ReadError> {
+        let (namespace, left, right) = (namespace.clone(), left.cloned(), right.cloned());
+        let read = |engine: Self| async move {
+            let sides = (left.as_ref(), right.as_ref());
+            engine
+                .diff_here(&namespace, id, sides, limit, headers_only)
+                .await
+        };
+        self.on(Lane::Short, read).await
+    }
+
+    async fn diff_here(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        (left, right): (Option<&BranchName>, Option<&BranchName>),
         limit: usize,
         headers_only: bool,
     ) -> Result<BranchDiff, ReadError> {
@@ -233,6 +237,50 @@ impl Engine {
 }
 
 impl Inner {
+    fn list(&self, query: &ListQuery) -> Result<ConversationPage, ReadError> {
+        let limit = query.limit.clamp(1, self.options.limits.page_events_max);
+        let (rows, next) = self.views.load().list(
+            &query.namespace,
+            query.after,
+            limit,
+            query.ascending,
+            query.source.as_deref(),
+        )?;
+        let conversations = rows
+            .into_iter()
+            .map(|row| {
+                let active_name = self.active_name(&row)?;
+                Ok(summary(row, active_name))
+            })
+            .collect::<Result<_, ReadError>>()?;
+        Ok(ConversationPage {
+            conversations,
+            next,
+        })
+    }
+
+    fn lineage_of(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+    ) -> Result<Lineage, ReadError> {
+        let branch = self.branch(namespace, id, branch)?;
+        let segments = self.history().lineage(id, &branch)?;
+        let steps = segments
+            .into_iter()
+            .map(|segment| LineageStep {
+                conversation: segment.conversation,
+                branch: segment.branch,
+                name: segment.name,
+                up_to: segment.last,
+                forked_at: segment.fork.map_or(Revision::NONE, |fork| fork.revision),
+            })
+            .collect();
+        let children = self.views.load().children(id)?;
+        Ok(Lineage { steps, children })
+    }
+
     /// A branch as it was after a revision of its history. Its name and id are
     /// those of the branch that was asked for.
     pub(super) async fn as_of(
@@ -328,10 +376,13 @@ fn events_of_new_conversation(
 
 /// The last event that two histories share.
 fn common_ancestor(left: &[Segment], right: &[Segment]) -> Option<(ConversationId, Revision)> {
+    // Chains of forks can be long: neither is gone through for each step of the other.
+    let theirs: HashMap<_, _> = right
+        .iter()
+        .map(|theirs| ((theirs.conversation, theirs.branch), theirs.last))
+        .collect();
     left.iter().find_map(|ours| {
-        right
-            .iter()
-            .find(|theirs| theirs.conversation == ours.conversation && theirs.branch == ours.branch)
-            .map(|theirs| (ours.conversation, ours.last.min(theirs.last)))
+        let last = theirs.get(&(ours.conversation, ours.branch))?;
+        Some((ours.conversation, ours.last.min(*last)))
     })
 }

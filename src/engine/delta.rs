@@ -89,14 +89,15 @@ impl DeltaBuilder {
             let waited = state
                 .as_ref()
                 .and_then(|state| state.branches.get(&branch.id))
-                .is_some_and(|branch| has_pending(branch));
-            let waiting = has_pending(branch);
+                .map_or(0, |branch| pending_calls(branch));
+            let waiting = pending_calls(branch);
             if waited != waiting {
                 self.delta.pending.push(PendingEntry {
                     namespace: draft.row.namespace.clone(),
                     conversation: id,
                     branch: branch.id,
-                    waiting,
+                    waiting: waiting > 0,
+                    calls_change: waiting - waited,
                 });
             }
             self.branches.insert((id, branch.id), Arc::clone(branch));
@@ -130,9 +131,9 @@ impl DeltaBuilder {
     }
 }
 
-fn has_pending(branch: &BranchState) -> bool {
-    branch
-        .open_calls
-        .values()
-        .any(|call| call.approval == ApprovalStatus::Pending)
+fn pending_calls(branch: &BranchState) -> i64 {
+    let calls = branch.open_calls.values();
+    let pending = calls.filter(|call| call.approval == ApprovalStatus::Pending);
+    // At most `Limits::open_calls_max`.
+    i64::try_from(pending.count()).unwrap_or(i64::MAX)
 }

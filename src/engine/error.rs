@@ -168,6 +168,17 @@ pub enum ReadError {
     /// A rebuild runs already.
     #[error("a rebuild of views or index runs already: wait until it has ended")]
     RebuildRuns,
+    /// Too much of this kind is under way.
+    #[error("{what}: try again in {retry_after_ms} ms")]
+    Busy {
+        /// What is under way.
+        what: &'static str,
+        /// When it makes sense to try again, in milliseconds.
+        retry_after_ms: u64,
+    },
+    /// It was stopped before it had ended.
+    #[error("the read was stopped: the store is closing, or nobody waits for it")]
+    Stopped,
     /// The store failed.
     #[error("the store failed: {message}")]
     Storage {

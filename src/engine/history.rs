@@ -8,19 +8,25 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::error::ReadError;
+use super::{
+    error::ReadError,
+    work::{self, Stop},
+};
 use crate::{
     codec,
     domain::{
         BranchId, BranchName, BranchState, ConversationId, Custom, EventBody, EventKind, EventRef,
-        ForkPoint, PastBranch, Position, Revision, StoredEvent,
+        ForkPoint, Namespace, PastBranch, Position, Revision, StoredEvent,
     },
-    log::{LogError, LogReader, Record},
-    views::{EventEntry, Views},
+    log::{LogError, LogReader, Record, reader::weight},
+    views::{Ancestor, EventEntry, Views},
 };
 
 /// Entries read at once.
 pub(super) const ENTRIES_PAGE: usize = 512;
+
+/// Bytes of records, bodies included, that are read at once.
+pub(super) const PAGE_BYTES: usize = 1 << 20;
 
 /// A part of a branch's history: the own events of one branch, both ends
 /// inclusive.
@@ -68,26 +74,42 @@ impl History {
         branch: &BranchState,
         mut go_on: impl FnMut(&Segment) -> bool,
     ) -> Result<Vec<Segment>, ReadError> {
-        let mut segments = Vec::new();
-        let mut conversation = conversation;
-        let mut branch = branch.clone();
-        let mut last = branch.head;
-        loop {
-            let first = first_own(branch.id);
-            if first <= last {
-                let segment = segment(conversation, &branch, last);
-                let more = go_on(&segment);
-                segments.push(segment);
-                if !more {
-                    return Ok(segments);
-                }
-            }
-            let Some(point) = branch.fork else {
-                return Ok(segments);
-            };
-            last = bound(first, last, point);
-            conversation = point.conversation;
-            branch = self.branch(point.conversation, point.branch)?;
+        let mut up = Up {
+            segments: Vec::new(),
+            last: branch.head,
+        };
+        let own = Ancestor {
+            conversation,
+            branch: branch.id,
+            name: branch.name.clone(),
+            fork: branch.fork,
+        };
+        let goes_on = up.visit(&own, &mut go_on);
+        let Some(point) = branch.fork.filter(|_| goes_on) else {
+            return Ok(up.segments);
+        };
+        self.ancestors(point.conversation, point.branch, |ancestor| {
+            up.visit(ancestor, &mut go_on)
+        })?;
+        Ok(up.segments)
+    }
+
+    /// From a branch up to the root; all of them must be there.
+    fn ancestors(
+        &self,
+        conversation: ConversationId,
+        branch: BranchId,
+        mut visit: impl FnMut(&Ancestor) -> bool,
+    ) -> Result<(), ReadError> {
+        let (stop, mut stopped) = (work::current(), false);
+        let missing = self.views.ancestors(conversation, branch, |ancestor| {
+            stopped = stop.as_ref().is_some_and(Stop::is_set);
+            !stopped && visit(ancestor)
+        })?;
+        match missing {
+            Some((conversation, branch)) => Err(no_branch(conversation, branch)),
+            None if stopped => Err(ReadError::Stopped),
+            None => Ok(()),
         }
     }
 
@@ -125,29 +147,29 @@ impl History {
         branch: BranchId,
         revision: Revision,
     ) -> Result<Option<(BranchState, Option<Revision>)>, ReadError> {
-        let mut leaves_at: Option<Revision> = None;
-        let mut id = branch;
-        loop {
-            let Some(state) = self.views.branch(conversation, id)? else {
-                return Ok(None);
-            };
-            if revision >= first_own(state.id) {
-                let within = revision <= leaves_at.unwrap_or(state.head);
-                let entry = self
-                    .views
-                    .entries(conversation, revision, revision, 1, false)?;
-                let own = entry.first().is_some_and(|entry| entry.branch == state.id);
-                return Ok((within && own).then_some((state, leaves_at)));
+        let (mut leaves_at, mut owner): (Option<Revision>, _) = (None, None);
+        let missing = self.views.ancestors(conversation, branch, |ancestor| {
+            if revision >= first_own(ancestor.branch) {
+                owner = Some(ancestor.branch);
+                return false;
             }
-            match state.fork {
+            match ancestor.fork {
                 Some(point) if point.conversation == conversation => {
                     let bound = leaves_at.map_or(point.revision, |at| at.min(point.revision));
                     leaves_at = Some(bound);
-                    id = point.branch;
+                    true
                 }
-                _ => return Ok(None),
+                _ => false,
             }
-        }
+        })?;
+        let Some(owner) = owner.filter(|_| missing.is_none()) else {
+            return Ok(None);
+        };
+        let state = self.branch(conversation, owner)?;
+        let within = revision <= leaves_at.unwrap_or(state.head);
+        let entry = self.views.entry(conversation, revision)?;
+        let own = entry.is_some_and(|entry| entry.branch == owner);
+        Ok((within && own).then_some((state, leaves_at)))
     }
 
     /// The state of a branch just after one of its own revisions.
@@ -164,6 +186,7 @@ impl History {
             revision,
         };
         let mut base = loop {
+            work::check()?;
             let snapshot =
                 self.views
                     .snapshot_at_or_before(at.conversation, at.branch, at.revision)?;
@@ -207,6 +230,7 @@ impl History {
             first,
             mut fork,
         } = tail;
+        let namespace = self.namespace_of(place.conversation)?;
         let mut next = first;
         while next <= place.revision {
             let entries = self.views.entries(
@@ -222,46 +246,95 @@ impl History {
                 .into_iter()
                 .filter(|entry| entry.branch == place.branch)
                 .collect();
-            for (entry, record) in own.iter().zip(self.records(&own).await?) {
-                let body = self.decode(entry.offset, &record).await?;
-                if let Some(point) = fork.take() {
-                    let name = match &body {
-                        EventBody::BranchForked(forked) => forked.name.clone(),
-                        _ => BranchName::default(),
+            let mut rest = own.as_slice();
+            while !rest.is_empty() {
+                let records = self.records(&namespace, rest, PAGE_BYTES).await?;
+                let (read, later) = rest.split_at(records.len());
+                rest = later;
+                for (entry, record) in read.iter().zip(records) {
+                    let body = self.decode(entry.offset, &record).await?;
+                    if let Some(point) = fork.take() {
+                        let name = match &body {
+                            EventBody::BranchForked(forked) => forked.name.clone(),
+                            _ => BranchName::default(),
+                        };
+                        base = base.forked(place.branch, name, point);
+                    }
+                    let at = EventRef {
+                        conversation: place.conversation,
+                        revision: entry.revision,
                     };
-                    base = base.forked(place.branch, name, point);
+                    base.apply(at, &body);
                 }
-                let at = EventRef {
-                    conversation: place.conversation,
-                    revision: entry.revision,
-                };
-                base.apply(at, &body);
             }
         }
         Ok(base)
     }
 
-    /// The records of entries, in their order.
-    pub async fn records(&self, entries: &[EventEntry]) -> Result<Vec<Record>, ReadError> {
-        let mut records = Vec::with_capacity(entries.len());
-        let mut rest = entries;
-        while let Some(first) = rest.first() {
+    /// The records of the first entries, in their order: as many as have about
+    /// `bytes_max` bytes with their bodies, and at least one. Each is the event that
+    /// the views say it is.
+    pub async fn records(
+        &self,
+        namespace: &Namespace,
+        entries: &[EventEntry],
+        bytes_max: usize,
+    ) -> Result<Vec<Record>, ReadError> {
+        let (mut records, mut bytes) = (Vec::new(), 0_usize);
+        while let Some(first) = entries.get(records.len())
+            && (bytes < bytes_max || records.is_empty())
+        {
+            work::check()?;
+            let rest = &entries[records.len()..];
             let run = consecutive(rest);
-            if run == 1 {
-                records.push(self.reader.record(first.offset).await?);
+            let found = if run == 1 {
+                vec![(first.offset, self.reader.record(first.offset).await?)]
             } else {
-                let found = self.reader.records(first.offset, run, usize::MAX).await?;
-                if found.len() < run {
-                    return Err(LogError::NotFound {
-                        offset: first.offset,
-                    }
-                    .into());
+                let room = (bytes_max - bytes.min(bytes_max)).max(1);
+                self.reader.records(first.offset, run, room).await?
+            };
+            if found.is_empty() {
+                return Err(LogError::NotFound {
+                    offset: first.offset,
                 }
-                records.extend(found.into_iter().map(|(_, record)| record));
+                .into());
             }
-            rest = &rest[run..];
+            for (entry, (_, record)) in rest.iter().zip(found) {
+                same_event(entry, namespace, &record)?;
+                bytes = bytes.saturating_add(weight(&record));
+                records.push(record);
+            }
         }
         Ok(records)
+    }
+
+    /// The record of one event; none: the views do not have it. Without a namespace
+    /// it is looked up.
+    pub async fn event(
+        &self,
+        namespace: Option<&Namespace>,
+        at: EventRef,
+    ) -> Result<Option<(u64, Record)>, ReadError> {
+        let Some(entry) = self.views.entry(at.conversation, at.revision)? else {
+            return Ok(None);
+        };
+        let looked_up;
+        let namespace = match namespace {
+            Some(namespace) => namespace,
+            None => {
+                looked_up = self.namespace_of(at.conversation)?;
+                &looked_up
+            }
+        };
+        let record = self.reader.record(entry.offset).await?;
+        same_event(&entry, namespace, &record)?;
+        Ok(Some((entry.offset, record)))
+    }
+
+    fn namespace_of(&self, conversation: ConversationId) -> Result<Namespace, ReadError> {
+        let row = self.views.conversation(conversation)?;
+        row.map(|row| row.namespace)
+            .ok_or_else(|| no_branch(conversation, BranchId::MAIN))
     }
 
     /// A record's body, decoded. One of a kind that this version does not know
@@ -279,12 +352,80 @@ impl History {
     ) -> Result<BranchState, ReadError> {
         self.views
             .branch(conversation, branch)?
-            .ok_or_else(|| ReadError::Storage {
-                message: format!(
-                    "the views have no branch {branch} of conversation {conversation}"
-                ),
-            })
+            .ok_or_else(|| no_branch(conversation, branch))
     }
+}
+
+/// A lineage on its way up.
+struct Up {
+    segments: Vec<Segment>,
+    /// The last revision of what is visited next.
+    last: Revision,
+}
+
+impl Up {
+    /// Notes what a branch gives to the history; false: that is enough.
+    fn visit(&mut self, ancestor: &Ancestor, go_on: &mut impl FnMut(&Segment) -> bool) -> bool {
+        let first = first_own(ancestor.branch);
+        if first <= self.last {
+            let segment = Segment {
+                conversation: ancestor.conversation,
+                branch: ancestor.branch,
+                name: ancestor.name.clone(),
+                first,
+                last: self.last,
+                fork: ancestor.fork,
+            };
+            let more = go_on(&segment);
+            self.segments.push(segment);
+            if !more {
+                return false;
+            }
+        }
+        if let Some(point) = ancestor.fork {
+            self.last = bound(first, self.last, point);
+        }
+        true
+    }
+}
+
+fn no_branch(conversation: ConversationId, branch: BranchId) -> ReadError {
+    ReadError::Storage {
+        message: format!("the views have no branch {branch} of conversation {conversation}"),
+    }
+}
+
+/// What the views or the index name must be what the log has there: else one of
+/// them is another store's, and what was read is not what was asked for.
+pub(super) fn same_event(
+    named: &EventEntry,
+    namespace: &Namespace,
+    record: &Record,
+) -> Result<(), ReadError> {
+    let header = &record.header;
+    let same = header.conversation == named.conversation
+        && header.revision == named.revision
+        && header.branch == named.branch
+        && header.kind == named.kind
+        && header.namespace == *namespace;
+    if same {
+        return Ok(());
+    }
+    let found = if header.namespace == *namespace {
+        format!(
+            "revision {} of conversation {} (branch {}, kind {})",
+            header.revision, header.conversation, header.branch, header.kind
+        )
+    } else {
+        "an event of another namespace".to_owned()
+    };
+    Err(ReadError::Damaged {
+        position: Position::local(named.offset),
+        message: format!(
+            "revision {} of conversation {} (branch {}, kind {}) should be there, and {found} is",
+            named.revision, named.conversation, named.branch, named.kind
+        ),
+    })
 }
 
 /// Decodes a stored body.
@@ -324,17 +465,6 @@ fn bound(first: Revision, last: Revision, point: ForkPoint) -> Revision {
         point.revision
     } else {
         point.revision.min(last)
-    }
-}
-
-fn segment(conversation: ConversationId, branch: &BranchState, last: Revision) -> Segment {
-    Segment {
-        conversation,
-        branch: branch.id,
-        name: branch.name.clone(),
-        first: first_own(branch.id),
-        last,
-        fork: branch.fork,
     }
 }
 

@@ -313,7 +313,7 @@ pub(super) fn sign(dir: &Path, identity: LogIdentity) -> Result<(), IndexError> 
 pub(super) async fn run(weak: Weak<Inner>) {
     let Some((indexer, mut news)) = weak
         .upgrade()
-        .map(|inner| (Arc::clone(&inner.indexer), inner.news.clone()))
+        .map(|inner| (Arc::clone(&inner.indexer), inner.news.of_log()))
     else {
         return;
     };

@@ -18,6 +18,7 @@ mod fold;
 mod health;
 mod history;
 mod indexer;
+mod news;
 mod open;
 #[cfg(test)]
 mod power_loss_tests;
@@ -25,6 +26,8 @@ mod prepare;
 mod publisher;
 pub mod query;
 mod read;
+#[cfg(test)]
+mod read_tests;
 mod rebuild;
 mod reindex;
 mod repair;
@@ -38,6 +41,7 @@ mod tool_calls;
 pub(crate) mod trouble_tests;
 mod verify;
 mod witness;
+mod work;
 
 use std::{
     path::PathBuf,
@@ -46,8 +50,6 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
-
-use tokio::sync::watch;
 
 pub use self::{
     append::Pending,
@@ -160,7 +162,7 @@ struct Inner {
     writer: GroupWriter<EngineSequencer>,
     /// Offset up to which the views, and so all reads, have come.
     published: Arc<AtomicU64>,
-    news: watch::Receiver<u64>,
+    news: news::News,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<DamageMet>>,
     /// The conversations that cannot be served to their end.
@@ -170,6 +172,7 @@ struct Inner {
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,
+    work: work::Work,
     started_at: TimestampMicros,
 }
 

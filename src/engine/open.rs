@@ -10,7 +10,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
 
 use super::{
     Engine, Inner, OpenOptions,
@@ -173,7 +172,7 @@ impl Engine {
         let marks = Arc::new(marks);
         let views = Arc::new(ArcSwap::from_pointee(views));
         let published = Arc::new(AtomicU64::new(acquired.head));
-        let (notify, news) = watch::channel(acquired.head);
+        let (notify, news) = super::news::channel(acquired.head);
         let closing = Arc::new(AtomicBool::new(false));
         let views_gate = Arc::new(Mutex::new(()));
         let hot = Arc::new(HotSet::default());
@@ -215,6 +214,7 @@ impl Engine {
             .map_err(|error| index_refused(&dir, error))?;
         let knowledge = super::context::KnowledgeCache::new(options.limits.knowledge_cache_bytes);
         let inner = Arc::new(Inner {
+            work: super::work::Work::new(&options.limits, Arc::clone(&closing)),
             contexts: super::context::ContextCaches::new(&options.limits),
             options,
             log: parts.log,

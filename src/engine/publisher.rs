@@ -10,11 +10,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
-
 use super::{
     catch_up::catch_up,
     damage::Marks,
+    news,
     sequencer::{Deltas, lock},
     states::SharedViews,
 };
@@ -35,7 +34,7 @@ pub(super) struct EnginePublisher {
     pub views: SharedViews,
     pub deltas: Deltas,
     pub published: Arc<AtomicU64>,
-    pub notify: watch::Sender<u64>,
+    pub notify: news::Sender,
     pub reader: Arc<LogReader>,
     pub reopen: ReopenViews,
     pub views_path: Option<PathBuf>,
@@ -69,7 +68,11 @@ impl Publisher for EnginePublisher {
             }
         }
         self.published.store(reached, Ordering::Release);
-        self.notify.send_replace(reached);
+        let grown = group
+            .records
+            .iter()
+            .map(|record| record.header.conversation);
+        self.notify.tell(reached, grown);
         Ok(())
     }
 }

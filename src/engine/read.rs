@@ -12,20 +12,23 @@ use futures::{StreamExt, stream::BoxStream};
 use super::{
     Engine, Inner,
     error::ReadError,
-    history::{ENTRIES_PAGE, History, Segment, stored},
+    history::{ENTRIES_PAGE, History, PAGE_BYTES, Segment, stored},
     query::{NamedEvent, ReadQuery, Source},
+    work::{self, Lane},
 };
 use crate::{
     domain::{BranchId, BranchName, ConversationId, EventKind, Namespace, Revision},
-    log::Record,
+    log::{LogError, Record},
     views::EventEntry,
 };
 
-/// Records of the log read at once, and their bytes.
-const LOG_PAGE: usize = 1_024;
-const LOG_PAGE_BYTES: usize = 1 << 20;
-/// A batch of a read ends once it has this many bytes of bodies.
-const BATCH_BYTES: u64 = 1 << 20;
+/// Records of the log that are looked at for one batch.
+const LOG_PAGE: u64 = 1_024;
+/// Records before the end that a read from the end begins with. It cannot know
+/// how large they are, so it feels its way.
+const BACKWARD_PAGE: u64 = 64;
+/// Stretches that one page of entries may span.
+const STRETCHES_AHEAD: usize = 64;
 
 impl Engine {
     /// Reads stored events in batches, in order. The end of a branch or of the
@@ -35,15 +38,18 @@ impl Engine {
     /// conversation inherits from another one is read only when `from` is 0.
     pub fn read(&self, query: ReadQuery) -> BoxStream<'static, Result<Vec<NamedEvent>, ReadError>> {
         let inner = Arc::clone(&self.inner);
+        let query = Arc::new(query);
         async_stream::try_stream! {
+            let mut reading = Reading::Begins;
             let mut left = query.limit;
-            let mut cursor = inner.cursor(&query).inspect_err(|error| inner.noticed(error))?;
             if query.backward {
                 // It begins with an end that is not known.
                 inner.check_read_whole(&query)?;
             }
             while left > 0 {
-                let batch = cursor.next(&inner, &query, left).await;
+                let page = reading.next(Arc::clone(&inner), Arc::clone(&query), left);
+                let (next, batch) = inner.work.run(Lane::Short, Box::pin(page)).await?;
+                reading = next;
                 let batch = batch.inspect_err(|error| inner.noticed(error))?;
                 let Some(events) = batch else {
                     inner.check_read_whole(&query)?;
@@ -72,6 +78,32 @@ impl Engine {
     }
 }
 
+/// A read between its pages.
+enum Reading {
+    Begins,
+    At(Cursor),
+}
+
+impl Reading {
+    /// The next page, as work to be handed over, and where it leaves the read.
+    async fn next(
+        self,
+        inner: Arc<Inner>,
+        query: Arc<ReadQuery>,
+        left: u64,
+    ) -> (Self, Result<Option<Vec<NamedEvent>>, ReadError>) {
+        let mut cursor = match self {
+            Self::At(cursor) => cursor,
+            Self::Begins => match inner.cursor(&query) {
+                Ok(cursor) => cursor,
+                Err(error) => return (Self::Begins, Err(error)),
+            },
+        };
+        let batch = cursor.next(&inner, &query, left).await;
+        (Self::At(cursor), batch)
+    }
+}
+
 impl Inner {
     fn cursor(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
         let history = self.history();
@@ -79,11 +111,11 @@ impl Inner {
             Source::Log => {
                 let head = self.published.load(std::sync::atomic::Ordering::Acquire);
                 let (first, last) = (query.from.max(1), query.to.min(head));
-                Ok(Cursor::Log {
-                    next: if query.backward { last } else { first },
+                Ok(Cursor::Log(LogCursor {
                     first,
                     last,
-                })
+                    page: BACKWARD_PAGE,
+                }))
             }
             Source::Conversation(id) => {
                 let state = self.state(&query.namespace, *id)?;
@@ -110,7 +142,13 @@ impl Inner {
                 branch,
             } => {
                 let branch = self.branch(&query.namespace, *conversation, branch.as_ref())?;
-                let segments = history.lineage(*conversation, &branch)?;
+                // What lies before the first revision that is asked for is not looked
+                // up: a subscription asks for its branch's end, over and over.
+                let segments = history.lineage_while(*conversation, &branch, |segment| {
+                    query.from == 0
+                        || segment.conversation != *conversation
+                        || segment.first.0 > query.from
+                })?;
                 let names = segments
                     .iter()
                     .map(|s| ((s.conversation, s.branch), s.name.clone()))
@@ -164,7 +202,7 @@ struct Stretch {
 type Names = BTreeMap<(ConversationId, BranchId), BranchName>;
 
 enum Cursor {
-    Log { next: u64, first: u64, last: u64 },
+    Log(LogCursor),
     Entries(EntryCursor),
 }
 
@@ -177,47 +215,97 @@ impl Cursor {
     ) -> Result<Option<Vec<NamedEvent>>, ReadError> {
         match self {
             Self::Entries(cursor) => cursor.next(query, left).await,
-            Self::Log { next, first, last } => {
-                if *next < *first || *next > *last {
-                    return Ok(None);
-                }
-                let page = LOG_PAGE as u64;
-                let (from, to) = if query.backward {
-                    ((*next).saturating_sub(page - 1).max(*first), *next)
-                } else {
-                    (*next, (*next + page - 1).min(*last))
-                };
-                let bytes = if query.backward {
-                    usize::MAX
-                } else {
-                    LOG_PAGE_BYTES
-                };
-                let count = usize::try_from(to - from + 1).unwrap_or(LOG_PAGE);
-                let mut records = inner.reader.records(from, count, bytes).await?;
-                let Some((end, _)) = records.last() else {
-                    return Ok(None);
-                };
-                *next = if query.backward { from - 1 } else { end + 1 };
-                if query.backward {
-                    records.reverse();
-                }
-                let mut events = Vec::new();
-                for (offset, record) in records {
-                    if (events.len() as u64) < left
-                        && record.header.namespace == query.namespace
-                        && wanted(record.header.kind, &query.kinds)
-                    {
-                        let body = body(inner, &record, query.headers_only).await?;
-                        events.push(NamedEvent {
-                            event: stored(offset, record, body),
-                            branch: None,
-                        });
-                    }
-                }
-                Ok(Some(events))
-            }
+            Self::Log(cursor) => cursor.next(inner, query, left).await,
         }
     }
+}
+
+/// Goes through the log, from either end.
+struct LogCursor {
+    /// What is still to be read, both ends inclusive.
+    first: u64,
+    last: u64,
+    /// Records that a read from the end tries next.
+    page: u64,
+}
+
+impl LogCursor {
+    async fn next(
+        &mut self,
+        inner: &Inner,
+        query: &ReadQuery,
+        left: u64,
+    ) -> Result<Option<Vec<NamedEvent>>, ReadError> {
+        if self.first > self.last {
+            return Ok(None);
+        }
+        let records = if query.backward {
+            self.backward(inner).await?
+        } else {
+            self.forward(inner).await?
+        };
+        if records.is_empty() {
+            return Ok(None);
+        }
+        let mut events = Vec::new();
+        for (offset, record) in records {
+            if (events.len() as u64) < left
+                && record.header.namespace == query.namespace
+                && wanted(record.header.kind, &query.kinds)
+            {
+                work::check()?;
+                let body = body(inner, &record, query.headers_only).await?;
+                events.push(NamedEvent {
+                    event: stored(offset, record, body),
+                    branch: None,
+                });
+            }
+        }
+        Ok(Some(events))
+    }
+
+    async fn forward(&mut self, inner: &Inner) -> Result<Vec<(u64, Record)>, ReadError> {
+        let count = LOG_PAGE.min(self.last - self.first + 1);
+        let records = records(inner, self.first, count).await?;
+        if let Some((end, _)) = records.last() {
+            self.first = end + 1;
+        }
+        Ok(records)
+    }
+
+    /// The last records, newest first. The log is read forward, so of a page that is
+    /// larger than the bound the start is passed over.
+    async fn backward(&mut self, inner: &Inner) -> Result<Vec<(u64, Record)>, ReadError> {
+        let count = self.page.clamp(1, LOG_PAGE).min(self.last - self.first + 1);
+        let mut from = self.last - count + 1;
+        loop {
+            work::check()?;
+            let mut records = records(inner, from, self.last - from + 1).await?;
+            let Some((end, _)) = records.last() else {
+                return Err(LogError::NotFound { offset: from }.into());
+            };
+            if *end < self.last {
+                from = end + 1;
+                continue;
+            }
+            let fitted = self.last - from + 1;
+            self.page = if fitted == count { count * 2 } else { fitted };
+            if from == self.first {
+                // Nothing is left, and offset 0 is no place to go to.
+                (self.first, self.last) = (1, 0);
+            } else {
+                self.last = from - 1;
+            }
+            records.reverse();
+            return Ok(records);
+        }
+    }
+}
+
+/// So many records of the log, or as many as a page's bytes allow.
+async fn records(inner: &Inner, from: u64, count: u64) -> Result<Vec<(u64, Record)>, ReadError> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    Ok(inner.reader.records(from, count, PAGE_BYTES).await?)
 }
 
 async fn body(inner: &Inner, record: &Record, headers_only: bool) -> Result<Bytes, ReadError> {
@@ -238,6 +326,28 @@ struct EntryCursor {
     stretches: VecDeque<Stretch>,
     backward: bool,
     waiting: VecDeque<EventEntry>,
+    page: Option<Page>,
+}
+
+/// Entries of a conversation, on any branch, in the order of their revisions. A
+/// chain of forks takes a few from each branch: one page can serve many of them.
+struct Page {
+    conversation: ConversationId,
+    first: Revision,
+    last: Revision,
+    entries: Vec<EventEntry>,
+}
+
+impl Page {
+    fn covers(&self, conversation: ConversationId, revision: Revision) -> bool {
+        self.conversation == conversation && (self.first..=self.last).contains(&revision)
+    }
+
+    fn between(&self, first: Revision, last: Revision) -> &[EventEntry] {
+        let from = self.entries.partition_point(|entry| entry.revision < first);
+        let to = self.entries.partition_point(|entry| entry.revision <= last);
+        &self.entries[from..to.max(from)]
+    }
 }
 
 impl EntryCursor {
@@ -248,6 +358,7 @@ impl EntryCursor {
             stretches: stretches.into(),
             backward,
             waiting: VecDeque::new(),
+            page: None,
         }
     }
 
@@ -256,32 +367,27 @@ impl EntryCursor {
         query: &ReadQuery,
         left: u64,
     ) -> Result<Option<Vec<NamedEvent>>, ReadError> {
-        while self.waiting.is_empty() {
-            if !self.refill(query)? {
-                return Ok(None);
-            }
-        }
-        let take = usize::try_from(left)
+        let most = usize::try_from(left)
             .unwrap_or(usize::MAX)
-            .min(self.waiting.len());
-        let entries: Vec<_> = self.waiting.drain(..take).collect();
-        let mut events = Vec::with_capacity(entries.len());
-        let mut bytes = 0;
-        let records = self.history.records(&entries).await?;
-        for (at, (entry, record)) in entries.iter().zip(records).enumerate() {
-            if bytes > BATCH_BYTES {
-                entries[at..]
-                    .iter()
-                    .rev()
-                    .for_each(|rest| self.waiting.push_front(*rest));
-                break;
-            }
+            .min(ENTRIES_PAGE);
+        self.fill(query, most)?;
+        if self.waiting.is_empty() {
+            return Ok(None);
+        }
+        let entries: Vec<_> = self.waiting.iter().take(most).copied().collect();
+        let records = self
+            .history
+            .records(&query.namespace, &entries, PAGE_BYTES)
+            .await?;
+        self.waiting.drain(..records.len());
+        let mut events = Vec::with_capacity(records.len());
+        for (entry, record) in entries.iter().zip(records) {
+            work::check()?;
             let body = if query.headers_only {
                 Bytes::new()
             } else {
                 self.history.reader.body(&record).await?
             };
-            bytes += body.len() as u64;
             let branch = self.names.get(&(entry.conversation, entry.branch)).cloned();
             events.push(NamedEvent {
                 event: stored(entry.offset, record, body),
@@ -291,42 +397,97 @@ impl EntryCursor {
         Ok(Some(events))
     }
 
-    /// Fetches entries of the first stretch; false when all is done.
-    fn refill(&mut self, query: &ReadQuery) -> Result<bool, ReadError> {
-        let Some(stretch) = self.stretches.front_mut() else {
-            return Ok(false);
+    /// Fetches entries until there are so many, or until some are there and more
+    /// would have to be looked up.
+    fn fill(&mut self, query: &ReadQuery, most: usize) -> Result<(), ReadError> {
+        while self.waiting.len() < most {
+            work::check()?;
+            let Some(stretch) = self.stretches.front() else {
+                break;
+            };
+            let next = self.next_of(stretch);
+            let page = self.page.take();
+            let page = match page.filter(|page| page.covers(stretch.conversation, next)) {
+                Some(page) => page,
+                None if self.waiting.is_empty() => self.fetch(stretch.conversation, next)?,
+                None => break,
+            };
+            self.take_from(&page, query);
+            self.page = Some(page);
+        }
+        Ok(())
+    }
+
+    /// The revision that a stretch goes on at.
+    fn next_of(&self, stretch: &Stretch) -> Revision {
+        if self.backward {
+            stretch.last
+        } else {
+            stretch.first
+        }
+    }
+
+    /// Looks up a page of entries, for the first stretches of this conversation.
+    fn fetch(&self, conversation: ConversationId, next: Revision) -> Result<Page, ReadError> {
+        let ahead = self.stretches.iter().take(STRETCHES_AHEAD);
+        let ahead = ahead.take_while(|stretch| stretch.conversation == conversation);
+        let end = match self.backward {
+            false => ahead.map(|stretch| stretch.last).max(),
+            true => ahead.map(|stretch| stretch.first).min(),
         };
-        let entries = self.history.views.entries(
-            stretch.conversation,
-            stretch.first,
-            stretch.last,
-            ENTRIES_PAGE,
-            self.backward,
-        )?;
+        let end = end.unwrap_or(next);
+        let (first, last) = if self.backward {
+            (end, next)
+        } else {
+            (next, end)
+        };
+        let views = &self.history.views;
+        let mut entries = views.entries(conversation, first, last, ENTRIES_PAGE, self.backward)?;
+        let mut page = Page {
+            conversation,
+            first,
+            last,
+            entries: Vec::new(),
+        };
+        if let (true, Some(end)) = (entries.len() == ENTRIES_PAGE, entries.last()) {
+            if self.backward {
+                page.first = end.revision;
+            } else {
+                page.last = end.revision;
+            }
+        }
+        if self.backward {
+            entries.reverse();
+        }
+        page.entries = entries;
+        Ok(page)
+    }
+
+    /// Takes what a page has of the first stretch.
+    fn take_from(&mut self, page: &Page, query: &ReadQuery) {
+        let Some(stretch) = self.stretches.front_mut() else {
+            return;
+        };
+        let (first, last) = (stretch.first.max(page.first), stretch.last.min(page.last));
         let branch = stretch.branch;
-        let done = match entries.last() {
-            None => true,
-            Some(end) if self.backward => {
-                let done = end.revision <= stretch.first;
-                stretch.last = Revision(end.revision.0.saturating_sub(1));
-                done
-            }
-            Some(end) => {
-                stretch.first = end.revision.next();
-                end.revision >= stretch.last
-            }
+        let done = if self.backward {
+            stretch.last = Revision(first.0.saturating_sub(1));
+            stretch.last < stretch.first
+        } else {
+            stretch.first = last.next();
+            stretch.last < stretch.first
         };
         if done {
             self.stretches.pop_front();
         }
-        self.keep(entries, branch, query);
-        Ok(true)
-    }
-
-    fn keep(&mut self, entries: Vec<EventEntry>, branch: Option<BranchId>, query: &ReadQuery) {
-        self.waiting.extend(entries.into_iter().filter(|entry| {
+        let found = page.between(first, last).iter().filter(|entry| {
             branch.is_none_or(|branch| branch == entry.branch) && wanted(entry.kind, &query.kinds)
-        }));
+        });
+        if self.backward {
+            self.waiting.extend(found.rev());
+        } else {
+            self.waiting.extend(found);
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use super::{
     Engine,
     error::SearchError,
+    history::same_event,
     query::{SearchAnswer, SearchRequest},
+    work::{self, Lane},
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
@@ -14,6 +16,7 @@ use crate::{
     search::{
         Hit, LineageSegment, Scope, SearchFilters, SearchQuery, Snippet, Snippeter, searchable_text,
     },
+    views::EventEntry,
 };
 
 /// Longest snippet, in bytes.
@@ -40,54 +43,8 @@ impl Engine {
             }
             inner.indexer.wait_for(position.offset).await?;
         }
-        let scope = inner.scope(&request)?;
-        let query = SearchQuery {
-            namespace: request.namespace.clone(),
-            limit: request.limit,
-            offset: request.offset,
-            filters: SearchFilters {
-                scope,
-                tools: request.tools,
-                success: request.success,
-                recorded_from: request.recorded_from,
-                recorded_to: request.recorded_to,
-                kinds: request.kinds,
-                ..SearchFilters::default()
-            },
-            ..SearchQuery::new(request.namespace.clone(), request.text)
-        };
-        let index = inner.indexer.index();
-        let (results, mut snippeter) = tokio::task::spawn_blocking(move || {
-            let results = index.search(&query)?;
-            let snippeter = Snippeter::for_query(&index, &query)?;
-            Ok::<_, crate::search::SearchError>((results, snippeter))
-        })
-        .await
-        .map_err(|error| SearchError::Index {
-            message: error.to_string(),
-        })?
-        .map_err(refused)?;
-        let mut names = Names::default();
-        let mut hits = Vec::with_capacity(results.hits.len());
-        for hit in results.hits {
-            // An index from before the damage knows what cannot be served any more.
-            if inner.marks.covers(hit.conversation, hit.revision) {
-                continue;
-            }
-            hits.push(
-                inner
-                    .hit(&request.namespace, hit, &mut names, &mut snippeter)
-                    .await?,
-            );
-        }
-        Ok(SearchAnswer {
-            hits,
-            total: results.total,
-            reached: results.reached,
-            lagging: inner
-                .indexer
-                .lagging(inner.published.load(std::sync::atomic::Ordering::Acquire)),
-        })
+        let search = |engine: Self| async move { engine.inner.search(request).await };
+        self.on(Lane::Short, search).await
     }
 }
 
@@ -107,6 +64,48 @@ fn refused(error: crate::search::SearchError) -> SearchError {
 struct Names(BTreeMap<ConversationId, (String, BTreeMap<BranchId, BranchName>)>);
 
 impl Inner {
+    async fn search(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
+        let scope = self.scope(&request)?;
+        let query = SearchQuery {
+            namespace: request.namespace.clone(),
+            limit: request.limit,
+            offset: request.offset,
+            filters: SearchFilters {
+                scope,
+                tools: request.tools,
+                success: request.success,
+                recorded_from: request.recorded_from,
+                recorded_to: request.recorded_to,
+                kinds: request.kinds,
+                ..SearchFilters::default()
+            },
+            ..SearchQuery::new(request.namespace.clone(), request.text)
+        };
+        let index = self.indexer.index();
+        work::check()?;
+        let results = index.search(&query).map_err(refused)?;
+        let mut snippeter = Snippeter::for_query(&index, &query).map_err(refused)?;
+        let mut names = Names::default();
+        let mut hits = Vec::with_capacity(results.hits.len());
+        for hit in results.hits {
+            work::check()?;
+            // An index from before the damage knows what cannot be served any more.
+            if self.marks.covers(hit.conversation, hit.revision) {
+                continue;
+            }
+            let hit = self.hit(&request.namespace, hit, &mut names, &mut snippeter);
+            hits.push(hit.await?);
+        }
+        Ok(SearchAnswer {
+            hits,
+            total: results.total,
+            reached: results.reached,
+            lagging: self
+                .indexer
+                .lagging(self.published.load(std::sync::atomic::Ordering::Acquire)),
+        })
+    }
+
     /// The conversations or histories that a search is restricted to.
     fn scope(&self, request: &SearchRequest) -> Result<Option<Scope>, SearchError> {
         let Some(id) = request.conversation else {
@@ -172,7 +171,7 @@ impl Inner {
     ) -> Result<SearchHit, ReadError> {
         let (source_id, branch_name) = self.names(namespace, &hit, names)?;
         // One that cannot be read any more is no reason to find nothing.
-        let snippet = match self.snippet(&hit, snippeter).await {
+        let snippet = match self.snippet(namespace, &hit, snippeter).await {
             Err(error @ ReadError::Damaged { .. }) => {
                 self.noticed(&error);
                 Snippet::default()
@@ -218,9 +217,22 @@ impl Inner {
         Ok((source_id.clone(), branch))
     }
 
-    async fn snippet(&self, hit: &Hit, snippeter: &mut Snippeter) -> Result<Snippet, ReadError> {
+    async fn snippet(
+        &self,
+        namespace: &Namespace,
+        hit: &Hit,
+        snippeter: &mut Snippeter,
+    ) -> Result<Snippet, ReadError> {
         let Position { offset, .. } = hit.position;
         let record = self.reader.record(offset).await?;
+        let named = EventEntry {
+            conversation: hit.conversation,
+            revision: hit.revision,
+            branch: hit.branch,
+            kind: hit.kind.number(),
+            offset,
+        };
+        same_event(&named, namespace, &record)?;
         let body = self.history().decode(offset, &record).await?;
         let text = searchable_text(&body).unwrap_or_default();
         let start = usize::try_from(hit.byte_start).unwrap_or(usize::MAX);

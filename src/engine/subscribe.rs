@@ -30,8 +30,11 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         let engine = self.clone();
         async_stream::try_stream! {
-            let mut news = inner.news.clone();
             let followed = inner.followed(&query)?;
+            let mut news = match &followed {
+                Followed::Log => inner.news.of_log(),
+                Followed::Conversation(id) | Followed::Branch(id, _) => inner.news.of(*id),
+            };
             let mut last = match query.start {
                 StartAfter::Place(place) => place,
                 StartAfter::Now => inner.end_of(&followed)?.1,
@@ -39,7 +42,9 @@ impl Engine {
             let mut caught_up = false;
             let mut told_behind = false;
             loop {
-                let head = *news.borrow_and_update();
+                // Heard before it is looked at: what comes meanwhile is news.
+                news.mark_unchanged();
+                let head = inner.published.load(Ordering::Acquire);
                 let (source, end) = inner.end_of(&followed)?;
                 let mut seen = head;
                 let mut batches = engine.read(continuation(&query, source, last, end));
@@ -56,7 +61,7 @@ impl Engine {
                     }
                 }
                 last = last.max(end);
-                if inner.published.load(Ordering::Acquire) > head {
+                if news.has_changed().unwrap_or(false) {
                     continue;
                 }
                 if !caught_up || told_behind {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    future::Future,
     time::Duration,
 };
 
@@ -15,6 +16,7 @@ use super::{
         CallStatus, NamedEvent, ReadQuery, RecordedResult, Source, ToolCall, ToolHistoryQuery,
         WhichResult,
     },
+    work::{self, Lane, lane_for},
 };
 use crate::{
     domain::{
@@ -41,7 +43,33 @@ impl Engine {
     /// # Errors
     /// [`ReadError`] when the branch is not there.
     pub async fn tool_history(&self, query: ToolHistoryQuery) -> Result<Vec<ToolCall>, ReadError> {
-        self.calls_where(query, |_| true).await
+        self.on_history(query, |engine, query| async move {
+            engine.calls_where(query, |_| true).await
+        })
+        .await
+    }
+
+    /// Works on a branch's calls in the lane that its history asks for.
+    pub(super) async fn on_history<T, F>(
+        &self,
+        query: ToolHistoryQuery,
+        work: impl FnOnce(Self, ToolHistoryQuery) -> F,
+    ) -> Result<T, ReadError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ReadError>> + Send + 'static,
+    {
+        let (namespace, id, name) = (
+            query.namespace.clone(),
+            query.conversation,
+            query.branch.clone(),
+        );
+        let lane = self.on(Lane::Short, |engine| async move {
+            let branch = engine.inner.branch(&namespace, id, name.as_ref())?;
+            Ok::<_, ReadError>(lane_for(branch.history_events))
+        });
+        let lane = lane.await?;
+        self.on(lane, |engine| work(engine, query)).await
     }
 
     /// The same, of those calls only that are wanted.
@@ -88,24 +116,14 @@ impl Engine {
         branch: Option<&BranchName>,
         limit: usize,
     ) -> Result<Vec<ToolCall>, ReadError> {
-        let inner = &self.inner;
-        if let Some(id) = conversation {
-            inner.branch(namespace, id, branch)?;
-        }
-        let places = inner.views.load().pending(namespace, conversation, limit)?;
-        let mut calls = Vec::new();
-        for (id, branch_id) in places {
-            let state = inner.history().branch(id, branch_id)?;
-            if branch.is_some_and(|name| *name != state.name) {
-                continue;
-            }
-            for (call_id, open) in &state.open_calls {
-                if open.approval == ApprovalStatus::Pending && calls.len() < limit {
-                    calls.push(inner.open_call(&state, call_id).await?);
-                }
-            }
-        }
-        Ok(calls)
+        let (namespace, branch) = (namespace.clone(), branch.cloned());
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            inner
+                .pending(&namespace, conversation, branch.as_ref(), limit)
+                .await
+        };
+        self.on(Lane::Short, read).await
     }
 
     /// Waits until a call is decided or has ended, at most for `timeout`. Returns
@@ -123,9 +141,9 @@ impl Engine {
     ) -> Result<(ToolCall, bool), ReadError> {
         let inner = &self.inner;
         let deadline = tokio::time::Instant::now() + timeout;
-        let mut news = inner.news.clone();
+        let mut news = inner.news.of(id);
         loop {
-            news.borrow_and_update();
+            news.mark_unchanged();
             let state = inner.branch(namespace, id, branch)?;
             let open = state.open_calls.get(call_id);
             if open.is_none_or(|open| open.approval != ApprovalStatus::Pending) {
@@ -134,7 +152,7 @@ impl Engine {
             }
             let changed = tokio::time::timeout_at(deadline, news.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {
-                return Ok((inner.open_call(&state, call_id).await?, false));
+                return Ok((inner.open_call(namespace, &state, call_id).await?, false));
             }
         }
     }
@@ -144,6 +162,22 @@ impl Engine {
     /// # Errors
     /// [`ReadError::CallNotFound`] or [`ReadError::RevisionNotFound`].
     pub async fn result(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        branch: Option<&BranchName>,
+        which: WhichResult,
+    ) -> Result<RecordedResult, ReadError> {
+        let (namespace, branch) = (namespace.clone(), branch.cloned());
+        let read = |engine: Self| async move {
+            engine
+                .result_here(&namespace, id, branch.as_ref(), which)
+                .await
+        };
+        self.on(Lane::Short, read).await
+    }
+
+    async fn result_here(
         &self,
         namespace: &Namespace,
         id: ConversationId,
@@ -210,34 +244,36 @@ impl Engine {
         occurrence: u32,
     ) -> Result<Option<(ToolCall, RecordedResult)>, ReadError> {
         let wanted = parsed(arguments)?;
-        let state = self.inner.branch(namespace, id, branch)?;
-        let history = self
-            .tool_history(ToolHistoryQuery {
-                namespace: namespace.clone(),
-                conversation: id,
-                branch: Some(state.name.clone()),
-                as_of: None,
-                tool: Some(tool.to_owned()),
-                limit: usize::MAX,
-            })
-            .await?;
-        let mut same = history.into_iter().filter(|call| {
-            matches!(call.status, CallStatus::Succeeded | CallStatus::Failed)
-                && parsed(&call.arguments).is_ok_and(|arguments| arguments == wanted)
-        });
-        let found = match occurrence {
-            0 => same.next(),
-            nth => {
-                let mut same: Vec<_> = same.collect();
-                same.reverse();
-                same.into_iter().nth(nth as usize - 1)
-            }
+        let query = ToolHistoryQuery {
+            namespace: namespace.clone(),
+            conversation: id,
+            branch: branch.cloned(),
+            as_of: None,
+            tool: Some(tool.to_owned()),
+            // From the end the first one is the last; from the start all count.
+            limit: if occurrence == 0 { 1 } else { usize::MAX },
         };
-        let Some(call) = found else { return Ok(None) };
-        let end = call.end_revision.unwrap_or_default();
-        let which = WhichResult::Revision(end);
-        let result = self.result(namespace, id, Some(&state.name), which).await?;
-        Ok(Some((call, result)))
+        let find = |engine: Self, mut query: ToolHistoryQuery| async move {
+            let (namespace, id) = (query.namespace.clone(), query.conversation);
+            let state = engine.inner.branch(&namespace, id, query.branch.as_ref())?;
+            query.branch = Some(state.name.clone());
+            let same = |call: &ToolCall| {
+                matches!(call.status, CallStatus::Succeeded | CallStatus::Failed)
+                    && parsed(&call.arguments).is_ok_and(|arguments| arguments == wanted)
+            };
+            let mut same = engine.calls_where(query, same).await?;
+            let nth = (occurrence as usize).min(same.len());
+            let found = match occurrence {
+                0 => same.pop(),
+                wanted if wanted as usize > nth => None,
+                _ => Some(same.swap_remove(same.len() - nth)),
+            };
+            let Some(call) = found else { return Ok(None) };
+            let which = WhichResult::Revision(call.end_revision.unwrap_or_default());
+            let result = engine.result(&namespace, id, Some(&state.name), which);
+            Ok(Some((call, result.await?)))
+        };
+        self.on_history(query, find).await
     }
 
     /// The last call with an id on a branch, ended or not.
@@ -268,6 +304,33 @@ impl Engine {
 }
 
 impl Inner {
+    async fn pending(
+        &self,
+        namespace: &Namespace,
+        conversation: Option<ConversationId>,
+        branch: Option<&BranchName>,
+        limit: usize,
+    ) -> Result<Vec<ToolCall>, ReadError> {
+        if let Some(id) = conversation {
+            self.branch(namespace, id, branch)?;
+        }
+        let places = self.views.load().pending(namespace, conversation, limit)?;
+        let mut calls = Vec::new();
+        for (id, branch_id) in places {
+            work::check()?;
+            let state = self.history().branch(id, branch_id)?;
+            if branch.is_some_and(|name| *name != state.name) {
+                continue;
+            }
+            for (call_id, open) in &state.open_calls {
+                if open.approval == ApprovalStatus::Pending && calls.len() < limit {
+                    calls.push(self.open_call(namespace, &state, call_id).await?);
+                }
+            }
+        }
+        Ok(calls)
+    }
+
     /// The tool that a call is for: the last request with its id before an event.
     pub(super) fn tool_of(&self, header: &EventHeader, call_id: &str) -> Result<String, ReadError> {
         let views = self.views.load();
@@ -296,16 +359,16 @@ impl Inner {
     }
 
     /// A call that waits for a decision, from the branch's state and its request.
-    async fn open_call(&self, state: &BranchState, call_id: &str) -> Result<ToolCall, ReadError> {
+    async fn open_call(
+        &self,
+        namespace: &Namespace,
+        state: &BranchState,
+        call_id: &str,
+    ) -> Result<ToolCall, ReadError> {
         let missing = || call_not_found(state, call_id, "that is open");
         let open = state.open_calls.get(call_id).ok_or_else(missing)?;
-        let place = open.request;
-        let offset = self
-            .views
-            .load()
-            .offset(place.conversation, place.revision)?
-            .ok_or_else(missing)?;
-        let record = self.reader.record(offset).await?;
+        let found = self.history().event(Some(namespace), open.request).await?;
+        let (offset, record) = found.ok_or_else(missing)?;
         let body = self.history().decode(offset, &record).await?;
         let EventBody::ToolCallRequested(request) = body else {
             return Err(missing());

@@ -3,7 +3,9 @@
 
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
@@ -14,6 +16,7 @@ use super::{
     error::ReadError,
     fold::Folder,
     query::{Fault, Progress, Stats, VerifyItem, VerifyOutcome},
+    work::Stop,
 };
 use crate::{
     domain::{ContentHash, ConversationId, EventKind, Namespace, Position, Revision, ShardId},
@@ -25,6 +28,25 @@ use crate::{
 /// Records read at once, and their bytes.
 const RECORDS_MAX: usize = 4_096;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
+/// Events that are folded between two looks at whether anyone still waits.
+const FOLD_STEP_EVENTS: u64 = 8_192;
+/// Views of so many events are made in memory to compare with: some ten megabytes.
+const FRESH_IN_MEMORY_EVENTS_MAX: u64 = 100_000;
+/// Memory for pages of larger ones, in bytes.
+const FRESH_CACHE_BYTES: usize = 16 << 20;
+/// How often a wait looks at whether anyone still waits for it.
+const STOP_SEEN_WITHIN: Duration = Duration::from_millis(100);
+
+/// A file that goes when it is dropped.
+struct TemporaryFile(PathBuf);
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        if let Err(error) = Views::wipe(&self.0) {
+            tracing::warn!(%error, "the views that a verification made are left behind");
+        }
+    }
+}
 
 impl Engine {
     /// The store in numbers: counts of a namespace, sizes of the whole.
@@ -48,7 +70,7 @@ impl Engine {
             conversations: counts.conversations,
             branches: counts.branches,
             events: counts.events,
-            pending_approvals: self.pending(namespace, None, None, usize::MAX).await?.len() as u64,
+            pending_approvals: counts.pending_calls,
             events_by_kind: counts.by_kind.iter().map(by_kind).collect(),
             head: self.head(),
             views_reached: Position::local(views.reached()?),
@@ -69,30 +91,45 @@ impl Engine {
 
     /// Reads everything and checks it. `deep` also compares views and index with
     /// what a rebuild would make. Appends and reads go on; what is appended
-    /// meanwhile is not checked. Faults of another namespace than `namespace`
+    /// meanwhile is not checked. One verification runs at a time: another one is
+    /// refused with [`ReadError::Busy`]. Drop the stream to stop it. Faults of another namespace than `namespace`
     /// name their position but not their conversation.
     pub fn verify(
         &self,
         namespace: &Namespace,
         deep: bool,
     ) -> BoxStream<'static, Result<VerifyItem, ReadError>> {
-        let (sender, receiver) = mpsc::channel(64);
-        let check = Check {
-            inner: Arc::clone(&self.inner),
-            namespace: namespace.clone(),
-            reports: sender,
-            outcome: VerifyOutcome::default(),
-            chains: HashMap::new(),
-            passages: 0,
-        };
-        tokio::spawn(check.run(deep));
-        receiver.boxed()
+        let inner = Arc::clone(&self.inner);
+        let namespace = namespace.clone();
+        async_stream::stream! {
+            let (sender, mut receiver) = mpsc::channel(64);
+            let check = |stop| Check {
+                inner: Arc::clone(&inner),
+                namespace,
+                stop,
+                reports: sender,
+                outcome: VerifyOutcome::default(),
+                chains: HashMap::new(),
+                passages: 0,
+            };
+            match inner.work.verify(|stop| check(stop).run(deep)).await {
+                // Whoever drops the stream stops the check.
+                Ok(_guard) => {
+                    while let Some(item) = receiver.next().await {
+                        yield item;
+                    }
+                }
+                Err(error) => yield Err(error),
+            }
+        }
+        .boxed()
     }
 }
 
 struct Check {
     inner: Arc<Inner>,
     namespace: Namespace,
+    stop: Stop,
     reports: mpsc::Sender<Result<VerifyItem, ReadError>>,
     outcome: VerifyOutcome,
     /// Last revision and chain hash of each conversation.
@@ -117,6 +154,7 @@ impl Check {
         let log_is_whole = self.outcome.faults == 0;
         self.check_heads(head).await?;
         if deep && let Err(error) = self.check_views(log_is_whole).await {
+            self.stop.check()?;
             let message = format!("they cannot be compared with a rebuild: {error}");
             self.fault("views", None, message).await;
         }
@@ -127,10 +165,12 @@ impl Check {
     async fn check_log(&mut self, head: u64, deep: bool) -> Result<(), ReadError> {
         let mut next = 1;
         while next <= head {
+            self.stop.check()?;
             let reader = &self.inner.reader;
             match stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await? {
                 Stretch::Records(records) => {
                     for (offset, record) in records {
+                        self.stop.check()?;
                         self.check_record(offset, &record, deep).await;
                         next = offset + 1;
                     }
@@ -231,50 +271,79 @@ impl Check {
     async fn check_views(&mut self, log_is_whole: bool) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
         let total = inner.published.load(Ordering::Acquire);
-        let fresh = Arc::new(Views::in_memory()?);
+        let (_file, fresh) = self.fresh_views(total)?;
         let mut folder = Folder::new(Arc::clone(&fresh), Arc::clone(&inner.reader))?;
-        let mut reports = self.reports.clone();
-        folder
-            .run(total, |done| {
-                let progress = Progress {
-                    what: "views",
-                    done,
-                    total,
-                };
-                let _ = reports.try_send(Ok(VerifyItem::Progress(progress)));
-            })
-            .await?;
-        let difference = tokio::task::spawn_blocking(move || {
-            // Nothing may be published while both are compared.
-            let _gate = super::sequencer::lock(&inner.views_gate);
-            let head = inner.published.load(Ordering::Acquire);
-            futures::executor::block_on(folder.run(head, |_| {}))?;
-            let views = inner.views.load();
-            // Views from before the damage know more than can be read now.
-            let same_damage =
-                views.lost()? == fresh.lost()? && views.damaged()? == fresh.damaged()?;
-            if !log_is_whole && !same_damage {
-                return Ok(None);
-            }
-            Ok::<_, ReadError>(views.differs_from(&fresh)?)
-        });
-        let difference = difference.await.map_err(|error| ReadError::Storage {
-            message: error.to_string(),
-        })??;
-        if let Some(place) = difference {
-            self.fault(
-                "views",
-                None,
-                format!("a rebuild makes something else: {place}"),
+        let stop = self.stop.clone();
+        self.fold_up_to(&mut folder, 0, total).await?;
+        let views = inner.views.load_full();
+        // Compared as they are at one moment; appends go on meanwhile.
+        let rest =
+            |reached| futures::executor::block_on(self.fold_up_to(&mut folder, total, reached));
+        let difference = views.differs_at_once_from(&fresh, rest, || !stop.is_set())?;
+        stop.check()?;
+        // Views from before the damage know more than can be read now.
+        let same_damage = || {
+            Ok::<_, ReadError>(
+                views.lost()? == fresh.lost()? && views.damaged()? == fresh.damaged()?,
             )
-            .await;
+        };
+        if !log_is_whole && !same_damage()? {
+            return Ok(());
+        }
+        if let Some(place) = difference {
+            let message = format!("a rebuild makes something else: {place}");
+            self.fault("views", None, message).await;
         }
         Ok(())
     }
 
+    /// Folds in steps, so that it can be stopped between them.
+    async fn fold_up_to(
+        &mut self,
+        folder: &mut Folder,
+        from: u64,
+        total: u64,
+    ) -> Result<(), ReadError> {
+        let mut done = from;
+        while done < total {
+            self.stop.check()?;
+            done = (done + FOLD_STEP_EVENTS).min(total);
+            folder.run(done, |_| {}).await?;
+            let progress = Progress {
+                what: "views",
+                done,
+                total,
+            };
+            let _ = self.reports.try_send(Ok(VerifyItem::Progress(progress)));
+        }
+        Ok(())
+    }
+
+    /// Empty views: in memory for a store that is small, in a file beside the views
+    /// for one that is not. The file goes with the guard.
+    fn fresh_views(&self, events: u64) -> Result<(Option<TemporaryFile>, Arc<Views>), ReadError> {
+        let path = self.inner.views_path.as_deref();
+        let Some(path) = path.filter(|_| events > FRESH_IN_MEMORY_EVENTS_MAX) else {
+            return Ok((None, Arc::new(Views::in_memory()?)));
+        };
+        let path = path.with_extension("verify.redb");
+        Views::wipe(&path)?;
+        let views = Views::open(&path, FRESH_CACHE_BYTES)?;
+        Ok((Some(TemporaryFile(path)), Arc::new(views)))
+    }
+
     /// The index must reach the head, and hold as many passages as the log has.
     async fn check_index(&mut self, count: bool, head: u64) -> Result<(), ReadError> {
-        if let Err(error) = self.inner.indexer.wait_for(head).await {
+        let inner = Arc::clone(&self.inner);
+        let reached = loop {
+            self.stop.check()?;
+            // Looked at now and then: an indexer that is stuck must not keep this.
+            let waited = inner.indexer.wait_for(head);
+            if let Ok(reached) = tokio::time::timeout(STOP_SEEN_WITHIN, waited).await {
+                break reached;
+            }
+        };
+        if let Err(error) = reached {
             self.fault("index", None, error.to_string()).await;
             return Ok(());
         }

@@ -99,8 +99,9 @@ impl LogReader {
     }
 
     /// Records from an offset on: at most `records_max`, and no more once their
-    /// bodies and headers have about `bytes_max` bytes; at least one if there is
-    /// one. Empty beyond the head.
+    /// headers and bodies have about `bytes_max` bytes, those in the blob table
+    /// included, although [`body`](Self::body) is still to fetch them; at least one
+    /// if there is one. Empty beyond the head.
     ///
     /// # Errors
     /// [`LogError::Damaged`] with the offset of the first record that cannot be
@@ -133,7 +134,7 @@ impl LogReader {
                     if found.len() >= records_max || (bytes >= bytes_max && !found.is_empty()) {
                         return Ok(found);
                     }
-                    bytes += size_of::<Record>() + inline_bytes(record);
+                    bytes = bytes.saturating_add(weight(record));
                     found.push((next, record.clone()));
                     next += 1;
                 }
@@ -214,11 +215,13 @@ impl LogReader {
     }
 }
 
-fn inline_bytes(record: &Record) -> usize {
-    match &record.body {
+/// What a record takes in memory with its body, wherever that is, in bytes.
+pub(crate) fn weight(record: &Record) -> usize {
+    let body = match &record.body {
         RecordBody::Inline(bytes) => bytes.len(),
-        RecordBody::Blob(_) => 0,
-    }
+        RecordBody::Blob(blob) => usize::try_from(blob.bytes_len).unwrap_or(usize::MAX / 2),
+    };
+    body.saturating_add(size_of::<Record>())
 }
 
 fn missing(offset: u64) -> LogError {

@@ -18,9 +18,16 @@ use super::{
     tip::{self, Tip},
 };
 
-/// What a namespace's counts row holds: branches with waiting calls, and events
-/// by kind. The other counts follow from these.
-pub(super) type CountsRow = (u64, BTreeMap<u16, u64>);
+/// What a namespace's counts row holds: branches with waiting calls, those calls,
+/// and events by kind. The other counts follow from these.
+pub(super) type CountsRow = (u64, u64, BTreeMap<u16, u64>);
+
+/// By how much a namespace's waiting branches and calls have changed.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Waiting {
+    branches: i64,
+    calls: i64,
+}
 
 impl Views {
     /// Takes a delta over, all of it or nothing. Readers see it at once; it is on
@@ -227,24 +234,24 @@ fn namespace_rows(delta: &ViewDelta, reached: u64) -> Result<Rows, ViewsError> {
     Ok(rows)
 }
 
-/// Writes the pending rows and says by how much each namespace's number of
-/// waiting branches changed.
+/// Writes the pending rows and says what changed in each namespace.
 fn apply_pending<'a>(
     table: &mut RawTable<'_>,
     pending: &'a [PendingEntry],
-) -> Result<BTreeMap<&'a Namespace, i64>, ViewsError> {
+) -> Result<BTreeMap<&'a Namespace, Waiting>, ViewsError> {
     let mut changes = BTreeMap::new();
     for entry in pending {
         let key = keys::pending(&entry.namespace, entry.conversation, entry.branch);
-        let change = changes.entry(&entry.namespace).or_insert(0);
+        let change: &mut Waiting = changes.entry(&entry.namespace).or_default();
+        change.calls += entry.calls_change;
         if !entry.waiting {
-            *change -= i64::from(table.remove(key.as_bytes())?.is_some());
+            change.branches -= i64::from(table.remove(key.as_bytes())?.is_some());
             continue;
         }
         let mut sealed = key.as_bytes().to_vec();
         codec::seal(&mut sealed, 0);
         let checksum = &sealed[key.as_bytes().len()..];
-        *change += i64::from(table.insert(key.as_bytes(), checksum)?.is_none());
+        change.branches += i64::from(table.insert(key.as_bytes(), checksum)?.is_none());
     }
     Ok(changes)
 }
@@ -252,7 +259,7 @@ fn apply_pending<'a>(
 fn count(
     table: &RawTable<'_>,
     delta: &ViewDelta,
-    waiting: &BTreeMap<&Namespace, i64>,
+    waiting: &BTreeMap<&Namespace, Waiting>,
     rows: &mut Rows,
 ) -> Result<(), ViewsError> {
     let mut events: BTreeMap<&Namespace, BTreeMap<u16, u64>> = BTreeMap::new();
@@ -260,7 +267,10 @@ fn count(
         let kinds = events.entry(namespace).or_default();
         *kinds.entry(event.kind).or_default() += 1;
     }
-    for (namespace, _) in waiting.iter().filter(|(_, change)| **change != 0) {
+    for (namespace, _) in waiting
+        .iter()
+        .filter(|(_, change)| **change != Waiting::default())
+    {
         events.entry(namespace).or_default();
     }
     for (namespace, kinds) in events {
@@ -270,9 +280,10 @@ fn count(
             None => CountsRow::default(),
         };
         let change = waiting.get(namespace).copied().unwrap_or_default();
-        counts.0 = counts.0.saturating_add_signed(change);
+        counts.0 = counts.0.saturating_add_signed(change.branches);
+        counts.1 = counts.1.saturating_add_signed(change.calls);
         for (kind, number) in kinds {
-            *counts.1.entry(kind).or_default() += number;
+            *counts.2.entry(kind).or_default() += number;
         }
         rows.put(&key, |bytes| codec::encode(&counts, bytes))?;
     }

@@ -136,6 +136,14 @@ pub(super) fn decode<T: DeserializeOwned>(key: &[u8], row: &[u8]) -> Result<T, V
     decode_value(checked(key, row)?)
 }
 
+/// What a value without a checksum of its own begins with.
+pub(super) fn decode_start<T: DeserializeOwned>(value: &[u8]) -> Result<T, ViewsError> {
+    match bincode::serde::decode_from_slice(value, CONFIG) {
+        Ok((decoded, _)) => Ok(decoded),
+        Err(_) => Err(ViewsError::damaged("a row cannot be decoded")),
+    }
+}
+
 /// A value without a checksum of its own. All of its bytes must be used.
 pub(super) fn decode_value<T: DeserializeOwned>(value: &[u8]) -> Result<T, ViewsError> {
     let seed = Unbelieving::<T>::new();

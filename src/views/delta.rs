@@ -52,7 +52,7 @@ pub struct KeyEntry {
     pub events: u32,
 }
 
-/// A branch that has, or no longer has, calls waiting for a decision.
+/// A branch whose calls that wait for a decision have become more, fewer or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingEntry {
     /// Tenant.
@@ -63,6 +63,8 @@ pub struct PendingEntry {
     pub branch: BranchId,
     /// True: at least one call waits.
     pub waiting: bool,
+    /// By how much the number of its waiting calls has changed.
+    pub calls_change: i64,
 }
 
 /// What a stretch of the log changes.

@@ -48,11 +48,35 @@ impl Views {
     /// # Errors
     /// As every read.
     pub fn differs_from(&self, other: &Self) -> Result<Option<String>, ViewsError> {
-        self.read(|mine| other.read(|theirs| first_difference(mine, theirs)))
+        self.read(|mine| other.read(|theirs| first_difference(mine, theirs, || true)))
+    }
+
+    /// The same for these views as they are at one moment, while they go on: `bring`
+    /// is given the log offset that they have reached then, and brings the others as
+    /// far. None as well once `go_on` says no.
+    ///
+    /// # Errors
+    /// As every read, and as `bring`.
+    pub fn differs_at_once_from<E: From<ViewsError>>(
+        &self,
+        other: &Self,
+        bring: impl FnOnce(u64) -> Result<(), E>,
+        go_on: impl FnMut() -> bool,
+    ) -> Result<Option<String>, E> {
+        let compared = self.read(|mine| {
+            let reached = mine.reached()?;
+            Ok(bring(reached)
+                .and_then(|()| Ok(other.read(|theirs| first_difference(mine, theirs, go_on))?)))
+        });
+        compared?
     }
 }
 
-fn first_difference(mine: &Reader, theirs: &Reader) -> Result<Option<String>, ViewsError> {
+fn first_difference(
+    mine: &Reader,
+    theirs: &Reader,
+    mut go_on: impl FnMut() -> bool,
+) -> Result<Option<String>, ViewsError> {
     for (name, definition) in TABLES {
         let (mine, theirs) = (mine.table(definition)?, theirs.table(definition)?);
         let (mut mine, mut theirs) = (mine.iter()?, theirs.iter()?);
@@ -71,7 +95,8 @@ fn first_difference(mine: &Reader, theirs: &Reader) -> Result<Option<String>, Vi
                 (Some((key, a)), Some((_, b))) if a.value() != b.value() => {
                     (key.value(), "not the same")
                 }
-                _ => continue,
+                _ if go_on() => continue,
+                _ => return Ok(None),
             };
             return Ok(Some(format!("{name} {}: {how}", readable(key))));
         }

@@ -43,5 +43,6 @@ mod tip;
 pub use delta::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta};
 #[cfg(feature = "redb")]
 pub use {
-    codec::VIEWS_VERSION, error::ViewsError, namespace::Counts, origin::Origin, store::Views,
+    codec::VIEWS_VERSION, error::ViewsError, namespace::Counts, origin::Origin, read::Ancestor,
+    store::Views,
 };

@@ -26,6 +26,8 @@ pub struct Counts {
     pub events: u64,
     /// Branches with at least one call that waits for a decision.
     pub pending_branches: u64,
+    /// Those calls.
+    pub pending_calls: u64,
     /// Events by the number of their kind.
     pub by_kind: BTreeMap<u16, u64>,
 }
@@ -139,7 +141,7 @@ impl Views {
     pub fn counts(&self, namespace: &Namespace) -> Result<Counts, ViewsError> {
         self.read(|reader| {
             let row = get(&reader.table(NAMESPACES)?, &keys::counts(namespace))?;
-            let (pending_branches, by_kind): CountsRow = row.unwrap_or_default();
+            let (pending_branches, pending_calls, by_kind): CountsRow = row.unwrap_or_default();
             let of = |kind: EventKind| by_kind.get(&kind.number()).copied().unwrap_or_default();
             let conversations = of(EventKind::ConversationCreated);
             Ok(Counts {
@@ -147,6 +149,7 @@ impl Views {
                 branches: conversations + of(EventKind::BranchForked),
                 events: by_kind.values().sum(),
                 pending_branches,
+                pending_calls,
                 by_kind,
             })
         })

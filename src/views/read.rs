@@ -5,7 +5,8 @@ use std::{ops::Bound, sync::Arc};
 use serde::de::DeserializeOwned;
 
 use crate::domain::{
-    BranchId, BranchState, ConversationId, ConversationRow, ConversationState, Revision,
+    BranchId, BranchName, BranchState, ConversationId, ConversationRow, ConversationState,
+    ForkPoint, Revision,
 };
 
 use super::{
@@ -59,12 +60,37 @@ impl Views {
         id: ConversationId,
         branch: BranchId,
     ) -> Result<Option<BranchState>, ViewsError> {
+        self.read(|reader| branch_of(&reader.table(CONVERSATIONS)?, id, branch))
+    }
+
+    /// Goes from a branch up to the root, through every fork, until `visit` says
+    /// that it has seen enough. One pass over one state of the views, which reads
+    /// of each branch only where it came from: chains of forks can be long, and
+    /// branches can hold much.
+    ///
+    /// Returns a branch that should be there and is not.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn ancestors(
+        &self,
+        id: ConversationId,
+        branch: BranchId,
+        mut visit: impl FnMut(&Ancestor) -> bool,
+    ) -> Result<Option<(ConversationId, BranchId)>, ViewsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS)?;
-            if branch != BranchId::MAIN {
-                return get(&table, &keys::branch(id, branch));
+            let mut next = Some((id, branch));
+            while let Some((id, branch)) = next {
+                let Some(ancestor) = ancestor(&table, id, branch)? else {
+                    return Ok(Some((id, branch)));
+                };
+                if !visit(&ancestor) {
+                    break;
+                }
+                next = ancestor.fork.map(|fork| (fork.conversation, fork.branch));
             }
-            with_tip(&table, id, |tip| tip.main())
+            Ok(None)
         })
     }
 
@@ -139,6 +165,18 @@ impl Views {
         self.read(|reader| wanted.read(&reader.table(CONVERSATIONS)?))
     }
 
+    /// Where an event is, and what it is about.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn entry(
+        &self,
+        id: ConversationId,
+        revision: Revision,
+    ) -> Result<Option<EventEntry>, ViewsError> {
+        Ok(self.entries(id, revision, revision, 1, false)?.pop())
+    }
+
     /// Log offset of an event.
     ///
     /// # Errors
@@ -148,8 +186,7 @@ impl Views {
         id: ConversationId,
         revision: Revision,
     ) -> Result<Option<u64>, ViewsError> {
-        let entries = self.entries(id, revision, revision, 1, false)?;
-        Ok(entries.first().map(|entry| entry.offset))
+        Ok(self.entry(id, revision)?.map(|entry| entry.offset))
     }
 
     /// Every call with this provider's id, by request.
@@ -185,6 +222,57 @@ impl Views {
             ending_conversations(&table, &keys::children(id))
         })
     }
+}
+
+/// A branch and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ancestor {
+    /// Its conversation.
+    pub conversation: ConversationId,
+    /// The branch.
+    pub branch: BranchId,
+    /// Its name today.
+    pub name: BranchName,
+    /// Where it left another one.
+    pub fork: Option<ForkPoint>,
+}
+
+fn ancestor(
+    table: &ReadTable,
+    id: ConversationId,
+    branch: BranchId,
+) -> Result<Option<Ancestor>, ViewsError> {
+    // What a branch's state begins with.
+    type Start = (BranchId, BranchName, Option<ForkPoint>);
+    let start: Option<Start> = if branch == BranchId::MAIN {
+        with_tip(table, id, |tip| codec::decode_start(tip.main_bytes()))?
+    } else {
+        let key = keys::branch(id, branch);
+        match table.get(key.as_bytes())? {
+            Some(row) => Some(codec::decode_start(codec::checked(
+                key.as_bytes(),
+                row.value(),
+            )?)?),
+            None => None,
+        }
+    };
+    Ok(start.map(|(branch, name, fork)| Ancestor {
+        conversation: id,
+        branch,
+        name,
+        fork,
+    }))
+}
+
+fn branch_of(
+    table: &ReadTable,
+    id: ConversationId,
+    branch: BranchId,
+) -> Result<Option<BranchState>, ViewsError> {
+    if branch != BranchId::MAIN {
+        return get(table, &keys::branch(id, branch));
+    }
+    with_tip(table, id, |tip| tip.main())
 }
 
 /// A row's value, if the row is there.

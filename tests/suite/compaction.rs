@@ -155,6 +155,40 @@ async fn a_plan_tells_what_it_would_do() {
     assert_eq!(engine.head(), before);
 }
 
+// A plan and a request are made of the same window. Were a block left out of one,
+// a compaction would be due by the one and not by the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_counts_what_the_request_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let id = ConversationId::generate();
+    let policy = r#"{"enhancers": {"knowledge": {"enabled": true}}}"#;
+    append(&engine, vec![created(id, policy)]).await.unwrap();
+    turns(&engine, id, 1..=5).await;
+    let listing = vec![
+        said(id, Role::User, "Which files are there?"),
+        said(id, Role::Assistant, "I list them."),
+        call(id, "call-l", "list_files"),
+        result(
+            id,
+            "call-l",
+            r#"["data/sst.nc", "data/wind.nc", "notes.md"]"#,
+        ),
+        said(id, Role::Assistant, "Three."),
+    ];
+    append(&engine, listing).await.unwrap();
+    let query = BuildQuery::new(ns(), id, treering::context::Provider::Neutral);
+    let told = engine.explain(query).await.unwrap();
+    let knowledge = treering::context::Section::Knowledge;
+    assert!(told.items.iter().any(|item| item.section == knowledge));
+    let plan = engine
+        .plan_compaction(PlanQuery::new(ns(), id))
+        .await
+        .unwrap();
+    assert_eq!(plan.tokens_before, told.tokens);
+    engine.close().await;
+}
+
 /// After a compaction the agent starts afresh: what it had discovered, was told,
 /// noted and used is gone. Everything else is as it was, and the originals can be
 /// read, found and reached from the summary, restarts included.

@@ -17,6 +17,7 @@ mod model;
 mod outside;
 mod processes;
 mod random;
+mod read_load;
 mod real_data;
 mod store;
 mod sub_contexts;

@@ -1,6 +1,6 @@
 //! How to use discovered tools, told where they were discovered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::{
     params::{Param, ParamKind, Params},
@@ -12,6 +12,7 @@ use crate::{
         enhancer::Enhancer,
         explain::EnhancerReport,
         policy::ContextPolicy,
+        steps,
         window::{WindowEvent, WindowInput},
     },
     domain::{EventBody, EventRef, ToolDefinition},
@@ -63,14 +64,13 @@ impl Enhancer for ToolGuidance {
 pub(crate) fn missing(window: &WindowInput) -> Vec<String> {
     let memory = &window.branch.memory;
     let defined = tools::defined(window);
-    let has_text = |name: &str| {
-        let mut of_name = defined.iter().filter(|tool| tool.name == name);
-        of_name.any(|tool| !tool.guidance.is_empty())
-    };
-    let given = &memory.guidance_given;
+    let with_text = defined.iter().filter(|tool| !tool.guidance.is_empty());
+    let with_text: HashSet<&str> = with_text.map(|tool| tool.name.as_str()).collect();
+    let given: HashSet<&str> = memory.guidance_given.iter().map(String::as_str).collect();
     let discovered = memory.discovered_tools.iter();
     discovered
-        .filter(|name| !given.contains(name) && !has_text(name))
+        .inspect(|_| steps::note(1))
+        .filter(|name| !given.contains(name.as_str()) && !with_text.contains(name.as_str()))
         .cloned()
         .collect()
 }
@@ -84,11 +84,12 @@ struct Told {
 }
 
 fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<Told> {
+    let defined = tools::by_name(defined);
     let mut known = BTreeSet::new();
     let mut told = Vec::new();
     let begins = window.memory_begins();
     for (place, event) in window.events.iter().enumerate().skip(begins) {
-        let texts = texts(event, defined);
+        let texts = texts(event, &defined);
         let new: Vec<_> = texts
             .into_iter()
             .filter(|(tool, text)| !text.is_empty() && known.insert(tool.to_owned()))
@@ -106,7 +107,7 @@ fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<Told> {
     told
 }
 
-fn texts<'a>(event: &'a WindowEvent, defined: &'a [ToolDefinition]) -> Vec<(&'a str, &'a str)> {
+fn texts<'a>(event: &'a WindowEvent, defined: &tools::ByName<'a>) -> Vec<(&'a str, &'a str)> {
     match &event.body {
         EventBody::GuidanceGiven { guidance } => guidance
             .iter()
@@ -114,7 +115,7 @@ fn texts<'a>(event: &'a WindowEvent, defined: &'a [ToolDefinition]) -> Vec<(&'a 
             .collect(),
         EventBody::ToolsDiscovered { names } => names
             .iter()
-            .filter_map(|name| defined.iter().find(|tool| tool.name == *name))
+            .filter_map(|name| defined.get(name.as_str()))
             .map(|tool| (tool.name.as_str(), tool.guidance.as_str()))
             .collect(),
         _ => Vec::new(),

@@ -1,5 +1,7 @@
 //! Parameters of the built-in enhancers.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::context::{draft::Draft, policy::ContextPolicy};
@@ -53,7 +55,7 @@ impl<'a> Params<'a> {
         self.read(name, "a whole number", draft, read)
     }
 
-    pub fn names(&self, name: &str, draft: &mut Draft) -> Option<Vec<&'a str>> {
+    pub fn names(&self, name: &str, draft: &mut Draft) -> Option<HashSet<&'a str>> {
         self.read(name, "a list of texts", draft, |value| {
             value.as_array()?.iter().map(Value::as_str).collect()
         })

@@ -1,9 +1,11 @@
 //! The tools on offer.
 
+use std::collections::HashMap;
+
 use super::params::{Param, ParamKind, Params};
 use crate::{
     context::{
-        draft::Draft, enhancer::Enhancer, explain::EnhancerReport, policy::ContextPolicy,
+        draft::Draft, enhancer::Enhancer, explain::EnhancerReport, policy::ContextPolicy, steps,
         window::WindowInput,
     },
     domain::{EventBody, ToolDefinition},
@@ -44,17 +46,19 @@ impl Enhancer for Tools {
         let without = params.names("without", draft).unwrap_or_default();
         let offered = |tool: &&ToolDefinition| {
             let name = tool.name.as_str();
-            only.as_ref().is_none_or(|only| only.contains(&name)) && !without.contains(&name)
+            only.as_ref().is_none_or(|only| only.contains(name)) && !without.contains(name)
         };
         let defined = defined(window);
         let core = defined.iter().filter(|tool| !tool.discoverable);
         let mut tools: Vec<_> = core.filter(offered).cloned().collect();
         let core = tools.len();
+        let named = by_name(defined);
         let mut unknown = Vec::new();
         for name in &window.branch.memory.discovered_tools {
-            match defined.iter().find(|tool| tool.name == *name) {
+            steps::note(1);
+            match named.get(name.as_str()) {
                 Some(tool) if tool.discoverable => {
-                    tools.extend(offered(&tool).then(|| tool.clone()))
+                    tools.extend(offered(tool).then(|| (*tool).clone()));
                 }
                 Some(_) => {}
                 None => unknown.push(name.as_str()),
@@ -81,4 +85,13 @@ pub(super) fn defined(window: &WindowInput) -> &[ToolDefinition] {
         Some(EventBody::ToolsDefined { tools }) => tools,
         _ => &[],
     }
+}
+
+/// Definitions by name; of several with one name, the first.
+pub(super) type ByName<'a> = HashMap<&'a str, &'a ToolDefinition>;
+
+pub(super) fn by_name(defined: &[ToolDefinition]) -> ByName<'_> {
+    // The first one is put in last, and stays.
+    let last_first = defined.iter().rev();
+    last_first.map(|tool| (tool.name.as_str(), tool)).collect()
 }

@@ -12,6 +12,7 @@ use super::{
     policy::{From, Gives, KnowledgePolicy, KnowledgeRule, TextForm, UNKNOWN_FILE},
     read::{Found, PATH_BYTES_MAX, Reading, below, clean, shell_cd},
 };
+use crate::context::steps;
 use crate::domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
 
 /// Texts of a call's arguments that are remembered until it returns.
@@ -32,6 +33,8 @@ pub struct Knowledge {
     file_places: HashMap<Arc<str>, usize>,
     pub(super) variables: Vec<FileVariables>,
     variable_places: HashMap<Arc<str>, usize>,
+    /// Places of variables by name, for each of `variables`.
+    name_places: Vec<HashMap<String, usize>>,
     variables_count: usize,
     directory: Option<WorkingDirectory>,
     outcomes: BTreeMap<String, ToolOutcomes>,
@@ -132,6 +135,7 @@ impl Knowledge {
             file_places: HashMap::new(),
             variables: Vec::new(),
             variable_places: HashMap::new(),
+            name_places: Vec::new(),
             variables_count: 0,
             directory: None,
             outcomes: BTreeMap::new(),
@@ -354,6 +358,7 @@ impl Knowledge {
                 self.bytes += file.len() + 2 * ITEM_BYTES;
                 self.variable_places
                     .insert(Arc::clone(&file), self.variables.len());
+                self.name_places.push(HashMap::new());
                 self.variables.push(FileVariables {
                     file,
                     variables: Vec::new(),
@@ -368,20 +373,16 @@ impl Knowledge {
         of_file.event = event;
         of_file.tool = Arc::clone(tool);
         of_file.recency = self.results;
-        let mut places: HashMap<String, usize> = of_file
-            .variables
-            .iter()
-            .enumerate()
-            .map(|(place, variable)| (variable.name.clone(), place))
-            .collect();
+        let places = &mut self.name_places[place];
         for (name, detail) in found {
+            steps::note(1);
             if let Some(place) = places.get(name) {
                 let known = &mut of_file.variables[*place].detail;
                 self.bytes = self.bytes + detail.len() - known.len();
                 known.clone_from(detail);
             } else if self.variables_count < self.items_max {
                 self.variables_count += 1;
-                self.bytes += name.len() + detail.len() + ITEM_BYTES;
+                self.bytes += 2 * name.len() + detail.len() + 2 * ITEM_BYTES;
                 places.insert(name.clone(), of_file.variables.len());
                 of_file.variables.push(Variable {
                     name: name.clone(),

@@ -2,13 +2,14 @@
 //! gave is never replaced; a partial path is completed when only one known file
 //! can be meant.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::fold::{FileVariables, Knowledge};
 use super::policy::UNKNOWN_FILE;
+use crate::context::steps;
 use crate::domain::{EventRef, ToolDefinition};
 
 /// Other values that are named beside the one that was filled in.
@@ -89,16 +90,18 @@ impl Knowledge {
             .unwrap_or_default();
         let properties = schema.get("properties").and_then(Value::as_object);
         let missing = properties.into_iter().flat_map(Map::keys);
-        let missing: Vec<String> = missing
-            .filter(|name| !given.0.iter().any(|(known, _)| known == *name))
-            .cloned()
+        let known: HashSet<String> = given.0.iter().map(|(name, _)| name.clone()).collect();
+        let missing: HashSet<&str> = missing
+            .inspect(|_| steps::note(1))
+            .filter(|name| !known.contains(name.as_str()))
+            .map(String::as_str)
             .collect();
         let mut suggestions = Vec::new();
         // Files first: which variables are meant follows from the file.
         for meaning in [Meaning::File, Meaning::Directory, Meaning::Variable] {
             for name in self.names(meaning) {
                 let place = given.0.iter().rposition(|(known, _)| known == name);
-                let absent = place.is_none() && missing.contains(name);
+                let absent = place.is_none() && missing.contains(name.as_str());
                 let value = match place {
                     Some(place) => given.0[place].1.clone(),
                     None if absent => RawValue::NULL.to_owned(),

@@ -5,10 +5,11 @@ use std::{borrow::Cow, collections::HashSet};
 use serde::Deserialize;
 
 use super::{
+    super::steps,
     Report,
     read::{
-        SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, is_base64, is_web_url, is_word, read,
-        read_body,
+        OpenCalls, SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, close, is_base64, is_web_url,
+        is_word, read, read_body,
     },
 };
 
@@ -166,7 +167,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
 #[derive(Default)]
 struct State<'a> {
     role: Cow<'a, str>,
-    open: Vec<Cow<'a, str>>,
+    open: OpenCalls<'a>,
     seen: HashSet<Cow<'a, str>>,
     breakpoints: usize,
     ends_with_space: bool,
@@ -193,17 +194,13 @@ impl<'a> State<'a> {
     /// The message at `at` has these results: they must be the open calls'.
     fn end_batch(&mut self, results: &[Cow<'a, str>], at: usize, report: &mut Report) {
         for result in results {
-            match self.open.iter().position(|open| open == result) {
-                Some(place) => {
-                    self.open.remove(place);
-                }
-                None => {
-                    let message = "no open call of the message before has this id";
-                    report.add("unmatched-result", format_args!("messages[{at}]"), message);
-                }
+            steps::note(1);
+            if !close(&mut self.open, result) {
+                let message = "no open call of the message before has this id";
+                report.add("unmatched-result", format_args!("messages[{at}]"), message);
             }
         }
-        for _ in self.open.drain(..) {
+        for _ in 0..self.open.drain().map(|(_, count)| count).sum::<usize>() {
             let message = "a call of the message before has no result here";
             report.add("unanswered-call", format_args!("messages[{at}]"), message);
         }
@@ -343,7 +340,7 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
         if !state.seen.insert(id.clone()) {
             report.add("call-id-unique", path, "an id comes twice");
         }
-        state.open.push(id);
+        *state.open.entry(id).or_default() += 1;
     }
 }
 

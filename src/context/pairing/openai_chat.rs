@@ -5,10 +5,11 @@ use std::{borrow::Cow, collections::HashSet};
 use serde::Deserialize;
 
 use super::{
+    super::steps,
     Report,
     read::{
-        SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, is_base64, is_data_url, is_web_url,
-        is_word, read, read_body,
+        OpenCalls, SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, close, is_base64, is_data_url,
+        is_web_url, is_word, read, read_body,
     },
 };
 
@@ -186,7 +187,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
 /// The calls that are not answered yet.
 #[derive(Default)]
 struct Batch<'a> {
-    open: Vec<Cow<'a, str>>,
+    open: OpenCalls<'a>,
     at: usize,
     seen: HashSet<Cow<'a, str>>,
 }
@@ -194,7 +195,7 @@ struct Batch<'a> {
 impl<'a> Batch<'a> {
     fn end(&mut self, report: &mut Report) {
         let at = self.at;
-        for _ in self.open.drain(..) {
+        for _ in 0..self.open.drain().map(|(_, count)| count).sum::<usize>() {
             let message = "a call has no tool message before the next other message";
             report.add(
                 "unanswered-call",
@@ -217,18 +218,14 @@ impl<'a> Batch<'a> {
             report.add("call-id-unique", path, "an id comes twice");
         }
         self.at = at;
-        self.open.push(id);
+        *self.open.entry(id).or_default() += 1;
     }
 
     fn result(&mut self, at: usize, id: Option<&str>, report: &mut Report) {
-        match self.open.iter().position(|open| Some(open.as_ref()) == id) {
-            Some(place) => {
-                self.open.remove(place);
-            }
-            None => {
-                let message = "no open call of the message before has this id";
-                report.add("unmatched-result", format_args!("messages[{at}]"), message);
-            }
+        steps::note(1);
+        if !id.is_some_and(|id| close(&mut self.open, id)) {
+            let message = "no open call of the message before has this id";
+            report.add("unmatched-result", format_args!("messages[{at}]"), message);
         }
     }
 }

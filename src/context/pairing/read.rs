@@ -1,6 +1,10 @@
 //! Reading bodies leniently: what is not looked at is not decoded.
 
-use std::{borrow::Cow, collections::HashSet, fmt};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    fmt,
+};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -92,6 +96,22 @@ impl<'a> Value<'a> {
 struct Schema<'a> {
     #[serde(borrow)]
     r#type: Option<Value<'a>>,
+}
+
+/// Calls that wait for their results, by id, and how often each was made: a
+/// message can have very many.
+pub(super) type OpenCalls<'a> = HashMap<Cow<'a, str>, usize>;
+
+/// Takes one call with this id out; false when none waits.
+pub(super) fn close(open: &mut OpenCalls<'_>, id: &str) -> bool {
+    let Some(count) = open.get_mut(id) else {
+        return false;
+    };
+    *count -= 1;
+    if *count == 0 {
+        open.remove(id);
+    }
+    true
 }
 
 /// Names of the tools on offer.

@@ -2,12 +2,13 @@
 //! instructions, telling results as text, refusing media and reasoning that may
 //! not go, and remembering what was left out.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashMap};
 
 use super::{
     super::{
         draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
         policy::{ContextPolicy, UnsupportedMedia},
+        steps,
     },
     Provider, RenderError,
     json::{self, Fields, Raw},
@@ -20,15 +21,29 @@ use crate::domain::{ContentPart, Media, Reasoning, ToolDefinition};
 
 /// What was reshaped or left out: each kind once, with how often.
 #[derive(Debug, Default)]
-pub(super) struct Warnings(Vec<(String, u32)>);
+pub(super) struct Warnings {
+    told: Vec<(String, u32)>,
+    places: HashMap<String, usize>,
+    /// Warnings beyond [`WARNINGS_MAX`].
+    more: u64,
+}
+
+/// Different warnings that are told; more of them help nobody. Of the rest there
+/// is a number.
+const WARNINGS_MAX: usize = 256;
 
 impl Warnings {
     /// Tells something.
     pub fn add(&mut self, text: impl Into<String>) {
         let text = text.into();
-        match self.0.iter_mut().find(|(known, _)| *known == text) {
-            Some((_, times)) => *times += 1,
-            None => self.0.push((text, 1)),
+        steps::note(1);
+        match self.places.get(&text) {
+            Some(place) => self.told[*place].1 += 1,
+            None if self.told.len() >= WARNINGS_MAX => self.more += 1,
+            None => {
+                self.places.insert(text.clone(), self.told.len());
+                self.told.push((text, 1));
+            }
         }
     }
 
@@ -38,7 +53,8 @@ impl Warnings {
             1 => text,
             _ => format!("{text} ({times} times)"),
         };
-        self.0.into_iter().map(told).collect()
+        let more = (self.more > 0).then(|| format!("{} more warnings of these kinds", self.more));
+        self.told.into_iter().map(told).chain(more).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     turns::{Turn, turns},
 };
 use crate::{
-    context::window::WindowEvent,
+    context::{steps, window::WindowEvent},
     domain::{ContentPart, ConversationId, EventBody, MessageAppended, Role},
 };
 
@@ -32,6 +32,9 @@ const TURN_CHARS_MIN: usize = 120;
 const TURN_CHARS_MAX: usize = 1_200;
 /// Failures of a turn that are told.
 const FAILURES_MAX: usize = 2;
+/// Of what a turn asked, in bytes: far more than the part of it that is looked at
+/// for its head.
+const ASKED_BYTES_MAX: usize = 64 << 10;
 
 /// The engine's own summary of events that a compaction is to stand for: what
 /// came of each turn, without tool names. `previous` is the summary of an
@@ -207,7 +210,13 @@ impl Told {
         }
         match message.role {
             Role::User if self.asked.is_empty() => self.asked = said,
-            Role::User => self.asked = format!("{}\n{said}", self.asked),
+            // Its head is told; what is far beyond it is not kept.
+            Role::User if self.asked.len() > ASKED_BYTES_MAX => {}
+            Role::User => {
+                steps::note(said.len());
+                self.asked.push('\n');
+                self.asked.push_str(&said);
+            }
             // The last answer is the conclusion.
             Role::Assistant => self.answered = said,
             Role::System | Role::Developer | Role::Tool => {}

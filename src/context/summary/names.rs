@@ -13,7 +13,14 @@
 //! - Any other name counts only where it is used as a name: in backticks or
 //!   quotation marks, before `(`, or beside the word `tool` or `function`.
 
-use std::{borrow::Borrow, collections::BTreeSet, hash::Hash, ops::Range};
+use std::{
+    borrow::Borrow,
+    collections::{BTreeSet, HashSet},
+    hash::Hash,
+    ops::Range,
+};
+
+use crate::context::steps;
 
 /// The tools, of those given, that a text names: each once, in the order in
 /// which it names them.
@@ -22,9 +29,11 @@ where
     T: Borrow<str> + Ord + Hash,
 {
     let mut names: Vec<String> = Vec::new();
+    let mut known = HashSet::new();
     for found in mentions(text, tools) {
         let name = &text[found];
-        if !names.iter().any(|known| known == name) {
+        steps::note(1);
+        if known.insert(name) {
             names.push(name.to_owned());
         }
     }
@@ -163,20 +172,23 @@ fn is_used_as_name(text: &str, word: &Range<usize>) -> bool {
     {
         return true;
     }
-    says_tool(before, |text| text.rsplit(|c| !is_word(c)).next())
-        || says_tool(after, |text| text.split(|c| !is_word(c)).next())
-}
-
-/// Whether the next word, after white space, is `tool` or `function`.
-fn says_tool<'a>(side: &'a str, next: impl Fn(&'a str) -> Option<&'a str>) -> bool {
-    let apart = side.trim_matches(|c: char| c == ' ' || c == '\n');
-    let touches = apart.len() == side.len();
-    !touches
-        && next(apart).is_some_and(|word| {
+    // Only the blanks beside the word: those at a text's far end are not looked at
+    // for each of its words.
+    let is_blank = |c: char| c == ' ' || c == '\n';
+    let before_blanks = before.trim_end_matches(is_blank);
+    let after_blanks = after.trim_start_matches(is_blank);
+    steps::note(before.len() - before_blanks.len() + after.len() - after_blanks.len());
+    let is_tool = |word: Option<&str>| {
+        word.is_some_and(|word| {
             ["tool", "tools", "function"]
                 .iter()
                 .any(|known| word.eq_ignore_ascii_case(known))
         })
+    };
+    let stands_apart = |side: &str, rest: &str| rest.len() < side.len();
+    (stands_apart(before, before_blanks) && is_tool(before_blanks.rsplit(|c| !is_word(c)).next()))
+        || (stands_apart(after, after_blanks)
+            && is_tool(after_blanks.split(|c| !is_word(c)).next()))
 }
 
 #[cfg(test)]

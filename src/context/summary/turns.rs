@@ -33,7 +33,10 @@ pub(in crate::context) fn turns(
     let mut state = BranchState::root();
     let mut turns: Vec<Turn> = Vec::new();
     for (index, event) in events.iter().enumerate() {
-        state.apply(event.at, &event.body);
+        // Only acts begin and end turns; what else a branch keeps is not needed here.
+        if is_act(&event.body) {
+            state.apply(event.at, &event.body);
+        }
         if state.turn.open_since == Some(event.at) {
             if let Some(last) = turns.last_mut() {
                 last.finished = true;

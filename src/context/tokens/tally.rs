@@ -50,6 +50,7 @@ pub struct Tally {
     counter: Counter,
     factor: f64,
     memo: Option<Arc<dyn TokenMemo>>,
+    stopped: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl fmt::Debug for Tally {
@@ -69,7 +70,22 @@ impl Tally {
             counter,
             factor: 1.0,
             memo,
+            stopped: None,
         }
+    }
+
+    /// Counts nothing more once this says so: what is being made is not wanted any
+    /// more, and whoever makes it looks for itself whether it is.
+    #[must_use]
+    pub fn until(self, stopped: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            stopped: Some(Arc::new(stopped)),
+            ..self
+        }
+    }
+
+    pub(in crate::context) fn is_stopped(&self) -> bool {
+        self.stopped.as_ref().is_some_and(|stopped| stopped())
     }
 
     /// The same, with every item's tokens multiplied.
@@ -90,6 +106,9 @@ impl Tally {
     /// Tokens of a text, as part of something: not scaled.
     #[must_use]
     pub fn text(&self, text: &str) -> u64 {
+        if self.is_stopped() {
+            return 0;
+        }
         let Some(memo) = self
             .memo
             .as_ref()

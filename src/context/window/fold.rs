@@ -11,8 +11,12 @@ use std::{
 
 use super::{WindowEvent, WindowInput, calls::OpenCall, maker};
 use crate::{
-    context::draft::{
-        Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker, Step,
+    context::{
+        draft::{
+            Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker,
+            Step,
+        },
+        steps,
     },
     domain::{
         BranchState, ContentPart, EventBody, EventRef, MessageAppended, Role, SubContextReturned,
@@ -37,6 +41,8 @@ pub fn fold(input: &WindowInput) -> Vec<Item> {
 struct Current {
     /// Its item.
     index: usize,
+    /// The events of its item: a step can come from very many.
+    from: HashSet<EventRef>,
     open: HashMap<String, OpenCall>,
 }
 
@@ -193,6 +199,7 @@ impl Fold {
         self.freeze();
         self.current = Some(Current {
             index: self.items.len(),
+            from: HashSet::from([at]),
             open: HashMap::new(),
         });
         self.push(at, Content::Step(step));
@@ -362,9 +369,12 @@ impl Fold {
 
     /// Adds an event to those that the last step came from.
     fn came_from(&mut self, at: EventRef) {
-        let Some(current) = &self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        steps::note(1);
         if let Some(item) = self.items.get_mut(current.index)
-            && !item.events.contains(&at)
+            && current.from.insert(at)
         {
             item.events.push(at);
         }

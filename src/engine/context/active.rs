@@ -20,6 +20,7 @@ use crate::{
         error::{AppendError, ReadError},
         history::decode_body,
         query::{NamedEvent, Source, StartAfter, SubscribeQuery, Subscribed},
+        work::Lane,
     },
 };
 
@@ -152,10 +153,15 @@ impl Engine {
         namespace: &Namespace,
         scope: &ContextScope,
     ) -> Result<Vec<ContextEntry>, ReadError> {
-        match self.inner.watched(namespace, scope)? {
-            Some((_, branch)) => self.inner.context_entries(&branch).await,
-            None => Ok(Vec::new()),
-        }
+        let (namespace, scope) = (namespace.clone(), scope.clone());
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            match inner.watched(&namespace, &scope)? {
+                Some((_, branch)) => inner.context_entries(&namespace, &branch).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        self.on(Lane::Short, read).await
     }
 
     /// Follows an active context: its keys as they are, then
@@ -173,13 +179,12 @@ impl Engine {
         async_stream::try_stream! {
             let wanted = |key: &str| keys.is_empty() || keys.contains(key);
             let inner = &engine.inner;
-            let mut news = inner.news.clone();
-            news.borrow_and_update();
+            let mut news = inner.news.of(scope.place(&namespace).0);
             let mut watched = inner.watched(&namespace, &scope)?;
             let mut after = Revision::NONE;
             if let Some((_, branch)) = &watched {
                 after = branch.head;
-                for entry in inner.context_entries(branch).await? {
+                for entry in inner.context_entries(&namespace, branch).await? {
                     if wanted(&entry.key) {
                         yield ContextChange::Set(entry);
                     }
@@ -345,10 +350,15 @@ impl Inner {
     }
 
     /// The keys of a branch's active context with their values.
-    async fn context_entries(&self, branch: &BranchState) -> Result<Vec<ContextEntry>, ReadError> {
+    async fn context_entries(
+        &self,
+        namespace: &Namespace,
+        branch: &BranchState,
+    ) -> Result<Vec<ContextEntry>, ReadError> {
         let mut entries = Vec::with_capacity(branch.active_context.len());
         for at in branch.active_context.values() {
-            if let EventBody::ContextSet(set) = &self.window_event(*at).await?.body {
+            if let EventBody::ContextSet(set) = &self.window_event(Some(namespace), *at).await?.body
+            {
                 entries.push(entry(set.clone(), *at));
             }
         }
@@ -375,7 +385,7 @@ impl Inner {
                 None => return Ok(Vec::new()),
             }
         }
-        let entries = self.context_entries(&branch).await?;
+        let entries = self.context_entries(namespace, &branch).await?;
         let long_term = |entry: ContextEntry| LongTermEntry {
             key: entry.key,
             value: entry.value,

@@ -1,6 +1,9 @@
 //! Building requests.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+};
 
 use super::{BuildQuery, Built, ContextError, cache::SentTo};
 use crate::{
@@ -12,12 +15,16 @@ use crate::{
         explain::{EnhancerReport, TokenBasis, Told},
         policy::{CONTEXT_POLICY, ContextPolicy},
         prefix::SentUnits,
-        provider::{self, RenderError, Rendered},
+        provider::{self, Rendered},
         tokens::{Counter, Tally, TokenMemo, calibrate},
         window::WindowInput,
     },
-    domain::Position,
-    engine::{Engine, Inner, error::ReadError},
+    domain::{Position, Revision},
+    engine::{
+        Engine, Inner,
+        error::ReadError,
+        work::{self, Lane, Stop, lane_for},
+    },
 };
 
 /// A draft before the budget, and what it was made of.
@@ -57,31 +64,33 @@ impl Engine {
     }
 
     async fn built(&self, query: BuildQuery, purpose: Purpose) -> Result<Built, ContextError> {
-        let inner = &self.inner;
-        let gathered = self.gathered(&query).await?;
-        // A request of the past, or by another policy, is no one's next one.
-        let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
-        let (namespace, conversation) = (query.namespace.clone(), query.conversation);
-        let finished = blocking(move || gathered.assemble(&query).finish()).await??;
-        let shared = is_next.then(|| {
-            let to = SentTo {
-                namespace,
-                conversation,
-                branch: finished.assembled.window.branch.id,
-                provider: finished.assembled.draft.provider,
-                model: finished.assembled.draft.config.model_id.clone(),
-            };
-            inner.shared_prefix(to, &finished, purpose)
-        });
-        let Finished {
-            assembled,
-            fitted,
-            rendered,
-        } = finished;
-        Ok(Built {
-            request: rendered.body,
-            explanation: assembled.explain(fitted, shared.flatten()),
-        })
+        let build = |engine: Self, query: BuildQuery| async move {
+            let gathered = engine.gathered(&query).await?;
+            let finished = gathered.assemble(&query)?.finish()?;
+            let inner = &engine.inner;
+            // A request of the past, or by another policy, is no one's next one.
+            let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
+            let shared = is_next.then(|| {
+                let to = SentTo {
+                    namespace: query.namespace,
+                    conversation: query.conversation,
+                    branch: finished.assembled.window.branch.id,
+                    provider: finished.assembled.draft.provider,
+                    model: finished.assembled.draft.config.model_id.clone(),
+                };
+                inner.shared_prefix(to, &finished, purpose)
+            });
+            let Finished {
+                assembled,
+                fitted,
+                rendered,
+            } = finished;
+            Ok(Built {
+                request: rendered.body,
+                explanation: assembled.explain(fitted, shared.flatten()),
+            })
+        };
+        self.on_window(query, build).await
     }
 
     /// The same before it becomes a body: the draft within its budget, and its
@@ -90,14 +99,46 @@ impl Engine {
     /// # Errors
     /// [`ContextError`]: the branch is not there, or a policy cannot be used.
     pub async fn draft(&self, query: BuildQuery) -> Result<(Draft, Explanation), ContextError> {
-        let gathered = self.gathered(&query).await?;
-        blocking(move || {
-            let mut assembled = gathered.assemble(&query);
-            let fitted = assembled.fit();
+        let draft = |engine: Self, query: BuildQuery| async move {
+            let mut assembled = engine.gathered(&query).await?.assemble(&query)?;
+            let fitted = assembled.fit()?;
             let draft = assembled.draft.clone();
-            (draft, assembled.explain(fitted, None))
-        })
-        .await
+            Ok((draft, assembled.explain(fitted, None)))
+        };
+        self.on_window(query, draft).await
+    }
+
+    /// Works on a window in the lane that its size asks for, once reads have come
+    /// as far as the query wants.
+    pub(super) async fn on_window<T, F>(
+        &self,
+        query: BuildQuery,
+        work: impl FnOnce(Self, BuildQuery) -> F,
+    ) -> Result<T, ContextError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ContextError>> + Send + 'static,
+    {
+        if let Some(position) = query.at_least {
+            self.inner.wait_for(position).await?;
+        }
+        let (namespace, id) = (query.namespace.clone(), query.conversation);
+        let name = query.branch.clone();
+        let size = |engine: Self| async move {
+            let branch = engine.inner.branch(&namespace, id, name.as_ref())?;
+            Ok::<_, ReadError>(lane_for(match branch.cut {
+                Revision::NONE => branch.history_events,
+                cut => branch.head.0.saturating_sub(cut.0),
+            }))
+        };
+        let lane = self.on(Lane::Short, size).await?;
+        Box::pin(self.on(lane, |engine| work(engine, query))).await
+    }
+
+    /// Everything that a branch's window offers for its next request, through the
+    /// enhancers and counted, before the budget.
+    pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
+        self.gathered(query).await?.assemble(query)
     }
 
     /// What a request is made of. Knowledge is read only for a policy that asks
@@ -120,18 +161,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Everything that a branch's window offers for its next request, through the
-    /// enhancers and counted, before the budget.
-    pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
-        let gathered = self.gathered(query).await?;
-        let query = query.clone();
-        blocking(move || gathered.assemble(&query)).await
-    }
-
     async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
-        if let Some(position) = query.at_least {
-            self.wait_for(position).await?;
-        }
         let window = self
             .window(
                 &query.namespace,
@@ -152,7 +182,7 @@ impl Inner {
 
     /// Waits until reads have come to a position. Ends with the store.
     async fn wait_for(&self, position: Position) -> Result<(), ContextError> {
-        let mut news = self.news.clone();
+        let mut news = self.news.of_log();
         loop {
             let reached = *news.borrow_and_update();
             if reached.max(self.published.load(Ordering::Acquire)) >= position.offset {
@@ -199,7 +229,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn assemble(self, query: &BuildQuery) -> Assembled {
+    fn assemble(self, query: &BuildQuery) -> Result<Assembled, ContextError> {
         let Self {
             window,
             policy,
@@ -218,19 +248,20 @@ impl Gathered {
             items: Vec::new(),
             warnings: Vec::new(),
         };
-        let tally = Tally::new(counter, Some(counts));
+        let tally = Tally::new(counter, Some(counts)).until(stops());
         let reports = enhancer::run(&window, &policy, &query.enhancers, &tally, &mut draft);
+        work::check()?;
         let calibration = calibrate(counter, &window, &draft);
         let tally = tally.scaled(calibration.factor);
         tally.scale_counted(&mut draft);
-        Assembled {
+        Ok(Assembled {
             window,
             policy,
             draft,
             tally,
             basis: calibration.basis(counter),
             reports,
-        }
+        })
     }
 }
 
@@ -243,13 +274,16 @@ struct Finished {
 
 impl Assembled {
     /// Makes it fit its budget.
-    pub(super) fn fit(&mut self) -> Fitted {
-        budget::fit(&self.window, &self.policy, &self.tally, &mut self.draft)
+    pub(super) fn fit(&mut self) -> Result<Fitted, ReadError> {
+        let fitted = budget::fit(&self.window, &self.policy, &self.tally, &mut self.draft);
+        work::check()?;
+        Ok(fitted)
     }
 
-    fn finish(mut self) -> Result<Finished, RenderError> {
-        let fitted = self.fit();
+    fn finish(mut self) -> Result<Finished, ContextError> {
+        let fitted = self.fit()?;
         let mut rendered = provider::render(&self.draft, &self.policy)?;
+        work::check()?;
         self.draft.warnings.append(&mut rendered.warnings);
         Ok(Finished {
             assembled: self,
@@ -271,15 +305,8 @@ impl Assembled {
     }
 }
 
-/// Counting and rendering take milliseconds: others need not wait for them.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ContextError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| ContextError::Invalid {
-            message: format!(
-                "a request could not be built: {error}; an enhancer may have panicked"
-            ),
-        })
+/// Ends the counting of work that is not wanted any more.
+fn stops() -> impl Fn() -> bool + Send + Sync + 'static {
+    let stop = work::current();
+    move || stop.as_ref().is_some_and(Stop::is_set)
 }

@@ -18,8 +18,8 @@ use crate::{
 /// Token counts that are remembered: those of some thousand windows' messages.
 /// In memory about 64 bytes each.
 const COUNTS_MAX: usize = 1 << 17;
-/// Namespaces whose long-term context is kept.
-const LONG_TERM_MAX: usize = 256;
+/// What a namespace's entry takes beside its keys and values, in bytes.
+const ENTRY_BYTES: u64 = 256;
 /// What a kept event takes beside its content, in bytes.
 const EVENT_BYTES: u64 = 320;
 
@@ -40,6 +40,32 @@ pub(super) struct ByBytes;
 impl Weighter<(ConversationId, BranchId), Arc<KeptWindow>> for ByBytes {
     fn weight(&self, _: &(ConversationId, BranchId), window: &Arc<KeptWindow>) -> u64 {
         window.bytes.max(1)
+    }
+}
+
+/// Weighs what was sent; never less than its part of the bound on their number.
+#[derive(Clone)]
+pub(super) struct SentWeight {
+    least: u64,
+}
+
+impl Weighter<SentTo, Arc<SentUnits>> for SentWeight {
+    fn weight(&self, to: &SentTo, sent: &Arc<SentUnits>) -> u64 {
+        let names = to.model.len() + size_of::<SentTo>();
+        (sent.memory_bytes() + names as u64).max(self.least)
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct LongTermWeight;
+
+impl Weighter<Namespace, Arc<KeptLongTerm>> for LongTermWeight {
+    fn weight(&self, _: &Namespace, kept: &Arc<KeptLongTerm>) -> u64 {
+        let bytes = kept
+            .entries
+            .iter()
+            .map(|entry| size_of::<LongTermEntry>() + entry.key.len() + entry.value.as_str().len());
+        ENTRY_BYTES + bytes.sum::<usize>() as u64
     }
 }
 
@@ -75,8 +101,8 @@ impl TokenMemo for Counts {
 /// All of it.
 pub(in crate::engine) struct ContextCaches {
     pub(super) windows: Cache<(ConversationId, BranchId), Arc<KeptWindow>, ByBytes>,
-    pub(super) sent: Cache<SentTo, Arc<SentUnits>>,
-    pub(super) long_term: Cache<Namespace, Arc<KeptLongTerm>>,
+    pub(super) sent: Cache<SentTo, Arc<SentUnits>, SentWeight>,
+    pub(super) long_term: Cache<Namespace, Arc<KeptLongTerm>, LongTermWeight>,
     counts: Arc<Counts>,
 }
 
@@ -92,14 +118,19 @@ impl fmt::Debug for ContextCaches {
 
 impl ContextCaches {
     pub(in crate::engine) fn new(limits: &Limits) -> Self {
-        /// So few keep the cache in one piece: in several, none could hold a
+        /// So few keep a cache in one piece: in several, none could hold a
         /// window that is larger than its share.
         const WINDOWS_EXPECTED: usize = 32;
         let bytes_max = limits.window_cache_bytes as u64;
+        let sent_bytes_max = limits.remembered_requests_bytes as u64;
+        let sent_weight = SentWeight {
+            least: sent_bytes_max / limits.remembered_requests_max.max(1) as u64,
+        };
+        let long_term_bytes_max = limits.long_term_cache_bytes as u64;
         Self {
             windows: Cache::with_weighter(WINDOWS_EXPECTED, bytes_max, ByBytes),
-            sent: Cache::new(limits.remembered_requests_max),
-            long_term: Cache::new(LONG_TERM_MAX),
+            sent: Cache::with_weighter(WINDOWS_EXPECTED, sent_bytes_max, sent_weight),
+            long_term: Cache::with_weighter(WINDOWS_EXPECTED, long_term_bytes_max, LongTermWeight),
             counts: Arc::new(Counts(Cache::new(COUNTS_MAX))),
         }
     }
@@ -114,4 +145,59 @@ impl ContextCaches {
 pub(super) fn event_bytes(body: u64) -> u64 {
     // Text once, and its strings' own overhead.
     EVENT_BYTES + body + body / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        context::{Draft, Provider, provider::Unit},
+        domain::Config,
+    };
+
+    fn sent(units: usize) -> Arc<SentUnits> {
+        let draft = Draft {
+            provider: Provider::Neutral,
+            config: Config::default(),
+            tools: Vec::new(),
+            tools_tokens: 0,
+            items: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let unit = Unit {
+            hash: [0; 32],
+            bytes: 1,
+            items: Vec::new(),
+        };
+        Arc::new(SentUnits::new(Revision(1), &draft, &vec![unit; units]))
+    }
+
+    // Memory went on rising under a mixed load: what was sent was bounded by number,
+    // and a request of a large window is remembered with megabytes.
+    #[test]
+    fn requests_are_remembered_within_a_bound_of_bytes() {
+        let limits = Limits {
+            remembered_requests_max: 100,
+            remembered_requests_bytes: 1 << 20,
+            ..Limits::default()
+        };
+        let caches = ContextCaches::new(&limits);
+        let fill = |units: usize| {
+            for number in 0..300 {
+                let to = SentTo {
+                    namespace: Namespace::default(),
+                    conversation: ConversationId(uuid::Uuid::from_u128(number)),
+                    branch: BranchId::MAIN,
+                    provider: Provider::Neutral,
+                    model: String::new(),
+                };
+                caches.sent.insert(to, sent(units));
+            }
+            (caches.sent.len(), caches.sent.weight())
+        };
+        let (small, _) = fill(1);
+        assert!((50..=100).contains(&small), "{small} small ones");
+        let (_, bytes) = fill(2_000);
+        assert!(bytes <= 1 << 20, "{bytes} bytes of large ones");
+    }
 }

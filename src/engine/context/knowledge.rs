@@ -22,6 +22,7 @@ use crate::{
         error::ReadError,
         history::decode_body,
         query::{CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
+        work::{Lane, lane_for},
     },
 };
 
@@ -137,6 +138,7 @@ impl KnowledgeCache {
 }
 
 /// A branch that is asked about, found and checked.
+#[derive(Clone)]
 struct Asked {
     namespace: Namespace,
     conversation: ConversationId,
@@ -168,7 +170,10 @@ impl Engine {
             };
             let returned =
                 |call: &ToolCall| matches!(call.status, CallStatus::Succeeded | CallStatus::Failed);
-            self.calls_where(history, returned).await?
+            let recent = move |engine: Self, history| async move {
+                engine.calls_where(history, returned).await
+            };
+            self.on_history(history, recent).await?
         };
         Ok(KnowledgeAnswer {
             revision,
@@ -264,6 +269,22 @@ impl Engine {
 
     /// The knowledge of a branch, and the revision that it is as of.
     async fn known(
+        &self,
+        asked: &Asked,
+        as_of: Option<Revision>,
+    ) -> Result<(Revision, Arc<Knowledge>), ReadError> {
+        let key = (asked.conversation, asked.branch.id);
+        let is_cached = as_of.is_none() && self.inner.knowledge.0.peek(&key).is_some();
+        let lane = match is_cached {
+            true => Lane::Short,
+            false => lane_for(asked.branch.history_events),
+        };
+        let asked = asked.clone();
+        let read = |engine: Self| async move { engine.known_here(&asked, as_of).await };
+        self.on(lane, read).await
+    }
+
+    async fn known_here(
         &self,
         asked: &Asked,
         as_of: Option<Revision>,
@@ -368,7 +389,7 @@ impl Inner {
         let Some(at) = branch.tools_defined else {
             return Ok(Vec::new());
         };
-        Ok(match &self.window_event(at).await?.body {
+        Ok(match &self.window_event(None, at).await?.body {
             EventBody::ToolsDefined { tools } => tools.clone(),
             _ => Vec::new(),
         })

@@ -3,7 +3,7 @@
 
 use crate::{
     domain::{AppendOutcome, Appended, EventBody, Namespace, Position},
-    engine::{Inner, error::ReadError},
+    engine::{Inner, append::same_batch, error::ReadError},
 };
 
 /// A batch that was appended with a key.
@@ -38,6 +38,7 @@ impl Inner {
             .reader
             .records(entry.first_offset, count, usize::MAX)
             .await?;
+        same_batch(&entry, &records)?;
         let history = self.history();
         let mut events = Vec::with_capacity(count);
         for (offset, record) in records {

@@ -13,8 +13,9 @@ use crate::{
     },
     engine::{
         Engine,
+        error::ReadError,
         history::decode_body,
-        query::{NamedEvent, ReadQuery, Source},
+        query::{NamedEvent, ReadQuery, Source, ToolHistoryQuery},
     },
 };
 
@@ -70,7 +71,23 @@ impl Engine {
         as_of: Option<Revision>,
         limit: usize,
     ) -> Result<Vec<ToolSnapshot>, ContextError> {
-        let now = self.inner.branch(namespace, conversation, branch)?;
+        let query = ToolHistoryQuery {
+            namespace: namespace.clone(),
+            conversation,
+            branch: branch.cloned(),
+            as_of,
+            tool: None,
+            limit,
+        };
+        let read = |engine: Self, query| async move { engine.snapshots_of(query).await };
+        Ok(self.on_history(query, read).await?)
+    }
+
+    async fn snapshots_of(&self, query: ToolHistoryQuery) -> Result<Vec<ToolSnapshot>, ReadError> {
+        let (conversation, as_of, limit) = (query.conversation, query.as_of, query.limit);
+        let now = self
+            .inner
+            .branch(&query.namespace, conversation, query.branch.as_ref())?;
         if let Some(revision) = as_of {
             self.inner.as_of(conversation, &now, revision).await?;
         }
@@ -82,7 +99,7 @@ impl Engine {
             backward: true,
             to: as_of.unwrap_or(now.head).0,
             kinds: KINDS.to_vec(),
-            ..ReadQuery::all(namespace.clone(), source)
+            ..ReadQuery::all(query.namespace.clone(), source)
         });
         let mut later = Later::default();
         let mut snapshots = Vec::new();

@@ -339,7 +339,8 @@ impl Inner {
     /// Waits until reads see something new, or a moment.
     async fn next_news(&self) {
         const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
-        let mut news = self.news.clone();
+        let mut news = self.news.of_log();
+        news.mark_unchanged();
         // Either way the caller looks again.
         let _ = tokio::time::timeout(MOMENT, news.changed()).await;
     }

@@ -15,7 +15,8 @@ use crate::{
     engine::{
         Inner,
         error::ReadError,
-        history::{ENTRIES_PAGE, Segment, decode_body, first_own},
+        history::{ENTRIES_PAGE, PAGE_BYTES, Segment, decode_body, first_own},
+        work,
     },
     views::EventEntry,
 };
@@ -54,8 +55,8 @@ impl Inner {
             _ => None,
         };
         let (branch, kept) = match &past {
-            Some(past) => (past, Arc::new(self.read_window(id, past).await?)),
-            None => (&now, self.kept_window(id, &now).await?),
+            Some(past) => (past, Arc::new(self.read_window(namespace, id, past).await?)),
+            None => (&now, self.kept_window(namespace, id, &now).await?),
         };
         let long_term = match &past {
             Some(past) => {
@@ -80,6 +81,7 @@ impl Inner {
     /// A branch's window as it is now: what is kept of it, and what came since.
     async fn kept_window(
         &self,
+        namespace: &Namespace,
         id: ConversationId,
         branch: &BranchState,
     ) -> Result<Arc<KeptWindow>, ReadError> {
@@ -93,8 +95,8 @@ impl Inner {
             return Ok(Arc::clone(kept));
         }
         let window = match kept {
-            Some(kept) => self.read_on(id, branch, &kept).await?,
-            None => self.read_window(id, branch).await?,
+            Some(kept) => self.read_on(namespace, id, branch, &kept).await?,
+            None => self.read_window(namespace, id, branch).await?,
         };
         let window = Arc::new(window);
         // Another task may have kept a later one meanwhile.
@@ -109,6 +111,7 @@ impl Inner {
     /// later.
     async fn read_on(
         &self,
+        namespace: &Namespace,
         id: ConversationId,
         branch: &BranchState,
         kept: &KeptWindow,
@@ -125,25 +128,28 @@ impl Inner {
             last: branch.head,
             fork: branch.fork,
         };
-        self.read_segment(&segment, &mut read).await?;
-        self.complete(branch, read, &kept.referred).await
+        self.read_segment(namespace, &segment, &mut read).await?;
+        self.complete(namespace, branch, read, &kept.referred).await
     }
 
     async fn read_window(
         &self,
+        namespace: &Namespace,
         id: ConversationId,
         branch: &BranchState,
     ) -> Result<KeptWindow, ReadError> {
         let mut read = Read::default();
         for segment in self.open_segments(id, branch)? {
-            self.read_segment(&segment, &mut read).await?;
+            self.read_segment(namespace, &segment, &mut read).await?;
         }
-        self.complete(branch, read, &BTreeMap::new()).await
+        self.complete(namespace, branch, read, &BTreeMap::new())
+            .await
     }
 
     /// Adds what the branch's state refers to.
     async fn complete(
         &self,
+        namespace: &Namespace,
         branch: &BranchState,
         read: Read,
         known: &BTreeMap<EventRef, Arc<WindowEvent>>,
@@ -160,7 +166,7 @@ impl Inner {
             let event = match known.get(&at) {
                 Some(event) => Arc::clone(event),
                 None => {
-                    let (event, size) = self.sized_event(at).await?;
+                    let (event, size) = self.sized_event(Some(namespace), at).await?;
                     bytes += size;
                     event
                 }
@@ -205,7 +211,12 @@ impl Inner {
         Ok(segments)
     }
 
-    async fn read_segment(&self, segment: &Segment, read: &mut Read) -> Result<(), ReadError> {
+    async fn read_segment(
+        &self,
+        namespace: &Namespace,
+        segment: &Segment,
+        read: &mut Read,
+    ) -> Result<(), ReadError> {
         let history = self.history();
         let mut next = segment.first;
         while next <= segment.last {
@@ -222,41 +233,52 @@ impl Inner {
                 .into_iter()
                 .filter(|entry| entry.branch == segment.branch && speaks(entry.kind))
                 .collect();
-            for (entry, record) in own.iter().zip(history.records(&own).await?) {
-                let body = history.reader.body(&record).await?;
-                read.bytes += event_bytes(body.len() as u64);
-                read.events.push(Arc::new(WindowEvent {
-                    at: EventRef {
-                        conversation: segment.conversation,
-                        revision: entry.revision,
-                    },
-                    offset: entry.offset,
-                    recorded_at: record.header.recorded_at,
-                    body: decode_body(entry.offset, record.header.kind, &body)?,
-                }));
+            let mut rest = own.as_slice();
+            while !rest.is_empty() {
+                let records = history.records(namespace, rest, PAGE_BYTES).await?;
+                let (found, later) = rest.split_at(records.len());
+                rest = later;
+                for (entry, record) in found.iter().zip(records) {
+                    let body = history.reader.body(&record).await?;
+                    read.bytes += event_bytes(body.len() as u64);
+                    read.events.push(Arc::new(WindowEvent {
+                        at: EventRef {
+                            conversation: segment.conversation,
+                            revision: entry.revision,
+                        },
+                        offset: entry.offset,
+                        recorded_at: record.header.recorded_at,
+                        body: decode_body(entry.offset, record.header.kind, &body)?,
+                    }));
+                }
             }
         }
         Ok(())
     }
 
-    /// One event, decoded.
-    pub(super) async fn window_event(&self, at: EventRef) -> Result<Arc<WindowEvent>, ReadError> {
-        Ok(self.sized_event(at).await?.0)
+    /// One event, decoded. Without a namespace that of its conversation is looked up.
+    pub(super) async fn window_event(
+        &self,
+        namespace: Option<&Namespace>,
+        at: EventRef,
+    ) -> Result<Arc<WindowEvent>, ReadError> {
+        Ok(self.sized_event(namespace, at).await?.0)
     }
 
     /// One event, and what it takes in memory.
-    async fn sized_event(&self, at: EventRef) -> Result<(Arc<WindowEvent>, u64), ReadError> {
-        let offset = self
-            .views
-            .load()
-            .offset(at.conversation, at.revision)?
-            .ok_or_else(|| ReadError::Storage {
-                message: format!(
-                    "the views have no revision {} of conversation {}",
-                    at.revision, at.conversation
-                ),
-            })?;
-        let record = self.reader.record(offset).await?;
+    async fn sized_event(
+        &self,
+        namespace: Option<&Namespace>,
+        at: EventRef,
+    ) -> Result<(Arc<WindowEvent>, u64), ReadError> {
+        work::check()?;
+        let found = self.history().event(namespace, at).await?;
+        let (offset, record) = found.ok_or_else(|| ReadError::Storage {
+            message: format!(
+                "the views have no revision {} of conversation {}",
+                at.revision, at.conversation
+            ),
+        })?;
         let body = self.reader.body(&record).await?;
         let event = WindowEvent {
             at,

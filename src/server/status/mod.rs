@@ -269,6 +269,12 @@ impl From<ReadError> for Refusal {
                 .fact("revision", damage.revision)
                 .fact("position", damage.position),
             ReadError::RebuildRuns => of(Code::FailedPrecondition, "REBUILD_RUNS"),
+            ReadError::Busy { retry_after_ms, .. } => {
+                let mut refusal = of(Code::ResourceExhausted, "BUSY");
+                refusal.retry = Some(Duration::from_millis(*retry_after_ms));
+                refusal
+            }
+            ReadError::Stopped => of(Code::Unavailable, "CLOSING"),
             ReadError::Storage { .. } => of(Code::Internal, "STORAGE"),
         }
     }

@@ -219,16 +219,18 @@ impl Model {
             8..=13 => {
                 let waiting = step.what < 11;
                 let row = (namespace.clone(), id, branch);
-                if waiting {
-                    self.pending.insert(row);
+                // Here each waiting branch has one waiting call.
+                let calls_change = if waiting {
+                    i64::from(self.pending.insert(row))
                 } else {
-                    self.pending.remove(&row);
-                }
+                    -i64::from(self.pending.remove(&row))
+                };
                 delta.pending.push(PendingEntry {
                     namespace,
                     conversation: id,
                     branch,
                     waiting,
+                    calls_change,
                 });
             }
             14 | 15 => {
@@ -248,6 +250,7 @@ impl Model {
             branches: rows.map(|row| row.branch_count).sum(),
             events: by_kind.values().sum(),
             pending_branches: self.pending.iter().filter(|p| p.0 == *namespace).count() as u64,
+            pending_calls: self.pending.iter().filter(|p| p.0 == *namespace).count() as u64,
             by_kind,
         }
     }

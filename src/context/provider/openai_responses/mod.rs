@@ -9,7 +9,10 @@ mod body;
 
 pub use body::*;
 
-use std::{borrow::Cow, collections::HashSet};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use crate::context::{
     draft::{Call, Content, Draft, Item as DraftItem, Message as Said, Speaker, Step},
@@ -23,6 +26,7 @@ use crate::context::{
         parameters::ToolChoice,
         reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken},
     },
+    steps,
 };
 
 use crate::domain::Reasoning as Thought;
@@ -76,7 +80,9 @@ impl Adapter for OpenAiResponses {
             units: Vec::new(),
             replays_reasoning: false,
             step_start: 0,
+            step_hash: None,
             reasoning_ids: HashSet::new(),
+            signatures: HashMap::new(),
         };
         let tools = writer.tools();
         let parameters = writer.reader.parameters();
@@ -132,7 +138,11 @@ struct Writer<'a, 'p> {
     replays_reasoning: bool,
     /// Where the step that is being written begins.
     step_start: usize,
+    /// Over the events of that step, for the ids of its messages.
+    step_hash: Option<Box<blake3::Hasher>>,
     reasoning_ids: HashSet<String>,
+    /// How often an id was made of a signature.
+    signatures: HashMap<[u8; 32], u64>,
 }
 
 impl<'a> Writer<'a, '_> {
@@ -193,6 +203,7 @@ impl<'a> Writer<'a, '_> {
 
     fn step(&mut self, at: usize, item: &DraftItem, step: &'a Step) -> Result<(), RenderError> {
         self.step_start = self.input.len();
+        self.step_hash = None;
         let mut thoughts: Vec<&'a Thought> = Vec::new();
         let mut said: Vec<OutputPart<'a>> = Vec::new();
         let mut outputs = Vec::new();
@@ -320,25 +331,34 @@ impl<'a> Writer<'a, '_> {
         if is_legal && self.reasoning_ids.insert(thought.id.clone()) {
             return Cow::Borrowed(&thought.id);
         }
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&thought.signature);
+        let of_signature = blake3::hash(&thought.signature);
+        let uses = self.signatures.entry(*of_signature.as_bytes()).or_default();
         loop {
-            let id = format!("rs_{}", &hasher.finalize().to_hex()[..32]);
+            steps::note(1);
+            let hash = match *uses {
+                0 => of_signature,
+                again => {
+                    let mut hasher = blake3::Hasher::new();
+                    hasher.update(of_signature.as_bytes());
+                    hasher.update(&again.to_le_bytes());
+                    hasher.finalize()
+                }
+            };
+            *uses += 1;
+            let id = format!("rs_{}", &hash.to_hex()[..32]);
             if self.reasoning_ids.insert(id.clone()) {
                 return Cow::Owned(id);
             }
-            hasher.update(b"again");
         }
     }
 
     /// An id that is the same in every request and unique in each: made from
     /// where the message was recorded, or from its place where it was not.
-    fn message_id(&self, item: &DraftItem, step: &Step) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for event in &item.events {
-            hasher.update(event.conversation.0.as_bytes());
-            hasher.update(&event.revision.0.to_le_bytes());
-        }
+    fn message_id(&mut self, item: &DraftItem, step: &Step) -> String {
+        let of_step = self
+            .step_hash
+            .get_or_insert_with(|| Box::new(events_hash(item)));
+        let mut hasher = (**of_step).clone();
         let start = if item.events.is_empty() {
             0
         } else {
@@ -348,6 +368,16 @@ impl<'a> Writer<'a, '_> {
         hasher.update(&((self.input.len() - start) as u64).to_le_bytes());
         format!("msg_{}", &hasher.finalize().to_hex()[..32])
     }
+}
+
+fn events_hash(item: &DraftItem) -> blake3::Hasher {
+    let mut hasher = blake3::Hasher::new();
+    for event in &item.events {
+        steps::note(1);
+        hasher.update(event.conversation.0.as_bytes());
+        hasher.update(&event.revision.0.to_le_bytes());
+    }
+    hasher
 }
 
 fn part(piece: Piece<'_>) -> InputPart<'_> {

@@ -170,11 +170,18 @@ impl Engine {
         conversation: ConversationId,
         branch: Option<&BranchName>,
     ) -> Result<WindowInput, ContextError> {
-        let window = self
-            .inner
-            .window(namespace, conversation, branch, None)
-            .await?;
-        Ok(window)
+        let query = BuildQuery {
+            branch: branch.cloned(),
+            ..BuildQuery::new(namespace.clone(), conversation, Provider::Neutral)
+        };
+        let read = |engine: Self, query: BuildQuery| async move {
+            let (namespace, id) = (&query.namespace, query.conversation);
+            let window = engine
+                .inner
+                .window(namespace, id, query.branch.as_ref(), None);
+            Ok(window.await?)
+        };
+        self.on_window(query, read).await
     }
 
     /// Where a compaction would cut, what is to be summarised, and the instruction
@@ -184,7 +191,7 @@ impl Engine {
     /// [`ContextError::Read`] when the branch is not there,
     /// [`ContextError::Policy`] when its policy cannot be used.
     pub async fn plan_compaction(&self, query: PlanQuery) -> Result<CompactionPlan, ContextError> {
-        Ok(self.inner.planned(&query, None).await?.into_plan())
+        Ok(self.planned(&query, None).await?.into_plan())
     }
 
     /// Appends a compaction, with its tokens before and after.
@@ -198,7 +205,7 @@ impl Engine {
         if let Some(outcome) = inner.compacted_before(&command).await? {
             return Ok(outcome);
         }
-        let planned = inner.planned(&command.plan_query(), command.cut).await?;
+        let planned = self.planned(&command.plan_query(), command.cut).await?;
         let compacted = planned.compacted(&command)?;
         let (cut, before, after) = (
             compacted.cut_revision,
@@ -238,7 +245,9 @@ struct Planned {
     threshold_tokens: u64,
 }
 
-impl Inner {
+impl Engine {
+    /// A plan is made of the same window as a request, so that one says of a
+    /// compaction what the other does.
     async fn planned(
         &self,
         query: &PlanQuery,
@@ -254,34 +263,34 @@ impl Inner {
                 Provider::Neutral,
             )
         };
-        let Assembled {
-            window,
-            policy,
-            draft,
-            tally,
-            ..
-        } = self.assembled(&build).await?;
-        let keep = query.keep_turns.unwrap_or(policy.compaction.keep_turns);
-        // A large window takes milliseconds to be told.
-        let planned = tokio::task::spawn_blocking(move || {
+        let keep_turns = query.keep_turns;
+        let plan = move |engine: Self, build: BuildQuery| async move {
+            let Assembled {
+                window,
+                policy,
+                draft,
+                tally,
+                ..
+            } = engine.assembled(&build).await?;
+            let keep = keep_turns.unwrap_or(policy.compaction.keep_turns);
             let plan = match cut {
                 Some(revision) => compaction::plan_at(&window, revision),
                 None => compaction::plan(&window, keep),
             };
             let end = plan.cut.as_ref().map_or(0, |cut| cut.end);
-            Planned {
+            Ok(Planned {
                 tokens: WindowTokens::of(&window, &draft, end),
                 threshold_tokens: threshold_tokens(&policy),
                 tally,
                 plan,
                 window,
-            }
-        });
-        planned
-            .await
-            .map_err(|_| invalid("the plan was interrupted: try again".to_owned()))
+            })
+        };
+        self.on_window(build, plan).await
     }
+}
 
+impl Inner {
     /// The compaction that this key was used for.
     async fn compacted_before(
         &self,

@@ -84,7 +84,8 @@ impl Inner {
         let mut tools: BTreeSet<String> = memory.tool_uses.keys().cloned().collect();
         tools.extend(memory.discovered_tools.iter().cloned());
         if let Some(at) = before.tools_defined
-            && let EventBody::ToolsDefined { tools: defined } = &self.window_event(at).await?.body
+            && let EventBody::ToolsDefined { tools: defined } =
+                &self.window_event(None, at).await?.body
         {
             tools.extend(defined.iter().map(|tool| tool.name.clone()));
         }

@@ -1,0 +1,266 @@
+//! Work grows with a window no faster than n log n, whatever a client puts in it.
+//!
+//! A request of an open turn of 300,000 messages never came: each result that was
+//! cut had all items counted again. Steps are counted here, not seconds.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    budget,
+    draft::{Draft, Item},
+    enhancer, enhancers,
+    knowledge::{Knowledge, KnowledgePolicy},
+    policy::ContextPolicy,
+    provider::{self, Provider},
+    steps,
+    summary::{dialogue_summary, names::tool_names_in},
+    tokens::{Counter, Tally},
+    window::{
+        self, WindowInput,
+        samples::{Story, call, conversation, json, tool},
+    },
+};
+use crate::domain::{
+    ContentPart, EventBody, MessageAppended, Reasoning, Role, ToolCallRequested, ToolDefinition,
+};
+
+/// What is done twice, with the second input so many times as large.
+const TIMES: usize = 8;
+
+/// The work on `TIMES` as much takes about `TIMES` as many steps.
+fn grows_gently(of: &str, n: usize, work: impl Fn(usize) -> usize) {
+    let (small, large) = (work(n), work(n * TIMES));
+    // A doubling for logarithms, and a few steps that are always taken.
+    assert!(
+        large <= (small + n) * TIMES * 2,
+        "{of}: {small} steps for {n}, {large} for {}",
+        n * TIMES
+    );
+}
+
+fn tally() -> Tally {
+    Tally::new(Counter::for_model(""), None)
+}
+
+fn drafted(window: &WindowInput, provider: Provider) -> Draft {
+    let mut config = window.branch.config.clone();
+    config.model_id = "gpt-5".to_owned();
+    let mut draft = Draft {
+        provider,
+        config,
+        tools: Vec::new(),
+        tools_tokens: 0,
+        items: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let policy = ContextPolicy::default();
+    enhancer::run(window, &policy, &[], &tally(), &mut draft);
+    draft
+}
+
+/// One user message, and then step after step: the turn stays open.
+fn open_turn(steps: usize, text: &str) -> Story {
+    let mut story = Story::new().user("go");
+    for step in 0..steps {
+        let id = format!("c{step}");
+        story = story.assistant("").call(&id).result(&id, text);
+    }
+    story
+}
+
+/// One answer of the model with so many calls, each answered at once.
+fn one_step(calls: usize) -> Story {
+    let mut story = Story::new().user("go").assistant("I look.");
+    for call in 0..calls {
+        let id = format!("c{call}");
+        story = story.call(&id).result(&id, "there");
+    }
+    story
+}
+
+#[test]
+fn cutting_an_open_turn() {
+    let policy = ContextPolicy {
+        budget_tokens: 100,
+        ..ContextPolicy::default()
+    };
+    let text = "a ".repeat(1_300);
+    grows_gently("cutting", 8, |n| {
+        let window = open_turn(n, &text).input();
+        let mut draft = drafted(&window, Provider::Neutral);
+        steps::of(|| budget::fit(&window, &policy, &tally(), &mut draft)).0
+    });
+}
+
+// The client of a large request goes while its tokens are counted. Nobody wants the
+// rest counted.
+#[test]
+fn counting_ends_when_it_is_told_to() {
+    let text = "a ".repeat(1_300);
+    assert!(tally().text(&text) > 1_000);
+    assert_eq!(tally().until(|| true).text(&text), 0);
+    assert!(tally().until(|| false).text(&text) > 1_000);
+}
+
+#[test]
+fn folding_a_step_of_many_calls() {
+    grows_gently("folding", 50, |n| {
+        let window = one_step(n).input();
+        steps::of(|| window::fold(&window)).0
+    });
+}
+
+// The checker of a finished body looks each result's call up, the adapters count
+// what they leave out: both by the thousand in one message.
+#[test]
+fn rendering_a_step_of_many_calls() {
+    for provider in Provider::ALL {
+        grows_gently(provider.as_str(), 50, |n| {
+            let mut story = Story::new().user("go").assistant("I look.");
+            for number in (0..n).rev() {
+                let id = format!("c{number}");
+                story = story.then(oddly_named(&id)).result(&id, "there");
+            }
+            let draft = drafted(&story.input(), provider);
+            let policy = ContextPolicy::default();
+            steps::of(|| provider::render(&draft, &policy).unwrap()).0
+        });
+    }
+}
+
+/// A call of a tool whose name no provider takes.
+fn oddly_named(call_id: &str) -> EventBody {
+    let EventBody::ToolCallRequested(requested) = call(call_id, false) else {
+        unreachable!("it makes a call")
+    };
+    EventBody::ToolCallRequested(ToolCallRequested {
+        tool: format!("look up, {call_id}"),
+        ..requested
+    })
+}
+
+// Text and calls take turns within one message, and every thought has the same
+// signature: each piece gets an id of its own in OpenAI's list of items.
+#[test]
+fn naming_the_pieces_of_a_step() {
+    grows_gently("naming", 50, |n| {
+        let mut message = MessageAppended::text(Role::Assistant, "");
+        message.message_id = "m".to_owned();
+        let mut story = Story::new().user("go");
+        for number in 0..n {
+            let id = format!("c{number}");
+            message.parts = vec![thought(), ContentPart::Text(format!("now {number}"))];
+            let body = EventBody::MessageAppended(message.clone());
+            story = story.then(body).call(&id).result(&id, "there");
+        }
+        let draft = drafted(&story.input(), Provider::OpenAiResponses);
+        assert_eq!(draft.items.iter().filter_map(Item::step).count(), 1);
+        let policy = ContextPolicy::default();
+        steps::of(|| provider::render(&draft, &policy).unwrap()).0
+    });
+}
+
+fn thought() -> ContentPart {
+    ContentPart::Reasoning(Reasoning {
+        text: String::new(),
+        signature: b"c2lnbmVk".as_slice().into(),
+        redacted: false,
+        provider: "openai".to_owned(),
+        model: "gpt-5".to_owned(),
+        id: String::new(),
+    })
+}
+
+#[test]
+fn telling_a_turn_of_many_questions() {
+    grows_gently("telling", 50, |n| {
+        let mut story = Story::new();
+        for number in 0..n {
+            story = story.user(&format!("and {number}?"));
+        }
+        let window = story.input();
+        let tools = BTreeSet::new();
+        steps::of(|| dialogue_summary(conversation(), &window.events, &tools, 2_000)).0
+    });
+}
+
+#[test]
+fn finding_many_names_in_a_summary() {
+    grows_gently("finding", 50, |n| {
+        let names = |count: usize| (0..count).map(|number| format!("get_{number}"));
+        let tools: BTreeSet<String> = names(n).collect();
+        let text = names(n).collect::<Vec<_>>().join(" ");
+        steps::of(|| tool_names_in(&text, &tools)).0
+    });
+    grows_gently("finding after blanks", 50, |n| {
+        let tools = BTreeSet::from(["read"]);
+        let text = " ".repeat(n) + &"read it ".repeat(n);
+        steps::of(|| tool_names_in(&text, &tools)).0
+    });
+}
+
+#[test]
+fn offering_many_discovered_tools() {
+    grows_gently("offering", 50, |n| {
+        let names = || (0..n).map(|number| format!("tool_{number}"));
+        let tools: Vec<ToolDefinition> = names().map(|name| tool(&name, true, "")).collect();
+        let story =
+            Story::new()
+                .then(EventBody::ToolsDefined { tools })
+                .then(EventBody::ToolsDiscovered {
+                    names: names().collect(),
+                });
+        let window = story.input();
+        let tell = || {
+            let draft = drafted(&window, Provider::Neutral);
+            assert_eq!(draft.tools.len(), n);
+            assert_eq!(enhancers::guidance_missing(&window).len(), n);
+        };
+        steps::of(tell).0
+    });
+}
+
+/// Result after result shows one more variable of the same file.
+#[test]
+fn knowing_many_variables_of_a_file() {
+    grows_gently("knowing", 50, |n| {
+        let mut story = Story::new();
+        for number in 0..n {
+            let EventBody::ToolCallRequested(mut requested) = call("c", false) else {
+                unreachable!("it makes a call")
+            };
+            requested.tool = "inspect_variables".to_owned();
+            requested.arguments = json(r#"{"file": "a.nc"}"#);
+            story = story
+                .then(EventBody::ToolCallRequested(requested))
+                .result("c", &format!(r#"{{"variables": {{"v{number}": "K"}}}}"#));
+        }
+        let policy = Arc::new(KnowledgePolicy::merged("").unwrap());
+        let mut knowledge = Knowledge::new(policy, 10_000);
+        let window = story.input();
+        let (steps, ()) = steps::of(|| {
+            for event in &window.events {
+                knowledge.apply(event.at, &event.body);
+            }
+        });
+        assert_eq!(knowledge.variables()[0].variables.len(), n);
+        steps
+    });
+}
+
+#[test]
+fn suggesting_among_many_arguments() {
+    grows_gently("suggesting", 50, |n| {
+        let names = |letter: &str| {
+            let names = (0..n).map(|number| format!(r#""{letter}{number}": null"#));
+            names.collect::<Vec<_>>().join(",")
+        };
+        let mut definition = tool("look", false, "");
+        definition.input_schema = json(&format!(r#"{{"properties": {{{}}}}}"#, names("b")));
+        let policy = Arc::new(KnowledgePolicy::merged("").unwrap());
+        let knowledge = Knowledge::new(policy, 10_000);
+        let arguments = format!("{{{}}}", names("a"));
+        let work = || knowledge.suggest_arguments(&arguments, Some(&definition));
+        steps::of(work).0
+    });
+}

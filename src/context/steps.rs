@@ -1,0 +1,34 @@
+//! Counts steps of loops, so that tests can hold how work grows with its input.
+//! Outside of tests it is nothing.
+
+/// Notes that so many things were looked at.
+#[inline]
+pub(in crate::context) fn note(count: usize) {
+    #[cfg(test)]
+    counted::add(count);
+    #[cfg(not(test))]
+    let _ = count;
+}
+
+#[cfg(test)]
+pub(in crate::context) use counted::of;
+
+#[cfg(test)]
+mod counted {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STEPS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn add(count: usize) {
+        STEPS.set(STEPS.get() + count);
+    }
+
+    /// The steps that some work takes on this thread.
+    pub(in crate::context) fn of<T>(work: impl FnOnce() -> T) -> (usize, T) {
+        let before = STEPS.get();
+        let done = work();
+        (STEPS.get() - before, done)
+    }
+}

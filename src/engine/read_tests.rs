@@ -1,0 +1,311 @@
+//! What a read fetches and trusts: bytes before they are fetched, ancestors that
+//! are asked for, and events that are what the views say they are.
+
+use futures::{StreamExt, TryStreamExt};
+
+use super::{query::*, *};
+use crate::domain::*;
+
+fn ns() -> Namespace {
+    Namespace::default()
+}
+
+async fn memory() -> Engine {
+    Engine::in_memory(Limits::default()).await.unwrap()
+}
+
+fn said(id: ConversationId, text: String) -> NewEvent {
+    let message = MessageAppended::text(Role::User, text);
+    NewEvent::new(id, EventBody::MessageAppended(message))
+}
+
+fn created(id: ConversationId) -> NewEvent {
+    let created = ConversationCreated::default();
+    NewEvent::new(id, EventBody::ConversationCreated(created))
+}
+
+fn pending_call(id: ConversationId, call_id: &str) -> NewEvent {
+    let arguments = crate::codec::json::check(b"{}").unwrap();
+    let call = ToolCallRequested {
+        call_id: call_id.to_owned(),
+        tool: "look".to_owned(),
+        arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+        arguments,
+        message_revision: None,
+        needs_approval: true,
+    };
+    NewEvent::new(id, EventBody::ToolCallRequested(call))
+}
+
+async fn append(engine: &Engine, events: Vec<NewEvent>) -> AppendOutcome {
+    let command = AppendCommand::new(ns(), events);
+    engine.append(command).await.unwrap()
+}
+
+async fn batches(engine: &Engine, query: ReadQuery) -> Vec<Vec<NamedEvent>> {
+    engine.read(query).try_collect().await.unwrap()
+}
+
+fn branch(id: ConversationId) -> Source {
+    Source::Branch {
+        conversation: id,
+        branch: None,
+    }
+}
+
+// Bodies in the blob table counted as nothing: a read of the log fetched a thousand of
+// them at once, 110 MB for the one message that was asked for.
+#[tokio::test]
+async fn a_page_is_bounded_with_its_large_bodies() {
+    const LARGE: usize = 300_000;
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id)]).await;
+    for number in 0..24 {
+        let text = format!("{number} ") + &"x".repeat(LARGE);
+        append(&engine, vec![said(id, text), said(id, "small".to_owned())]).await;
+    }
+    let sources = [Source::Log, Source::Conversation(id), branch(id)];
+    for (source, backward) in sources
+        .into_iter()
+        .flat_map(|s| [(s.clone(), false), (s, true)])
+    {
+        let query = ReadQuery {
+            backward,
+            ..ReadQuery::all(ns(), source.clone())
+        };
+        let batches = batches(&engine, query).await;
+        for batch in &batches {
+            let bytes: usize = batch.iter().map(|event| event.event.body.len()).sum();
+            assert!(
+                bytes <= history::PAGE_BYTES + 2 * LARGE,
+                "{source:?} {backward}: {bytes} bytes at once"
+            );
+        }
+        let mut offsets: Vec<u64> = batches
+            .iter()
+            .flatten()
+            .map(|event| event.event.position.offset)
+            .collect();
+        if backward {
+            offsets.reverse();
+        }
+        assert_eq!(
+            offsets,
+            (1..=49).collect::<Vec<u64>>(),
+            "{source:?} {backward}"
+        );
+    }
+    engine.close().await;
+}
+
+/// A branch of a branch of a branch: each adds one message, and is forked there.
+async fn chain(engine: &Engine, depth: usize) -> ConversationId {
+    let id = ConversationId::generate();
+    append(engine, vec![created(id), said(id, "root".to_owned())]).await;
+    for number in 0..depth {
+        let fork = ForkCommand {
+            namespace: ns(),
+            conversation: id,
+            branch: None,
+            at: None,
+            name: format!("b{number}"),
+            system_prompt: String::new(),
+            into: None,
+            activate: true,
+            idempotency_key: None,
+            actor: String::new(),
+        };
+        engine.fork(fork).await.unwrap();
+        append(engine, vec![said(id, format!("at {number}"))]).await;
+    }
+    id
+}
+
+// Each page of a deep fork, and each event of its subscription, looked all ancestors up
+// again, and each ancestor's events were fetched and sent by themselves.
+#[tokio::test]
+async fn a_deep_fork_is_read_as_one_history() {
+    let engine = memory().await;
+    let id = chain(&engine, 40).await;
+    let inner = &engine.inner;
+    let head = inner.branch(&ns(), id, None).unwrap();
+    let all = inner.history().lineage(id, &head).unwrap();
+    assert_eq!(all.len(), 41);
+    let whole = batches(&engine, ReadQuery::all(ns(), branch(id))).await;
+    assert_eq!(whole.len(), 1, "what is read together comes together");
+    let mut seen = Vec::new();
+    let end = ReadQuery {
+        from: head.head.0,
+        ..ReadQuery::all(ns(), branch(id))
+    };
+    let near = inner.history().lineage_while(id, &head, |segment| {
+        seen.push(segment.branch);
+        segment.first.0 > end.from
+    });
+    assert_eq!(near.unwrap().len(), 1);
+    let last = batches(&engine, end).await;
+    assert_eq!(last.concat(), whole[0][whole[0].len() - 1..]);
+    // In either direction, and in pages of any size, it is the same history.
+    let mut paged = Vec::new();
+    let mut from = 0;
+    loop {
+        let page = ReadQuery {
+            from,
+            limit: 7,
+            ..ReadQuery::all(ns(), branch(id))
+        };
+        let page = batches(&engine, page).await.concat();
+        let Some(last) = page.last() else { break };
+        from = last.event.header.revision.0 + 1;
+        paged.extend(page);
+    }
+    assert_eq!(paged, whole.concat());
+    let backward = ReadQuery {
+        backward: true,
+        ..ReadQuery::all(ns(), branch(id))
+    };
+    let mut backward = batches(&engine, backward).await.concat();
+    backward.reverse();
+    assert_eq!(backward, whole.concat());
+    engine.close().await;
+}
+
+// A segment of another store, or its views, gave another conversation's events with OK.
+// What the views name is compared with what the log has there.
+#[tokio::test]
+async fn an_event_that_is_not_the_one_named_is_damage() {
+    let (ours, other) = (memory().await, memory().await);
+    let (id, other_id) = (ConversationId::generate(), ConversationId::generate());
+    for (engine, id) in [(&ours, id), (&other, other_id)] {
+        let command = AppendCommand {
+            idempotency_key: Some("once".to_owned()),
+            ..AppendCommand::new(
+                ns(),
+                vec![
+                    created(id),
+                    said(id, format!("of {id}")),
+                    pending_call(id, "c"),
+                ],
+            )
+        };
+        engine.append(command).await.unwrap();
+    }
+    // The views of the one over the log of the other.
+    ours.inner.views.store(other.inner.views.load_full());
+    let mut damage = Vec::new();
+    let mut query = ReadQuery::all(ns(), branch(other_id));
+    damage.push(ours.read_all(query.clone()).await.unwrap_err());
+    query.source = Source::Conversation(other_id);
+    damage.push(ours.read_all(query).await.unwrap_err());
+    damage.push(ours.source_meta(&ns(), other_id).await.unwrap_err());
+    damage.push(ours.pending(&ns(), None, None, 10).await.unwrap_err());
+    let build = BuildQuery::new(ns(), other_id, crate::context::Provider::Neutral);
+    match ours.build(build).await {
+        Err(ContextError::Read(error)) => damage.push(error),
+        other => panic!("{other:?}"),
+    }
+    for error in damage {
+        let text = error.to_string();
+        assert!(matches!(error, ReadError::Damaged { .. }), "{text}");
+        let names_both = text.contains(&id.to_string()) && text.contains(&other_id.to_string());
+        assert!(names_both, "{text}");
+    }
+    // The batch of a key as well: here its content is another one's.
+    let again = ours.appended_with_key(&ns(), "once").await;
+    assert!(
+        matches!(again, Err(AppendError::Read(ReadError::Damaged { .. }))),
+        "{again:?}"
+    );
+    assert!(ours.healthy().is_err(), "health tells of it");
+    ours.close().await;
+    other.close().await;
+}
+
+// The numbers of a store were counted by loading every call that waits, with its
+// arguments. They are counted as they come and go, on every branch.
+#[tokio::test]
+async fn waiting_calls_are_counted_as_they_come_and_go() {
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    let calls = ["a", "b", "c"].map(|call_id| pending_call(id, call_id));
+    append(&engine, [vec![created(id)], calls.to_vec()].concat()).await;
+    let count = || async { engine.stats(&ns()).await.unwrap().pending_approvals };
+    assert_eq!(count().await, 3);
+    let EventBody::ToolCallRequested(requested) = &calls[0].body else {
+        unreachable!("it makes a call")
+    };
+    let decided = ApprovalDecided {
+        call_id: "a".to_owned(),
+        decision: Decision::Approved,
+        arguments_hash: requested.arguments_hash,
+        decided_by: String::new(),
+        reason: String::new(),
+    };
+    let cancelled = ToolCallCancelled {
+        call_id: "b".to_owned(),
+        reason: CancelReason::TimedOut,
+        detail: String::new(),
+    };
+    append(
+        &engine,
+        vec![NewEvent::new(id, EventBody::ApprovalDecided(decided))],
+    )
+    .await;
+    append(
+        &engine,
+        vec![NewEvent::new(id, EventBody::ToolCallCancelled(cancelled))],
+    )
+    .await;
+    assert_eq!(count().await, 1);
+    // A fork at its parent's head has the waiting call, too.
+    chain_fork(&engine, id).await;
+    let waiting = engine.pending(&ns(), None, None, 100).await.unwrap();
+    assert_eq!(count().await, waiting.len() as u64);
+    assert_eq!(waiting.len(), 2);
+    let other = engine
+        .stats(&Namespace::new("other").unwrap())
+        .await
+        .unwrap();
+    assert_eq!(other.pending_approvals, 0);
+    engine.close().await;
+}
+
+async fn chain_fork(engine: &Engine, id: ConversationId) {
+    let fork = EventBody::BranchForked(BranchForked {
+        name: BranchName::new("try").unwrap(),
+        parent: BranchId::MAIN,
+        fork_revision: engine.inner.branch(&ns(), id, None).unwrap().head,
+        system_prompt: String::new(),
+    });
+    append(engine, vec![NewEvent::new(id, fork)]).await;
+}
+
+// Two deep verifications kept everybody from being served, and went on when their
+// clients had gone. One runs at a time, and it ends with its stream.
+#[tokio::test]
+async fn a_verification_ends_with_its_stream() {
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id)]).await;
+    for number in 0..200 {
+        append(&engine, vec![said(id, format!("message {number}"))]).await;
+    }
+    let mut first = engine.verify(&ns(), true);
+    assert!(first.next().await.unwrap().is_ok());
+    drop(first);
+    let again = async {
+        let mut items = engine.verify(&ns(), true);
+        let mut last = None;
+        while let Some(item) = items.next().await {
+            last = Some(item.unwrap());
+        }
+        last
+    };
+    let again = tokio::time::timeout(std::time::Duration::from_secs(60), again).await;
+    let Ok(Some(VerifyItem::Outcome(outcome))) = again else {
+        panic!("{again:?}");
+    };
+    assert!(outcome.sound);
+    engine.close().await;
+}

@@ -1,0 +1,405 @@
+//! Where reads run that take long: on threads of their own, a few at a time, and
+//! no longer than someone waits for them.
+//!
+//! The runtime's own threads serve every call. A read that keeps one of them for
+//! a second keeps everybody for a second. So whatever reads or computes much is
+//! handed to [`Work::run`], in one of two lanes: [`Lane::Short`] for what ends
+//! within milliseconds, and [`Lane::Long`] for what does not; its threads step
+//! back behind all others. When the caller is gone, or the store is closed, the
+//! work is told to stop: it looks at [`check`] between its pages.
+
+use std::{
+    cell::RefCell,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+};
+
+use super::{Engine, error::ReadError};
+use crate::domain::Limits;
+
+/// One that was stopped, or has told its last, ends within this.
+const VERIFY_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a second verification is told to wait, in milliseconds.
+const VERIFY_AGAIN_MS: u64 = 5_000;
+
+/// How long work is expected to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Milliseconds.
+    Short,
+    /// Perhaps seconds.
+    Long,
+}
+
+/// Whether work is still wanted. Cheap to clone; all clones are one.
+#[derive(Clone, Debug)]
+pub(super) struct Stop {
+    asked: Arc<AtomicBool>,
+    closing: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// True once nobody waits for the work any more, or the store is closing.
+    pub fn is_set(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) || self.closing.load(Ordering::Relaxed)
+    }
+
+    /// The same as an error.
+    pub fn check(&self) -> Result<(), ReadError> {
+        if self.is_set() {
+            return Err(ReadError::Stopped);
+        }
+        Ok(())
+    }
+
+    /// Asks for it when the guard is dropped.
+    pub fn guard(&self) -> StopGuard {
+        StopGuard(Some(self.clone()))
+    }
+}
+
+/// Stops its work when it is dropped: work that has ended does not mind.
+#[derive(Debug)]
+pub(super) struct StopGuard(Option<Stop>);
+
+impl StopGuard {
+    /// The work has ended by itself.
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopGuard {
+    fn drop(&mut self) {
+        if let Some(stop) = &self.0 {
+            stop.asked.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+thread_local! {
+    /// Of the work that this thread does.
+    static CURRENT: RefCell<Option<Stop>> = const { RefCell::new(None) };
+}
+
+/// An error once the work that this thread does is not wanted any more. Always
+/// fine on threads that do no such work.
+pub(super) fn check() -> Result<(), ReadError> {
+    match current() {
+        Some(stop) => stop.check(),
+        None => Ok(()),
+    }
+}
+
+/// Whether the work that this thread does is still wanted; none: it does none.
+pub(super) fn current() -> Option<Stop> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// Marks the thread while it works, panics included.
+struct Working;
+
+impl Working {
+    fn on(stop: Stop) -> Self {
+        CURRENT.set(Some(stop));
+        Self
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+    }
+}
+
+/// The lanes.
+#[derive(Debug)]
+pub(super) struct Work {
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+    verify: Arc<Semaphore>,
+    closing: Arc<AtomicBool>,
+}
+
+impl Work {
+    pub fn new(limits: &Limits, closing: Arc<AtomicBool>) -> Self {
+        let lane = |permits: usize| Arc::new(Semaphore::new(permits.max(1)));
+        Self {
+            short: lane(limits.short_reads_max),
+            long: lane(limits.long_reads_max),
+            verify: lane(1),
+            closing,
+        }
+    }
+
+    /// Runs work in a lane, once there is room, and waits for it. Within other
+    /// work it runs where it is. Dropping the future stops the work.
+    ///
+    /// # Errors
+    /// [`ReadError::Storage`] when the work panicked; [`ReadError::Stopped`] when
+    /// the store was closed meanwhile.
+    pub async fn run<T, F>(&self, lane: Lane, work: F) -> Result<T, ReadError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        if let Some(stop) = current() {
+            stop.check()?;
+            return Ok(work.await);
+        }
+        let lane_permits = match lane {
+            Lane::Short => &self.short,
+            Lane::Long => &self.long,
+        };
+        let permit = permit_of(lane_permits).await?;
+        let stop = self.stop();
+        let guard = stop.guard();
+        stop.check()?;
+        let done = match lane {
+            Lane::Short => {
+                let runtime = Handle::current();
+                let job = move || done(&runtime, stop, permit, work);
+                tokio::task::spawn_blocking(job).await.map_err(panicked)
+            }
+            Lane::Long => on_own_thread("treering-read", stop, permit, work)?
+                .await
+                .map_err(|_| panicked("its thread ended")),
+        };
+        guard.disarm();
+        done
+    }
+
+    /// Starts a verification on a thread of its own. Who drops the guard stops it.
+    ///
+    /// # Errors
+    /// [`ReadError::Busy`] when one is under way that does not end in a moment.
+    pub async fn verify<F>(&self, work: impl FnOnce(Stop) -> F) -> Result<StopGuard, ReadError>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let permit = tokio::time::timeout(VERIFY_PATIENCE, permit_of(&self.verify));
+        let permit = permit.await.unwrap_or_else(|_| {
+            Err(ReadError::Busy {
+                what: "a verification is under way, and one runs at a time",
+                retry_after_ms: VERIFY_AGAIN_MS,
+            })
+        })?;
+        let stop = self.stop();
+        let guard = stop.guard();
+        on_own_thread("treering-verify", stop.clone(), permit, work(stop))?;
+        Ok(guard)
+    }
+
+    fn stop(&self) -> Stop {
+        Stop {
+            asked: Arc::default(),
+            closing: Arc::clone(&self.closing),
+        }
+    }
+}
+
+impl Engine {
+    /// Runs a read of this engine in a lane.
+    pub(super) async fn on<T, E, F>(&self, lane: Lane, read: impl FnOnce(Self) -> F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ReadError> + Send + 'static,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        // In a box: what a read holds need not be part of every future above it.
+        let read: BoxFuture<'static, Result<T, E>> = Box::pin(read(self.clone()));
+        self.inner.work.run(lane, read).await?
+    }
+}
+
+/// The lane for work on so many events.
+pub(super) fn lane_for(events: u64) -> Lane {
+    /// So many are read and counted within some ten milliseconds.
+    const SHORT_EVENTS_MAX: u64 = 4_096;
+    if events > SHORT_EVENTS_MAX {
+        Lane::Long
+    } else {
+        Lane::Short
+    }
+}
+
+async fn permit_of(lane: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ReadError> {
+    let permit = Arc::clone(lane).acquire_owned().await;
+    // Lanes are never closed.
+    permit.map_err(|_| ReadError::Stopped)
+}
+
+fn done<F: Future>(
+    runtime: &Handle,
+    stop: Stop,
+    permit: OwnedSemaphorePermit,
+    work: F,
+) -> F::Output {
+    // Given back when the work has ended, not when nobody waits for it.
+    let _permit = permit;
+    let _working = Working::on(stop);
+    runtime.block_on(work)
+}
+
+fn on_own_thread<F>(
+    name: &str,
+    stop: Stop,
+    permit: OwnedSemaphorePermit,
+    work: F,
+) -> Result<oneshot::Receiver<F::Output>, ReadError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let (sender, receiver) = oneshot::channel();
+    let runtime = Handle::current();
+    let job = move || {
+        step_back();
+        // Whoever asked may have gone.
+        let _ = sender.send(done(&runtime, stop, permit, work));
+    };
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(job);
+    thread.map_err(|error| ReadError::Storage {
+        message: format!("no thread could be started for a long read: {error}; try again"),
+    })?;
+    Ok(receiver)
+}
+
+/// Puts this thread behind those that serve calls. Where that is not possible it
+/// is one of them, which is slower for all and wrong for none.
+fn step_back() {
+    #[cfg(all(feature = "redb", target_os = "linux"))]
+    {
+        /// Of 0 to 19: about a ninth of the share of a thread that has not stepped back.
+        const NICENESS: i32 = 10;
+        let thread = rustix::thread::gettid();
+        // On Linux niceness is a thread's own.
+        let _ = rustix::process::setpriority_process(Some(thread), NICENESS);
+    }
+}
+
+fn panicked(error: impl std::fmt::Display) -> ReadError {
+    ReadError::Storage {
+        message: format!("a read was broken off: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work() -> Work {
+        let limits = Limits {
+            short_reads_max: 2,
+            long_reads_max: 1,
+            ..Limits::default()
+        };
+        Work::new(&limits, Arc::default())
+    }
+
+    /// Works until it is told to stop, and says so.
+    async fn until_stopped(ended: oneshot::Sender<()>) {
+        while check().is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = ended.send(());
+    }
+
+    // A request was built for ten minutes after its client's deadline, with a core
+    // and its memory. Work ends with the wait for it, in both lanes.
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_stops() {
+        let work = work();
+        for lane in [Lane::Short, Lane::Long] {
+            let (sender, ended) = oneshot::channel();
+            let waiting = work.run(lane, until_stopped(sender));
+            let waited = tokio::time::timeout(Duration::from_millis(20), waiting).await;
+            assert!(waited.is_err(), "{lane:?}: it ended by itself");
+            let stopped = tokio::time::timeout(Duration::from_secs(60), ended).await;
+            assert!(matches!(stopped, Ok(Ok(()))), "{lane:?}: it goes on");
+        }
+    }
+
+    // A process did not end, because a read did not.
+    #[tokio::test]
+    async fn work_stops_when_the_store_closes() {
+        let closing = Arc::new(AtomicBool::new(false));
+        let work = Work::new(&Limits::default(), Arc::clone(&closing));
+        let (sender, _ended) = oneshot::channel();
+        let running = work.run(Lane::Long, until_stopped(sender));
+        let close = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            closing.store(true, Ordering::Relaxed);
+        };
+        let both = async { tokio::join!(running, close) };
+        let done = tokio::time::timeout(Duration::from_secs(60), both).await;
+        assert!(done.is_ok_and(|(done, ())| done.is_ok()));
+        let after = work.run(Lane::Short, async {}).await;
+        assert!(matches!(after, Err(ReadError::Stopped)), "{after:?}");
+    }
+
+    // Cancelled work still uses memory until it has seen it: its place is given
+    // away only then, or a client that cancels has as many at once as it likes.
+    #[tokio::test]
+    async fn a_place_is_given_back_when_the_work_has_ended() {
+        let work = work();
+        let (go_on, waits) = std::sync::mpsc::channel::<()>();
+        let stubborn = async move {
+            let _ = waits.recv();
+        };
+        let waiting = work.run(Lane::Long, stubborn);
+        let waited = tokio::time::timeout(Duration::from_millis(20), waiting).await;
+        assert!(waited.is_err());
+        assert_eq!(work.long.available_permits(), 0);
+        drop(go_on);
+        let next = tokio::time::timeout(Duration::from_secs(60), work.run(Lane::Long, async { 7 }));
+        assert!(matches!(next.await, Ok(Ok(7))));
+    }
+
+    // Work that asks for more work must not wait for a place that it has itself.
+    #[tokio::test]
+    async fn work_within_work_needs_no_place() {
+        let work = Arc::new(work());
+        let inner = Arc::clone(&work);
+        let nested = async move { inner.run(Lane::Long, async { 1 }).await };
+        let done = tokio::time::timeout(Duration::from_secs(60), work.run(Lane::Long, nested));
+        assert!(matches!(done.await, Ok(Ok(Ok(1)))));
+    }
+
+    #[tokio::test]
+    async fn one_verification_at_a_time() {
+        let work = work();
+        let (sender, ended) = oneshot::channel();
+        let first = work.verify(|_| until_stopped(sender)).await.unwrap();
+        let second = work.verify(|_| async {}).await;
+        assert!(matches!(second, Err(ReadError::Busy { .. })));
+        drop(first);
+        let stopped = tokio::time::timeout(Duration::from_secs(60), ended).await;
+        assert!(matches!(stopped, Ok(Ok(()))));
+        let third = work.verify(|_| async {}).await;
+        assert!(third.is_ok(), "the place of the first is free again");
+    }
+
+    // A panic is an answer like another, and leaves no place taken.
+    #[tokio::test]
+    async fn a_panic_is_told_and_the_place_is_free() {
+        let work = work();
+        for lane in [Lane::Short, Lane::Long] {
+            let done = work.run(lane, async { panic!("on purpose") }).await;
+            assert!(matches!(done, Err(ReadError::Storage { .. })), "{lane:?}");
+        }
+        assert_eq!(work.short.available_permits(), 2);
+        let next = tokio::time::timeout(Duration::from_secs(60), work.run(Lane::Long, async {}));
+        assert!(matches!(next.await, Ok(Ok(()))));
+    }
+}
