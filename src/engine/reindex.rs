@@ -45,7 +45,7 @@ pub(super) fn tidy(place: &IndexPlace) {
     let put_back = if !dir.exists() && old.exists() {
         disk::rename(&old, dir).map_err(|error| error.to_string())
     } else {
-        SearchIndex::wipe(&old).map_err(|error| error.to_string())
+        disk::remove(&old).map_err(|error| error.to_string())
     };
     let removed = SearchIndex::wipe(&new).map_err(|error| error.to_string());
     for left in [put_back, removed] {
@@ -171,7 +171,8 @@ fn swap_folders(
         dir: new.clone(),
         source,
     };
-    SearchIndex::wipe(&old)?;
+    // A file in the folder's place goes the same way.
+    disk::remove(&old).map_err(refused)?;
     let had_one = dir.exists();
     if had_one {
         disk::rename(dir, &old).map_err(refused)?;
@@ -190,7 +191,7 @@ fn swap_folders(
             .map_err(refused)?;
     }
     if opened.is_ok()
-        && let Err(error) = SearchIndex::wipe(&old)
+        && let Err(error) = disk::remove(&old)
     {
         tracing::warn!(%error, "the old search index stays on the disk until the next start");
     }

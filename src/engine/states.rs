@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn views_that_lack_committed_events_are_not_believed() {
         let views = Arc::new(ArcSwap::from_pointee(Views::in_memory().unwrap()));
-        let mut cache = StateCache::new(views, Arc::default(), 1 << 20, 5);
+        let mut cache = StateCache::new(views, Arc::default(), Arc::default(), 1 << 20, 5);
         let id = ConversationId::generate();
         let refused = |result| matches!(result, Err(AppendError::Unready { .. }));
         assert!(refused(cache.ensure(id, None)));

@@ -170,6 +170,11 @@ async fn a_store_of_a_newer_version_says_so() {
     let log = Fallible::default();
     let mut bytes = [0; 32];
     bytes[..4].copy_from_slice(b"TRF\x02");
+    bytes[8] = 1;
+    bytes[16] = 1;
+    // Whole by its checksum: a changed version byte alone is damage.
+    let crc = crc32c::crc32c(&bytes[..28]);
+    bytes[28..].copy_from_slice(&crc.to_le_bytes());
     let frame = EncodedFrame {
         first_offset: 1,
         count: 1,

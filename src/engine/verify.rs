@@ -335,11 +335,12 @@ impl Check {
     /// The index must reach the head, and hold as many passages as the log has.
     async fn check_index(&mut self, count: bool, head: u64) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
+        // One wait, because it counts the failures that end it; looked at now and
+        // then, because an indexer that is stuck must not keep this.
+        let mut waited = std::pin::pin!(inner.indexer.wait_for(head));
         let reached = loop {
             self.stop.check()?;
-            // Looked at now and then: an indexer that is stuck must not keep this.
-            let waited = inner.indexer.wait_for(head);
-            if let Ok(reached) = tokio::time::timeout(STOP_SEEN_WITHIN, waited).await {
+            if let Ok(reached) = tokio::time::timeout(STOP_SEEN_WITHIN, &mut waited).await {
                 break reached;
             }
         };

@@ -139,6 +139,9 @@ impl SearchIndex {
     /// [`IndexError::Locked`] when it is open elsewhere.
     pub fn open(dir: &Path, options: SearchOptions) -> Result<Self, IndexError> {
         let fail = |source| io_error("opened", dir, source);
+        if dir.exists() && !dir.is_dir() {
+            return Err(rebuild("a file is in the place of its folder"));
+        }
         std::fs::create_dir_all(dir).map_err(fail)?;
         let is_index = dir.join("meta.json").exists();
         if !is_index && holds_files(dir).map_err(fail)? {

@@ -160,14 +160,15 @@ mod tests {
             (BranchId::MAIN, 1_u64, false),
             crate::domain::TimestampMicros(5),
         );
-        let head = encoded(&head);
+        // Not damaged.
+        let head = [encoded(&head), encoded(&None::<u8>)].concat();
         let mut tip = Vec::new();
         tip.extend_from_slice(&(head.len() as u16).to_le_bytes());
         tip.extend_from_slice(&(chunk.as_bytes().len() as u16).to_le_bytes());
         tip.extend_from_slice(&head);
         tip.extend_from_slice(chunk.as_bytes());
         tip.extend_from_slice(&encoded(&branch()));
-        let counts: CountsRow = (2, [(28, 7), (29, 9)].into());
+        let counts: CountsRow = (2, 3, [(28, 7), (29, 9)].into());
         vec![
             (0, tip),
             (1, encoded(&created)),

@@ -12,7 +12,10 @@ use super::{child, random::Random, store};
 /// Set in the process that runs inside of a namespace of its own.
 const INSIDE: &str = "TREERING_TEST_MOUNTS";
 /// Room on the small disk, in MiB.
-const DISK_MIB: u64 = 64;
+const DISK_MIB: u64 = 160;
+/// What takes most of it until it is deleted, in bytes. What it leaves fills up with
+/// events, and they take several times their room once they are indexed.
+const BALLAST_BYTES: usize = ((DISK_MIB - 24) << 20) as usize;
 
 /// A small disk, unmounted when dropped.
 struct SmallDisk(tempfile::TempDir);
@@ -110,7 +113,7 @@ async fn a_full_disk_refuses_appends_and_nothing_else() {
         return;
     };
     // What is deleted later to make room.
-    std::fs::write(disk.path().join("ballast"), vec![1; 40 << 20]).unwrap();
+    std::fs::write(disk.path().join("ballast"), vec![1; BALLAST_BYTES]).unwrap();
     let data = disk.path().join("data");
     let engine = store::open(&data).await;
     let id = store::conversation(&engine).await;
@@ -203,7 +206,7 @@ async fn a_full_disk_over_grpc() {
         return;
     };
     let ballast = disk.path().join("ballast");
-    std::fs::write(&ballast, vec![1; 40 << 20]).unwrap();
+    std::fs::write(&ballast, vec![1; BALLAST_BYTES]).unwrap();
     let server = TestServer::start(&disk.path().join("data")).await;
     let id = server.conversation().await;
     let mut random = Random(1);

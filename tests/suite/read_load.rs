@@ -35,7 +35,7 @@ async fn latencies(engine: &Engine, id: ConversationId) -> (Duration, Duration) 
         let started = Instant::now();
         let healthy = tokio::spawn({
             let engine = engine.clone();
-            async move { engine.healthy() }
+            async move { engine.health().ready }
         });
         healthy.await.unwrap().unwrap();
         turns.push(started.elapsed());

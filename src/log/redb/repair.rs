@@ -182,6 +182,10 @@ fn assess<F: Folder>(folder: &F, reached: u64) -> Result<(Left, Repair), LogErro
         .last()
         .and_then(|entry| entry.sealed.as_ref())
         .map_or(0, |mark| mark.offset);
+    // What came behind the end is one loss, whichever files it was in.
+    let last = outcome.lost.last().map_or(0, |lost| lost.to).max(reached);
+    outcome.lost.retain(|lost| lost.to <= outcome.head);
+    outcome.lost.extend(lost_up_to(outcome.head + 1, last));
     for name in folder.names().unwrap_or_default() {
         let is_segment = active::parse_name(&name).is_some();
         let known = kept.iter().any(|e| e.file.as_deref() == Some(&name))

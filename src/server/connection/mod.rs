@@ -69,6 +69,8 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
 /// The HTTP/2 bounds of every connection.
 fn http2_of(options: &ServeOptions) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
+    // It panics under a clock before 1970 or far ahead, and no client asks for it.
+    builder.auto_date_header(false);
     builder
         .timer(TokioTimer::new())
         .keep_alive_interval(Some(options.keepalive_interval))
