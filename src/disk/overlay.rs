@@ -5,7 +5,7 @@
 //! to be trusted, lets redb repair this instead: the disk keeps every byte.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     io,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -155,13 +155,11 @@ impl<B: StorageBackend> StorageBackend for Overlay<B> {
         let below_len = over.below_len;
         let mut done = 0;
         for (page, within, bytes) in parts(offset, data.len()) {
-            if !over.pages.contains_key(&page) {
-                let before = self.page_below(page, below_len)?;
-                over.pages.insert(page, before);
-            }
-            if let Some(written) = over.pages.get_mut(&page) {
-                written[within..within + bytes].copy_from_slice(&data[done..done + bytes]);
-            }
+            let written = match over.pages.entry(page) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(place) => place.insert(self.page_below(page, below_len)?),
+            };
+            written[within..within + bytes].copy_from_slice(&data[done..done + bytes]);
             done += bytes;
         }
         over.len = over.len.max(offset + data.len() as u64);

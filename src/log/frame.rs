@@ -345,6 +345,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
 }
 
 /// True when bytes hold the beginning of a frame anywhere.
+#[cfg(feature = "redb")]
 pub(crate) fn found_in(bytes: &[u8]) -> bool {
     let mut start = MAGIC.to_vec();
     start.push(FORMAT_VERSION);

@@ -323,6 +323,7 @@ impl LogError {
     }
 
     /// Damage of the manifest.
+    #[cfg(feature = "redb")]
     pub(crate) fn manifest(what: &str) -> Self {
         Self::WentBack {
             what: format!("its manifest is damaged ({what})"),
