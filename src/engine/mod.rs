@@ -153,6 +153,8 @@ struct Inner {
     log: Arc<dyn EventLog>,
     /// Tells other processes where this store is served.
     announce: Box<dyn Fn(&str) + Send + Sync>,
+    /// Puts the folder's lock file back if it was deleted.
+    keep_lock: Box<dyn Fn() + Send + Sync>,
     views: SharedViews,
     hot: Arc<HotSet>,
     views_path: Option<PathBuf>,

@@ -46,6 +46,8 @@ const READS_END_WITHIN: Duration = Duration::from_secs(2);
 struct Parts {
     log: Arc<dyn EventLog>,
     announce: Box<dyn Fn(&str) + Send + Sync>,
+    /// Keeps others out: called now and then.
+    keep_lock: Box<dyn Fn() + Send + Sync>,
     views: Views,
     views_path: Option<PathBuf>,
     index: super::indexer::IndexPlace,
@@ -68,7 +70,7 @@ impl Engine {
         }
         let views_path = dir.join(VIEWS_FILE);
         let views = open_views(&views_path).map_err(|error| failed(&dir, &error))?;
-        let announcing = Arc::clone(&log);
+        let (announcing, keeping) = (Arc::clone(&log), Arc::clone(&log));
         let parts = Parts {
             log,
             announce: Box::new(move |address| {
@@ -76,6 +78,7 @@ impl Engine {
                     tracing::warn!(%error, "the address could not be written to the lock file");
                 }
             }),
+            keep_lock: Box::new(move || keeping.keep_lock()),
             views,
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Folder(dir.join(INDEX_FOLDER)),
@@ -100,6 +103,7 @@ impl Engine {
             index: super::indexer::IndexPlace::Unchanged(dir.join(INDEX_FOLDER)),
             log,
             announce: Box::new(|_| {}),
+            keep_lock: Box::new(|| {}),
             views,
             views_path: None,
         };
@@ -115,6 +119,7 @@ impl Engine {
         let parts = Parts {
             log: Arc::new(MemoryLog::new()),
             announce: Box::new(|_| {}),
+            keep_lock: Box::new(|| {}),
             views: Views::in_memory().map_err(|error| failed(&dir, &error))?,
             views_path: None,
             index: super::indexer::IndexPlace::Memory,
@@ -136,6 +141,7 @@ impl Engine {
         let parts = Parts {
             log,
             announce: Box::new(|_| {}),
+            keep_lock: Box::new(|| {}),
             views: open_views(&views_path).map_err(|error| failed(dir, &error))?,
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Memory,
@@ -219,6 +225,7 @@ impl Engine {
             options,
             log: parts.log,
             announce: parts.announce,
+            keep_lock: parts.keep_lock,
             views,
             hot,
             views_path: parts.views_path,
@@ -300,6 +307,7 @@ async fn keep_views_durable(inner: std::sync::Weak<Inner>) {
         if inner.closing.load(Ordering::Acquire) {
             return;
         }
+        (inner.keep_lock)();
         let published = inner.published.load(Ordering::Acquire);
         if published == durable_to {
             continue;

@@ -14,6 +14,7 @@ mod lock;
 mod manifest;
 mod open;
 mod repair;
+mod sealing;
 mod segment;
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -31,9 +32,9 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use self::{
-    active::{Active, batch_bytes, create_segment},
-    manifest::{Mark, Replaced, SegmentEntry},
-    segment::{End, Sealed},
+    active::{Active, batch_bytes},
+    manifest::SegmentEntry,
+    segment::Sealed,
 };
 pub use self::{
     file::{DiskFile, SegmentFile},
@@ -76,10 +77,6 @@ impl Default for RedbLogOptions {
         }
     }
 }
-
-/// A segment that cannot be sealed, for want of handles or room, goes on until it
-/// is this many times its bound.
-const OVERFULL: u64 = 2;
 
 /// A log in redb files. It is one shard, number 0.
 pub struct RedbLog<F: Folder = DiskFolder> {
@@ -216,193 +213,7 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    /// After a sync that failed: what the batch wrote may be on disk or not, and
-    /// reading it back would not tell. The acknowledged part is written to a new
-    /// file; once that has taken the old one's place the batch is not there.
-    fn recover_from_sync(&self, head: u64, failed: LogError) -> Result<u64, LogError> {
-        tracing::error!(error = %failed, "a sync of the log failed; its last segment is written anew");
-        self.distrusted.store(true, Ordering::Release);
-        match self.write_anew_if_distrusted(head) {
-            Ok(()) => Err(failed),
-            Err(error) => Err(LogError::UnknownOutcome {
-                head,
-                what: format!("{failed}; and then: {error}"),
-            }),
-        }
-    }
-
-    /// After an append that failed before its sync: redb refuses everything until
-    /// the file is opened again; that also shows whether the batch is there.
-    fn recover(&self, head: u64, wanted: u64, failed: LogError) -> Result<u64, LogError> {
-        tracing::warn!(error = %failed, "an append failed; the segment is opened again");
-        let mut active = self.write_active();
-        let opened = active.open_to_append(&self.folder, self.options.cache_bytes);
-        let now = match opened {
-            Ok(end) => end.offset,
-            Err(error) => {
-                // Opening may have synced, and that may be what failed.
-                self.distrusted.store(true, Ordering::Release);
-                drop(active);
-                let written = self.write_anew_if_distrusted(head);
-                return Err(match written {
-                    Ok(()) => failed,
-                    Err(_) if matches!(failed, LogError::NoSpace { .. }) => failed,
-                    Err(_) => LogError::UnknownOutcome {
-                        head,
-                        what: format!("{failed}; and then: {error}"),
-                    },
-                });
-            }
-        };
-        if now == wanted {
-            return Ok(wanted);
-        }
-        if now == head {
-            return Err(failed);
-        }
-        self.head.send_modify(|state| state.offset = now);
-        Err(LogError::HeadMismatch {
-            expected: head,
-            actual: now,
-        })
-    }
-
-    /// Writes the last segment up to `head` into a new file, and lets the
-    /// manifest name that one, if a sync has failed before.
-    ///
-    /// # Errors
-    /// It stays distrusted, and nothing may be appended.
-    fn write_anew_if_distrusted(&self, head: u64) -> Result<(), LogError> {
-        if !self.is_distrusted() || self.mode.is_read_only() {
-            return Ok(());
-        }
-        let cache_bytes = self.options.cache_bytes;
-        let mut active = self.write_active();
-        let first_offset = active.first_offset;
-        let end = active.open_to_read(&self.folder, cache_bytes)?;
-        if end.offset < head {
-            return Err(LogError::damaged(
-                end.offset + 1,
-                "what was acknowledged cannot be read back after a sync failed",
-            ));
-        }
-        let source = active.open.as_ref().ok_or(LogError::Closed)?;
-        let identity = self.identity();
-        let copy = active::next_copy(&active.file);
-        let mut fresh = create_segment(&self.folder, identity, first_offset, copy, cache_bytes)?;
-        let replaced = copy_into(&source.database, &mut fresh, head).and_then(|()| {
-            let mut manifest = self.manifest().clone();
-            if let Some(last) = manifest.segments.last_mut() {
-                last.file = Some(fresh.file.clone());
-            }
-            let replaced = manifest::replace(&self.folder, &manifest)?;
-            self.set_manifest(manifest);
-            Ok(replaced)
-        });
-        let replaced = match replaced {
-            Ok(replaced) => replaced,
-            Err(error) => {
-                self.discard(fresh, &error);
-                return Err(error);
-            }
-        };
-        let mut old = std::mem::replace(&mut *active, fresh);
-        drop(active);
-        let _closed = old.close();
-        self.head.send_modify(|state| state.offset = head);
-        match replaced {
-            Replaced::Lasting => {
-                self.distrusted.store(false, Ordering::Release);
-                // The next opening would clear it away.
-                let _left = self.folder.remove(&old.file);
-                tracing::warn!(
-                    first_offset,
-                    "the last segment was written anew; appends go on"
-                );
-                Ok(())
-            }
-            // After a power loss the manifest may name the old file: it stays.
-            Replaced::InPlace => Err(folder_not_synced()),
-        }
-    }
-
-    /// Starts a new segment when the last one would grow over its bound.
-    fn seal_if_full(&self, head: u64, batch_bytes: u64) -> Result<(), LogError> {
-        let full = {
-            let active = self.active()?;
-            let used = active.open.as_ref().map_or(0, |open| open.used_bytes);
-            let after = used + batch_bytes;
-            if active.first_offset == head + 1 || after <= self.options.segment_bytes_max {
-                return Ok(());
-            }
-            after > self.options.segment_bytes_max.saturating_mul(OVERFULL)
-        };
-        match self.seal(head) {
-            // Nothing has changed: what waits may as well go where it went before.
-            Err(error) if !full && !self.is_distrusted() => {
-                tracing::warn!(%error, "a full segment could not be sealed; it goes on for now");
-                Ok(())
-            }
-            sealed => sealed,
-        }
-    }
-
-    /// Seals the last segment and starts a new one. Once the manifest names the
-    /// new one, that one is taken, whatever follows.
-    fn seal(&self, head: u64) -> Result<(), LogError> {
-        let next = head + 1;
-        let cache_bytes = self.options.cache_bytes;
-        let end = self.end_of_active()?;
-        let fresh = create_segment(&self.folder, self.identity(), next, 0, cache_bytes)?;
-        let mut manifest = self.manifest().clone();
-        let mark = Mark::new(head, end.chain_hash);
-        if let Some(last) = manifest.segments.last_mut() {
-            last.sealed = Some(mark.clone());
-        }
-        manifest.segments.push(SegmentEntry {
-            first: next,
-            file: Some(fresh.file.clone()),
-            sealed: None,
-        });
-        manifest.reached = mark;
-        match manifest::replace(&self.folder, &manifest) {
-            Ok(Replaced::Lasting) => {}
-            Ok(Replaced::InPlace) => self.distrusted.store(true, Ordering::Release),
-            Err(error) => {
-                self.discard(fresh, &error);
-                return Err(error);
-            }
-        }
-        self.set_manifest(manifest);
-        let mut full = std::mem::replace(&mut *self.write_active(), fresh);
-        if let Err(error) = full.close() {
-            // It is repaired when it is read.
-            tracing::warn!(first_offset = full.first_offset, %error, "a full segment was not closed");
-        }
-        if let Some(lock) = &mut *lock_of(&self.lock) {
-            lock.keep();
-        }
-        Ok(())
-    }
-
-    /// Lets a new segment go that could not take its place.
-    fn discard(&self, mut fresh: Active<F>, why: &LogError) {
-        let _closed = fresh.close();
-        if matches!(why, LogError::UnknownOutcome { .. }) {
-            // The manifest on disk may name it: write over it before going on.
-            self.distrusted.store(true, Ordering::Release);
-        } else {
-            let _left = self.folder.remove(&fresh.file);
-        }
-    }
-
-    fn end_of_active(&self) -> Result<End, LogError> {
-        let active = self.active()?;
-        let open = active.open.as_ref().ok_or(LogError::Closed)?;
-        segment::end(&open.database, active.first_offset)
-    }
-
-    /// First offset of the segment that holds an offset, and where it ends.
+    /// The segment that holds an offset.
     fn segment_of(&self, offset: u64) -> Result<SegmentEntry, LogError> {
         let manifest = self.manifest();
         let behind = manifest
@@ -438,8 +249,7 @@ impl<F: Folder> RedbLog<F> {
         Ok(database)
     }
 
-    /// Runs `read` on the segment that holds an offset, and says where that
-    /// segment ends.
+    /// Runs `read` on the segment that holds an offset.
     fn in_segment<T>(
         &self,
         offset: u64,
@@ -455,38 +265,6 @@ impl<F: Folder> RedbLog<F> {
         }
         read(self.sealed(&entry)?.reader())
     }
-}
-
-fn folder_not_synced() -> LogError {
-    LogError::from_io(
-        "putting the log's folder on disk",
-        std::io::Error::other("its sync failed"),
-    )
-}
-
-/// Copies a segment into a new one, and checks where that one ends.
-fn copy_into<F: Folder>(
-    from: &::redb::Database,
-    fresh: &mut Active<F>,
-    last: u64,
-) -> Result<(), LogError> {
-    use ::redb::StorageBackend;
-    let first_offset = fresh.first_offset;
-    let open = fresh.open.as_mut().ok_or(LogError::Closed)?;
-    segment::copy(from, &open.database, first_offset, last)?;
-    let end = segment::end(&open.database, first_offset)?;
-    if end.offset != last {
-        return Err(LogError::damaged(
-            end.offset + 1,
-            "a segment that was written anew ends elsewhere",
-        ));
-    }
-    if let Some(storage) = &open.storage {
-        open.used_bytes = storage
-            .len()
-            .map_err(|error| LogError::from_io("measuring a segment", error))?;
-    }
-    Ok(())
 }
 
 impl<F: Folder> Drop for RedbLog<F> {
@@ -664,28 +442,6 @@ impl<F: Folder> EventLog for RedbLog<F> {
     }
 }
 
-impl<F: Folder> RedbLog<F> {
-    /// Lets the manifest say how far the log has come, so that an older copy of
-    /// the last segment shows at the next opening.
-    fn note_reached(&self) -> Result<(), LogError> {
-        let head = self.head.borrow().offset;
-        let noted = self.manifest().reached.offset;
-        if self.mode.is_read_only() || self.is_distrusted() || noted == head {
-            return Ok(());
-        }
-        let end = self.end_of_active()?;
-        let mut manifest = self.manifest().clone();
-        if end.offset == head && end.chain_hash.is_some() {
-            manifest.reached = Mark::new(head, end.chain_hash);
-        } else {
-            manifest.reached = Mark::new(head, None);
-        }
-        let _lasting = manifest::replace(&self.folder, &manifest)?;
-        self.set_manifest(manifest);
-        Ok(())
-    }
-}
-
 impl RedbLog<DiskFolder> {
     /// Writes into the lock file where this process serves the folder, so that
     /// another one can say how to reach it.
@@ -696,6 +452,13 @@ impl RedbLog<DiskFolder> {
         match &mut *lock_of(&self.lock) {
             Some(lock) => lock.set_address(address),
             None => Err(LogError::Closed),
+        }
+    }
+
+    /// Puts the folder's lock file back if somebody has deleted it.
+    pub fn keep_lock(&self) {
+        if let Some(lock) = &mut *lock_of(&self.lock) {
+            lock.keep();
         }
     }
 

@@ -221,7 +221,7 @@ impl<F: Folder> RedbLog<F> {
         }
         match manifest::replace(&folder, &manifest)? {
             manifest::Replaced::Lasting => {}
-            manifest::Replaced::InPlace => return Err(super::folder_not_synced()),
+            manifest::Replaced::InPlace => return Err(super::sealing::folder_not_synced()),
         }
         Ok(Self::assemble(folder, options, mode, manifest, active, 0))
     }

@@ -61,7 +61,7 @@ impl Repair {
 /// and then it can be repeated.
 pub fn repair(data: &Path, reached: u64, accept: bool) -> Result<Repair, LogError> {
     let path = data.join(LOG_FOLDER);
-    if !data.is_dir() {
+    if !data.is_dir() || reached == 0 && !path.is_dir() {
         return Err(LogError::NoStore {
             path: data.to_owned(),
         });
@@ -300,6 +300,6 @@ fn go_on<F: Folder>(folder: &F, left: Left, head: u64) -> Result<(), LogError> {
     fresh.close()?;
     match replaced? {
         manifest::Replaced::Lasting => Ok(()),
-        manifest::Replaced::InPlace => Err(super::folder_not_synced()),
+        manifest::Replaced::InPlace => Err(super::sealing::folder_not_synced()),
     }
 }
