@@ -205,34 +205,38 @@ impl Engine {
         if let Some(outcome) = inner.compacted_before(&command).await? {
             return Ok(outcome);
         }
+        match self.compact_now(&command).await {
+            // Another call with the same key may have been faster: then there was
+            // nothing left to plan, or the append came too late.
+            Err(error) => match inner.compacted_before(&command).await? {
+                Some(outcome) => Ok(outcome),
+                None => Err(error),
+            },
+            done => done,
+        }
+    }
+
+    async fn compact_now(&self, command: &CompactCommand) -> Result<CompactOutcome, ContextError> {
         let planned = self.planned(&command.plan_query(), command.cut).await?;
-        let compacted = planned.compacted(&command)?;
+        let compacted = planned.compacted(command)?;
         let (cut, before, after) = (
             compacted.cut_revision,
             compacted.tokens_before,
             compacted.tokens_after,
         );
-        let batch = planned.batch(&command, compacted);
-        match self.append(batch).await {
-            Ok(outcome) => {
-                let [event] = &outcome.events[..] else {
-                    return Err(invalid("a compaction is one event".to_owned()));
-                };
-                Ok(CompactOutcome {
-                    event: event.clone(),
-                    repeated_key: outcome.repeated_key,
-                    cut,
-                    tokens_before: before,
-                    tokens_after: after,
-                    warnings: outcome.warnings,
-                })
-            }
-            // Another call with the same key was faster.
-            Err(error) => match inner.compacted_before(&command).await? {
-                Some(outcome) => Ok(outcome),
-                None => Err(error.into()),
-            },
-        }
+        let batch = planned.batch(command, compacted);
+        let outcome = self.append(batch).await?;
+        let [event] = &outcome.events[..] else {
+            return Err(invalid("a compaction is one event".to_owned()));
+        };
+        Ok(CompactOutcome {
+            event: event.clone(),
+            repeated_key: outcome.repeated_key,
+            cut,
+            tokens_before: before,
+            tokens_after: after,
+            warnings: outcome.warnings,
+        })
     }
 }
 
