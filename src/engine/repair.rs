@@ -6,11 +6,15 @@ use super::{
     catch_up::VIEWS_CACHE_BYTES,
     error::OpenError,
     open::{INDEX_FOLDER, VIEWS_FILE, log_refused},
+    witness,
 };
 use crate::{
     disk,
-    domain::{ConversationId, TimestampMicros},
-    log::{LostRange, Repair as LogRepair, repair as repair_log},
+    domain::{ConversationId, ShardId, TimestampMicros},
+    log::{
+        EventLog, LogIdentity, LostRange, RedbLog, RedbLogOptions, Repair as LogRepair,
+        repair as repair_log,
+    },
     search::SearchIndex,
     views::Views,
 };
@@ -69,8 +73,12 @@ fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     let views_path = dir.join(VIEWS_FILE);
     let index_path = dir.join(INDEX_FOLDER);
     let views = Views::open_unchanged(&views_path, VIEWS_CACHE_BYTES).ok();
+    let log = identity_of(dir);
+    let views = views.filter(|views| log.is_none_or(|log| witness::are_of(views, log)));
     let seen = views.as_ref().and_then(|views| views.reached().ok());
+    let index_counts = log.is_none_or(|log| witness::index_is_of(&index_path, log));
     let indexed = SearchIndex::open_unchanged(&index_path).map(|index| index.reached().offset);
+    let indexed = indexed.ok().filter(|_| index_counts);
     let reached = seen.unwrap_or(0).max(indexed.unwrap_or(0));
     let found = repair_log(dir, reached, false).map_err(|error| log_refused(dir, error))?;
     let conversations = views.as_ref().map(|views| touched(views, &found));
@@ -101,6 +109,14 @@ fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     }
     repair.moved_to = done.moved_to;
     Ok(repair)
+}
+
+/// Which log it is, as far as something of it is left: what was made from another
+/// one proves nothing about it.
+fn identity_of(dir: &Path) -> Option<LogIdentity> {
+    let log = RedbLog::open_remains(dir, RedbLogOptions::default()).ok()?;
+    let acquired = futures::executor::block_on(log.acquire(ShardId::default())).ok()?;
+    (acquired.head > 0).then(|| log.identity())
 }
 
 /// Conversations whose last event is lost.

@@ -25,7 +25,7 @@ STILL_SECONDS = 5
 HEAVY_SECONDS = 60
 
 # What nobody waits for has ended long before.
-SETTLED_SECONDS = 40
+SETTLED_SECONDS = 20
 
 
 def run(world):
