@@ -2,6 +2,12 @@
 
 use std::process::ExitCode;
 
+/// What one thread makes, another drops (requests, records, pages): with the
+/// system's allocator they wait for each other, and what was freed stays with the
+/// thread that made it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     treering::cli::main()
 }

@@ -11,6 +11,7 @@ mod event;
 mod id;
 mod kind;
 pub mod limits;
+mod memory;
 mod message;
 mod rejection;
 mod rules;

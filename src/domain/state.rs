@@ -511,24 +511,7 @@ impl ConversationState {
         }
     }
 
-    /// About how much memory it takes, in bytes.
-    #[must_use]
-    pub fn estimated_bytes(&self) -> usize {
-        const ROW_BYTES: usize = 512;
-        const BRANCH_BYTES: usize = 640;
-        const ITEM_BYTES: usize = 160;
-        let items: usize = self
-            .branches
-            .values()
-            .map(|b| {
-                b.open_calls.len()
-                    + b.sub_contexts.len()
-                    + b.active_context.len()
-                    + b.memory.discovered_tools.len()
-                    + b.memory.entities.len()
-                    + b.memory.tool_uses.len()
-            })
-            .sum();
-        ROW_BYTES + self.branches.len() * BRANCH_BYTES + items * ITEM_BYTES
+    pub(super) fn names(&self) -> &BTreeMap<BranchName, BranchId> {
+        &self.names
     }
 }

@@ -105,8 +105,19 @@ impl Child {
     /// Memory that it holds, in MiB; none where the system does not say.
     #[must_use]
     pub fn resident_mib(&self) -> Option<f64> {
+        self.status_mib("VmRSS:")
+    }
+
+    /// The part of it that no file backs, in MiB; none where the system does not
+    /// say.
+    #[must_use]
+    pub fn anonymous_mib(&self) -> Option<f64> {
+        self.status_mib("RssAnon:")
+    }
+
+    fn status_mib(&self, field: &str) -> Option<f64> {
         let status = self.proc("status")?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let line = status.lines().find(|line| line.starts_with(field))?;
         let kib = line.split_whitespace().nth(1)?.parse::<f64>().ok()?;
         Some(kib / 1024.0)
     }

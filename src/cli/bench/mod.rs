@@ -22,6 +22,7 @@ mod read;
 mod rounds;
 mod row;
 mod search;
+mod soak;
 mod stores;
 mod turns;
 
@@ -64,12 +65,14 @@ Rows:
   kill      opening after kill -9; memory after many events
   build     requests, by window and by length of the history, hot, cold and over gRPC
   turns     tokens sent, and served by a prefix cache, by when results give way to snapshots
+  soak      mixed load at half the peak for --minutes: what drifts (only when it is named)
 
 Examples:
   treering bench --quick
   treering bench --only append,grpc
   treering bench --trajectories ./data --json > bench.jsonl
-  treering bench --dir /mnt/fast --only append")]
+  treering bench --dir /mnt/fast --only append
+  treering bench --only soak --minutes 60 --samples soak.csv")]
 pub struct BenchArgs {
     /// Smaller stores and fewer rounds: minutes become seconds
     #[arg(long)]
@@ -86,6 +89,12 @@ pub struct BenchArgs {
     /// rows that need them are left out
     #[arg(long, value_name = "DIR", env = TRAJECTORIES_ENV)]
     trajectories: Option<PathBuf>,
+    /// How long `soak` goes on, in minutes
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: u64,
+    /// Write what `soak` sees over time to this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    samples: Option<PathBuf>,
     /// Serve the empty call: what the bench starts to compare with
     #[arg(long, hide = true)]
     serve_empty: bool,
@@ -104,6 +113,7 @@ enum Group {
     Kill,
     Build,
     Turns,
+    Soak,
 }
 
 impl Group {
@@ -119,6 +129,7 @@ impl Group {
             Self::Kill => "kill",
             Self::Build => "build",
             Self::Turns => "turns",
+            Self::Soak => "soak",
         }
     }
 }
@@ -129,6 +140,7 @@ struct Setup {
     trajectories: Option<PathBuf>,
     payloads: Payloads,
     quick: bool,
+    soak: soak::Plan,
     bar: ProgressBar,
 }
 
@@ -221,6 +233,10 @@ pub async fn run(args: BenchArgs, common: &Common, out: &mut Out) -> Result<(), 
         trajectories: args.trajectories,
         payloads: Payloads::new(),
         quick: args.quick,
+        soak: soak::Plan {
+            time: Duration::from_secs(args.minutes * 60),
+            samples: args.samples,
+        },
         bar: progress("bench", None, Unit::Things),
         parent,
     };
@@ -234,7 +250,8 @@ pub async fn run(args: BenchArgs, common: &Common, out: &mut Out) -> Result<(), 
     out.flush()?;
     let mut rows = Vec::new();
     for group in Group::value_variants() {
-        if args.only.is_empty() || args.only.contains(group) {
+        let by_default = args.only.is_empty() && *group != Group::Soak;
+        if by_default || args.only.contains(group) {
             let measured = setup.measure(*group).await?;
             if out.json {
                 for row in &measured {
@@ -267,6 +284,7 @@ impl Setup {
             Group::Kill => kill::measure(self).await,
             Group::Build => build::measure(self).await,
             Group::Turns => turns::measure(self).await,
+            Group::Soak => soak::measure(self, &self.soak).await,
         }
     }
 }
