@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 
 use super::ContextError;
@@ -316,13 +317,14 @@ fn change(
         conversation: id,
         revision: header.revision,
     };
-    Ok(
-        match decode_body(event.position.offset, header.kind, &event.body)? {
-            EventBody::ContextSet(set) => Some(ContextChange::Set(entry(set, at))),
-            EventBody::ContextRemoved { key } => Some(ContextChange::Removed { key, at }),
-            _ => None,
-        },
-    )
+    // What is kept of it is not to keep the frame that it was read from.
+    let body = Bytes::copy_from_slice(&event.body);
+    let body = decode_body(event.position.offset, header.kind, &body)?;
+    Ok(match body {
+        EventBody::ContextSet(set) => Some(ContextChange::Set(entry(set, at))),
+        EventBody::ContextRemoved { key } => Some(ContextChange::Removed { key, at }),
+        _ => None,
+    })
 }
 
 fn entry(set: ContextSet, at: EventRef) -> ContextEntry {

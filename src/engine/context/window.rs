@@ -239,7 +239,7 @@ impl Inner {
                 let (found, later) = rest.split_at(records.len());
                 rest = later;
                 for (entry, record) in found.iter().zip(records) {
-                    let body = history.reader.body(&record).await?;
+                    let body = history.reader.body_to_keep(&record).await?;
                     read.bytes += event_bytes(body.len() as u64);
                     read.events.push(Arc::new(WindowEvent {
                         at: EventRef {
@@ -279,7 +279,7 @@ impl Inner {
                 at.revision, at.conversation
             ),
         })?;
-        let body = self.reader.body(&record).await?;
+        let body = self.reader.body_to_keep(&record).await?;
         let event = WindowEvent {
             at,
             offset,
