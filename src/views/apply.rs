@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redb::{ReadableTable, WriteTransaction};
+use bytes::Bytes;
 
 use crate::domain::{BranchId, BranchState, ConversationId, ConversationRow, Namespace, Revision};
 
@@ -13,8 +13,9 @@ use super::{
     delta::{EventEntry, PendingEntry, ViewDelta},
     error::ViewsError,
     keys,
-    rows::{RawTable, Rows},
-    store::{CONVERSATIONS, META, NAMESPACES, Views, reached_in, set_reached},
+    rows::Rows,
+    store::{CONVERSATIONS, META, NAMESPACES, Views, Writer, reached_in, set_reached},
+    table::{Get, RawTable},
     tip::{self, Tip},
 };
 
@@ -42,21 +43,21 @@ impl Views {
     pub fn apply(&self, delta: &ViewDelta) -> Result<(), ViewsError> {
         self.write(|txn| {
             let reached = advance(txn, delta)?;
-            let mut table = txn.open_table(CONVERSATIONS)?;
-            conversation_rows(&table, delta, reached)?.write(&mut table)?;
-            drop(table);
-            let mut table = txn.open_table(NAMESPACES)?;
+            let mut table = txn.table(CONVERSATIONS);
+            conversation_rows(&table, delta, reached)?.write(&mut table);
+            let mut table = txn.table(NAMESPACES);
             let waiting = apply_pending(&mut table, &delta.pending)?;
             let mut rows = namespace_rows(delta, reached)?;
             count(&table, delta, &waiting, &mut rows)?;
-            rows.write(&mut table)
+            rows.write(&mut table);
+            Ok(())
         })
     }
 }
 
 /// Moves the mark, and returns where it was.
-fn advance(txn: &WriteTransaction, delta: &ViewDelta) -> Result<u64, ViewsError> {
-    let mut meta = txn.open_table(META)?;
+fn advance(txn: &mut Writer, delta: &ViewDelta) -> Result<u64, ViewsError> {
+    let mut meta = txn.table(META);
     let reached = reached_in(&meta)?;
     let offsets = || delta.events.iter().map(|(_, event)| event.offset);
     let first = offsets().min().unwrap_or(delta.reached);
@@ -68,8 +69,8 @@ fn advance(txn: &WriteTransaction, delta: &ViewDelta) -> Result<u64, ViewsError>
             last,
         });
     }
-    set_reached(&mut meta, delta.reached)?;
-    damage::note(&mut meta, delta)?;
+    set_reached(&mut meta, delta.reached);
+    damage::note(&mut meta, delta);
     Ok(reached)
 }
 
@@ -165,7 +166,7 @@ impl Change<'_> {
         let key = keys::tip(id);
         let stored = table.get(key.as_bytes())?;
         let stored = match &stored {
-            Some(row) => Some(Tip::of(codec::checked(key.as_bytes(), row.value())?)?),
+            Some(row) => Some(Tip::of(codec::checked(key.as_bytes(), row)?)?),
             None => None,
         };
         let (mut expected, mut chunk) = match stored {
@@ -242,16 +243,25 @@ fn apply_pending<'a>(
     let mut changes = BTreeMap::new();
     for entry in pending {
         let key = keys::pending(&entry.namespace, entry.conversation, entry.branch);
+        let is_there = table.get(key.as_bytes())?.is_some();
         let change: &mut Waiting = changes.entry(&entry.namespace).or_default();
         change.calls += entry.calls_change;
         if !entry.waiting {
-            change.branches -= i64::from(table.remove(key.as_bytes())?.is_some());
+            change.branches -= i64::from(is_there);
+            if is_there {
+                table.remove(Bytes::copy_from_slice(key.as_bytes()));
+            }
             continue;
         }
         let mut sealed = key.as_bytes().to_vec();
         codec::seal(&mut sealed, 0);
-        let checksum = &sealed[key.as_bytes().len()..];
-        change.branches += i64::from(table.insert(key.as_bytes(), checksum)?.is_none());
+        let sealed = Bytes::from(sealed);
+        let (key, checksum) = (
+            sealed.slice(..key.as_bytes().len()),
+            sealed.slice(key.as_bytes().len()..),
+        );
+        change.branches += i64::from(!is_there);
+        table.put(key, checksum);
     }
     Ok(changes)
 }
@@ -276,7 +286,7 @@ fn count(
     for (namespace, kinds) in events {
         let key = keys::counts(namespace);
         let mut counts = match table.get(key.as_bytes())? {
-            Some(row) => codec::decode(key.as_bytes(), row.value())?,
+            Some(row) => codec::decode(key.as_bytes(), &row)?,
             None => CountsRow::default(),
         };
         let change = waiting.get(namespace).copied().unwrap_or_default();

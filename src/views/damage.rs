@@ -9,8 +9,8 @@ use super::{
     error::ViewsError,
     keys,
     read::{conversation, prefix_of},
-    rows::RawTable,
     store::{CONVERSATIONS, META, Views, put_meta},
+    table::RawTable,
 };
 
 /// Begins the keys of stretches; their first offset follows, big endian.
@@ -19,16 +19,15 @@ const LOST: &[u8] = b"lost/";
 const DAMAGED: &[u8] = b"damaged/";
 
 /// Writes what a delta says of damage.
-pub(super) fn note(meta: &mut RawTable<'_>, delta: &ViewDelta) -> Result<(), ViewsError> {
+pub(super) fn note(meta: &mut RawTable<'_>, delta: &ViewDelta) {
     for (first, last) in &delta.lost {
         let key = [LOST, &first.to_be_bytes()].concat();
-        put_meta(meta, &key, &last.to_le_bytes())?;
+        put_meta(meta, &key, &last.to_le_bytes());
     }
     for row in delta.conversations.iter().filter(|r| r.damage.is_some()) {
         let key = [DAMAGED, row.id.0.as_bytes()].concat();
-        put_meta(meta, &key, &[])?;
+        put_meta(meta, &key, &[]);
     }
-    Ok(())
 }
 
 impl Views {
@@ -39,7 +38,7 @@ impl Views {
     /// As every read.
     pub fn lost(&self) -> Result<Vec<(u64, u64)>, ViewsError> {
         self.read(|reader| {
-            let rows = prefix_of(&reader.table(META)?, LOST)?;
+            let rows = prefix_of(&reader.table(META), LOST)?;
             let ends = |(key, value): (Vec<u8>, Vec<u8>)| {
                 let last = <[u8; 8]>::try_from(value.as_slice()).ok()?;
                 Some((keys::last_number(&key)?, u64::from_le_bytes(last)))
@@ -55,9 +54,9 @@ impl Views {
     /// As every read.
     pub fn damaged(&self) -> Result<Vec<ConversationRow>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(CONVERSATIONS)?;
+            let table = reader.table(CONVERSATIONS);
             let mut rows = Vec::new();
-            for (key, _) in prefix_of(&reader.table(META)?, DAMAGED)? {
+            for (key, _) in prefix_of(&reader.table(META), DAMAGED)? {
                 let id = keys::last_conversation(&key);
                 let row = id.map(|id: ConversationId| conversation(&table, id));
                 rows.extend(row.transpose()?.flatten());

@@ -1,16 +1,15 @@
 //! Are two views the same, byte for byte?
 
-use redb::ReadableTable;
-
 use crate::domain::ContentHash;
 
 use super::{
     codec,
     error::ViewsError,
-    store::{CONVERSATIONS, META, NAMESPACES, RawDefinition, Reader, Views},
+    store::{CONVERSATIONS, META, NAMESPACES, Reader, Views},
+    table::TableId,
 };
 
-const TABLES: [(&str, RawDefinition); 3] = [
+const TABLES: [(&str, TableId); 3] = [
     ("meta", META),
     ("conversations", CONVERSATIONS),
     ("namespaces", NAMESPACES),
@@ -29,13 +28,13 @@ impl Views {
                 hasher.update(&(bytes.len() as u64).to_le_bytes());
                 hasher.update(bytes);
             };
-            for (name, definition) in TABLES {
+            for (name, table) in TABLES {
                 part(name.as_bytes());
-                for row in reader.table(definition)?.iter()? {
+                for row in reader.table(table).iter() {
                     let (key, value) = row?;
-                    codec::checked(key.value(), value.value())?;
-                    part(key.value());
-                    part(value.value());
+                    codec::checked(&key, &value)?;
+                    part(&key);
+                    part(&value);
                 }
             }
             Ok(ContentHash(hasher.finalize().into()))
@@ -77,24 +76,18 @@ fn first_difference(
     theirs: &Reader,
     mut go_on: impl FnMut() -> bool,
 ) -> Result<Option<String>, ViewsError> {
-    for (name, definition) in TABLES {
-        let (mine, theirs) = (mine.table(definition)?, theirs.table(definition)?);
-        let (mut mine, mut theirs) = (mine.iter()?, theirs.iter()?);
+    for (name, table) in TABLES {
+        let (mine, theirs) = (mine.table(table), theirs.table(table));
+        let (mut mine, mut theirs) = (mine.iter(), theirs.iter());
         loop {
             let (a, b) = (mine.next().transpose()?, theirs.next().transpose()?);
             let (key, how) = match (&a, &b) {
                 (None, None) => break,
-                (Some((key, _)), None) => (key.value(), "only in the first"),
-                (None, Some((key, _))) => (key.value(), "only in the second"),
-                (Some((a, _)), Some((b, _))) if a.value() < b.value() => {
-                    (a.value(), "only in the first")
-                }
-                (Some((a, _)), Some((b, _))) if a.value() > b.value() => {
-                    (b.value(), "only in the second")
-                }
-                (Some((key, a)), Some((_, b))) if a.value() != b.value() => {
-                    (key.value(), "not the same")
-                }
+                (Some((key, _)), None) => (&key[..], "only in the first"),
+                (None, Some((key, _))) => (&key[..], "only in the second"),
+                (Some((a, _)), Some((b, _))) if a < b => (&a[..], "only in the first"),
+                (Some((a, _)), Some((b, _))) if a > b => (&b[..], "only in the second"),
+                (Some((key, a)), Some((_, b))) if a != b => (&key[..], "not the same"),
                 _ if go_on() => continue,
                 _ => return Ok(None),
             };

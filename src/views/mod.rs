@@ -4,12 +4,18 @@
 //! not read the log (the engine does). Deleting its file loses nothing.
 //!
 //! Read on in `delta` (what comes in), `keys` (what is where), `apply` (how one
-//! becomes the other), then `read` and `namespace` (what comes out).
+//! becomes the other), then `read` and `namespace` (what comes out). Below them,
+//! `table` is a table of rows: `recent` ones in memory over `base`, those in the
+//! file, where they are packed into a `block` each.
 
 mod delta;
 
 #[cfg(feature = "redb")]
 mod apply;
+#[cfg(feature = "redb")]
+mod base;
+#[cfg(feature = "redb")]
+mod block;
 #[cfg(feature = "redb")]
 mod chunk;
 #[cfg(feature = "redb")]
@@ -32,9 +38,13 @@ pub mod probe;
 #[cfg(feature = "redb")]
 mod read;
 #[cfg(feature = "redb")]
+mod recent;
+#[cfg(feature = "redb")]
 mod rows;
 #[cfg(feature = "redb")]
 mod store;
+#[cfg(feature = "redb")]
+mod table;
 #[cfg(all(test, feature = "redb"))]
 mod tests;
 #[cfg(feature = "redb")]

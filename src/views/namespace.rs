@@ -43,7 +43,7 @@ impl Views {
         source_id: &str,
     ) -> Result<Vec<ConversationId>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(NAMESPACES)?;
+            let table = reader.table(NAMESPACES);
             ending_conversations(&table, &keys::source_ids(namespace, source_id))
         })
     }
@@ -85,7 +85,7 @@ impl Views {
     ) -> Result<(u64, Option<KeyEntry>), ViewsError> {
         self.read(|reader| {
             let found = get(
-                &reader.table(NAMESPACES)?,
+                &reader.table(NAMESPACES),
                 &keys::idempotency(namespace, key),
             )?;
             let entry = found.map(|(content_hash, first_offset, events)| KeyEntry {
@@ -111,12 +111,12 @@ impl Views {
         limit: usize,
     ) -> Result<Vec<(ConversationId, BranchId)>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(NAMESPACES)?;
+            let table = reader.table(NAMESPACES);
             let mut found = Vec::new();
-            for row in prefix(&table, &keys::pendings(namespace, conversation))?.take(limit) {
+            for row in prefix(&table, &keys::pendings(namespace, conversation)).take(limit) {
                 let (key, row) = row?;
-                codec::checked(key.value(), row.value())?;
-                found.extend(keys::last_pending(key.value()));
+                codec::checked(&key, &row)?;
+                found.extend(keys::last_pending(&key));
             }
             Ok(found)
         })
@@ -131,7 +131,7 @@ impl Views {
         namespace: &Namespace,
         hash: &ContentHash,
     ) -> Result<Option<u64>, ViewsError> {
-        self.read(|reader| get(&reader.table(NAMESPACES)?, &keys::blob(namespace, hash)))
+        self.read(|reader| get(&reader.table(NAMESPACES), &keys::blob(namespace, hash)))
     }
 
     /// How much the namespace holds.
@@ -140,7 +140,7 @@ impl Views {
     /// As every read.
     pub fn counts(&self, namespace: &Namespace) -> Result<Counts, ViewsError> {
         self.read(|reader| {
-            let row = get(&reader.table(NAMESPACES)?, &keys::counts(namespace))?;
+            let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
             let (pending_branches, pending_calls, by_kind): CountsRow = row.unwrap_or_default();
             let of = |kind: EventKind| by_kind.get(&kind.number()).copied().unwrap_or_default();
             let conversations = of(EventKind::ConversationCreated);
@@ -166,14 +166,14 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn read(&self, reader: &Reader) -> Result<(Vec<ConversationRow>, Option<u64>), ViewsError> {
-        let listing = reader.table(NAMESPACES)?;
-        let table = reader.table(CONVERSATIONS)?;
+        let listing = reader.table(NAMESPACES);
+        let table = reader.table(CONVERSATIONS);
         let (first, end) = self.bounds();
         let bounds = (
             Bound::Included(first.as_bytes()),
             Bound::Excluded(end.as_bytes()),
         );
-        let mut range = listing.range::<&[u8]>(bounds)?;
+        let mut range = listing.range(bounds);
         let mut next = || {
             if self.ascending {
                 range.next()
@@ -188,7 +188,7 @@ impl Page<'_> {
                 let mark = rows.last().map(|row| row.first_position.offset);
                 return Ok((rows, mark));
             }
-            let id = codec::checked(key.value(), value.value())?;
+            let id = codec::checked(&key, &value)?;
             let row = match keys::last_conversation(id) {
                 Some(id) => conversation(&table, id)?,
                 None => None,

@@ -5,6 +5,7 @@ use uuid::Uuid;
 use super::{
     error::ViewsError,
     store::{META, Views, get_meta, put_meta},
+    table::Get,
 };
 
 const ORIGIN_KEY: &[u8] = b"origin";
@@ -27,7 +28,7 @@ impl Views {
     /// As every read.
     pub fn origin(&self) -> Result<Option<Origin>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(META)?;
+            let table = reader.table(META);
             if table.get(ORIGIN_KEY)?.is_none() {
                 return Ok(None);
             }
@@ -47,7 +48,10 @@ impl Views {
     pub fn set_origin(&self, origin: Origin) -> Result<(), ViewsError> {
         let mut bytes = origin.store.into_bytes().to_vec();
         bytes.extend_from_slice(origin.timeline.as_bytes());
-        self.write(|txn| put_meta(&mut txn.open_table(META)?, ORIGIN_KEY, &bytes))
+        self.write(|writer| {
+            put_meta(&mut writer.table(META), ORIGIN_KEY, &bytes);
+            Ok(())
+        })
     }
 }
 

@@ -15,7 +15,8 @@ use super::{
     delta::{CallEntry, EventEntry},
     error::ViewsError,
     keys::{self, Key, StateRow},
-    store::{CONVERSATIONS, ReadTable, Reader, Views},
+    store::{CONVERSATIONS, Reader, Views},
+    table::{Get, Range, ReadTable},
     tip::Tip,
 };
 
@@ -27,7 +28,7 @@ impl Views {
     /// # Errors
     /// As every read.
     pub fn conversation(&self, id: ConversationId) -> Result<Option<ConversationRow>, ViewsError> {
-        self.read(|reader| conversation(&reader.table(CONVERSATIONS)?, id))
+        self.read(|reader| conversation(&reader.table(CONVERSATIONS), id))
     }
 
     /// All conversations of all namespaces, in the order of their ids.
@@ -36,12 +37,12 @@ impl Views {
     /// As every read.
     pub fn every_conversation(&self) -> Result<Vec<ConversationRow>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(CONVERSATIONS)?;
+            let table = reader.table(CONVERSATIONS);
             let mut rows = Vec::new();
             let mut from = Vec::new();
-            while let Some(row) = table.range::<&[u8]>(from.as_slice()..)?.next() {
+            while let Some(row) = table.range(from.as_slice()..).next() {
                 let key = row?.0;
-                let Some(id) = keys::conversation_of(key.value()) else {
+                let Some(id) = keys::conversation_of(&key) else {
                     break;
                 };
                 rows.extend(conversation(&table, id)?);
@@ -60,7 +61,7 @@ impl Views {
         id: ConversationId,
         branch: BranchId,
     ) -> Result<Option<BranchState>, ViewsError> {
-        self.read(|reader| branch_of(&reader.table(CONVERSATIONS)?, id, branch))
+        self.read(|reader| branch_of(&reader.table(CONVERSATIONS), id, branch))
     }
 
     /// Goes from a branch up to the root, through every fork, until `visit` says
@@ -79,7 +80,7 @@ impl Views {
         mut visit: impl FnMut(&Ancestor) -> bool,
     ) -> Result<Option<(ConversationId, BranchId)>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(CONVERSATIONS)?;
+            let table = reader.table(CONVERSATIONS);
             let mut next = Some((id, branch));
             while let Some((id, branch)) = next {
                 let Some(ancestor) = ancestor(&table, id, branch)? else {
@@ -125,14 +126,14 @@ impl Views {
         revision: Revision,
     ) -> Result<Option<BranchState>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(CONVERSATIONS)?;
+            let table = reader.table(CONVERSATIONS);
             let first = keys::snapshot(id, branch, Revision::NONE);
             let last = keys::snapshot(id, branch, revision);
-            let range = table.range(first.as_bytes()..=last.as_bytes())?;
-            match range.last() {
+            let mut range = table.range(first.as_bytes()..=last.as_bytes());
+            match range.next_back() {
                 Some(row) => {
                     let (key, row) = row?;
-                    codec::decode(key.value(), row.value()).map(Some)
+                    codec::decode(&key, &row).map(Some)
                 }
                 None => Ok(None),
             }
@@ -162,7 +163,7 @@ impl Views {
             max,
             backward,
         };
-        self.read(|reader| wanted.read(&reader.table(CONVERSATIONS)?))
+        self.read(|reader| wanted.read(&reader.table(CONVERSATIONS)))
     }
 
     /// Where an event is, and what it is about.
@@ -195,15 +196,15 @@ impl Views {
     /// As every read.
     pub fn calls(&self, id: ConversationId, call_id: &str) -> Result<Vec<CallEntry>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(CONVERSATIONS)?;
+            let table = reader.table(CONVERSATIONS);
             let mut calls = Vec::new();
-            for row in prefix(&table, &keys::calls(id, call_id))? {
+            for row in prefix(&table, &keys::calls(id, call_id)) {
                 let (key, row) = row?;
-                let (branch, tool) = codec::decode(key.value(), row.value())?;
+                let (branch, tool) = codec::decode(&key, &row)?;
                 calls.push(CallEntry {
                     conversation: id,
                     call_id: call_id.to_owned(),
-                    request: Revision(keys::last_number(key.value()).unwrap_or_default()),
+                    request: Revision(keys::last_number(&key).unwrap_or_default()),
                     branch,
                     tool,
                 });
@@ -218,7 +219,7 @@ impl Views {
     /// As every read.
     pub fn children(&self, id: ConversationId) -> Result<Vec<ConversationId>, ViewsError> {
         self.read(|reader| {
-            let table = reader.table(CONVERSATIONS)?;
+            let table = reader.table(CONVERSATIONS);
             ending_conversations(&table, &keys::children(id))
         })
     }
@@ -249,10 +250,10 @@ fn ancestor(
     } else {
         let key = keys::branch(id, branch);
         match table.get(key.as_bytes())? {
-            Some(row) => Some(codec::decode_start(codec::checked(
-                key.as_bytes(),
-                row.value(),
-            )?)?),
+            Some(row) => {
+                let row = codec::checked(key.as_bytes(), &row)?;
+                Some(codec::decode_start(row)?)
+            }
             None => None,
         }
     };
@@ -281,22 +282,19 @@ pub(super) fn get<T: DeserializeOwned>(
     key: &Key,
 ) -> Result<Option<T>, ViewsError> {
     match table.get(key.as_bytes())? {
-        Some(row) => codec::decode(key.as_bytes(), row.value()).map(Some),
+        Some(row) => codec::decode(key.as_bytes(), &row).map(Some),
         None => Ok(None),
     }
 }
 
 /// The rows whose keys begin with this one.
-pub(super) fn prefix(
-    table: &ReadTable,
-    prefix: &Key,
-) -> Result<redb::Range<'static, &'static [u8], &'static [u8]>, ViewsError> {
+pub(super) fn prefix(table: &ReadTable, prefix: &Key) -> Range {
     let end = prefix.after_prefix();
     let bounds = (
         Bound::Included(prefix.as_bytes()),
         Bound::Excluded(end.as_bytes()),
     );
-    Ok(table.range::<&[u8]>(bounds)?)
+    table.range(bounds)
 }
 
 /// Keys and values, the checksums taken off.
@@ -305,13 +303,13 @@ type RawRows = Vec<(Vec<u8>, Vec<u8>)>;
 /// The rows whose keys begin with these bytes.
 pub(super) fn prefix_of(table: &ReadTable, prefix: &[u8]) -> Result<RawRows, ViewsError> {
     let mut rows = Vec::new();
-    for row in table.range::<&[u8]>(prefix..)? {
+    for row in table.range(prefix..) {
         let (key, value) = row?;
-        if !key.value().starts_with(prefix) {
+        if !&key.starts_with(prefix) {
             break;
         }
-        let checked = codec::checked(key.value(), value.value())?;
-        rows.push((key.value().to_vec(), checked.to_vec()));
+        let checked = codec::checked(&key, &value)?;
+        rows.push((key.to_vec(), checked.to_vec()));
     }
     Ok(rows)
 }
@@ -322,10 +320,10 @@ pub(super) fn ending_conversations(
     under: &Key,
 ) -> Result<Vec<ConversationId>, ViewsError> {
     let mut found = Vec::new();
-    for row in prefix(table, under)? {
+    for row in prefix(table, under) {
         let (key, row) = row?;
-        codec::checked(key.value(), row.value())?;
-        found.extend(keys::last_conversation(key.value()));
+        codec::checked(&key, &row)?;
+        found.extend(keys::last_conversation(&key));
     }
     Ok(found)
 }
@@ -338,7 +336,7 @@ fn with_tip<T>(
 ) -> Result<Option<T>, ViewsError> {
     let key = keys::tip(id);
     match table.get(key.as_bytes())? {
-        Some(row) => read(Tip::of(codec::checked(key.as_bytes(), row.value())?)?).map(Some),
+        Some(row) => read(Tip::of(codec::checked(key.as_bytes(), &row)?)?).map(Some),
         None => Ok(None),
     }
 }
@@ -360,12 +358,12 @@ fn incomplete() -> ViewsError {
 
 /// Tip, creation and branches lie side by side: one walk.
 fn state(reader: &Reader, id: ConversationId) -> Result<Option<ConversationState>, ViewsError> {
-    let table = reader.table(CONVERSATIONS)?;
+    let table = reader.table(CONVERSATIONS);
     let (first, end) = (keys::tip(id), keys::branches(id).after_prefix());
     let (mut head, mut created, mut branches) = (None, None, Vec::new());
-    for row in table.range(first.as_bytes()..end.as_bytes())? {
+    for row in table.range(first.as_bytes()..end.as_bytes()) {
         let (key, row) = row?;
-        let (key, row) = (key.value(), row.value());
+        let (key, row) = (&key, &row);
         match keys::state_row(key) {
             Some(StateRow::Tip) => {
                 let tip = Tip::of(codec::checked(key, row)?)?;
@@ -402,7 +400,7 @@ impl Window {
     fn read(&self, table: &ReadTable) -> Result<Vec<EventEntry>, ViewsError> {
         let first = keys::events(self.id, chunk_of(self.from));
         let last = keys::events(self.id, chunk_of(self.to));
-        let mut chunks = table.range(first.as_bytes()..=last.as_bytes())?;
+        let mut chunks = table.range(first.as_bytes()..=last.as_bytes());
         let mut found = Vec::new();
         if self.backward {
             self.add_tip(table, &mut found)?;
@@ -414,10 +412,7 @@ impl Window {
             };
             let Some(row) = next else { break };
             let (key, row) = row?;
-            self.add(
-                chunk_entries(self.id, key.value(), row.value())?,
-                &mut found,
-            );
+            self.add(chunk_entries(self.id, &key, &row)?, &mut found);
         }
         if !self.backward {
             self.add_tip(table, &mut found)?;

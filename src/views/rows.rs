@@ -1,14 +1,10 @@
-//! Rows on their way into a table: collected, then written in the order of
-//! their keys, so that each page of the store is met once.
+//! Rows on their way into a table.
 
 use std::ops::Range;
 
-use redb::Table;
+use bytes::Bytes;
 
-use super::{codec, error::ViewsError, keys::Key};
-
-/// A table of the views: bytes to bytes, see `keys` and `codec`.
-pub(super) type RawTable<'txn> = Table<'txn, &'static [u8], &'static [u8]>;
+use super::{codec, error::ViewsError, keys::Key, table::RawTable};
 
 /// Rows to be written to one table. They share one buffer.
 #[derive(Default)]
@@ -42,13 +38,12 @@ impl Rows {
         })
     }
 
-    /// Writes them. Of two rows with one key, the later one stays.
-    pub(super) fn write(mut self, table: &mut RawTable<'_>) -> Result<(), ViewsError> {
-        let Self { bytes, rows } = &mut self;
-        rows.sort_by(|(a, _), (b, _)| bytes[a.clone()].cmp(&bytes[b.clone()]));
-        for (key, value) in rows {
-            table.insert(&bytes[key.clone()], &bytes[value.clone()])?;
+    /// Writes them. Of two rows with one key, the later one stays. Each gets memory
+    /// of its own: they stay for different times.
+    pub(super) fn write(self, table: &mut RawTable<'_>) {
+        let own = |range| Bytes::copy_from_slice(&self.bytes[range]);
+        for (key, value) in self.rows {
+            table.put(own(key), own(value));
         }
-        Ok(())
     }
 }

@@ -1,34 +1,35 @@
 //! The file: opening, marks, transactions.
 
 use std::{
+    collections::BTreeMap,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use arc_swap::ArcSwap;
+use bytes::Bytes;
 use redb::{
-    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
-    TableDefinition, WriteTransaction,
+    Database, Durability, ReadableDatabase, WriteTransaction,
     backends::{FileBackend, InMemoryBackend},
 };
 
 use super::{
+    base::{self, Base, BlockCache, BlockWeight, DEFINITIONS},
     codec::{self, VIEWS_VERSION},
     error::ViewsError,
-    rows::RawTable,
+    recent::{Changes, Recent},
+    table::{Get, RawTable, ReadTable, TABLES, TableId},
 };
 use crate::disk::{self, Overlay};
 
-pub(super) type RawDefinition = TableDefinition<'static, &'static [u8], &'static [u8]>;
-pub(super) type ReadTable = ReadOnlyTable<&'static [u8], &'static [u8]>;
-
-pub(super) const META: RawDefinition = TableDefinition::new("meta");
-pub(super) const CONVERSATIONS: RawDefinition = TableDefinition::new("conversations");
-pub(super) const NAMESPACES: RawDefinition = TableDefinition::new("namespaces");
+pub(super) const META: TableId = TableId::Meta;
+pub(super) const CONVERSATIONS: TableId = TableId::Conversations;
+pub(super) const NAMESPACES: TableId = TableId::Namespaces;
 
 const VERSION_KEY: &[u8] = b"version";
 const REACHED_KEY: &[u8] = b"reached";
@@ -38,8 +39,22 @@ const REACHED_KEY: &[u8] = b"reached";
 /// shows when a row is read.
 const CHECKED_OPEN_BYTES_MAX: u64 = 256 << 20;
 
+/// What was written and is not in the file takes at most about so much memory, in
+/// bytes; then whoever writes waits until it is.
+const RECENT_BYTES_MAX: usize = 48 << 20;
+/// Of the memory for the file's pages, so much keeps unpacked blocks instead.
+const BLOCKS_SHARE: usize = 2;
+/// Blocks in the cache, about: they are of one size.
+const BLOCK_MEMORY_BYTES: usize = 10 << 10;
+/// Memory for the pages of views that are in memory anyway, in bytes.
+const MEMORY_CACHE_BYTES: usize = 8 << 20;
+
 /// Everything that can be rebuilt from the log. Cheap to clone; all clones are
 /// one store.
+///
+/// What is written is seen by readers at once, and is in memory; from there it
+/// goes into the file in batches. A reader sees one state, whatever is written
+/// meanwhile.
 #[derive(Clone)]
 pub struct Views {
     inner: Arc<Inner>,
@@ -47,10 +62,9 @@ pub struct Views {
 
 struct Inner {
     /// None: nothing is open.
-    db: Option<Database>,
+    rows: Option<Arc<RowStore>>,
     /// None: in memory.
     path: RwLock<Option<PathBuf>>,
-    durable: AtomicU64,
 }
 
 impl Views {
@@ -78,7 +92,7 @@ impl Views {
         };
         contained(|| {
             let mut builder = Database::builder();
-            builder.set_cache_size(cache_bytes);
+            builder.set_cache_size(cache_bytes / BLOCKS_SHARE);
             builder.set_check_integrity_on_open(bytes > 0 && bytes <= checked_bytes_max);
             let file = disk::file_options().open(path)?;
             let backend = FileBackend::new(file)?;
@@ -86,7 +100,7 @@ impl Views {
             if bytes == 0 {
                 disk::sync_folder(path.parent().unwrap_or(Path::new(".")))?;
             }
-            Self::prepare(db, Some(path.to_owned()))
+            Self::prepare(db, Some(path.to_owned()), cache_bytes)
         })
     }
 
@@ -100,9 +114,9 @@ impl Views {
         contained(|| {
             let overlay = Overlay::new(FileBackend::new(file)?)?;
             let db = Database::builder()
-                .set_cache_size(cache_bytes)
+                .set_cache_size(cache_bytes / BLOCKS_SHARE)
                 .create_with_backend(overlay)?;
-            Self::prepare(db, Some(path.to_owned()))
+            Self::prepare(db, Some(path.to_owned()), cache_bytes)
         })
     }
 
@@ -112,7 +126,7 @@ impl Views {
     /// [`ViewsError::Storage`] when there is no memory for it.
     pub fn in_memory() -> Result<Self, ViewsError> {
         let db = Database::builder().create_with_backend(InMemoryBackend::new())?;
-        Self::prepare(db, None)
+        Self::prepare(db, None, MEMORY_CACHE_BYTES)
     }
 
     /// Views that answer everything with [`ViewsError::Closed`]. They take the
@@ -121,15 +135,14 @@ impl Views {
     pub fn closed() -> Self {
         Self {
             inner: Arc::new(Inner {
-                db: None,
+                rows: None,
                 path: RwLock::default(),
-                durable: AtomicU64::new(0),
             }),
         }
     }
 
-    fn db(&self) -> Result<&Database, ViewsError> {
-        self.inner.db.as_ref().ok_or(ViewsError::Closed)
+    fn rows(&self) -> Result<&Arc<RowStore>, ViewsError> {
+        self.inner.rows.as_ref().ok_or(ViewsError::Closed)
     }
 
     /// Deletes the file, if it is there. No [`Views`] may have it open.
@@ -143,14 +156,17 @@ impl Views {
         }
     }
 
-    fn prepare(db: Database, path: Option<PathBuf>) -> Result<Self, ViewsError> {
+    fn prepare(
+        db: Database,
+        path: Option<PathBuf>,
+        cache_bytes: usize,
+    ) -> Result<Self, ViewsError> {
         let has_tables = db.begin_read()?.list_tables()?.next().is_some();
         if !has_tables {
             initialise(&db)?;
         }
-        let reader = Reader {
-            txn: db.begin_read()?,
-        };
+        let rows = RowStore::new(db, cache_bytes / BLOCKS_SHARE)?;
+        let reader = Reader(Arc::new(rows.snapshot()));
         let found = reader.version()?;
         if found != VIEWS_VERSION {
             return Err(ViewsError::OtherVersion {
@@ -158,13 +174,11 @@ impl Views {
                 expected: VIEWS_VERSION,
             });
         }
-        let durable = AtomicU64::new(reader.reached()?);
-        drop(reader);
+        rows.durable.store(reader.reached()?, Ordering::Release);
         Ok(Self {
             inner: Arc::new(Inner {
-                db: Some(db),
+                rows: Some(rows),
                 path: RwLock::new(path),
-                durable,
             }),
         })
     }
@@ -181,27 +195,18 @@ impl Views {
     /// The offset that the views would have reached after a crash now.
     #[must_use]
     pub fn durable(&self) -> u64 {
-        self.inner.durable.load(Ordering::Acquire)
+        let rows = self.inner.rows.as_ref();
+        rows.map_or(0, |rows| rows.durable.load(Ordering::Acquire))
     }
 
     /// Puts everything that was applied on the disk, and says how far that is.
+    /// Reads and writes go on meanwhile.
     ///
     /// # Errors
-    /// [`ViewsError::NoSpace`], [`ViewsError::Storage`]; after one of them the
-    /// store is closed, and must be opened again.
+    /// [`ViewsError::NoSpace`], [`ViewsError::Storage`]; after one of them nothing
+    /// can be applied any more, and the store must be opened again.
     pub fn make_durable(&self) -> Result<u64, ViewsError> {
-        contained(|| {
-            let mut txn = self.db()?.begin_write()?;
-            let reached = reached_in(&txn.open_table(META)?)?;
-            if reached == self.durable() {
-                txn.abort()?;
-                return Ok(reached);
-            }
-            durable_commit(&mut txn)?;
-            txn.commit()?;
-            self.inner.durable.store(reached, Ordering::Release);
-            Ok(reached)
-        })
+        contained(|| self.rows()?.flush())
     }
 
     /// Size of the file in bytes; 0 in memory.
@@ -230,22 +235,21 @@ impl Views {
         &self,
         work: impl FnOnce(&Reader) -> Result<T, ViewsError>,
     ) -> Result<T, ViewsError> {
-        contained(|| {
-            let txn = self.db()?.begin_read()?;
-            work(&Reader { txn })
-        })
+        contained(|| work(&Reader(Arc::new(self.rows()?.snapshot()))))
     }
 
     /// Writes all or nothing; readers see it at once, the disk later.
     pub(super) fn write(
         &self,
-        work: impl FnOnce(&WriteTransaction) -> Result<(), ViewsError>,
+        work: impl FnOnce(&mut Writer) -> Result<(), ViewsError>,
     ) -> Result<(), ViewsError> {
         contained(|| {
-            let mut txn = self.db()?.begin_write()?;
-            txn.set_durability(Durability::None)?;
-            work(&txn)?;
-            Ok(txn.commit()?)
+            let rows = self.rows()?;
+            rows.write(work)?;
+            if rows.state.load().recent.bytes() > RECENT_BYTES_MAX {
+                rows.flush()?;
+            }
+            Ok(())
         })
     }
 }
@@ -269,65 +273,276 @@ fn durable_commit(txn: &mut WriteTransaction) -> Result<(), ViewsError> {
 fn initialise(db: &Database) -> Result<(), ViewsError> {
     let mut txn = db.begin_write()?;
     durable_commit(&mut txn)?;
-    txn.open_table(CONVERSATIONS)?;
-    txn.open_table(NAMESPACES)?;
-    {
-        let mut meta = txn.open_table(META)?;
-        put_meta(&mut meta, VERSION_KEY, &VIEWS_VERSION.to_le_bytes())?;
-        set_reached(&mut meta, 0)?;
+    for definition in DEFINITIONS {
+        txn.open_table(definition)?;
     }
+    let mut rows = Changes::new();
+    for (key, value) in [
+        (VERSION_KEY, &VIEWS_VERSION.to_le_bytes()[..]),
+        (REACHED_KEY, &0_u64.to_le_bytes()),
+    ] {
+        rows.insert(Bytes::from_static(key), Some(meta_row(key, value)));
+    }
+    base::merge(
+        &mut txn.open_table(DEFINITIONS[META as usize])?,
+        rows.into_iter().collect(),
+    )?;
     Ok(txn.commit()?)
 }
 
-pub(super) fn put_meta(
-    meta: &mut RawTable<'_>,
-    key: &[u8],
-    value: &[u8],
-) -> Result<(), ViewsError> {
+fn meta_row(key: &[u8], value: &[u8]) -> Bytes {
     let mut sealed = key.to_vec();
     sealed.extend_from_slice(value);
     codec::seal(&mut sealed, 0);
-    meta.insert(key, &sealed[key.len()..])?;
-    Ok(())
+    Bytes::from(sealed).slice(key.len()..)
 }
 
-pub(super) fn set_reached(meta: &mut RawTable<'_>, reached: u64) -> Result<(), ViewsError> {
-    put_meta(meta, REACHED_KEY, &reached.to_le_bytes())
+pub(super) fn put_meta(meta: &mut RawTable<'_>, key: &[u8], value: &[u8]) {
+    meta.put(Bytes::copy_from_slice(key), meta_row(key, value));
 }
 
-pub(super) fn reached_in(
-    meta: &impl ReadableTable<&'static [u8], &'static [u8]>,
-) -> Result<u64, ViewsError> {
+pub(super) fn set_reached(meta: &mut RawTable<'_>, reached: u64) {
+    put_meta(meta, REACHED_KEY, &reached.to_le_bytes());
+}
+
+pub(super) fn reached_in(meta: &impl Get) -> Result<u64, ViewsError> {
     get_meta(meta, REACHED_KEY).map(u64::from_le_bytes)
 }
 
-pub(super) fn get_meta<const N: usize>(
-    meta: &impl ReadableTable<&'static [u8], &'static [u8]>,
-    key: &[u8],
-) -> Result<[u8; N], ViewsError> {
+pub(super) fn get_meta<const N: usize>(meta: &impl Get, key: &[u8]) -> Result<[u8; N], ViewsError> {
     let row = meta
         .get(key)?
         .ok_or_else(|| ViewsError::damaged("a mark is missing"))?;
-    codec::checked(key, row.value())?
+    codec::checked(key, &row)?
         .try_into()
         .map_err(|_| ViewsError::damaged("a mark has the wrong length"))
 }
 
 /// One state of the views.
-pub(super) struct Reader {
-    txn: ReadTransaction,
-}
+#[derive(Clone)]
+pub(super) struct Reader(Arc<Snapshot>);
 
 impl Reader {
-    pub(super) fn table(&self, definition: RawDefinition) -> Result<ReadTable, ViewsError> {
-        Ok(self.txn.open_table(definition)?)
+    pub(super) fn table(&self, table: TableId) -> ReadTable {
+        ReadTable::new(Arc::clone(&self.0), table)
     }
 
     pub(super) fn reached(&self) -> Result<u64, ViewsError> {
-        reached_in(&self.table(META)?)
+        reached_in(&self.table(META))
     }
 
     fn version(&self) -> Result<u32, ViewsError> {
-        get_meta(&self.table(META)?, VERSION_KEY).map(u32::from_le_bytes)
+        get_meta(&self.table(META), VERSION_KEY).map(u32::from_le_bytes)
+    }
+}
+
+/// What a write changes, over the state before it.
+pub(super) struct Writer {
+    before: Snapshot,
+    changes: [Changes; TABLES],
+}
+
+impl Writer {
+    pub(super) fn table(&mut self, table: TableId) -> RawTable<'_> {
+        RawTable {
+            before: &self.before,
+            table,
+            changes: &mut self.changes[table as usize],
+        }
+    }
+}
+
+/// The rows: those in the file, and over them those that are not there yet.
+pub(super) struct RowStore {
+    db: Database,
+    blocks: Arc<BlockCache>,
+    state: ArcSwap<State>,
+    /// The number of the last write.
+    written: AtomicU64,
+    /// How many read as of which write.
+    readers: Mutex<BTreeMap<u64, usize>>,
+    /// Held by who writes.
+    writing: Mutex<()>,
+    /// Held by who moves rows into the file.
+    flushing: Mutex<()>,
+    /// The file could not be written.
+    failed: AtomicBool,
+    durable: AtomicU64,
+}
+
+/// Where rows are.
+struct State {
+    /// Takes what is written.
+    recent: Arc<Recent>,
+    /// Takes nothing more, and is on its way into the file.
+    leaving: Option<Arc<Recent>>,
+    base: Arc<Base>,
+}
+
+impl RowStore {
+    fn new(db: Database, cache_bytes: usize) -> Result<Arc<Self>, ViewsError> {
+        let blocks = Arc::new(BlockCache::with_weighter(
+            cache_bytes / BLOCK_MEMORY_BYTES,
+            cache_bytes as u64,
+            BlockWeight,
+        ));
+        let base = Arc::new(Base::new(&db.begin_read()?, Arc::clone(&blocks))?);
+        let state = State {
+            recent: Arc::default(),
+            leaving: None,
+            base,
+        };
+        Ok(Arc::new(Self {
+            db,
+            blocks,
+            state: ArcSwap::from_pointee(state),
+            written: AtomicU64::new(0),
+            readers: Mutex::default(),
+            writing: Mutex::default(),
+            flushing: Mutex::default(),
+            failed: AtomicBool::new(false),
+            durable: AtomicU64::new(0),
+        }))
+    }
+
+    fn snapshot(self: &Arc<Self>) -> Snapshot {
+        // In this order: a state never loses what was written before it was looked
+        // at, but the file of a later one may be ahead of an earlier write.
+        let state = self.state.load_full();
+        let mut readers = locked(&self.readers);
+        let as_of = self.written.load(Ordering::Acquire);
+        *readers.entry(as_of).or_default() += 1;
+        drop(readers);
+        Snapshot {
+            rows: Arc::clone(self),
+            state,
+            as_of,
+        }
+    }
+
+    fn write(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Writer) -> Result<(), ViewsError>,
+    ) -> Result<(), ViewsError> {
+        let _writing = locked(&self.writing);
+        if self.failed.load(Ordering::Acquire) {
+            return Err(ViewsError::Closed);
+        }
+        let mut writer = Writer {
+            before: self.snapshot(),
+            changes: Default::default(),
+        };
+        work(&mut writer)?;
+        let write = writer.before.as_of + 1;
+        // The one before this is still read, by this at least.
+        let oldest = locked(&self.readers).keys().next().copied();
+        let oldest = oldest.unwrap_or(writer.before.as_of);
+        let recent = &self.state.load_full().recent;
+        let [meta, conversations, namespaces] = writer.changes;
+        recent.put(META, meta, write, oldest);
+        recent.put(CONVERSATIONS, conversations, write, oldest);
+        recent.put(NAMESPACES, namespaces, write, oldest);
+        self.written.store(write, Ordering::Release);
+        Ok(())
+    }
+
+    /// Moves what is recent into the file.
+    fn flush(self: &Arc<Self>) -> Result<u64, ViewsError> {
+        let _flushing = locked(&self.flushing);
+        if self.failed.load(Ordering::Acquire) {
+            return Err(ViewsError::Closed);
+        }
+        let done = self.flush_recent();
+        if done.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    fn flush_recent(&self) -> Result<u64, ViewsError> {
+        let leaving = {
+            let _writing = locked(&self.writing);
+            let state = self.state.load_full();
+            if state.recent.bytes() == 0 {
+                return Ok(self.durable.load(Ordering::Acquire));
+            }
+            self.state.store(Arc::new(State {
+                recent: Arc::default(),
+                leaving: Some(Arc::clone(&state.recent)),
+                base: Arc::clone(&state.base),
+            }));
+            Arc::clone(&state.recent)
+        };
+        let mut txn = self.db.begin_write()?;
+        durable_commit(&mut txn)?;
+        for table in [META, CONVERSATIONS, NAMESPACES] {
+            let mut stored = txn.open_table(DEFINITIONS[table as usize])?;
+            base::merge(&mut stored, leaving.all(table))?;
+        }
+        txn.commit()?;
+        let base = Base::new(&self.db.begin_read()?, Arc::clone(&self.blocks))?;
+        let reached = leaving.get(META, REACHED_KEY, u64::MAX).flatten();
+        let reached = reached.map(|row| codec::checked(REACHED_KEY, &row).map(<[u8]>::to_vec));
+        if let Some(bytes) = reached.transpose()?
+            && let Ok(bytes) = <[u8; 8]>::try_from(bytes)
+        {
+            self.durable
+                .store(u64::from_le_bytes(bytes), Ordering::Release);
+        }
+        let state = self.state.load_full();
+        self.state.store(Arc::new(State {
+            recent: Arc::clone(&state.recent),
+            leaving: None,
+            base: Arc::new(base),
+        }));
+        Ok(self.durable.load(Ordering::Acquire))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The rows as of one write.
+pub(super) struct Snapshot {
+    rows: Arc<RowStore>,
+    state: Arc<State>,
+    as_of: u64,
+}
+
+impl Snapshot {
+    pub(super) fn as_of(&self) -> u64 {
+        self.as_of
+    }
+
+    pub(super) fn base(&self) -> &Base {
+        &self.state.base
+    }
+
+    /// Newest first.
+    pub(super) fn recents(&self) -> impl Iterator<Item = &Recent> {
+        let leaving = self.state.leaving.as_deref();
+        std::iter::once(&*self.state.recent).chain(leaving)
+    }
+
+    pub(super) fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Bytes>, ViewsError> {
+        for recent in self.recents() {
+            if let Some(change) = recent.get(table, key, self.as_of) {
+                return Ok(change);
+            }
+        }
+        self.base().get(table, key)
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let mut readers = locked(&self.rows.readers);
+        if let Some(count) = readers.get_mut(&self.as_of) {
+            *count -= 1;
+            if *count == 0 {
+                readers.remove(&self.as_of);
+            }
+        }
     }
 }

@@ -1,11 +1,17 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
-use redb::{Database, ReadableTable, TableDefinition};
+use bytes::Bytes;
+use redb::{Database, TableDefinition};
 
 use super::model::{Model, Step};
 use crate::{
     domain::{ContentHash, Revision},
-    views::{VIEWS_VERSION, Views, ViewsError},
+    views::{
+        VIEWS_VERSION, Views, ViewsError,
+        base::{DEFINITIONS, merge},
+        store::{CONVERSATIONS, META},
+        table::{Get, TableId},
+    },
 };
 
 const CACHE_BYTES: usize = 1 << 20;
@@ -31,6 +37,17 @@ fn written(path: &Path) -> BTreeMap<u64, ContentHash> {
         digests.insert(model.reached, views.digest().unwrap());
     }
     digests
+}
+
+/// Puts another row into a closed file, properly.
+fn rewrite(path: &Path, table: TableId, key: &[u8], row: Vec<u8>) {
+    let db = Database::open(path).unwrap();
+    let txn = db.begin_write().unwrap();
+    let change = (Bytes::copy_from_slice(key), Some(row.into()));
+    let mut rows = txn.open_table(DEFINITIONS[table as usize]).unwrap();
+    merge(&mut rows, vec![change]).unwrap();
+    drop(rows);
+    txn.commit().unwrap();
 }
 
 // Bits rot, and files get cut or copied half. Whatever byte is changed: an error
@@ -118,18 +135,18 @@ fn a_changed_row_is_noticed_when_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
     written(&path);
-    let db = Database::open(&path).unwrap();
-    let table: TableDefinition<&[u8], &[u8]> = TableDefinition::new("conversations");
-    let txn = db.begin_write().unwrap();
-    {
-        let mut table = txn.open_table(table).unwrap();
-        let key = super::super::keys::tip(super::model::id(0));
-        let mut row = table.get(key.as_bytes()).unwrap().unwrap().value().to_vec();
-        row[3] ^= 1;
-        table.insert(key.as_bytes(), row.as_slice()).unwrap();
-    }
-    txn.commit().unwrap();
-    drop(db);
+    let key = super::super::keys::tip(super::model::id(0));
+    let views = Views::open(&path, CACHE_BYTES).unwrap();
+    let mut row = Vec::new();
+    let read = views.read(|reader| {
+        let found = reader.table(CONVERSATIONS).get(key.as_bytes())?;
+        row = found.unwrap().to_vec();
+        Ok(())
+    });
+    read.unwrap();
+    drop(views);
+    row[3] ^= 1;
+    rewrite(&path, CONVERSATIONS, key.as_bytes(), row);
     let views = Views::open(&path, CACHE_BYTES).unwrap();
     let answer = views.state(super::model::id(0));
     assert!(matches!(answer, Err(ViewsError::Damaged { .. })));
@@ -166,18 +183,10 @@ fn another_version_asks_for_a_rebuild() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
     drop(Views::open(&path, CACHE_BYTES).unwrap());
-    let db = Database::open(&path).unwrap();
-    let txn = db.begin_write().unwrap();
-    {
-        let meta: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
-        let mut meta = txn.open_table(meta).unwrap();
-        let mut row = b"version".to_vec();
-        row.extend_from_slice(&(VIEWS_VERSION + 1).to_le_bytes());
-        super::super::codec::seal(&mut row, 0);
-        meta.insert(b"version".as_slice(), &row[7..]).unwrap();
-    }
-    txn.commit().unwrap();
-    drop(db);
+    let mut row = b"version".to_vec();
+    row.extend_from_slice(&(VIEWS_VERSION + 1).to_le_bytes());
+    super::super::codec::seal(&mut row, 0);
+    rewrite(&path, META, b"version", row.split_off(7));
     let error = Views::open(&path, CACHE_BYTES).map(|_| ()).unwrap_err();
     assert!(matches!(
         error,
