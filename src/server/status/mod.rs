@@ -317,6 +317,7 @@ impl From<RenderError> for Refusal {
             RenderError::Illegal { provider, .. } => {
                 of(Code::Internal, "ILLEGAL_REQUEST").fact("provider", provider)
             }
+            RenderError::Stopped => of(Code::Unavailable, "CLOSING"),
             RenderError::Json { provider, .. } => {
                 of(Code::Internal, "NOT_JSON").fact("provider", provider)
             }
