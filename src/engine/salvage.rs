@@ -561,11 +561,10 @@ impl EventLog for Worn {
         &self,
         shard: ShardId,
         namespace: &Namespace,
-        hash: ContentHash,
-        home_offset: u64,
+        blob: &BlobRef,
     ) -> Result<Bytes, LogError> {
-        let read = self.0.blob(shard, namespace, hash, home_offset).await;
-        worn(home_offset, read)
+        let read = self.0.blob(shard, namespace, blob).await;
+        worn(blob.home_offset, read)
     }
 
     async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {

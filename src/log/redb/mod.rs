@@ -48,8 +48,9 @@ pub use self::{
 use super::{
     memory::check_owner,
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
+    record::BlobRef,
 };
-use crate::domain::{ContentHash, Namespace, ShardId};
+use crate::domain::{Namespace, ShardId};
 
 /// Folder of the segments, in the data folder.
 pub const LOG_FOLDER: &str = "log";
@@ -393,12 +394,11 @@ impl<F: Folder> EventLog for RedbLog<F> {
         &self,
         shard: ShardId,
         namespace: &Namespace,
-        hash: ContentHash,
-        home_offset: u64,
+        blob: &BlobRef,
     ) -> Result<Bytes, LogError> {
         self.check_open(shard)?;
-        self.in_segment(home_offset, |segment| {
-            segment::read_blob(&segment, namespace, hash, home_offset)
+        self.in_segment(blob.home_offset, |segment| {
+            segment::read_blob(&segment, namespace, blob)
         })
     }
 
