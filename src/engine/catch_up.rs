@@ -148,7 +148,7 @@ pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
 
 /// True when the last event that the views know is the log's at that place.
 async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
-    if !witness::are_of(views, reader.log().identity()) {
+    if !witness::are_of(views, &**reader.log()) {
         return false;
     }
     let Ok(reached) = views.reached() else {

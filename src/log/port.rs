@@ -358,6 +358,11 @@ pub trait EventLog: Send + Sync + 'static {
     /// Which log it is.
     fn identity(&self) -> LogIdentity;
 
+    /// True for a timeline that this log is of, or was once.
+    fn knows_timeline(&self, timeline: Uuid) -> bool {
+        self.identity().timeline == timeline
+    }
+
     /// Becomes the shard's owner. Earlier owners can no longer append.
     ///
     /// # Errors
