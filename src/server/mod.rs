@@ -85,7 +85,7 @@ pub struct ServeOptions {
     /// for ever.
     pub connection_age_max: Option<Duration>,
     /// Requests of all connections that were received and not answered yet, in
-    /// bytes. None: 128 MiB, or more where the limits allow larger messages than
+    /// bytes. None: 192 MiB, or more where the limits allow larger messages than
     /// that has room for.
     pub bytes_in_flight_max: Option<usize>,
     /// Compress answers for clients that accept it. Costs CPU; for slow links.
@@ -240,9 +240,11 @@ fn intake(limits: &Limits, options: &ServeOptions) -> Result<Intake, ServeError>
 }
 
 /// What requests under way may hold together, unless it is set: enough for one of the
-/// largest messages that the limits allow.
+/// largest batches that the limits allow, as it was received and as it is decoded.
 fn bytes_in_flight_max(limits: &Limits) -> usize {
-    let largest = intake::message_bytes_max(limits).saturating_add(bounds::CONNECTION_SHARE_BYTES);
+    let twice = limits.batch_bytes_max.saturating_mul(2);
+    let largest = intake::message_bytes_max(limits).max(twice);
+    let largest = largest.saturating_add(bounds::CONNECTION_SHARE_BYTES);
     let parts = largest.div_ceil(bounds::CONNECTION_HOLDS_OF_FREE);
     let for_one = parts.saturating_mul(bounds::CONNECTION_HOLDS_OF_FREE + 1);
     bounds::BYTES_IN_FLIGHT_MAX.max(for_one)

@@ -134,7 +134,7 @@ mod tests {
     fn one_of_the_largest_messages_fits() {
         use crate::{
             domain::Limits,
-            server::{bounds, bytes_in_flight_max, intake::message_bytes_max},
+            server::{bounds, bytes_in_flight_max},
         };
         let limits = Limits::default();
         assert_eq!(bytes_in_flight_max(&limits), bounds::BYTES_IN_FLIGHT_MAX);
@@ -145,10 +145,12 @@ mod tests {
         for limits in [limits, large] {
             let pool = Pool::new(bytes_in_flight_max(&limits));
             let one = &charges(&pool, 1)[0];
-            assert_eq!(one.grow(message_bytes_max(&limits)), Ok(()));
+            // Received, and decoded.
+            assert_eq!(one.grow(limits.batch_bytes_max), Ok(()));
+            assert_eq!(one.grow(limits.batch_bytes_max), Ok(()));
             // One more of its kind waits; a light call does not.
             let others = charges(&pool, 2);
-            assert_eq!(others[0].grow(message_bytes_max(&limits)), Err(Full));
+            assert_eq!(others[0].grow(limits.batch_bytes_max), Err(Full));
             assert_eq!(others[1].grow(CONNECTION_SHARE_BYTES), Ok(()));
         }
     }

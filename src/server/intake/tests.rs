@@ -135,7 +135,7 @@ fn the_largest_honest_batches_are_taken() {
     let methods = methods();
     let limits = Limits::default();
     for (events, parts, text_bytes) in [
-        (limits.batch_events_max, 1, 8_000),
+        (limits.batch_events_max, 1, 6_000),
         (limits.batch_events_max, 5, 600),
         (1, 1, 63 << 20),
         (1, 100_000, 300),
