@@ -243,3 +243,123 @@ async fn a_refused_log_stays_as_it_was() {
         }
     }
 }
+
+/// Changes a byte of every place where `mark` is in a store's first segment, or
+/// changes it back.
+fn toggle(data: &Path, mark: &[u8]) {
+    let path = data.join(LOG_FOLDER).join("0000000000000001.redb");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mut changed = mark.to_vec();
+    changed[0] ^= 1;
+    let found: Vec<_> = bytes
+        .windows(mark.len())
+        .enumerate()
+        .filter(|(_, window)| *window == mark || *window == changed)
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!found.is_empty());
+    for at in found {
+        bytes[at] ^= 1;
+    }
+    std::fs::write(&path, bytes).unwrap();
+}
+
+async fn rebuild(engine: &Engine) {
+    use futures::TryStreamExt;
+    let done: Vec<_> = engine.rebuild(true, false).try_collect().await.unwrap();
+    assert!(!done.is_empty());
+}
+
+// A conversation whose last events were in a frame that cannot be read any more was
+// made anew as if it had ended before them: nothing of it lies behind to show it. The
+// views that are replaced have seen them.
+#[tokio::test]
+async fn a_conversation_that_ends_in_a_loss_is_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let engine = open(&data, OpenMode::Create).await.unwrap();
+    let (cut, gone) = (ConversationId::generate(), ConversationId::generate());
+    engine.append(events(cut, &["one word"])).await.unwrap();
+    // Frames of their own, stored as they are, with what tells where they are.
+    let noise = |seed: &[u8]| {
+        let mut bytes = vec![0; 4096];
+        blake3::Hasher::new()
+            .update(seed)
+            .finalize_xof()
+            .fill(&mut bytes);
+        bytes
+    };
+    let custom = |id, data: &[u8]| {
+        let custom = Custom {
+            type_name: "noise".to_owned(),
+            content_type: String::new(),
+            data: bytes::Bytes::copy_from_slice(data),
+        };
+        NewEvent::new(id, EventBody::Custom(custom))
+    };
+    let (ours, theirs) = (noise(b"cut"), noise(b"gone"));
+    let last = AppendCommand::new(Namespace::default(), vec![custom(cut, &ours)]);
+    engine.append(last).await.unwrap();
+    let mut all = events(gone, &[]);
+    all.events.push(custom(gone, &theirs));
+    engine.append(all).await.unwrap();
+    let harm = || {
+        toggle(&data, &ours[2_000..2_016]);
+        toggle(&data, &theirs[2_000..2_016]);
+    };
+    let whole = append(&engine, &["behind"]).await;
+    engine.close().await;
+
+    harm();
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    for _ in 0..2 {
+        rebuild(&engine).await;
+        let marks = &engine.inner.marks;
+        let mark = marks.get(cut).unwrap();
+        assert_eq!((mark.revision, mark.position.offset), (Revision(3), 3));
+        assert_eq!(marks.get(gone).unwrap().revision, Revision(1));
+        assert!(marks.get(whole).is_none());
+    }
+    // A read of the log that began before the loss said only that there is one.
+    let mut before = ReadQuery::all(Namespace::default(), Source::Log);
+    before.limit = 2;
+    assert_eq!(engine.read_all(before).await.unwrap().len(), 2);
+    let ns = Namespace::default();
+    let named = engine.conversation(&ns, gone, None, None).await;
+    let named = named.map(|_| ()).unwrap_err();
+    assert!(
+        matches!(named, ReadError::ConversationDamaged { .. }),
+        "{named:?}"
+    );
+    engine.close().await;
+
+    let out = dir.path().join("out");
+    let salvaged = salvage(&data, &out, |_| {}).await.unwrap();
+    assert_eq!((salvaged.whole, salvaged.cut, salvaged.lost), (1, 1, 1));
+    assert_eq!(salvaged.unreadable_positions, 3);
+
+    // What can be read again is served again.
+    harm();
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    for id in [cut, gone, whole] {
+        assert!(engine.inner.marks.get(id).is_none());
+    }
+    engine.close().await;
+}
+
+// A salvage into a folder of the damaged store itself put a store into it.
+#[tokio::test]
+async fn nothing_is_salvaged_into_the_damaged_store() {
+    let dir = tempfile::tempdir().unwrap();
+    store(dir.path()).await;
+    let before = contents(dir.path());
+    for inside in ["inside", "log/inside", "not/there/yet"] {
+        let refused = salvage(dir.path(), &dir.path().join(inside), |_| {}).await;
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(refused, SalvageError::Within { .. }),
+            "{refused:?}"
+        );
+    }
+    assert!(contents(dir.path()) == before);
+}
