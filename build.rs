@@ -4,6 +4,9 @@
 //! encoding again would drop the fields that a newer client sent. So in the
 //! generated Rust the arms of `Event.body` and `NewEvent.body` are bytes; on the
 //! wire, and in the descriptors that reflection serves, they are messages.
+//!
+//! Maps are ordered: the same content is always encoded to the same bytes, which
+//! hashes of bodies and of keyed batches are taken of.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -35,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     bodies_as_bytes(&mut files);
     let mut config = prost_build::Config::new();
     config.bytes(["."]);
+    config.btree_map(["."]);
 
     let services = env::var_os("CARGO_FEATURE_SERVER").is_some();
     if services {

@@ -9,7 +9,7 @@ use super::{
     output::{Out, Tone},
     text::count,
 };
-use crate::engine::{self, Repair};
+use crate::engine::{self, LogRepair, Repair};
 
 /// Conversations that are named one by one; of more, the number is said.
 const CONVERSATIONS_SHOWN_MAX: usize = 20;
@@ -18,10 +18,12 @@ const CONVERSATIONS_SHOWN_MAX: usize = 20;
 ///
 /// A store is not opened when something that must be in it is missing: a segment
 /// of the log, the manifest, or the last events that views and index have seen.
-/// Put back what is missing and it opens again. This says what that is. Only with
-/// --accept-loss anything changes: the log goes on behind what is left, in a new
-/// timeline; what cannot be used is moved into a folder beside, nothing is
-/// deleted. Exits with 6 when something is lost, and with 0 once that is accepted.
+/// Put back what is missing and it opens again. This says what that is. When only
+/// the manifest is lost and the segments prove what it said, it is written anew,
+/// which loses nothing. With --accept-loss the log goes on behind what is left, in
+/// a new timeline. What cannot be used, and the manifest of before, are put into a
+/// folder beside; nothing is deleted. Exits with 6 when something is lost, and with
+/// 0 once that is accepted or nothing is.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -50,11 +52,18 @@ pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<()
         .await
         .map_err(refused)?;
     print(&repair, out)?;
-    if repair.is_whole() || repair.moved_to.is_some() {
+    let log = &repair.log;
+    if log.is_whole() || log.went_on {
         return Ok(());
     }
+    let what = match log.events_lost() {
+        0 if log.contradiction.is_some() => "the log is not the one that it was".to_owned(),
+        0 if log.manifest_lost => "what the log must hold is not known any more".to_owned(),
+        0 => "a part of the log cannot be used".to_owned(),
+        lost => format!("{} events are lost", count(lost)),
+    };
     Err(CliError::Outcome {
-        what: format!("{} events are lost", count(repair.events_lost())),
+        what,
         hint: "keep a copy of the folder; put back what is missing, or go on without it with \
                --accept-loss"
             .into(),
@@ -66,20 +75,20 @@ fn print(repair: &Repair, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json(repair))?);
     }
-    if repair.is_whole() {
-        let good = out.paint.text(Tone::Good, "whole");
-        return Ok(out.line(format!(
-            "{good}: the log ends with event {}, and nothing of it is missing",
-            count(repair.head)
-        ))?);
+    let log = &repair.log;
+    if log.is_whole() {
+        return print_whole(log, out);
     }
-    if repair.manifest_lost {
-        out.line("the manifest is missing or damaged; the segments say what it said")?;
+    if log.manifest_lost {
+        out.line("the manifest is missing or damaged; the segments say what follows")?;
     }
-    for (file, why) in &repair.unusable {
+    for why in log.unproven.iter().chain(&log.contradiction) {
+        out.line(why)?;
+    }
+    for (file, why) in &log.unusable {
         out.line(format!("cannot be used: {file}: {why}"))?;
     }
-    for lost in &repair.lost {
+    for lost in &log.lost {
         let events = count(lost.to - lost.from + 1);
         out.line(format!(
             "lost: events {} to {} ({events})",
@@ -93,36 +102,63 @@ fn print(repair: &Repair, out: &mut Out) -> Result<(), CliError> {
         let more = repair.conversations.len() - CONVERSATIONS_SHOWN_MAX;
         out.line(format!("  and of {} more", count(more as u64)))?;
     }
-    out.line(format!("kept: events up to {}", count(repair.head)))?;
-    if let Some(place) = &repair.moved_to {
+    out.line(format!("kept: events up to {}", count(log.head)))?;
+    if log.went_on {
         out.line(format!(
-            "The log goes on behind event {}, in a new timeline. What cannot be used is in {place}; \
-             views and index are made anew when the store is opened.",
-            repair.head
+            "The log goes on behind event {}, in a new timeline; views and index are made anew when \
+             the store is opened.",
+            log.head
         ))?;
+    }
+    if let Some(place) = &log.moved_to {
+        out.line(format!("What cannot be used is in {place}."))?;
+    }
+    Ok(())
+}
+
+fn print_whole(log: &LogRepair, out: &mut Out) -> Result<(), CliError> {
+    let good = out.paint.text(Tone::Good, "whole");
+    out.line(format!(
+        "{good}: the log ends with event {}, and nothing of it is missing",
+        count(log.head)
+    ))?;
+    if log.manifest_rebuilt {
+        out.line(
+            "The manifest was lost, and the segments said all of it again: they follow each other \
+             without a gap, and views and index have seen nothing that they do not have. Events of \
+             a last second that were in a further segment, which is gone too, would not show.",
+        )?;
+    }
+    if let Some(place) = &log.moved_to {
+        out.line(format!("What it was before is in {place}."))?;
     }
     Ok(())
 }
 
 fn json(repair: &Repair) -> String {
-    let lost = repair
+    let log = &repair.log;
+    let lost = log
         .lost
         .iter()
         .map(|lost| serde_json::json!({"from": lost.from, "to": lost.to}));
-    let unusable = repair
+    let unusable = log
         .unusable
         .iter()
         .map(|(file, why)| serde_json::json!({"file": file, "why": why}));
     let conversations = repair.conversations.iter().map(ToString::to_string);
     serde_json::json!({
-        "whole": repair.is_whole(),
-        "head": repair.head,
-        "events_lost": repair.events_lost(),
+        "whole": log.is_whole(),
+        "head": log.head,
+        "events_lost": log.events_lost(),
         "lost": lost.collect::<Vec<_>>(),
         "conversations": conversations.collect::<Vec<_>>(),
         "unusable": unusable.collect::<Vec<_>>(),
-        "manifest_lost": repair.manifest_lost,
-        "moved_to": repair.moved_to,
+        "manifest_lost": log.manifest_lost,
+        "manifest_rebuilt": log.manifest_rebuilt,
+        "unproven": log.unproven,
+        "contradiction": log.contradiction,
+        "went_on": log.went_on,
+        "moved_to": log.moved_to,
     })
     .to_string()
 }

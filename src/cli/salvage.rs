@@ -68,8 +68,8 @@ pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(
     ))?;
     if done.unreadable_positions > 0 {
         out.line(
-            "What was at these positions is not known: last events of conversations that count \
-             as whole may have been among them.",
+            "What was at these positions is not known, but for what views that are there have seen: \
+             last events of conversations that count as whole may have been among them.",
         )?;
     }
     Ok(out.line(format!(
@@ -113,7 +113,9 @@ fn refused(error: SalvageError) -> CliError {
     let what = error.to_string();
     let (hint, exit) = match error {
         SalvageError::NoStore { .. } => ("name the store's folder with --data DIR", Exit::NotFound),
-        SalvageError::NotEmpty { .. } => ("name another folder with --to DIR", Exit::Usage),
+        SalvageError::NotEmpty { .. } | SalvageError::Within { .. } => {
+            ("name another folder with --to DIR", Exit::Usage)
+        }
         SalvageError::Source { .. } => (
             "end whoever holds the folder, and check that it can be read",
             Exit::Unavailable,

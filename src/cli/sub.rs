@@ -1,6 +1,6 @@
 //! `sub`: sub-contexts of a conversation: begin one, end one, list them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 
@@ -145,7 +145,7 @@ async fn spawn(args: SpawnArgs, store: &Connection, out: &mut Out) -> Result<(),
     let config = args.model.map(|model_id| pb::Config {
         model_id,
         mode: args.mode,
-        parameters: HashMap::new(),
+        parameters: BTreeMap::new(),
     });
     let prompt = args.system_prompt.as_deref().map(text_of).transpose()?;
     let request = pb::SpawnRequest {

@@ -11,8 +11,8 @@ use super::{
     enhancer, enhancers,
     knowledge::{Knowledge, KnowledgePolicy},
     policy::ContextPolicy,
-    provider::{self, Provider},
-    steps,
+    provider::{self, Provider, RenderError},
+    steps, stopping,
     summary::{dialogue_summary, names::tool_names_in},
     tokens::{Counter, Tally},
     window::{
@@ -100,6 +100,40 @@ fn counting_ends_when_it_is_told_to() {
     assert!(tally().text(&text) > 1_000);
     assert_eq!(tally().until(|| true).text(&text), 0);
     assert!(tally().until(|| false).text(&text) > 1_000);
+}
+
+// The same client goes while its window is folded or its body is made. A request of
+// 300,000 messages went on to its end, a core and its memory with it.
+#[test]
+fn folding_and_rendering_end_when_they_are_told_to() {
+    /// Between two looks, see `stopping`; and one more when it begins.
+    const MOST_STEPS: usize = 2 * 1_024;
+    const MESSAGES: usize = 20_000;
+    let mut story = Story::new();
+    for _ in 0..MESSAGES / 2 {
+        story = story.user("go").assistant("gone");
+    }
+    let window = story.input();
+    let (steps, items) = steps::of(|| window::fold(&window));
+    assert!(steps >= MESSAGES && items.len() == MESSAGES);
+    // Told at its second look.
+    let second = || {
+        let looks = std::cell::Cell::new(0);
+        move || looks.replace(looks.get() + 1) > 0
+    };
+    let fold = || stopping::until(second(), || window::fold(&window));
+    let (steps, _) = steps::of(fold);
+    assert!(steps <= MOST_STEPS, "folding took {steps} steps");
+    let policy = ContextPolicy::default();
+    for provider in Provider::ALL {
+        let draft = drafted(&window, provider);
+        let render = || provider::render(&draft, &policy);
+        let (whole, rendered) = steps::of(render);
+        assert!(whole >= MESSAGES && rendered.is_ok(), "{provider}");
+        let (steps, rendered) = steps::of(|| stopping::until(second(), render));
+        assert_eq!(rendered.err(), Some(RenderError::Stopped), "{provider}");
+        assert!(steps <= MOST_STEPS, "{provider}: {steps} steps");
+    }
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub mod provider;
 #[cfg(test)]
 mod samples;
 mod steps;
+pub mod stopping;
 pub mod summary;
 pub mod target;
 pub mod tokens;

@@ -7,6 +7,8 @@
 //! log does the same through its own port, `log::redb::Folder`, which is this
 //! module on real disks and a disk that forgets in tests.
 
+#[cfg(test)]
+pub(crate) mod copying;
 mod overlay;
 
 pub(crate) use overlay::Overlay;

@@ -109,7 +109,7 @@ impl Default for Limits {
         Self {
             body_bytes_max: 64 << 20,
             batch_events_max: 10_000,
-            batch_bytes_max: 128 << 20,
+            batch_bytes_max: 68 << 20,
             branches_max: 100_000,
             lineage_depth_max: 10_000,
             open_calls_max: 1_024,

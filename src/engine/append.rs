@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     domain::{
-        AppendCommand, AppendOutcome, Appended, BranchId, ContentHash, ConversationId, EventBody,
-        Namespace, Need, PastBranch, Position, Revision,
+        AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Namespace,
+        Need, PastBranch, Position, Revision,
     },
-    log::{NotTaken, Record, WriterGone},
+    log::{BlobRef, NotTaken, Record, WriterGone},
     views::KeyEntry,
 };
 
@@ -107,7 +107,9 @@ impl Inner {
             if let Some(home) = views
                 .blob_home(&command.namespace, &body.hash)
                 .map_err(storage)?
-                && self.is_readable(&command.namespace, body.hash, home).await
+                && self
+                    .is_readable(&command.namespace, body.reference(home))
+                    .await
             {
                 blob_homes.insert(body.hash, home);
             }
@@ -130,9 +132,9 @@ impl Inner {
 
     /// A stored body that cannot be read is not named again, but stored anew: what is
     /// acknowledged must be there.
-    async fn is_readable(&self, namespace: &Namespace, hash: ContentHash, home: u64) -> bool {
+    async fn is_readable(&self, namespace: &Namespace, blob: BlobRef) -> bool {
         let shard = crate::domain::ShardId::default();
-        let read = self.log.blob(shard, namespace, hash, home).await;
+        let read = self.log.blob(shard, namespace, &blob).await;
         read.inspect_err(|error| tracing::warn!(%error, "a large body is stored a second time"))
             .is_ok()
     }

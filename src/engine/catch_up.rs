@@ -64,25 +64,28 @@ pub(super) async fn catch_up(
 ) -> Result<Views, ReadError> {
     let report = &report;
     let Some(path) = path else {
-        follow(&views, reader, head, report).await?;
+        follow(&views, None, reader, head, report).await?;
         return Ok(views);
     };
     if views.path().as_deref() != Some(path) {
-        return whole(views, path, reader, head, report).await;
+        return whole(views, None, path, reader, head, report).await;
     }
+    let mut before = None;
     let reason = if !belongs(&views, reader, head).await {
         "they do not belong to this log".to_owned()
     } else if has_healed(&views, reader).await {
+        before = Some(views.clone());
         "what was damaged can be read again".to_owned()
     } else {
-        match follow(&views, reader, head, report).await {
+        match follow(&views, None, reader, head, report).await {
             Ok(()) => return Ok(views),
             Err(Failed::Views(error)) => error.to_string(),
             Err(Failed::Other(error)) => return Err(error),
         }
     };
     tracing::warn!(reason, "the views are made anew from the log");
-    let fresh = whole(empty(&beside(path))?, path, reader, head, report).await?;
+    let fresh = empty(&beside(path))?;
+    let fresh = whole(fresh, before, path, reader, head, report).await?;
     drop(views);
     Ok(fresh)
 }
@@ -104,12 +107,16 @@ impl From<Failed> for ReadError {
 
 async fn follow(
     views: &Views,
+    before: Option<Views>,
     reader: &Arc<LogReader>,
     head: u64,
     report: impl Fn(u64),
 ) -> Result<(), Failed> {
     let folder = Folder::new(Arc::new(views.clone()), Arc::clone(reader));
     let mut folder = folder.map_err(Failed::Views)?;
+    if let Some(before) = before {
+        folder = folder.after(before);
+    }
     match folder.run(head, report).await {
         Ok(()) => Ok(()),
         Err(error) if folder.views_are_unsound() => Err(Failed::Views(error)),
@@ -120,12 +127,13 @@ async fn follow(
 /// Fills new views and puts them in the place of the old ones.
 async fn whole(
     fresh: Views,
+    before: Option<Views>,
     path: &Path,
     reader: &Arc<LogReader>,
     head: u64,
     report: impl Fn(u64),
 ) -> Result<Views, ReadError> {
-    follow(&fresh, reader, head, report).await?;
+    follow(&fresh, before, reader, head, report).await?;
     take_place(&fresh, path)?;
     Ok(fresh)
 }
@@ -148,7 +156,7 @@ pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
 
 /// True when the last event that the views know is the log's at that place.
 async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
-    if !witness::are_of(views, reader.log().identity()) {
+    if !witness::are_of(views, &**reader.log()) {
         return false;
     }
     let Ok(reached) = views.reached() else {

@@ -23,8 +23,8 @@ use super::{
 use crate::{
     domain::{
         BranchForked, BranchId, BranchState, ConversationCreated, ConversationId, ConversationInfo,
-        ConversationState, Damage, DamageKind, Draft, EventBody, EventHeader, EventRef, ForkPoint,
-        Placed, Position, Revision,
+        ConversationRow, ConversationState, Damage, DamageKind, Draft, EventBody, EventHeader,
+        EventRef, ForkPoint, Placed, Position, Revision,
     },
     log::{LogError, LogReader, Record, RecordBody},
     views::{KeyEntry, Views, ViewsError},
@@ -48,6 +48,8 @@ pub(super) struct Folder {
     applied: u64,
     /// Stretches that could not be read, in order.
     lost: Vec<(u64, u64)>,
+    /// Views of before, which may have seen what is lost.
+    before: Option<Views>,
     /// The views themselves are damaged.
     unsound: bool,
     stop: Option<Arc<AtomicBool>>,
@@ -97,9 +99,17 @@ impl Folder {
             reached,
             applied: reached,
             lost,
+            before: None,
             unsound: false,
             stop: None,
         })
+    }
+
+    /// Hears views of the same log, from before these were begun, as to which
+    /// conversations went on in what is lost.
+    pub fn after(mut self, before: Views) -> Self {
+        self.before = Some(before);
+        self
     }
 
     /// Ends with an error once this is set.
@@ -131,15 +141,86 @@ impl Folder {
                 }
                 Stretch::Lost(lost) => self.lose(&lost),
             }
+            report(self.reached);
+            if self.reached >= head {
+                break;
+            }
             if self.builder.len() >= DELTA_EVENTS_MAX || self.states.len() > STATES_MAX {
                 self.flush()?;
             }
             if self.states.len() > STATES_MAX {
                 self.states.clear();
             }
-            report(self.reached);
+        }
+        if self.reached > self.applied
+            && let Some(before) = self.before.take()
+        {
+            self.mark_what_ends_in_a_loss(&before)?;
         }
         self.flush()
+    }
+
+    /// Marks conversations whose last events are lost: nothing of them lies behind the
+    /// loss to show it, but views of before have seen that they went further.
+    fn mark_what_ends_in_a_loss(&mut self, before: &Views) -> Result<(), ReadError> {
+        if self.lost.is_empty() {
+            return Ok(());
+        }
+        let rows = match before.every_conversation() {
+            Ok(rows) => rows,
+            Err(error) => {
+                tracing::warn!(%error, "the views of before do not say what ended in a loss");
+                return Ok(());
+            }
+        };
+        for row in rows {
+            let (went_to, at) = match &row.damage {
+                None => (row.head, row.last_position),
+                // As they had heard it from views before them.
+                Some(damage) if damage.kind == DamageKind::Missing => {
+                    (damage.revision, damage.position)
+                }
+                Some(_) => continue,
+            };
+            let lost = self.lost.iter().copied();
+            let mut lost = lost.filter(|(first, last)| (*first..=*last).contains(&at.offset));
+            if let Some(lost) = lost.next() {
+                self.mark_ended(row, went_to, lost)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a conversation that went to a revision in a lost stretch, if it ends before.
+    fn mark_ended(
+        &mut self,
+        row: ConversationRow,
+        went_to: Revision,
+        (first, last): (u64, u64),
+    ) -> Result<(), ReadError> {
+        let id = row.id;
+        self.load(id)?;
+        let known = self.states.remove(&id);
+        let is_new = known.is_none();
+        let mut state = known.unwrap_or_else(|| {
+            let info = (*row.info).clone();
+            let mut draft = Draft::new(row.namespace, id, info, None);
+            draft.row.first_position = row.first_position;
+            draft.row.last_position = row.first_position;
+            draft.row.created_at = row.created_at;
+            draft.row.updated_at = row.created_at;
+            ConversationState::new(draft.row, draft.branches.into_values())
+        });
+        let revision = state.row.head.next();
+        if state.row.damage.is_none() && revision <= went_to {
+            let what = format!("the log cannot be read from position {first} to {last}");
+            let damage = Damage::new(DamageKind::Missing, revision, Position::local(first), &what);
+            tracing::error!(conversation = %id, %damage, "a conversation is damaged");
+            state.row.damage = Some(Arc::new(damage));
+            self.builder.damaged(&state, is_new);
+        }
+        self.states.insert(id, state);
+        Ok(())
     }
 
     fn go_on(&self) -> Result<(), ReadError> {

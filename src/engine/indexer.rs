@@ -126,16 +126,10 @@ impl Indexer {
             Doing::Remaking { reason }
         };
         let (index, doing) = match opened {
-            Ok(index) if index.reached().offset <= head => (Some(index), Doing::Following),
-            Ok(index) => {
-                let known = index.reached().offset;
-                let what = format!(
-                    "its log ends with event {head}, but the search index has seen event {known}: \
-                     {} events are missing",
-                    known - head
-                );
-                return Err(IndexRefused::WentBack { what });
-            }
+            Ok(index) => match knows_more(index.reached().offset, head) {
+                None => (Some(index), Doing::Following),
+                Some(what) => return Err(IndexRefused::WentBack { what }),
+            },
             Err(IndexError::NeedsRebuild { reason }) => (None, unusable(reason)),
             Err(error) => {
                 tracing::warn!(%error, "the search index could not be opened; it is tried again");
@@ -273,6 +267,15 @@ impl Indexer {
         self.note_success();
         self.reached.send_replace(reached);
     }
+}
+
+/// What an index proves that has seen event `known` of a log that ends with `head`.
+pub(super) fn knows_more(known: u64, head: u64) -> Option<String> {
+    let missing = known.checked_sub(head).filter(|missing| *missing > 0)?;
+    Some(format!(
+        "its log ends with event {head}, but the search index has seen event {known}: {missing} \
+         events are missing"
+    ))
 }
 
 pub(super) fn open_index(

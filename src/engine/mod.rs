@@ -31,6 +31,8 @@ mod read_tests;
 mod rebuild;
 mod reindex;
 mod repair;
+#[cfg(test)]
+mod repair_tests;
 mod salvage;
 mod search;
 mod sequencer;
@@ -69,7 +71,7 @@ use self::{
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
-pub use crate::log::OpenMode;
+pub use crate::log::{OpenMode, Repair as LogRepair};
 /// The text that search counts bytes and lines in.
 pub use crate::search::searchable_text;
 use crate::{

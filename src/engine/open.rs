@@ -19,7 +19,7 @@ use super::{
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
     states::HotSet,
-    witness,
+    witness::{self, Kinship},
 };
 use crate::{
     domain::{Limits, ShardId, TimestampMicros},
@@ -27,6 +27,7 @@ use crate::{
         EventLog, GroupWriter, LogError, LogReader, MemoryLog, RedbLog, RedbLogOptions,
         WriterLimits, writer::ShardOwner,
     },
+    search::SearchIndex,
     views::Views,
 };
 
@@ -39,6 +40,8 @@ const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
 /// Appends wait while the views are made durable, so that at most one part in
 /// this many of the time goes to it.
 const VIEWS_DURABLE_SHARE: u32 = 25;
+/// Memory for pages of views, and for frames, that are only looked at, in bytes.
+const VIEWS_LOOK_CACHE_BYTES: usize = 1 << 20;
 /// How long closing waits for reads that are under way.
 const READS_END_WITHIN: Duration = Duration::from_secs(2);
 
@@ -65,6 +68,7 @@ impl Engine {
         let log = RedbLog::open(&dir, log_options(), options.mode)
             .map_err(|error| log_refused(&dir, error))?;
         let log = Arc::new(log);
+        refuse_a_log_that_went_back(&dir, &log).await?;
         if options.mode.is_read_only() {
             return Self::open_to_read(options, log).await;
         }
@@ -92,7 +96,7 @@ impl Engine {
         let dir = options.data_dir.clone();
         let in_memory = || Views::in_memory().map_err(|error| failed(&dir, &error));
         let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
-            Ok(views) if witness::are_of(&views, log.identity()) => views,
+            Ok(views) if witness::are_of(&views, &*log) => views,
             Ok(_) => in_memory()?,
             Err(error) => {
                 tracing::warn!(%error, "the views cannot be used; they are made from the log, in memory");
@@ -163,8 +167,7 @@ impl Engine {
             options.limits.frame_cache_bytes,
         ));
         let identity = parts.log.identity();
-        witness::refuse_a_log_that_went_back(&dir, &parts.views, &reader, identity, acquired.head)
-            .await?;
+        witness::refuse_a_log_that_went_back(&dir, &parts.views, &reader, acquired.head).await?;
         let views = catch_up(
             parts.views,
             parts.views_path.as_deref(),
@@ -273,6 +276,37 @@ impl Engine {
             tracing::warn!(%error, "the log was not closed cleanly; it is repaired at the next start");
         }
     }
+}
+
+/// Holds a log against views and index before anything of it, or of them, is
+/// opened to write: a refusal leaves all as it was.
+async fn refuse_a_log_that_went_back(dir: &Path, log: &Arc<RedbLog>) -> Result<(), OpenError> {
+    let index_path = dir.join(INDEX_FOLDER);
+    let went_back = |what: String| OpenError::WentBack {
+        path: dir.to_owned(),
+        what,
+    };
+    match witness::kinship_of_index(&index_path, &**log) {
+        Kinship::Later => return Err(went_back(witness::LATER_TIMELINE.to_owned())),
+        Kinship::Current => {
+            // One that cannot be opened proves nothing; whoever opens it to write says why.
+            let index = SearchIndex::open_unchanged(&index_path);
+            let known = index.map_or(0, |index| index.reached().offset);
+            if let Some(what) = super::indexer::knows_more(known, log.head()) {
+                return Err(went_back(what));
+            }
+        }
+        Kinship::Earlier | Kinship::Foreign => {}
+    }
+    let Ok(views) = Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_LOOK_CACHE_BYTES) else {
+        return Ok(());
+    };
+    let reader = LogReader::new(
+        Arc::clone(log) as Arc<dyn EventLog>,
+        ShardId::default(),
+        VIEWS_LOOK_CACHE_BYTES,
+    );
+    witness::refuse_a_log_that_went_back(dir, &views, &reader, log.head()).await
 }
 
 impl Inner {

@@ -10,7 +10,7 @@ use crate::{
         AppendCommand, ContentHash, ConversationId, EventBody, EventId, Limits, NewEvent,
         limits::{IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
     },
-    log::Record,
+    log::{BlobRef, Record},
 };
 
 /// A body as it will be stored.
@@ -25,6 +25,15 @@ impl PreparedBody {
     /// Kept apart, once for each content.
     pub fn is_blob(&self) -> bool {
         self.bytes.len() > INLINE_BODY_BYTES_MAX
+    }
+
+    /// How a record names it that finds it stored at `home_offset`.
+    pub fn reference(&self, home_offset: u64) -> BlobRef {
+        BlobRef {
+            hash: self.hash,
+            bytes_len: self.bytes.len() as u64,
+            home_offset,
+        }
     }
 }
 

@@ -304,8 +304,18 @@ impl LogCursor {
 
 /// So many records of the log, or as many as a page's bytes allow.
 async fn records(inner: &Inner, from: u64, count: u64) -> Result<Vec<(u64, Record)>, ReadError> {
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
-    Ok(inner.reader.records(from, count, PAGE_BYTES).await?)
+    let mut count = usize::try_from(count).unwrap_or(usize::MAX);
+    loop {
+        match inner.reader.records(from, count, PAGE_BYTES).await {
+            // What is before the damage comes first.
+            Err(LogError::Damaged { offset, .. })
+                if offset > from && offset - from < count as u64 =>
+            {
+                count = usize::try_from(offset - from).unwrap_or(count - 1);
+            }
+            read => return Ok(read?),
+        }
+    }
 }
 
 async fn body(inner: &Inner, record: &Record, headers_only: bool) -> Result<Bytes, ReadError> {

@@ -92,7 +92,9 @@ async fn fill_and_swap(
     reports: &mut Reports,
 ) -> Result<(u64, u64), ReadError> {
     let folder = Folder::new(Arc::clone(&views), Arc::clone(&inner.reader))?;
-    let mut folder = folder.stop_when(Arc::clone(&inner.closing));
+    let mut folder = folder
+        .stop_when(Arc::clone(&inner.closing))
+        .after((**inner.views.load()).clone());
     let head = inner.published.load(Ordering::Acquire);
     folder
         .run(head, |done| report(reports, "views", done, head))

@@ -1,57 +1,42 @@
 //! Going on after a loss, with what views and index know of it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::{
     catch_up::VIEWS_CACHE_BYTES,
     error::OpenError,
     open::{INDEX_FOLDER, VIEWS_FILE, log_refused},
-    witness,
+    witness::{self, Kinship},
 };
 use crate::{
     disk,
     domain::{ConversationId, ShardId, TimestampMicros},
     log::{
-        EventLog, LogIdentity, LostRange, RedbLog, RedbLogOptions, Repair as LogRepair,
+        LogReader, OpenMode, RedbLog, RedbLogOptions, Repair as LogRepair, Witness,
         repair as repair_log,
     },
     search::SearchIndex,
     views::Views,
 };
 
+/// Memory for frames of the log while it is looked at, in bytes.
+const FRAME_CACHE_BYTES: usize = 1 << 20;
+
 /// What of a store is lost.
 #[derive(Clone, Debug, Default)]
 pub struct Repair {
-    /// The last event that is kept.
-    pub head: u64,
-    /// Offsets of what is lost.
-    pub lost: Vec<LostRange>,
-    /// Conversations whose last event is among it, as far as the views know.
+    /// What of its log is.
+    pub log: LogRepair,
+    /// Conversations whose last event is lost, as far as the views know.
     pub conversations: Vec<ConversationId>,
-    /// Files that cannot be used, and why.
-    pub unusable: Vec<(String, String)>,
-    /// The manifest was missing or damaged.
-    pub manifest_lost: bool,
-    /// Where the unusable files are now; none: nothing was changed.
-    pub moved_to: Option<String>,
 }
 
-impl Repair {
-    /// True when nothing is lost.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.lost.is_empty() && self.unusable.is_empty() && !self.manifest_lost
-    }
-
-    /// How many events are lost.
-    #[must_use]
-    pub fn events_lost(&self) -> u64 {
-        self.lost.iter().map(|lost| lost.to - lost.from + 1).sum()
-    }
-}
-
-/// Finds out what of the store in a folder is lost; with `accept_loss`, lets it
-/// go on without that. Views and index that have seen what is lost are moved
+/// Finds out what of the store in a folder is lost; a manifest that is lost, and
+/// nothing with it, is written anew. With `accept_loss`, lets the store go on
+/// without what is lost. Views and index that have seen what is lost are moved
 /// aside, and made anew when the store is opened.
 ///
 /// # Errors
@@ -70,33 +55,130 @@ pub async fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> 
 }
 
 fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
-    let views_path = dir.join(VIEWS_FILE);
-    let index_path = dir.join(INDEX_FOLDER);
-    let views = Views::open_unchanged(&views_path, VIEWS_CACHE_BYTES).ok();
-    let log = identity_of(dir);
-    let views = views.filter(|views| log.is_none_or(|log| witness::are_of(views, log)));
-    let seen = views.as_ref().and_then(|views| views.reached().ok());
-    let index_counts = log.is_none_or(|log| witness::index_is_of(&index_path, log));
-    let indexed = SearchIndex::open_unchanged(&index_path).map(|index| index.reached().offset);
-    let indexed = indexed.ok().filter(|_| index_counts);
-    let reached = seen.unwrap_or(0).max(indexed.unwrap_or(0));
-    let found = repair_log(dir, reached, false).map_err(|error| log_refused(dir, error))?;
-    let conversations = views.as_ref().map(|views| touched(views, &found));
-    drop(views);
+    let refused = |error| log_refused(dir, error);
+    let derived = Derived::of(dir);
+    let found = repair_log(dir, &derived.witness, false).map_err(refused)?;
     let mut repair = Repair {
-        head: found.head,
-        lost: found.lost,
-        conversations: conversations.unwrap_or_default(),
-        unusable: found.unusable,
-        manifest_lost: found.manifest_lost,
-        moved_to: None,
+        conversations: derived.touched(&found),
+        log: found,
     };
-    if repair.is_whole() || !accept_loss {
+    if !accept_loss {
         return Ok(repair);
     }
-    let done = repair_log(dir, reached, true).map_err(|error| log_refused(dir, error))?;
+    let mut outdated = derived.earlier;
+    if !repair.log.is_whole() {
+        repair.log = repair_log(dir, &derived.witness, true).map_err(refused)?;
+        outdated = vec![dir.join(VIEWS_FILE), dir.join(INDEX_FOLDER)];
+    }
+    move_aside(dir, &outdated)?;
+    Ok(repair)
+}
+
+/// What was made from a store's log, and what it knows of it.
+struct Derived {
+    witness: Witness,
+    /// Views that know something.
+    views: Option<Views>,
+    /// What is of a time before a loss was accepted: a repair that was broken off
+    /// has left it.
+    earlier: Vec<PathBuf>,
+}
+
+impl Derived {
+    fn of(dir: &Path) -> Self {
+        let (views_path, index_path) = (dir.join(VIEWS_FILE), dir.join(INDEX_FOLDER));
+        let log = remains(dir);
+        let mut derived = Self {
+            witness: Witness::default(),
+            views: None,
+            earlier: Vec::new(),
+        };
+        if let Ok(views) = Views::open_unchanged(&views_path, VIEWS_CACHE_BYTES) {
+            let kinship = match &log {
+                Some(log) => witness::kinship_of_views(&views, &**log),
+                // Nothing is left to hold it against.
+                None => Kinship::Current,
+            };
+            if derived.heard(kinship, views_path, views.reached().unwrap_or(0)) {
+                if kinship == Kinship::Current
+                    && let Some(log) = &log
+                {
+                    derived.witness.contradiction = contradiction(&views, log);
+                }
+                derived.views = Some(views);
+            }
+        }
+        if let Ok(index) = SearchIndex::open_unchanged(&index_path) {
+            let kinship = match &log {
+                Some(log) => witness::kinship_of_index(&index_path, &**log),
+                None => Kinship::Current,
+            };
+            derived.heard(kinship, index_path, index.reached().offset);
+        }
+        derived
+    }
+
+    /// Takes what a witness has seen. False: it proves nothing.
+    fn heard(&mut self, kinship: Kinship, path: PathBuf, reached: u64) -> bool {
+        match kinship {
+            Kinship::Current => self.witness.is_there |= reached > 0,
+            Kinship::Later => {
+                self.witness.contradiction = Some(witness::LATER_TIMELINE.to_owned());
+            }
+            Kinship::Earlier => self.earlier.push(path),
+            Kinship::Foreign => {}
+        }
+        let counts = matches!(kinship, Kinship::Current | Kinship::Later);
+        if counts {
+            self.witness.reached = self.witness.reached.max(reached);
+        }
+        counts
+    }
+
+    /// Conversations whose last event is lost.
+    fn touched(&self, found: &LogRepair) -> Vec<ConversationId> {
+        let is_lost = |offset: u64| {
+            found
+                .lost
+                .iter()
+                .any(|lost| (lost.from..=lost.to).contains(&offset))
+        };
+        let Some(views) = self.views.as_ref().filter(|_| !found.lost.is_empty()) else {
+            return Vec::new();
+        };
+        let rows = views.every_conversation().unwrap_or_default();
+        rows.into_iter()
+            .filter(|row| is_lost(row.last_position.offset))
+            .map(|row| row.id)
+            .collect()
+    }
+}
+
+/// The log, or what is left of it, if there is anything to tell which one it is.
+fn remains(dir: &Path) -> Option<Arc<RedbLog>> {
+    let options = RedbLogOptions::default();
+    if let Ok(log) = RedbLog::open(dir, options, OpenMode::Read) {
+        return Some(Arc::new(log));
+    }
+    let log = RedbLog::open_remains(dir, options).ok()?;
+    (log.head() > 0).then(|| Arc::new(log))
+}
+
+/// What views know of events that are there, and are others. What is not there any
+/// more is told as lost.
+fn contradiction(views: &Views, log: &Arc<RedbLog>) -> Option<String> {
+    let head = log.head();
+    if views.reached().ok()? > head {
+        return None;
+    }
+    let reader = LogReader::new(Arc::clone(log) as _, ShardId::default(), FRAME_CACHE_BYTES);
+    futures::executor::block_on(witness::contradiction(views, &reader, head))
+}
+
+/// Puts files and folders of a store into a folder of their own.
+fn move_aside(dir: &Path, paths: &[PathBuf]) -> Result<(), OpenError> {
     let aside = dir.join(format!("set-aside-{}", TimestampMicros::now().0));
-    for path in [&views_path, &index_path] {
+    for path in paths {
         let Some(name) = path.file_name().filter(|_| path.exists()) else {
             continue;
         };
@@ -107,29 +189,5 @@ fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
                 message: format!("it could not be moved to {}: {error}", aside.display()),
             })?;
     }
-    repair.moved_to = done.moved_to;
-    Ok(repair)
-}
-
-/// Which log it is, as far as something of it is left: what was made from another
-/// one proves nothing about it.
-fn identity_of(dir: &Path) -> Option<LogIdentity> {
-    let log = RedbLog::open_remains(dir, RedbLogOptions::default()).ok()?;
-    let acquired = futures::executor::block_on(log.acquire(ShardId::default())).ok()?;
-    (acquired.head > 0).then(|| log.identity())
-}
-
-/// Conversations whose last event is lost.
-fn touched(views: &Views, found: &LogRepair) -> Vec<ConversationId> {
-    let is_lost = |offset: u64| {
-        found
-            .lost
-            .iter()
-            .any(|lost| (lost.from..=lost.to).contains(&offset))
-    };
-    let rows = views.every_conversation().unwrap_or_default();
-    rows.into_iter()
-        .filter(|row| is_lost(row.last_position.offset))
-        .map(|row| row.id)
-        .collect()
+    Ok(())
 }

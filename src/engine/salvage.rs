@@ -9,19 +9,23 @@
 
 use std::{
     collections::HashMap,
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use uuid::Uuid;
 
 use super::{
     Engine, OpenOptions,
     damage::{Stretch, stretch},
     error::{OpenError, ReadError},
     history::decode_body,
+    open::VIEWS_FILE,
     query::Progress,
+    witness,
 };
 use crate::{
     codec,
@@ -34,6 +38,7 @@ use crate::{
         LogIdentity, LogReader, LogStats, NewBlob, OpenMode, Record, RecordBody, RedbLog,
         RedbLogOptions, frame,
     },
+    views::Views,
 };
 
 /// The namespace of the events that stand for what was left out.
@@ -101,6 +106,12 @@ pub enum SalvageError {
         /// The folder.
         path: PathBuf,
     },
+    /// The new store would be a part of the damaged one, which must not change.
+    #[error("{path} is in the damaged store: name a folder outside of it")]
+    Within {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The source cannot be read at all.
     #[error("the store in {path} cannot be read: {source}")]
     Source {
@@ -144,6 +155,7 @@ pub async fn salvage(
         path: from.to_owned(),
         source,
     };
+    let mut lost = Vec::new();
     let mut next = 1;
     while next <= head {
         let read = stretch(&source, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
@@ -154,12 +166,13 @@ pub async fn salvage(
                     next = offset + 1;
                 }
             }
-            Stretch::Lost(lost) => {
-                for offset in lost.first..=lost.last {
+            Stretch::Lost(stretch) => {
+                for offset in stretch.first..=stretch.last {
                     taking.outcome.unreadable_positions += 1;
                     taking.leave_out(offset, "unreadable").await?;
                 }
-                next = lost.last + 1;
+                next = stretch.last + 1;
+                lost.push(stretch.first..next);
             }
         }
         report(Progress {
@@ -167,6 +180,10 @@ pub async fn salvage(
             done: next - 1,
             total: head,
         });
+    }
+    lost.push(head + 1..u64::MAX);
+    if let Some(views) = witnesses(from, &source) {
+        taking.hear(&views, head, &lost);
     }
     let closed = source.log().close().await;
     if let Err(error) = closed {
@@ -186,11 +203,31 @@ fn check_places(from: &Path, to: &Path) -> Result<(), SalvageError> {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     };
-    if is_free {
-        return Ok(());
-    }
     let path = to.to_owned();
-    Err(SalvageError::NotEmpty { path })
+    if !is_free {
+        return Err(SalvageError::NotEmpty { path });
+    }
+    if is_within(to, from) {
+        return Err(SalvageError::Within { path });
+    }
+    Ok(())
+}
+
+/// True for a path, there or not, that is a folder or below it.
+fn is_within(path: &Path, folder: &Path) -> bool {
+    let Ok(folder) = folder.canonicalize() else {
+        return false;
+    };
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let there = path.ancestors().find_map(|above| above.canonicalize().ok());
+    there.is_some_and(|there| there.starts_with(folder))
+}
+
+/// The views of the damaged store, if they were made from its log: they may know of
+/// events that it does not have any more.
+fn witnesses(from: &Path, source: &LogReader) -> Option<Views> {
+    let views = Views::open_unchanged(&from.join(VIEWS_FILE), CACHE_BYTES).ok()?;
+    witness::are_of(&views, &**source.log()).then_some(views)
 }
 
 /// Opens what is left of the damaged store's log, to read only, and says where it
@@ -370,6 +407,36 @@ impl Taking {
         }
     }
 
+    /// Notes which conversations ended in what is lost, as views have seen it: nothing
+    /// of them lies behind the loss to show it.
+    fn hear(&mut self, views: &Views, head: u64, lost: &[Range<u64>]) {
+        let reached = views.reached().unwrap_or_default();
+        if lost.len() == 1 && reached <= head {
+            return;
+        }
+        for row in views.every_conversation().unwrap_or_default() {
+            let at = row.last_position.offset;
+            let Some(stretch) = lost.iter().find(|stretch| stretch.contains(&at)) else {
+                continue;
+            };
+            let known = self.conversations.entry(row.id).or_default();
+            if known.is_cut || known.head >= row.head {
+                continue;
+            }
+            known.is_cut = true;
+            let cut = Cut {
+                namespace: row.namespace,
+                conversation: row.id,
+                revision: known.head.next(),
+                position: Position::local(stretch.start),
+                what: format!("it went to revision {}, which is lost", row.head),
+            };
+            if self.outcome.damaged.len() < NAMED_MAX {
+                self.outcome.damaged.push(cut);
+            }
+        }
+    }
+
     async fn take(
         &mut self,
         offset: u64,
@@ -532,6 +599,10 @@ impl EventLog for Worn {
         self.0.identity()
     }
 
+    fn knows_timeline(&self, timeline: Uuid) -> bool {
+        self.0.knows_timeline(timeline)
+    }
+
     async fn next_frame(&self, shard: ShardId, after: u64) -> Result<Option<u64>, LogError> {
         self.0.next_frame(shard, after).await
     }
@@ -561,11 +632,10 @@ impl EventLog for Worn {
         &self,
         shard: ShardId,
         namespace: &Namespace,
-        hash: ContentHash,
-        home_offset: u64,
+        blob: &BlobRef,
     ) -> Result<Bytes, LogError> {
-        let read = self.0.blob(shard, namespace, hash, home_offset).await;
-        worn(home_offset, read)
+        let read = self.0.blob(shard, namespace, blob).await;
+        worn(blob.home_offset, read)
     }
 
     async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {

@@ -2,8 +2,7 @@
 //! index. And the store in numbers.
 
 use std::{
-    collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -19,15 +18,17 @@ use super::{
     work::Stop,
 };
 use crate::{
-    domain::{ContentHash, ConversationId, EventKind, Namespace, Position, Revision, ShardId},
+    domain::{ConversationId, EventKind, Namespace, Position, Revision, ShardId},
     log::{Record, RecordBody},
     search::{passages, searchable_text},
-    views::Views,
+    views::{Head, Heads, Views},
 };
 
 /// Records read at once, and their bytes.
 const RECORDS_MAX: usize = 4_096;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
+/// Conversations whose heads are compared at once.
+const HEADS_PAGE: usize = 4_096;
 /// Events that are folded between two looks at whether anyone still waits.
 const FOLD_STEP_EVENTS: u64 = 8_192;
 /// Views of so many events are made in memory to compare with: some ten megabytes.
@@ -109,7 +110,7 @@ impl Engine {
                 stop,
                 reports: sender,
                 outcome: VerifyOutcome::default(),
-                chains: HashMap::new(),
+                heads: Heads::default(),
                 passages: 0,
             };
             match inner.work.verify(|stop| check(stop).run(deep)).await {
@@ -132,8 +133,8 @@ struct Check {
     stop: Stop,
     reports: mpsc::Sender<Result<VerifyItem, ReadError>>,
     outcome: VerifyOutcome,
-    /// Last revision and chain hash of each conversation.
-    chains: HashMap<ConversationId, (Revision, ContentHash)>,
+    /// Where each conversation has come to.
+    heads: Heads,
     /// Passages that the index should have.
     passages: u64,
 }
@@ -141,7 +142,7 @@ struct Check {
 impl Check {
     async fn run(mut self, deep: bool) {
         let done = self.check(deep).await;
-        self.outcome.conversations = self.chains.len() as u64;
+        self.outcome.conversations = self.heads.count();
         self.outcome.sound = self.outcome.faults == 0;
         let last = done.map(|()| VerifyItem::Outcome(self.outcome));
         // Whoever asked may have gone.
@@ -171,7 +172,7 @@ impl Check {
                 Stretch::Records(records) => {
                     for (offset, record) in records {
                         self.stop.check()?;
-                        self.check_record(offset, &record, deep).await;
+                        self.check_record(offset, &record, deep).await?;
                         next = offset + 1;
                     }
                 }
@@ -190,24 +191,32 @@ impl Check {
         Ok(())
     }
 
-    async fn check_record(&mut self, offset: u64, record: &Record, deep: bool) {
+    async fn check_record(
+        &mut self,
+        offset: u64,
+        record: &Record,
+        deep: bool,
+    ) -> Result<(), ReadError> {
         self.outcome.events += 1;
         let header = &record.header;
-        let (last, chain) = self
-            .chains
-            .get(&header.conversation)
-            .copied()
-            .unwrap_or_default();
-        if header.revision != last.next() {
-            let message = format!("revision {} comes after revision {last}", header.revision);
+        let before = self.heads.get(header.conversation)?;
+        if header.revision != before.revision.next() {
+            let message = format!(
+                "revision {} comes after revision {}",
+                header.revision, before.revision
+            );
             self.fault("log", Some((offset, record)), message).await;
         }
-        if !record.verify_chain(chain) {
+        if !record.verify_chain(before.chain_hash) {
             let message = "its hash does not follow from the event before it".to_owned();
             self.fault("chain", Some((offset, record)), message).await;
         }
-        self.chains
-            .insert(header.conversation, (header.revision, record.chain_hash));
+        let head = Head {
+            revision: header.revision,
+            chain_hash: record.chain_hash,
+        };
+        let dir = self.inner.views_path.as_deref().and_then(Path::parent);
+        self.heads.set(dir, header.conversation, before, head)?;
         if let RecordBody::Blob(blob) = &record.body
             && blob.home_offset == offset
         {
@@ -231,6 +240,7 @@ impl Check {
                     .await;
             }
         }
+        Ok(())
     }
 
     /// The views must have the heads that the log has.
@@ -244,12 +254,27 @@ impl Check {
             )
             .await;
         }
-        let chains: Vec<_> = self
-            .chains
-            .iter()
-            .map(|(id, chain)| (*id, *chain))
-            .collect();
-        for (id, (revision, chain_hash)) in chains {
+        let mut last = None;
+        loop {
+            self.stop.check()?;
+            let page = self.heads.page(last, HEADS_PAGE)?;
+            let Some((id, _)) = page.last() else { break };
+            last = Some(*id);
+            self.check_head_page(&views, page).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_head_page(
+        &mut self,
+        views: &Views,
+        page: Vec<(ConversationId, Head)>,
+    ) -> Result<(), ReadError> {
+        for (id, head) in page {
+            let Head {
+                revision,
+                chain_hash,
+            } = head;
             let row = views.conversation(id)?;
             let sound = row.as_ref().is_some_and(|row| {
                 // A marked conversation ends before its damage: that is the log's fault.

@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
+use uuid::Uuid;
+
 use super::error::OpenError;
 use crate::{
-    log::{LogIdentity, LogReader},
+    log::{EventLog, LogIdentity, LogReader},
     views::{Origin, Views},
 };
 
@@ -13,6 +15,51 @@ use crate::{
 const INDEX_ORIGIN_FILE: &str = "origin";
 /// Most bytes of that file.
 const INDEX_ORIGIN_BYTES_MAX: u64 = 256;
+
+/// Views and index of a timeline that the log has never had: it is a copy from
+/// before that one began.
+pub(super) const LATER_TIMELINE: &str = "the views or the index were made from it after a loss was \
+     accepted, in a timeline that it does not know: the log is an older copy, from before that";
+
+/// How what was made from a log stands to a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kinship {
+    /// Made from this log as it is, or from nothing yet.
+    Current,
+    /// Made from it before a loss was accepted.
+    Earlier,
+    /// Made from this store in a timeline that the log does not know.
+    Later,
+    /// Of another store, or it does not say.
+    Foreign,
+}
+
+fn kinship(made_from: Origin, log: &dyn EventLog) -> Kinship {
+    let now = log.identity();
+    if made_from.store != now.store {
+        Kinship::Foreign
+    } else if made_from.timeline == now.timeline {
+        Kinship::Current
+    } else if log.knows_timeline(made_from.timeline) {
+        Kinship::Earlier
+    } else {
+        Kinship::Later
+    }
+}
+
+/// How views stand to a log.
+pub(super) fn kinship_of_views(views: &Views, log: &dyn EventLog) -> Kinship {
+    match (views.origin(), views.reached()) {
+        (Ok(Some(made_from)), Ok(_)) => kinship(made_from, log),
+        (Ok(None), Ok(0)) => Kinship::Current,
+        _ => Kinship::Foreign,
+    }
+}
+
+/// How an index folder stands to a log.
+pub(super) fn kinship_of_index(dir: &Path, log: &dyn EventLog) -> Kinship {
+    index_origin_in(dir).map_or(Kinship::Foreign, |made_from| kinship(made_from, log))
+}
 
 fn origin(identity: LogIdentity) -> Origin {
     Origin {
@@ -22,12 +69,8 @@ fn origin(identity: LogIdentity) -> Origin {
 }
 
 /// True when views were made from this log, or from nothing yet.
-pub(super) fn are_of(views: &Views, identity: LogIdentity) -> bool {
-    match (views.origin(), views.reached()) {
-        (Ok(Some(there)), Ok(_)) => there == origin(identity),
-        (Ok(None), Ok(reached)) => reached == 0,
-        _ => false,
-    }
+pub(super) fn are_of(views: &Views, log: &dyn EventLog) -> bool {
+    kinship_of_views(views, log) == Kinship::Current
 }
 
 /// Writes down what views are made from, if they do not say it yet.
@@ -47,33 +90,36 @@ pub(super) async fn refuse_a_log_that_went_back(
     dir: &Path,
     views: &Views,
     reader: &LogReader,
-    identity: LogIdentity,
     head: u64,
 ) -> Result<(), OpenError> {
-    // Views of another log, or that cannot be read, prove nothing.
-    let Ok(reached) = views.reached() else {
-        return Ok(());
+    let what = match kinship_of_views(views, &**reader.log()) {
+        Kinship::Current => contradiction(views, reader, head).await,
+        Kinship::Later => Some(LATER_TIMELINE.to_owned()),
+        // Of another log, or from before a loss that was accepted: they prove nothing.
+        Kinship::Earlier | Kinship::Foreign => None,
     };
-    if reached == 0 || !are_of(views, identity) {
-        return Ok(());
-    }
-    let refuse = |what: String| {
-        Err(OpenError::WentBack {
+    match what {
+        None => Ok(()),
+        Some(what) => Err(OpenError::WentBack {
             path: dir.to_owned(),
             what,
-        })
-    };
+        }),
+    }
+}
+
+/// What views that were made from this log know of it that is not so.
+pub(super) async fn contradiction(views: &Views, reader: &LogReader, head: u64) -> Option<String> {
+    // Views that cannot be read prove nothing.
+    let reached = views.reached().ok().filter(|reached| *reached > 0)?;
     if reached > head {
-        return refuse(format!(
+        return Some(format!(
             "its log ends with event {head}, but the views have seen event {reached}: {} events are \
              missing",
             reached - head
         ));
     }
-    let Ok(record) = reader.record(reached).await else {
-        // Damage is for the reads that meet it to report.
-        return Ok(());
-    };
+    // Damage is for the reads that meet it to report.
+    let record = reader.record(reached).await.ok()?;
     let row = views.conversation(record.header.conversation);
     let differs = match row {
         Ok(Some(row)) if row.last_position.offset == reached => row.chain_hash != record.chain_hash,
@@ -82,22 +128,32 @@ pub(super) async fn refuse_a_log_that_went_back(
         Ok(None) => views.damaged().is_ok_and(|damaged| damaged.is_empty()),
         Err(_) => false,
     };
-    if differs {
-        return refuse(format!(
+    differs.then(|| {
+        format!(
             "event {reached} of its log is another one than the views have seen: the log is an \
              older copy that has gone on since"
-        ));
-    }
-    Ok(())
+        )
+    })
 }
 
 /// True when an index folder is of this log; one that does not say is of none.
 pub(super) fn index_is_of(dir: &Path, identity: LogIdentity) -> bool {
+    index_origin_in(dir) == Some(origin(identity))
+}
+
+/// What an index folder says that it is made from.
+fn index_origin_in(dir: &Path) -> Option<Origin> {
     use std::io::Read;
     let mut text = String::new();
-    let read = std::fs::File::open(dir.join(INDEX_ORIGIN_FILE))
-        .and_then(|file| file.take(INDEX_ORIGIN_BYTES_MAX).read_to_string(&mut text));
-    read.is_ok() && text == index_origin(identity)
+    let file = std::fs::File::open(dir.join(INDEX_ORIGIN_FILE)).ok()?;
+    let mut file = file.take(INDEX_ORIGIN_BYTES_MAX);
+    file.read_to_string(&mut text).ok()?;
+    let mut lines = text.lines();
+    let mut id = |name: &str| Uuid::try_parse(lines.next()?.strip_prefix(name)?).ok();
+    Some(Origin {
+        store: id("store ")?,
+        timeline: id("timeline ")?,
+    })
 }
 
 /// Writes down what an index folder is made from.
@@ -105,13 +161,7 @@ pub(super) fn index_is_of(dir: &Path, identity: LogIdentity) -> bool {
 /// # Errors
 /// What the system says.
 pub(super) fn sign_index(dir: &Path, identity: LogIdentity) -> std::io::Result<()> {
-    crate::disk::write(
-        &dir.join(INDEX_ORIGIN_FILE),
-        index_origin(identity).as_bytes(),
-    )?;
+    let text = format!("store {}\ntimeline {}\n", identity.store, identity.timeline);
+    crate::disk::write(&dir.join(INDEX_ORIGIN_FILE), text.as_bytes())?;
     crate::disk::sync_folder(dir)
-}
-
-fn index_origin(identity: LogIdentity) -> String {
-    format!("store {}\ntimeline {}\n", identity.store, identity.timeline)
 }

@@ -165,10 +165,10 @@ async fn blobs_come_back_in_their_namespace_only(log: &impl EventLog) {
             let mut batch = samples::batch(head + 1, &[record]);
             batch.blobs.push(blob.clone());
             head = log.append(SHARD, owner.epoch, head, batch).await.unwrap();
-            let read = log.blob(SHARD, &ours, blob.hash, head).await.unwrap();
+            let read = log.blob(SHARD, &ours, &blob.reference()).await.unwrap();
             assert!(read == body, "{bytes} bytes");
             if bytes > 0 {
-                let error = log.blob(SHARD, &theirs, blob.hash, head).await;
+                let error = log.blob(SHARD, &theirs, &blob.reference()).await;
                 assert!(matches!(error, Err(LogError::Damaged { .. })), "{error:?}");
             }
         }
@@ -186,7 +186,11 @@ async fn a_blob_goes_with_its_batch(log: &impl EventLog) {
         blobs: vec![blob.clone()],
     };
     assert!(log.append(SHARD, owner.epoch, 0, batch).await.is_err());
-    assert!(log.blob(SHARD, &namespace, blob.hash, 1).await.is_err());
+    assert!(
+        log.blob(SHARD, &namespace, &blob.reference())
+            .await
+            .is_err()
+    );
 }
 
 async fn a_tail_wakes_when_the_head_moves(log: impl EventLog) {

@@ -17,8 +17,9 @@ use bytes::Bytes;
 use super::{
     memory::MemoryLog,
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats},
+    record::BlobRef,
 };
-use crate::domain::{ContentHash, Namespace, ShardId};
+use crate::domain::{Namespace, ShardId};
 
 /// How the next appends end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,10 +116,9 @@ impl EventLog for Fallible {
         &self,
         shard: ShardId,
         namespace: &Namespace,
-        hash: ContentHash,
-        home_offset: u64,
+        blob: &BlobRef,
     ) -> Result<Bytes, LogError> {
-        self.inner.blob(shard, namespace, hash, home_offset).await
+        self.inner.blob(shard, namespace, blob).await
     }
 
     async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::port::{
-    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats,
+use super::{
+    port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
+    record::BlobRef,
 };
 use crate::domain::{ContentHash, Namespace, ShardId};
 
@@ -174,17 +175,17 @@ impl EventLog for MemoryLog {
         &self,
         shard: ShardId,
         namespace: &Namespace,
-        hash: ContentHash,
-        home_offset: u64,
+        blob: &BlobRef,
     ) -> Result<Bytes, LogError> {
         let mut shards = self.shards();
         let state = shards.entry(shard).or_default();
         state.open()?;
         state
             .blobs
-            .get(&(namespace.clone(), hash))
+            .get(&(namespace.clone(), blob.hash))
+            .filter(|bytes| bytes.len() as u64 == blob.bytes_len)
             .cloned()
-            .ok_or_else(|| LogError::damaged(home_offset, "a large body is missing"))
+            .ok_or_else(|| LogError::damaged(blob.home_offset, "a large body is missing"))
     }
 
     async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {

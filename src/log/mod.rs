@@ -24,7 +24,9 @@ mod samples;
 pub mod writer;
 
 #[cfg(feature = "redb")]
-pub use self::redb::{LOG_FOLDER, LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, repair};
+pub use self::redb::{
+    LOG_FOLDER, LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, Witness, repair,
+};
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
 pub use port::{

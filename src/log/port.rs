@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use uuid::Uuid;
 
+use super::record::BlobRef;
 use crate::domain::{ContentHash, Namespace, ShardId};
 
 /// Which owner of a shard: a later one fences off the earlier ones.
@@ -65,6 +66,18 @@ pub struct NewBlob {
     pub home_offset: u64,
     /// The body, not compressed.
     pub bytes: Bytes,
+}
+
+impl NewBlob {
+    /// How a record names it.
+    #[must_use]
+    pub fn reference(&self) -> BlobRef {
+        BlobRef {
+            hash: self.hash,
+            bytes_len: self.bytes.len() as u64,
+            home_offset: self.home_offset,
+        }
+    }
 }
 
 /// What is appended at once: all of it or nothing.
@@ -345,6 +358,11 @@ pub trait EventLog: Send + Sync + 'static {
     /// Which log it is.
     fn identity(&self) -> LogIdentity;
 
+    /// True for a timeline that this log is of, or was once.
+    fn knows_timeline(&self, timeline: Uuid) -> bool {
+        self.identity().timeline == timeline
+    }
+
     /// Becomes the shard's owner. Earlier owners can no longer append.
     ///
     /// # Errors
@@ -385,16 +403,15 @@ pub trait EventLog: Send + Sync + 'static {
     /// offset is the last one that is known to be out of reach.
     async fn next_frame(&self, shard: ShardId, after_offset: u64) -> Result<Option<u64>, LogError>;
 
-    /// A large body, checked against its hash.
+    /// A large body, checked against the length and the hash that its record gives.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] when it is missing or is not what its hash says.
+    /// [`LogError::Damaged`] when it is missing or is not what its record says.
     async fn blob(
         &self,
         shard: ShardId,
         namespace: &Namespace,
-        hash: ContentHash,
-        home_offset: u64,
+        blob: &BlobRef,
     ) -> Result<Bytes, LogError>;
 
     /// Waits until the head is beyond `after_offset`, and returns the head.

@@ -154,12 +154,7 @@ impl LogReader {
             RecordBody::Blob(blob) => {
                 let bytes = self
                     .log
-                    .blob(
-                        self.shard,
-                        &record.header.namespace,
-                        blob.hash,
-                        blob.home_offset,
-                    )
+                    .blob(self.shard, &record.header.namespace, blob)
                     .await?;
                 if bytes.len() as u64 != blob.bytes_len || Record::hash_body(&bytes) != blob.hash {
                     return Err(LogError::damaged(

@@ -5,10 +5,10 @@ use std::time::Duration;
 /// Largest message that the server takes and that its clients should take, in
 /// bytes: a full batch of the default limits and its envelopes. tonic's own
 /// default of 4 MiB would refuse what the store itself can hold.
-pub const MESSAGE_BYTES_MAX: usize = 160 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 80 << 20;
 
 /// What a batch needs on the wire beyond its bodies, in bytes.
-pub const ENVELOPE_BYTES_MAX: usize = 16 << 20;
+pub const ENVELOPE_BYTES_MAX: usize = 12 << 20;
 
 /// A message of a read is sent once it holds so many bytes; a larger event goes
 /// alone. Large enough to be cheap, small enough to keep memory flat.
@@ -77,9 +77,14 @@ pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 pub const DECODED_PER_MESSAGE_BYTE_MAX: usize = 2;
 
 /// Requests that were received in part, or whole and not handled yet, of all
-/// connections together, in multiples of the largest message: two of the
-/// largest at once, and room beside them.
-pub const MESSAGES_IN_FLIGHT_MAX: usize = 3;
+/// connections together, in bytes: one of the largest batches, as it was received and
+/// as it is decoded, and room beside it.
+pub const BYTES_IN_FLIGHT_MAX: usize = 192 << 20;
+
+/// A connection may hold so many times what is left free for all. Alone, it gets
+/// three quarters of the whole: the largest batch. However many hold all that they
+/// can, the next one still finds a share of what is left.
+pub const CONNECTION_HOLDS_OF_FREE: usize = 3;
 
 /// What each connection may always have under way, in bytes, however many others
 /// hold what there is: small requests pass.

@@ -1,6 +1,6 @@
 //! Fields of the Contexts service → values, and its answers → messages.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -83,21 +83,21 @@ pub(super) fn config(config: pb::Config) -> Result<Config, Malformed> {
 
 /// Policies by name.
 pub(super) fn policies(
-    policies: HashMap<String, String>,
+    policies: BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, Malformed> {
     json_values("policies", policies)
 }
 
 fn json_values(
     field: &str,
-    values: HashMap<String, String>,
+    values: BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, Malformed> {
     for (name, value) in &values {
         let field = format!("{field}[{name}]");
         from_proto::check_short(&field, name)?;
         from_proto::json(&field, Bytes::copy_from_slice(value.as_bytes()))?;
     }
-    Ok(values.into_iter().collect())
+    Ok(values)
 }
 
 /// The id that a child is to have; empty: none.

@@ -44,7 +44,7 @@ use tonic_health::pb::health_server::HealthServer;
 use self::{
     call::Shared,
     connection::Acceptor,
-    intake::{Intake, Methods},
+    intake::Intake,
     shutdown::{Phase, StopSignal, Stopper},
 };
 use crate::{
@@ -85,7 +85,8 @@ pub struct ServeOptions {
     /// for ever.
     pub connection_age_max: Option<Duration>,
     /// Requests of all connections that were received and not answered yet, in
-    /// bytes. None: three of the largest messages.
+    /// bytes. None: 192 MiB, or more where the limits allow larger messages than
+    /// that has room for.
     pub bytes_in_flight_max: Option<usize>,
     /// Compress answers for clients that accept it. Costs CPU; for slow links.
     pub compress_answers: bool,
@@ -233,10 +234,20 @@ where
 }
 
 fn intake(limits: &Limits, options: &ServeOptions) -> Result<Intake, ServeError> {
-    let largest = intake::message_bytes_max(limits);
     let in_flight = options.bytes_in_flight_max;
-    let in_flight = in_flight.unwrap_or(largest.saturating_mul(bounds::MESSAGES_IN_FLIGHT_MAX));
-    Ok(Intake::new(Methods::read(&SERVED, limits)?, in_flight))
+    let in_flight = in_flight.unwrap_or_else(|| bytes_in_flight_max(limits));
+    Ok(Intake::new(&SERVED, limits, in_flight)?)
+}
+
+/// What requests under way may hold together, unless it is set: enough for one of the
+/// largest batches that the limits allow, as it was received and as it is decoded.
+fn bytes_in_flight_max(limits: &Limits) -> usize {
+    let twice = limits.batch_bytes_max.saturating_mul(2);
+    let largest = intake::message_bytes_max(limits).max(twice);
+    let largest = largest.saturating_add(bounds::CONNECTION_SHARE_BYTES);
+    let parts = largest.div_ceil(bounds::CONNECTION_HOLDS_OF_FREE);
+    let for_one = parts.saturating_mul(bounds::CONNECTION_HOLDS_OF_FREE + 1);
+    bounds::BYTES_IN_FLIGHT_MAX.max(for_one)
 }
 
 /// The descriptors of everything that is served.

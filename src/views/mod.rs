@@ -27,6 +27,8 @@ mod digest;
 #[cfg(feature = "redb")]
 mod error;
 #[cfg(feature = "redb")]
+mod heads;
+#[cfg(feature = "redb")]
 mod keys;
 #[cfg(feature = "redb")]
 mod namespace;
@@ -53,6 +55,11 @@ mod tip;
 pub use delta::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta};
 #[cfg(feature = "redb")]
 pub use {
-    codec::VIEWS_VERSION, error::ViewsError, namespace::Counts, origin::Origin, read::Ancestor,
+    codec::VIEWS_VERSION,
+    error::ViewsError,
+    heads::{Head, Heads},
+    namespace::Counts,
+    origin::Origin,
+    read::Ancestor,
     store::Views,
 };

@@ -13,6 +13,10 @@ use super::{
 };
 use treering::engine::*;
 
+#[path = "../../src/disk/copying.rs"]
+mod copying;
+use copying::copy_folder;
+
 /// Every command that looks at a whole store.
 pub const READING: [&[&str]; 8] = [
     &["ls"],
@@ -42,19 +46,6 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     files
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
 }
 
 async fn run_on(dir: &Path, command: &[&str]) -> (i32, String, String) {
@@ -212,18 +203,18 @@ async fn a_store_that_went_back_says_so_and_goes_on_when_told() {
     let data = dir.path().join("store");
     filled(&data).await;
     let older = dir.path().join("older");
-    copy(&data.join("log"), &older);
+    copy_folder(&data.join("log"), &older);
     let engine = store::open(&data).await;
     let id = store::conversation(&engine).await;
     let lost = engine.head().offset;
     engine.close().await;
     let whole = dir.path().join("whole");
-    copy(&data, &whole);
+    copy_folder(&data, &whole);
     type Harm = (&'static str, fn(&Path, &Path));
     let harms: [Harm; 4] = [
         ("log/ is an older copy", |data, older| {
             std::fs::remove_dir_all(data.join("log")).unwrap();
-            copy(older, &data.join("log"));
+            copy_folder(older, &data.join("log"));
         }),
         ("log/ is empty", |data, _| {
             std::fs::remove_dir_all(data.join("log")).unwrap();
@@ -234,13 +225,13 @@ async fn a_store_that_went_back_says_so_and_goes_on_when_told() {
         }),
         ("log/ is older and the views are missing", |data, older| {
             std::fs::remove_dir_all(data.join("log")).unwrap();
-            copy(older, &data.join("log"));
+            copy_folder(older, &data.join("log"));
             std::fs::remove_file(data.join("views.redb")).unwrap();
         }),
     ];
     for (what, harm) in harms {
         std::fs::remove_dir_all(&data).unwrap();
-        copy(&whole, &data);
+        copy_folder(&whole, &data);
         harm(&data, &older);
         let before = contents(&data);
         for command in READING {
@@ -317,7 +308,7 @@ async fn views_and_index_of_another_store_are_not_believed() {
         let (from, to) = (theirs.join(part), ours.join(part));
         if to.is_dir() {
             std::fs::remove_dir_all(&to).unwrap();
-            copy(&from, &to);
+            copy_folder(&from, &to);
         } else {
             std::fs::copy(&from, &to).unwrap();
         }

@@ -26,8 +26,9 @@ from google.protobuf import descriptor as descriptors
 REQUEST_LIMIT = 16 << 20
 MOST_FOR_ONE = 4 * REQUEST_LIMIT + (48 << 20)
 
-# What all half-sent requests together may hold.
-MOST_HELD = 640 << 20
+# What all half-sent requests together may hold: 192 MiB of bytes, what they are gathered in
+# (up to twice that), and what runs beside it.
+MOST_HELD = 448 << 20
 
 EVENTS = "/treering.v1.Events/"
 N = REQUEST_LIMIT - 4096

@@ -1,7 +1,11 @@
 //! The scripted agent: what it says is written here, what it sees is real. Its
 //! decisions follow from what its tools returned in the user's folder.
 
-use std::{collections::HashMap, path::Path, time::Instant};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    time::Instant,
+};
 
 use super::{
     super::{connect::Connection, error::CliError, pb},
@@ -158,7 +162,7 @@ impl<'a> Session<'a> {
                 mode: "demo".into(),
                 ..Default::default()
             }),
-            labels: HashMap::from([("demo".to_owned(), "true".to_owned())]),
+            labels: BTreeMap::from([("demo".to_owned(), "true".to_owned())]),
             ..Default::default()
         };
         let author = Author::begin(store, &created).await?;

@@ -26,7 +26,7 @@ mod units;
 use serde::Serialize;
 
 pub use super::target::{Provider, UnknownProvider};
-use super::{draft::Draft, pairing, policy::ContextPolicy};
+use super::{draft::Draft, pairing, policy::ContextPolicy, stopping};
 
 /// A body, and what it is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +75,9 @@ pub enum RenderError {
         /// The rule, and where.
         message: String,
     },
+    /// Nobody waits for the body any more.
+    #[error("the request was not finished, because nobody waits for it any more")]
+    Stopped,
     /// A value could not be written as JSON.
     #[error("the request for {provider} cannot be written as JSON: {message}")]
     Json {
@@ -143,21 +146,33 @@ pub fn render_with<A: Adapter>(
     policy: &ContextPolicy,
 ) -> Result<Rendered, RenderError> {
     let provider = adapter.provider();
-    let adapted = adapter.adapt(draft, policy)?;
+    let adapted = adapter.adapt(draft, policy);
+    // What was adapted in part breaks rules that the whole keeps.
+    go_on()?;
+    let adapted = adapted?;
     let body = serde_json::to_vec(&adapted.body).map_err(|error| RenderError::Json {
         provider,
         message: error.to_string(),
     })?;
+    go_on()?;
     if let Some(violation) = pairing::check(provider, &body).first() {
         return Err(RenderError::Illegal {
             provider,
             message: violation.to_string(),
         });
     }
+    go_on()?;
     let units = units::of_body(provider, &body, adapted.units)?;
     Ok(Rendered {
         body,
         units,
         warnings: adapted.warnings,
     })
+}
+
+fn go_on() -> Result<(), RenderError> {
+    if stopping::is_stopped() {
+        return Err(RenderError::Stopped);
+    }
+    Ok(())
 }

@@ -37,6 +37,7 @@ use super::{
             ResultOutcome, Section, Snapshot, Speaker, Step, full_result_ref,
         },
         policy::ContextPolicy,
+        steps, stopping,
     },
     Adapted, Adapter, Provider, RenderError,
     json::{self, Fields, Raw},
@@ -259,6 +260,10 @@ impl Adapter for Neutral {
         let (mut instructions, mut instruction_items) = (Vec::new(), Vec::new());
         let (mut items, mut units) = (Vec::new(), Vec::new());
         for (at, item) in draft.items.iter().enumerate() {
+            if stopping::is_stopped_at(at) {
+                break;
+            }
+            steps::note(1);
             if item.fate == Fate::Dropped {
                 continue;
             }

@@ -8,7 +8,7 @@ use super::{
     super::{
         draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
         policy::{ContextPolicy, UnsupportedMedia},
-        steps,
+        steps, stopping,
     },
     Provider, RenderError,
     json::{self, Fields, Raw},
@@ -170,9 +170,12 @@ impl<'a, 'p> Reader<'a, 'p> {
         &self.draft.config.model_id
     }
 
-    /// Items that are in, with their places.
+    /// Items that are in, with their places. No more of them come once the body is
+    /// not wanted any more.
     pub fn items(&self) -> impl Iterator<Item = (usize, &'a Item)> + use<'a> {
         let items = self.draft.items.iter().enumerate();
+        let items = items.take_while(|(at, _)| !stopping::is_stopped_at(*at));
+        let items = items.inspect(|_| steps::note(1));
         items.filter(|(_, item)| item.fate != Fate::Dropped)
     }
 

@@ -16,7 +16,7 @@ use crate::{
             Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker,
             Step,
         },
-        steps,
+        steps, stopping,
     },
     domain::{
         BranchState, ContentPart, EventBody, EventRef, MessageAppended, Role, SubContextReturned,
@@ -27,11 +27,16 @@ use crate::{
 /// Name of the enhancer that puts these items in.
 pub(crate) const MESSAGES: &str = "messages";
 
-/// The messages and steps of a window, in the order of the request.
+/// The messages and steps of a window, in the order of the request. Breaks off when
+/// it is [not wanted any more](crate::context::stopping).
 #[must_use]
 pub fn fold(input: &WindowInput) -> Vec<Item> {
     let mut fold = Fold::new(input);
     for (place, event) in input.events.iter().enumerate() {
+        if stopping::is_stopped_at(place) {
+            break;
+        }
+        steps::note(1);
         fold.apply(event, input.events.get(place + 1).map(Arc::as_ref));
     }
     fold.finish()

@@ -16,6 +16,7 @@ use crate::{
         policy::{CONTEXT_POLICY, ContextPolicy},
         prefix::SentUnits,
         provider::{self, Rendered},
+        stopping,
         tokens::{Counter, Tally, TokenMemo, calibrate},
         window::WindowInput,
     },
@@ -249,7 +250,9 @@ impl Gathered {
             warnings: Vec::new(),
         };
         let tally = Tally::new(counter, Some(counts)).until(stops());
-        let reports = enhancer::run(&window, &policy, &query.enhancers, &tally, &mut draft);
+        let reports = stopping::until(stops(), || {
+            enhancer::run(&window, &policy, &query.enhancers, &tally, &mut draft)
+        });
         work::check()?;
         let calibration = calibrate(counter, &window, &draft);
         let tally = tally.scaled(calibration.factor);
@@ -282,8 +285,9 @@ impl Assembled {
 
     fn finish(mut self) -> Result<Finished, ContextError> {
         let fitted = self.fit()?;
-        let mut rendered = provider::render(&self.draft, &self.policy)?;
+        let rendered = stopping::until(stops(), || provider::render(&self.draft, &self.policy));
         work::check()?;
+        let mut rendered = rendered?;
         self.draft.warnings.append(&mut rendered.warnings);
         Ok(Finished {
             assembled: self,
@@ -305,7 +309,7 @@ impl Assembled {
     }
 }
 
-/// Ends the counting of work that is not wanted any more.
+/// Ends work that is not wanted any more.
 fn stops() -> impl Fn() -> bool + Send + Sync + 'static {
     let stop = work::current();
     move || stop.as_ref().is_some_and(Stop::is_set)

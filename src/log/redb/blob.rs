@@ -10,7 +10,7 @@ use crate::{
     log::{
         frame::{self, STORED_BYTES_MAX},
         port::LogError,
-        record::Record,
+        record::{BlobRef, Record},
     },
 };
 
@@ -62,12 +62,16 @@ pub(super) fn pieces(stored: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     (0..).zip(stored.chunks(STORED_BYTES_MAX))
 }
 
-/// Puts a body together again and checks it against its hash.
-pub(super) fn decode(
-    stored: &[u8],
-    hash: ContentHash,
-    home_offset: u64,
-) -> Result<Bytes, LogError> {
+/// The most bytes that the stored form of a body takes: it is compressed only where
+/// that makes it smaller.
+pub(super) fn stored_bytes_max(body_bytes: u64) -> u64 {
+    body_bytes.saturating_add(HEADER_BYTES as u64)
+}
+
+/// Puts a body together again and checks it against its hash. Its length is what
+/// its record says; what is stored is not asked for it.
+pub(super) fn decode(stored: &[u8], wanted: &BlobRef) -> Result<Bytes, LogError> {
+    let home_offset = wanted.home_offset;
     let damaged = |what: &str| LogError::damaged(home_offset, what);
     if stored.is_empty() {
         return Err(damaged("a large body is missing"));
@@ -92,6 +96,11 @@ pub(super) fn decode(
             .fold(0, |n, b| n << 8 | u64::from(*b))
     };
     let (raw_len, content_len) = (word(8), word(16));
+    if raw_len != wanted.bytes_len {
+        return Err(damaged(
+            "a large body has another length than its record says",
+        ));
+    }
     if content.len() as u64 != content_len {
         return Err(damaged("a large body has another length than it says"));
     }
@@ -101,17 +110,54 @@ pub(super) fn decode(
             .map_err(|_| damaged("a large body cannot be decompressed"))?,
         _ => return Err(damaged("a large body has an unknown codec")),
     };
-    if raw.len() as u64 != raw_len || Record::hash_body(&raw) != hash {
+    if raw.len() as u64 != raw_len || Record::hash_body(&raw) != wanted.hash {
         return Err(damaged("a large body is not what its hash says"));
     }
     Ok(raw)
 }
 
-/// Grows with what comes out, so that a wrong length cannot ask for memory.
+/// Grows with what comes out: no more than the record's length is ever held.
 fn decompress(content: &[u8], raw_len: u64) -> std::io::Result<Bytes> {
     let mut raw = Vec::new();
     zstd::stream::read::Decoder::with_buffer(content)?
         .take(raw_len.saturating_add(1))
         .read_to_end(&mut raw)?;
     Ok(Bytes::from(raw))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blob_of(body: &[u8], bytes_len: u64) -> BlobRef {
+        BlobRef {
+            hash: Record::hash_body(body),
+            bytes_len,
+            home_offset: 7,
+        }
+    }
+
+    // A stored header that claims another length than its record was believed: 4 KiB
+    // of zstd were inflated to 64 MiB before the hash was looked at. One may be
+    // inflated only to what the record says, and not at all when they disagree.
+    #[test]
+    fn the_record_says_how_long_a_body_is() {
+        let body = vec![7; 64 << 20];
+        let stored = encode(&body).unwrap();
+        assert!(stored.len() < 64 << 10, "it packs well");
+        let whole = decode(&stored, &blob_of(&body, 64 << 20)).unwrap();
+        assert!(whole == body);
+        for claimed in [0, 70_000, (64 << 20) - 1, (64 << 20) + 1, u64::MAX] {
+            let error = decode(&stored, &blob_of(&body, claimed)).unwrap_err();
+            let LogError::Damaged { offset: 7, what } = error else {
+                panic!("{claimed}: {error:?}");
+            };
+            assert!(what.contains("its record"), "{claimed}: {what}");
+        }
+        // A header that agrees with the record, over content that does not.
+        let mut lying = stored;
+        lying[8..16].copy_from_slice(&70_000_u64.to_le_bytes());
+        let error = decode(&lying, &blob_of(&body, 70_000)).unwrap_err();
+        assert!(matches!(error, LogError::Damaged { .. }), "{error:?}");
+    }
 }

@@ -109,6 +109,11 @@ impl Manifest {
         }
     }
 
+    /// True for a timeline that the log is of, or was once.
+    pub(super) fn knows_timeline(&self, id: Uuid) -> bool {
+        self.timelines.iter().any(|timeline| timeline.id == id)
+    }
+
     pub(super) fn begin_timeline(&mut self, from: u64) {
         self.timelines.push(Timeline {
             id: Uuid::new_v4(),

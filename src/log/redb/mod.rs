@@ -30,6 +30,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use self::{
     active::{Active, batch_bytes},
@@ -42,14 +43,15 @@ pub use self::{
     lock::{FolderLock, LOCK_FILE},
     manifest::{MANIFEST, Manifest},
     open::OpenMode,
-    repair::{LostRange, Repair, repair},
+    repair::{LostRange, Repair, Witness, repair},
 };
 
 use super::{
     memory::check_owner,
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
+    record::BlobRef,
 };
-use crate::domain::{ContentHash, Namespace, ShardId};
+use crate::domain::{Namespace, ShardId};
 
 /// Folder of the segments, in the data folder.
 pub const LOG_FOLDER: &str = "log";
@@ -281,6 +283,10 @@ impl<F: Folder> EventLog for RedbLog<F> {
         self.manifest().identity()
     }
 
+    fn knows_timeline(&self, timeline: Uuid) -> bool {
+        self.manifest().knows_timeline(timeline)
+    }
+
     async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
         self.check_open(shard)?;
         let mut owner = lock_of(&self.owner);
@@ -295,6 +301,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
         // the head unknown.
         let head = self.head.borrow().offset;
         self.write_anew_if_distrusted(head)?;
+        self.open_to_write()?;
         drop(self.active()?);
         owner.epoch.0 += 1;
         Ok(Acquired {
@@ -316,6 +323,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
         }
         let owner = lock_of(&self.owner);
         check_owner(shard, epoch, owner.epoch)?;
+        self.open_to_write()?;
         drop(self.active()?);
         let actual = self.head.borrow().offset;
         if actual != head {
@@ -393,12 +401,11 @@ impl<F: Folder> EventLog for RedbLog<F> {
         &self,
         shard: ShardId,
         namespace: &Namespace,
-        hash: ContentHash,
-        home_offset: u64,
+        blob: &BlobRef,
     ) -> Result<Bytes, LogError> {
         self.check_open(shard)?;
-        self.in_segment(home_offset, |segment| {
-            segment::read_blob(&segment, namespace, hash, home_offset)
+        self.in_segment(blob.home_offset, |segment| {
+            segment::read_blob(&segment, namespace, blob)
         })
     }
 
@@ -453,6 +460,13 @@ impl RedbLog<DiskFolder> {
             Some(lock) => lock.set_address(address),
             None => Err(LogError::Closed),
         }
+    }
+
+    /// The last used offset; 0 when it is empty. Opening has found it, and nothing
+    /// was changed for that.
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        self.head.borrow().offset
     }
 
     /// Puts the folder's lock file back if somebody has deleted it.

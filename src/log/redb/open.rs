@@ -1,6 +1,10 @@
 //! Opening a log: what is there is held against what the manifest says must be.
 
-use std::{io, path::Path, sync::atomic::AtomicBool};
+use std::{
+    io,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use std::sync::{Mutex, RwLock};
 
@@ -19,7 +23,7 @@ use crate::{
     disk,
     log::{
         frame,
-        port::{LogError, LogIdentity},
+        port::{LockHolder, LogError, LogIdentity},
     },
 };
 
@@ -62,18 +66,8 @@ pub(super) fn open(
         Some(FolderLock::acquire(data)?)
     };
     let folder = DiskFolder::open(&path).map_err(|error| lock::refused(&path, error))?;
-    let log = RedbLog::open_with(folder, options, mode).map_err(|error| match error {
-        LogError::Io { source, .. } if is_refusal(&source) => {
-            LogError::ReadOnly { path: path.clone() }
-        }
-        LogError::Io { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
-            LogError::Locked {
-                holder: lock::holder_of(data),
-                path: path.clone(),
-            }
-        }
-        error => error,
-    })?;
+    let log = RedbLog::open_with(folder, options, mode)
+        .map_err(|error| refusal(error, &path, || lock::holder_of(data)))?;
     *super::lock_of(&log.lock) = lock;
     Ok(log)
 }
@@ -94,6 +88,21 @@ pub(super) fn open_remains(
     let log = RedbLog::assemble(folder, options, OpenMode::Read, manifest, active, head);
     *super::lock_of(&log.lock) = lock;
     Ok(log)
+}
+
+/// What the system means that lets nobody write to a segment, or not us.
+fn refusal(error: LogError, path: &Path, holder: impl Fn() -> LockHolder) -> LogError {
+    let path = path.to_owned();
+    match error {
+        LogError::Io { source, .. } if is_refusal(&source) => LogError::ReadOnly { path },
+        LogError::Io { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
+            LogError::Locked {
+                holder: holder(),
+                path,
+            }
+        }
+        error => error,
+    }
 }
 
 fn is_refusal(error: &io::Error) -> bool {
@@ -131,7 +140,7 @@ fn refuse_to_begin(data: &Path, path: &Path, mode: OpenMode) -> Result<(), LogEr
     }
 }
 
-fn names<F: Folder>(folder: &F) -> Result<Vec<String>, LogError> {
+pub(super) fn names<F: Folder>(folder: &F) -> Result<Vec<String>, LogError> {
     folder
         .names()
         .map_err(|error| LogError::from_io("listing the segments", error))
@@ -238,37 +247,49 @@ impl<F: Folder> RedbLog<F> {
             None => (1, String::new()),
         };
         let mut active = Active::closed(first, file);
-        let cache_bytes = options.cache_bytes;
-        let mut distrusted = false;
-        let opened = match mode {
-            OpenMode::Read => active.open_to_read(&folder, cache_bytes),
-            OpenMode::Create | OpenMode::Append => {
-                match active.open_to_append(&folder, cache_bytes) {
-                    // Its data may be whole where redb's own notes are not.
-                    Err(LogError::Damaged { .. }) => {
-                        distrusted = true;
-                        active.open_to_read(&folder, cache_bytes)
-                    }
-                    opened => opened,
-                }
-            }
-        };
-        let end = opened?;
+        // To read, whatever it is opened for: until the log was held against all that
+        // must be in it, its files stay as they are. See `open_to_write`.
+        let end = active.open_to_read(&folder, options.cache_bytes)?;
         if let Some(open) = &active.open {
             segment::check_identity(&open.database, manifest.store, first)?;
         }
         check_reached(&manifest, end)?;
-        if !mode.is_read_only() {
-            clear_away(&folder, Some(&manifest))?;
+        Ok(Self::assemble(
+            folder, options, mode, manifest, active, end.offset,
+        ))
+    }
+
+    /// Opens the last segment to append, if it was opened to read, and removes what
+    /// an earlier process left.
+    pub(super) fn open_to_write(&self) -> Result<(), LogError> {
+        let read_only = |active: &Active<F>| {
+            let open = active.open.as_ref();
+            open.is_some_and(|open| open.storage.is_none())
+        };
+        if self.is_distrusted() || !read_only(&self.read_active()) {
+            return Ok(());
         }
-        let log = Self::assemble(folder, options, mode, manifest, active, end.offset);
-        if distrusted {
-            tracing::warn!("the last segment is damaged, but not its data; it is written anew");
-            log.distrusted
-                .store(true, std::sync::atomic::Ordering::Release);
-            log.write_anew_if_distrusted(end.offset)?;
+        clear_away(&self.folder, Some(&self.manifest()))?;
+        let mut active = self.write_active();
+        if !read_only(&active) {
+            return Ok(());
         }
-        Ok(log)
+        let cache_bytes = self.options.cache_bytes;
+        match active.open_to_append(&self.folder, cache_bytes) {
+            Ok(end) => {
+                self.head.send_modify(|state| state.offset = end.offset);
+                Ok(())
+            }
+            // Its data may be whole where redb's own notes are not.
+            Err(LogError::Damaged { .. }) => {
+                let end = active.open_to_read(&self.folder, cache_bytes)?;
+                drop(active);
+                tracing::warn!("the last segment is damaged, but not its data; it is written anew");
+                self.distrusted.store(true, Ordering::Release);
+                self.write_anew_if_distrusted(end.offset)
+            }
+            Err(error) => Err(refusal(error, LOG_FOLDER.as_ref(), LockHolder::default)),
+        }
     }
 
     fn assemble(
@@ -319,11 +340,10 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
         let Some((first, _)) = active::parse_name(name) else {
             continue;
         };
-        if manifest.names(name) || leftover(folder, manifest, name) {
+        if manifest.names(name) {
             continue;
         }
-        let ours = look(folder, name, first).is_ok_and(|s| s.identity.store == manifest.store);
-        if ours && looks_used(folder, name) {
+        if is_unknown(folder, manifest, name, first) {
             return Err(LogError::WentBack {
                 what: format!(
                     "{name} has events of this store that its manifest does not know, and so the \
@@ -331,15 +351,29 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
                 ),
             });
         }
-        tracing::warn!(name, "a file in the log's folder is not a part of it");
+        if !leftover(folder, manifest, name) {
+            tracing::warn!(name, "a file in the log's folder is not a part of it");
+        }
     }
     Ok(())
+}
+
+/// True for a file that has events of this store which the manifest should name,
+/// and does not.
+pub(super) fn is_unknown<F: Folder>(
+    folder: &F,
+    manifest: &Manifest,
+    name: &str,
+    first: u64,
+) -> bool {
+    let ours = || look(folder, name, first).is_ok_and(|s| s.identity.store == manifest.store);
+    !leftover(folder, manifest, name) && ours() && looks_used(folder, name)
 }
 
 /// True for a file that the manifest does not name because nothing is lost with
 /// it: a copy that another one took the place of, one that was not finished, or a
 /// segment that nothing came into.
-fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -> bool {
+pub(super) fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -> bool {
     let Some((first, copy)) = active::parse_name(name) else {
         return name == MANIFEST_NEW;
     };

@@ -8,8 +8,8 @@ use super::{
     active::{self, create_segment},
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
-    manifest::{self, Found, Manifest, Mark, SegmentEntry},
-    open::look,
+    manifest::{self, Found, Manifest, Mark, SegmentEntry, Timeline},
+    open::{is_unknown, leftover, look, names},
 };
 use crate::{
     domain::{ContentHash, TimestampMicros},
@@ -39,59 +39,119 @@ pub struct Repair {
     pub unusable: Vec<(String, String)>,
     /// The manifest itself was missing or damaged.
     pub manifest_lost: bool,
-    /// Where the unusable files were put; none: nothing was changed.
+    /// The segments said all again that it had said, and it was written anew.
+    pub manifest_rebuilt: bool,
+    /// Why they cannot, where nothing else is lost.
+    pub unproven: Option<String>,
+    /// What proves that the log is not the one that it was, as the witnesses say
+    /// it; which events that cost is not known.
+    pub contradiction: Option<String>,
+    /// The loss was accepted: a new timeline goes on behind what is kept.
+    pub went_on: bool,
+    /// Where the unusable files were put; none: nothing was moved.
     pub moved_to: Option<String>,
 }
 
 impl Repair {
-    /// True when the log is what it was.
+    /// True when the log is what it was, as far as that can be known.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.lost.is_empty() && self.unusable.is_empty() && !self.manifest_lost
+        self.loses_nothing() && (!self.manifest_lost || self.manifest_rebuilt)
+    }
+
+    /// How many events are known to be lost.
+    #[must_use]
+    pub fn events_lost(&self) -> u64 {
+        self.lost.iter().map(|lost| lost.to - lost.from + 1).sum()
+    }
+
+    fn loses_nothing(&self) -> bool {
+        self.lost.is_empty() && self.unusable.is_empty() && self.contradiction.is_none()
     }
 }
 
-/// Finds out what of a data folder's log is lost, which had come to `reached` as
-/// far as views and index know. With `accept`, lets the log go on without it, in a
-/// new timeline; what cannot be used is moved aside, nothing is deleted.
+/// What views and index, which are made from the log, know of it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Witness {
+    /// There is one, of the log as it is now.
+    pub is_there: bool,
+    /// The last event that they have seen.
+    pub reached: u64,
+    /// What they know that cannot be if the log is the one that it was.
+    pub contradiction: Option<String>,
+}
+
+/// Finds out what of a data folder's log is lost. A manifest that is lost, and
+/// nothing with it, is written anew from what the segments say. With `accept`, lets
+/// the log go on without what is lost, in a new timeline; what cannot be used is
+/// moved aside, nothing is deleted.
 ///
 /// # Errors
 /// [`LogError::Locked`], [`LogError::NoStore`], [`LogError::NewerFormat`], and
 /// what the system says; nothing has changed then, unless it failed on the way,
 /// and then it can be repeated.
-pub fn repair(data: &Path, reached: u64, accept: bool) -> Result<Repair, LogError> {
+pub fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<Repair, LogError> {
     let path = data.join(LOG_FOLDER);
-    if !data.is_dir() || reached == 0 && !path.is_dir() {
+    if !data.is_dir() || witness.reached == 0 && !path.is_dir() {
         return Err(LogError::NoStore {
             path: data.to_owned(),
         });
     }
-    let _lock = if accept {
+    if accept {
         crate::disk::make_folder(&path).map_err(|error| lock::refused(&path, error))?;
-        Some(FolderLock::acquire(data)?)
-    } else {
-        FolderLock::share(data)?
-    };
+        let _lock = FolderLock::acquire(data)?;
+        return mend(&path, witness, true);
+    }
+    let shared = FolderLock::share(data)?;
     if !path.is_dir() {
         return Ok(Repair {
-            lost: lost_up_to(1, reached),
+            lost: lost_up_to(1, witness.reached),
             manifest_lost: true,
             ..Repair::default()
         });
     }
-    let folder = DiskFolder::open(&path).map_err(|error| lock::refused(&path, error))?;
-    let (found, mut outcome) = assess(&folder, reached)?;
-    if accept && !outcome.is_whole() {
-        let aside = move_aside(&folder, &path, &outcome)?;
+    let folder = open_folder(&path)?;
+    let (found, mut outcome) = assess(&folder, witness)?;
+    if found.rebuilt().is_none() {
+        return Ok(outcome);
+    }
+    drop((shared, folder));
+    match FolderLock::acquire(data) {
+        Ok(_lock) => mend(&path, witness, false),
+        Err(LogError::ReadOnly { .. }) => {
+            outcome.unproven =
+                Some("the segments say all that it said, but it cannot be written here".to_owned());
+            Ok(outcome)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn open_folder(path: &Path) -> Result<DiskFolder, LogError> {
+    DiskFolder::open(path).map_err(|error| lock::refused(path, error))
+}
+
+/// Does what is needed, with the folder held.
+fn mend(path: &Path, witness: &Witness, accept: bool) -> Result<Repair, LogError> {
+    let folder = open_folder(path)?;
+    let (found, mut outcome) = assess(&folder, witness)?;
+    if let Some(manifest) = found.rebuilt() {
+        outcome.moved_to = move_aside(&folder, path, &outcome, &[])?;
+        put_in_place(&folder, manifest)?;
+        outcome.manifest_rebuilt = true;
+        outcome.unproven = None;
+    } else if accept && !outcome.is_whole() {
+        let unused = found.empty_last.as_ref().and_then(|last| last.file.clone());
+        outcome.moved_to = move_aside(&folder, path, &outcome, unused.as_slice())?;
         go_on(&folder, found, outcome.head)?;
-        outcome.moved_to = Some(aside);
+        outcome.went_on = true;
     }
     Ok(outcome)
 }
 
 /// What is left of a log, with every segment sealed, and where that ends.
 pub(super) fn remains<F: Folder>(folder: &F) -> Result<(Manifest, u64), LogError> {
-    let (left, outcome) = assess(folder, 0)?;
+    let (left, outcome) = assess(folder, &Witness::default())?;
     let mut manifest = left.manifest;
     manifest.segments.push(SegmentEntry {
         first: outcome.head + 1,
@@ -108,15 +168,40 @@ fn lost_up_to(from: u64, to: u64) -> Vec<LostRange> {
     vec![LostRange { from, to }]
 }
 
-/// What is left of a log: its manifest without what cannot be used, and the chain
-/// hash of its last record.
+/// What is left of a log.
 struct Left {
+    /// Its manifest without what cannot be used, every segment sealed.
     manifest: Manifest,
+    /// The chain hash of its last record.
     last_chain: Option<ContentHash>,
+    /// A last segment that nothing has come into.
+    empty_last: Option<SegmentEntry>,
+    /// The manifest is what the segments say, and they prove it.
+    is_proven: bool,
 }
 
-fn assess<F: Folder>(folder: &F, reached: u64) -> Result<(Left, Repair), LogError> {
-    let mut outcome = Repair::default();
+impl Left {
+    /// The manifest as it was before it was lost, if the segments prove it.
+    fn rebuilt(&self) -> Option<Manifest> {
+        if !self.is_proven {
+            return None;
+        }
+        let mut manifest = self.manifest.clone();
+        let end = manifest.segments.last()?.sealed.clone()?;
+        match &self.empty_last {
+            Some(last) => manifest.segments.push(last.clone()),
+            None => manifest.segments.last_mut()?.sealed = None,
+        }
+        manifest.reached = Mark::new(end.offset, self.last_chain);
+        Some(manifest)
+    }
+}
+
+fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, Repair), LogError> {
+    let mut outcome = Repair {
+        contradiction: witness.contradiction.clone(),
+        ..Repair::default()
+    };
     let mut manifest = match manifest::read(folder) {
         Ok(Found::Manifest(manifest)) => manifest,
         Ok(Found::Nothing) | Err(LogError::WentBack { .. }) => {
@@ -125,7 +210,8 @@ fn assess<F: Folder>(folder: &F, reached: u64) -> Result<(Left, Repair), LogErro
         }
         Err(error) => return Err(error),
     };
-    let reached = reached.max(manifest.reached.offset);
+    let strays = strays(folder, &manifest, outcome.manifest_lost)?;
+    let reached = witness.reached.max(manifest.reached.offset);
     let mut last_chain = None;
     let mut kept = Vec::new();
     for entry in std::mem::take(&mut manifest.segments) {
@@ -148,13 +234,14 @@ fn assess<F: Folder>(folder: &F, reached: u64) -> Result<(Left, Repair), LogErro
                 outcome
                     .lost
                     .extend(lost_up_to(seen.end.offset + 1, should_end));
-                last_chain = seen.end.chain_hash;
-                kept.push(SegmentEntry {
-                    sealed: entry
-                        .sealed
-                        .or_else(|| Some(Mark::new(seen.end.offset, seen.end.chain_hash))),
-                    ..entry
-                });
+                let end = Mark::new(seen.end.offset, seen.end.chain_hash);
+                if seen.end.offset >= entry.first {
+                    last_chain = seen.end.chain_hash;
+                } else if entry.sealed.is_some() {
+                    let why = "nothing of what it held is in it".to_owned();
+                    outcome.unusable.push((file, why));
+                }
+                kept.extend(ends_at(entry, end));
             }
             Err(error @ (LogError::Damaged { .. } | LogError::NewerFormat { .. })) => {
                 outcome.lost.extend(lost_up_to(entry.first, should_end));
@@ -172,12 +259,12 @@ fn assess<F: Folder>(folder: &F, reached: u64) -> Result<(Left, Repair), LogErro
         }
     }
     // An empty last segment has no end to seal.
-    kept.retain(|entry| {
-        entry
-            .sealed
-            .as_ref()
-            .is_some_and(|mark| mark.offset >= entry.first)
-    });
+    let is_empty = |entry: &SegmentEntry| {
+        let end = entry.sealed.as_ref().map_or(0, |mark| mark.offset);
+        end < entry.first
+    };
+    let empty_last = kept.pop_if(|last| is_empty(last));
+    kept.retain(|entry| !is_empty(entry));
     outcome.head = kept
         .last()
         .and_then(|entry| entry.sealed.as_ref())
@@ -186,57 +273,139 @@ fn assess<F: Folder>(folder: &F, reached: u64) -> Result<(Left, Repair), LogErro
     let last = outcome.lost.last().map_or(0, |lost| lost.to).max(reached);
     outcome.lost.retain(|lost| lost.to <= outcome.head);
     outcome.lost.extend(lost_up_to(outcome.head + 1, last));
-    for name in folder.names().unwrap_or_default() {
-        let is_segment = active::parse_name(&name).is_some();
-        let known = kept.iter().any(|e| e.file.as_deref() == Some(&name))
-            || outcome.unusable.iter().any(|(file, _)| *file == name);
-        if is_segment && !known && !manifest.names(&name) {
-            let why = "the log does not name it".to_owned();
-            outcome.unusable.push((name, why));
+    outcome.unusable.extend(strays);
+    manifest.segments = kept;
+    if outcome.manifest_lost && outcome.loses_nothing() {
+        outcome.unproven = unproven(&manifest, witness);
+    }
+    let left = Left {
+        is_proven: outcome.manifest_lost && outcome.loses_nothing() && outcome.unproven.is_none(),
+        manifest,
+        last_chain,
+        empty_last: empty_last.map(|last| SegmentEntry {
+            sealed: None,
+            ..last
+        }),
+    };
+    Ok((left, outcome))
+}
+
+/// A segment as it ends now, and the place of what it should have behind that: once it
+/// is accepted that this is lost, it is not told again.
+fn ends_at(entry: SegmentEntry, end: Mark) -> impl Iterator<Item = SegmentEntry> {
+    let first = end.offset + 1;
+    let (kept, lost) = match entry.sealed {
+        None => (Some(end), None),
+        Some(mark) if mark.offset <= end.offset => (Some(mark), None),
+        Some(mark) => (Some(end).filter(|_| first > entry.first), Some(mark)),
+    };
+    let lost = lost.map(|mark| SegmentEntry {
+        first,
+        file: None,
+        sealed: Some(mark),
+    });
+    let kept = kept.map(|mark| SegmentEntry {
+        sealed: Some(mark),
+        first: entry.first,
+        file: entry.file,
+    });
+    kept.into_iter().chain(lost)
+}
+
+/// Why segments of which all can be used do not prove what the manifest said.
+fn unproven(manifest: &Manifest, witness: &Witness) -> Option<String> {
+    if manifest.segments.is_empty() {
+        return Some("no segment has an event in it".to_owned());
+    }
+    if let Some(gap) = manifest.segments.iter().find(|entry| entry.file.is_none()) {
+        return Some(format!(
+            "no segment begins with event {}: it is missing, or its loss was accepted once",
+            gap.first
+        ));
+    }
+    if !witness.is_there {
+        return Some(
+            "neither views nor index of this log are there to say how far it had come: a last \
+             segment may be missing"
+                .to_owned(),
+        );
+    }
+    None
+}
+
+/// Segments' files that are no part of the log and not left over by it.
+fn strays<F: Folder>(
+    folder: &F,
+    manifest: &Manifest,
+    manifest_lost: bool,
+) -> Result<Vec<(String, String)>, LogError> {
+    let mut strays = Vec::new();
+    for name in names(folder)? {
+        let Some((first, _)) = active::parse_name(&name) else {
+            continue;
+        };
+        if manifest.names(&name) {
+            continue;
+        }
+        let is_stray = if manifest_lost {
+            // Whether one that cannot be read was a part of it, only the manifest said.
+            look(folder, &name, first).is_err() || !leftover(folder, manifest, &name)
+        } else {
+            is_unknown(folder, manifest, &name, first)
+        };
+        if is_stray {
+            strays.push((name, "the log does not name it".to_owned()));
         }
     }
-    manifest.segments = kept;
-    Ok((
-        Left {
-            manifest,
-            last_chain,
-        },
-        outcome,
-    ))
+    Ok(strays)
+}
+
+/// A segment's file, as it speaks of itself.
+struct Spoken {
+    first: u64,
+    copy: u32,
+    name: String,
+    identity: LogIdentity,
+    end: Mark,
 }
 
 /// A manifest made from what the segments say of themselves.
 fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
-    let names = folder
-        .names()
-        .map_err(|error| LogError::from_io("listing the segments", error))?;
-    let mut found: Vec<(u64, u32, String, LogIdentity, u64)> = Vec::new();
-    for name in names {
+    let mut found = Vec::new();
+    for name in names(folder)? {
         let Some((first, copy)) = active::parse_name(&name) else {
             continue;
         };
         if let Ok(seen) = look(folder, &name, first)
             && seen.first == first
         {
-            found.push((first, copy, name, seen.identity, seen.end.offset));
+            found.push(Spoken {
+                first,
+                copy,
+                name,
+                identity: seen.identity,
+                end: Mark::new(seen.end.offset, seen.end.chain_hash),
+            });
         }
     }
-    found.sort_by_key(|(first, copy, ..)| (*first, *copy));
+    // Of copies of a segment the one that came furthest was written to, and of
+    // those that came as far the last one.
+    found.sort_by_key(|one| (one.first, one.end.offset, one.copy));
     let mut manifest = Manifest::new(String::new());
     manifest.segments.clear();
-    if let Some((.., identity, _)) = found.last() {
-        manifest.store = identity.store;
-        if let Some(timeline) = manifest.timelines.first_mut() {
-            timeline.id = identity.timeline;
-            timeline.began_at = TimestampMicros::now().0;
-        }
+    if let Some(last) = found.last() {
+        manifest.store = last.identity.store;
     }
-    found.retain(|(.., identity, _)| identity.store == manifest.store);
+    found.retain(|one| one.identity.store == manifest.store);
+    let timelines = timelines(&found);
+    if !timelines.is_empty() {
+        manifest.timelines = timelines;
+    }
     let mut next = 1;
     let mut rest = found.into_iter().peekable();
-    while let Some((first, _, name, _, end)) = rest.next() {
-        // Of copies of a segment the last one is the one that was written to.
-        if rest.peek().is_some_and(|(later, ..)| *later == first) || first < next {
+    while let Some(one) = rest.next() {
+        let first = one.first;
+        if rest.peek().is_some_and(|later| later.first == first) || first < next {
             continue;
         }
         if first > next {
@@ -246,33 +415,69 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
                 sealed: Some(Mark::new(first - 1, None)),
             });
         }
-        let until = rest.peek().map_or(end, |(later, ..)| later - 1);
+        let until = rest.peek().map_or(0, |later| later.first - 1);
+        let end = if until > one.end.offset {
+            Mark::new(until, None)
+        } else {
+            one.end
+        };
+        next = end.offset + 1;
         manifest.segments.push(SegmentEntry {
             first,
-            file: Some(name),
-            sealed: Some(Mark::new(until.max(end), None)),
+            file: Some(one.name),
+            sealed: Some(end),
         });
-        next = until.max(end) + 1;
     }
     Ok(manifest)
 }
 
-/// Puts unusable files, and a manifest that is none, into a folder of their own.
-fn move_aside<F: Folder>(folder: &F, path: &Path, outcome: &Repair) -> Result<String, LogError> {
+/// The timelines that segments are of, in order. One in which nothing was ever
+/// written may be missing.
+fn timelines(found: &[Spoken]) -> Vec<Timeline> {
+    let mut timelines: Vec<Timeline> = Vec::new();
+    for one in found {
+        let id = one.identity.timeline;
+        if timelines.iter().all(|known| known.id != id) {
+            timelines.push(Timeline {
+                id,
+                from: one.first,
+                began_at: TimestampMicros::now().0,
+            });
+        }
+    }
+    timelines
+}
+
+/// Puts unusable files, and the manifest as it was, into a folder of their own.
+/// None: there is nothing to put there.
+fn move_aside<F: Folder>(
+    folder: &F,
+    path: &Path,
+    outcome: &Repair,
+    unused: &[String],
+) -> Result<Option<String>, LogError> {
     let io = |error| LogError::from_io("moving unusable files aside", error);
+    let there = names(folder)?;
+    let files = outcome.unusable.iter().map(|(file, _)| file);
+    let files = files.chain(unused).filter(|file| there.contains(file));
+    let files: Vec<_> = files.collect();
+    let has_manifest = there.iter().any(|name| name == manifest::MANIFEST);
+    if files.is_empty() && !has_manifest {
+        return Ok(None);
+    }
     let name = format!("set-aside-{}", TimestampMicros::now().0);
     crate::disk::make_folder(&path.join(&name)).map_err(io)?;
-    let manifest = Some(manifest::MANIFEST).filter(|_| outcome.manifest_lost);
-    let files = outcome.unusable.iter().map(|(file, _)| file.as_str());
-    for file in files.chain(manifest) {
-        match folder.rename(file, &format!("{name}/{file}")) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            moved => moved.map_err(io)?,
-        }
+    if has_manifest {
+        // A copy: until another one takes its place, what it says counts.
+        let there = std::fs::read(path.join(manifest::MANIFEST)).map_err(io)?;
+        crate::disk::write(&path.join(&name).join(manifest::MANIFEST), &there).map_err(io)?;
+    }
+    for file in files {
+        folder.rename(file, &format!("{name}/{file}")).map_err(io)?;
     }
     crate::disk::sync_folder(&path.join(&name)).map_err(io)?;
     folder.sync().map_err(io)?;
-    Ok(path.join(name).display().to_string())
+    Ok(Some(path.join(name).display().to_string()))
 }
 
 /// Starts a timeline behind what is left.
@@ -280,25 +485,20 @@ fn go_on<F: Folder>(folder: &F, left: Left, head: u64) -> Result<(), LogError> {
     let mut manifest = left.manifest;
     let first = head + 1;
     manifest.begin_timeline(first);
-    let copy = manifest
-        .segments
-        .iter()
-        .filter(|entry| entry.first == first)
-        .filter_map(|entry| entry.file.as_deref())
-        .map(active::next_copy)
-        .max()
-        .unwrap_or(0);
-    let mut fresh = create_segment(folder, manifest.identity(), first, copy, CACHE_BYTES)?;
-    manifest.segments.retain(|entry| entry.first < first);
+    let mut fresh = create_segment(folder, manifest.identity(), first, 0, CACHE_BYTES)?;
     manifest.segments.push(SegmentEntry {
         first,
         file: Some(fresh.file.clone()),
         sealed: None,
     });
     manifest.reached = Mark::new(head, left.last_chain);
-    let replaced = manifest::replace(folder, &manifest);
+    let replaced = put_in_place(folder, manifest);
     fresh.close()?;
-    match replaced? {
+    replaced
+}
+
+fn put_in_place<F: Folder>(folder: &F, manifest: Manifest) -> Result<(), LogError> {
+    match manifest::replace(folder, &manifest)? {
         manifest::Replaced::Lasting => Ok(()),
         manifest::Replaced::InPlace => Err(super::sealing::folder_not_synced()),
     }

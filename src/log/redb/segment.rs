@@ -22,6 +22,7 @@ use crate::{
     log::{
         frame::{self, FrameHeader},
         port::{EncodedFrame, FrameBatch, LogError, LogIdentity},
+        record::BlobRef,
     },
 };
 
@@ -505,18 +506,21 @@ pub(super) fn read_frames(
 pub(super) fn read_blob(
     segment: &impl Readable,
     namespace: &Namespace,
-    hash: ContentHash,
-    home_offset: u64,
+    wanted: &BlobRef,
 ) -> Result<Bytes, LogError> {
-    let stored = guarded(home_offset, "reading a large body", || {
+    let stored_max = blob::stored_bytes_max(wanted.bytes_len);
+    let stored = guarded(wanted.home_offset, "reading a large body", || {
         let table = segment.begin()?.open_table(BLOBS)?;
-        let first = blob::key(namespace, hash, 0);
-        let last = blob::key(namespace, hash, u32::MAX);
+        let first = blob::key(namespace, wanted.hash, 0);
+        let last = blob::key(namespace, wanted.hash, u32::MAX);
         let mut stored = Vec::new();
         for row in table.range(first.as_slice()..=last.as_slice())? {
             stored.extend_from_slice(row?.1.value());
+            if stored.len() as u64 > stored_max {
+                break;
+            }
         }
         Ok(stored)
     })?;
-    blob::decode(&stored, hash, home_offset)
+    blob::decode(&stored, wanted)
 }

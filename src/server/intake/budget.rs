@@ -1,7 +1,7 @@
 //! Bytes that were received and are not handled yet: counted for each
 //! connection and for the whole server.
 //!
-//! A connection may hold as much as is still free for all, and always its share.
+//! A connection may hold a few times what is still free for all, and always its share.
 //! So one client alone can send the largest message, many divide what there is,
 //! and however many hold all they can, a small request of the next passes.
 
@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::server::bounds::CONNECTION_SHARE_BYTES;
+use crate::server::bounds::{CONNECTION_HOLDS_OF_FREE, CONNECTION_SHARE_BYTES};
 
 /// What all connections hold together. Never more than `bytes_max` and a share
 /// for each connection.
@@ -24,6 +24,11 @@ impl Pool {
     pub fn new(bytes_max: usize) -> Arc<Self> {
         let bytes = AtomicUsize::new(0);
         Arc::new(Self { bytes_max, bytes })
+    }
+
+    /// What a connection can hold that is alone, of so many bytes.
+    pub fn most_for_one(bytes_max: usize) -> usize {
+        bytes_max / (CONNECTION_HOLDS_OF_FREE + 1) * CONNECTION_HOLDS_OF_FREE
     }
 
     #[cfg(test)]
@@ -73,7 +78,8 @@ impl Charge {
         let own = self.account.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let free = pool.bytes_max.saturating_sub(all);
-        if own > free.max(CONNECTION_SHARE_BYTES) {
+        let most = free.saturating_mul(CONNECTION_HOLDS_OF_FREE);
+        if own > most.max(CONNECTION_SHARE_BYTES) {
             self.shrink(bytes);
             return Err(Full);
         }
@@ -121,21 +127,49 @@ mod tests {
         assert_eq!(next.grow(1), Err(Full));
     }
 
-    // One client alone may send a message that takes half of it, on one call or
-    // on several, and what ends is given back to the last byte.
+    // Half-sent messages could hold 480 MiB of a machine that has a gigabyte. The
+    // default holds one message of the largest kind and little beside it, and a
+    // configuration that allows larger ones still lets one of them in.
+    #[test]
+    fn one_of_the_largest_messages_fits() {
+        use crate::{
+            domain::Limits,
+            server::{bounds, bytes_in_flight_max},
+        };
+        let limits = Limits::default();
+        assert_eq!(bytes_in_flight_max(&limits), bounds::BYTES_IN_FLIGHT_MAX);
+        let large = Limits {
+            batch_bytes_max: 1 << 30,
+            ..Limits::default()
+        };
+        for limits in [limits, large] {
+            let pool = Pool::new(bytes_in_flight_max(&limits));
+            let one = &charges(&pool, 1)[0];
+            // Received, and decoded.
+            assert_eq!(one.grow(limits.batch_bytes_max), Ok(()));
+            assert_eq!(one.grow(limits.batch_bytes_max), Ok(()));
+            // One more of its kind waits; a light call does not.
+            let others = charges(&pool, 2);
+            assert_eq!(others[0].grow(limits.batch_bytes_max), Err(Full));
+            assert_eq!(others[1].grow(CONNECTION_SHARE_BYTES), Ok(()));
+        }
+    }
+
+    // One client alone may send a message that takes three quarters of it, on one call
+    // or on several, and what ends is given back to the last byte.
     #[test]
     fn what_ends_is_given_back() {
-        let pool = Pool::new(10 * MIB);
+        let pool = Pool::new(8 * MIB);
         let account = Account::new(Arc::clone(&pool));
         let first = Charge::new(Arc::clone(&account));
         let second = Charge::new(account);
         assert_eq!(first.grow(4 * MIB), Ok(()));
-        assert_eq!(second.grow(MIB + 1), Err(Full));
-        assert_eq!(second.grow(MIB), Ok(()));
+        assert_eq!(second.grow(2 * MIB + 1), Err(Full));
+        assert_eq!(second.grow(2 * MIB), Ok(()));
         first.shrink(50);
-        assert_eq!(pool.held(), 5 * MIB - 50);
+        assert_eq!(pool.held(), 6 * MIB - 50);
         drop(first);
-        assert_eq!(pool.held(), MIB);
+        assert_eq!(pool.held(), 2 * MIB);
         drop(second);
         assert_eq!(pool.held(), 0);
     }

@@ -72,16 +72,23 @@ pub(super) struct TooMuch {
 /// All methods, by path.
 #[derive(Debug)]
 pub(in crate::server) struct Methods {
+    /// What one request may ever hold, in bytes.
+    held_max: usize,
     methods: HashMap<String, Method>,
     shapes: Shapes,
 }
 
 impl Methods {
-    /// Reads the descriptors of everything that is served.
+    /// Reads the descriptors of everything that is served. What would hold more than
+    /// `held_max` bytes is refused for good: it would never find room.
     ///
     /// # Errors
     /// When descriptors cannot be read.
-    pub fn read(descriptors: &[&[u8]], limits: &Limits) -> Result<Self, DecodeError> {
+    pub fn read(
+        descriptors: &[&[u8]],
+        limits: &Limits,
+        held_max: usize,
+    ) -> Result<Self, DecodeError> {
         let mut methods = HashMap::new();
         let mut shapes = Shapes::default();
         for bytes in descriptors {
@@ -90,7 +97,7 @@ impl Methods {
             for (path, described) in services(&files) {
                 let streams = described.client_streaming();
                 let method = Method {
-                    bytes_max: bytes_max(&path, limits),
+                    bytes_max: bytes_max(&path, limits).min(held_max),
                     streams,
                     pipelined: streams && described.server_streaming(),
                     message: shapes.index(described.input_type()),
@@ -98,7 +105,11 @@ impl Methods {
                 methods.insert(path, method);
             }
         }
-        Ok(Self { methods, shapes })
+        Ok(Self {
+            held_max,
+            methods,
+            shapes,
+        })
     }
 
     pub(super) fn get(&self, path: &str) -> Method {
@@ -109,7 +120,8 @@ impl Methods {
     pub(super) fn cost(&self, method: Method, bytes: &[u8]) -> Result<usize, TooMuch> {
         let max = method
             .bytes_max
-            .saturating_mul(DECODED_PER_MESSAGE_BYTE_MAX);
+            .saturating_mul(DECODED_PER_MESSAGE_BYTE_MAX)
+            .min(self.held_max);
         match method.message {
             Some(message) => {
                 scan::cost(&self.shapes, message, bytes, max).map_err(|_| TooMuch { max })

@@ -23,13 +23,18 @@ mod tests;
 use std::sync::Arc;
 
 use http::Request;
+use prost::DecodeError;
 use tonic::body::Body;
+
+use crate::domain::Limits;
 
 use body::IntakeBody;
 use budget::{Account, Charge, Pool};
 use inflate::Encoding;
 
-pub(super) use methods::{Methods, message_bytes_max};
+use methods::Methods;
+
+pub(super) use methods::message_bytes_max;
 
 /// What all connections share.
 #[derive(Clone, Debug)]
@@ -39,12 +44,21 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// `bytes_max`: what all connections may hold together, in bytes.
-    pub fn new(methods: Methods, bytes_max: usize) -> Self {
-        Self {
+    /// For what these descriptors describe. `bytes_max`: what all connections may hold
+    /// together, in bytes.
+    ///
+    /// # Errors
+    /// When descriptors cannot be read.
+    pub fn new(
+        descriptors: &[&[u8]],
+        limits: &Limits,
+        bytes_max: usize,
+    ) -> Result<Self, DecodeError> {
+        let methods = Methods::read(descriptors, limits, Pool::most_for_one(bytes_max))?;
+        Ok(Self {
             methods: Arc::new(methods),
             pool: Pool::new(bytes_max),
-        }
+        })
     }
 
     /// For a new connection.

@@ -6,11 +6,16 @@ use prost::{
     encoding::{WireType, encode_key, encode_varint},
 };
 
-use super::methods::{Method, Methods};
+use super::{
+    budget::Pool,
+    methods::{Method, Methods},
+};
 use crate::{codec::pb, domain::Limits, server};
 
 fn methods() -> Methods {
-    Methods::read(&server::SERVED, &Limits::default()).unwrap()
+    let limits = Limits::default();
+    let most = Pool::most_for_one(server::bytes_in_flight_max(&limits));
+    Methods::read(&server::SERVED, &limits, most).unwrap()
 }
 
 fn append(methods: &Methods) -> Method {
@@ -130,9 +135,9 @@ fn the_largest_honest_batches_are_taken() {
     let methods = methods();
     let limits = Limits::default();
     for (events, parts, text_bytes) in [
-        (limits.batch_events_max, 1, 13_000),
-        (limits.batch_events_max, 20, 600),
-        (2, 1, 63 << 20),
+        (limits.batch_events_max, 1, 6_000),
+        (limits.batch_events_max, 5, 600),
+        (1, 1, 63 << 20),
         (1, 100_000, 300),
     ] {
         let part = pb::ContentPart {

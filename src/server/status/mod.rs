@@ -20,7 +20,10 @@
 
 mod rule;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -139,7 +142,7 @@ impl From<Refusal> for Status {
 
 impl From<Refusal> for pb::AppendError {
     fn from(refusal: Refusal) -> Self {
-        let mut metadata: HashMap<_, _> = refusal
+        let mut metadata: BTreeMap<_, _> = refusal
             .facts
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
@@ -314,6 +317,7 @@ impl From<RenderError> for Refusal {
             RenderError::Illegal { provider, .. } => {
                 of(Code::Internal, "ILLEGAL_REQUEST").fact("provider", provider)
             }
+            RenderError::Stopped => of(Code::Unavailable, "CLOSING"),
             RenderError::Json { provider, .. } => {
                 of(Code::Internal, "NOT_JSON").fact("provider", provider)
             }

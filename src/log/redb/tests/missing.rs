@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::log::redb::simulated::SimulatedDisk;
+use crate::{disk::copying::copy_folder, log::redb::simulated::SimulatedDisk};
 
 /// A folder with some segments, closed.
 async fn filled(folder: &Path) -> Vec<Record> {
@@ -28,19 +28,6 @@ fn segments(folder: &Path) -> Vec<std::path::PathBuf> {
     paths
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 fn reopened(folder: &Path) -> Result<RedbLog, LogError> {
     RedbLog::open(folder, small(), OpenMode::Append)
 }
@@ -53,7 +40,7 @@ async fn a_log_that_went_back_is_refused() {
     filled(folder.path()).await;
     let last = segments(folder.path()).pop().unwrap();
     let older = folder.path().join("older");
-    copy(&folder.path().join(LOG_FOLDER), &older);
+    copy_folder(&folder.path().join(LOG_FOLDER), &older);
     {
         let log = reopened(folder.path()).unwrap();
         append(&log, &samples::records(5, 100)).await.unwrap();
@@ -61,7 +48,7 @@ async fn a_log_that_went_back_is_refused() {
     }
     let log = folder.path().join(LOG_FOLDER);
     let whole = folder.path().join("whole");
-    copy(&log, &whole);
+    copy_folder(&log, &whole);
     type Harm<'a> = (&'a str, Box<dyn Fn() + 'a>);
     let harms: [Harm<'_>; 6] = [
         (
@@ -97,15 +84,17 @@ async fn a_log_that_went_back_is_refused() {
     ];
     for (what, harm) in harms {
         harm();
+        let before = contents(&log);
         for mode in [OpenMode::Append, OpenMode::Create, OpenMode::Read] {
             let error = RedbLog::open(folder.path(), small(), mode).unwrap_err();
             assert!(
                 matches!(error, LogError::WentBack { .. } | LogError::Damaged { .. }),
                 "{what}, {mode:?}: {error:?}"
             );
+            assert!(contents(&log) == before, "{what}, {mode:?}: it changed");
         }
         std::fs::remove_dir_all(&log).unwrap();
-        copy(&whole, &log);
+        copy_folder(&whole, &log);
         reopened(folder.path()).unwrap().close().await.unwrap();
     }
 }
@@ -231,7 +220,7 @@ async fn reading_changes_nothing() {
     let log = Arc::new(reopened(folder.path()).unwrap());
     append(&log, &samples::records(3, 100)).await.unwrap();
     // As kill -9 leaves it.
-    copy(folder.path(), crashed.path());
+    copy_folder(folder.path(), crashed.path());
     log.close().await.unwrap();
     for (folder, more) in [(folder.path(), 3), (crashed.path(), 3)] {
         let before = contents(folder);
@@ -254,6 +243,15 @@ async fn reading_changes_nothing() {
     }
 }
 
+/// Views of the log as it is, that have seen so many events.
+fn seen(events: usize) -> Witness {
+    Witness {
+        is_there: true,
+        reached: events as u64,
+        contradiction: None,
+    }
+}
+
 #[tokio::test]
 async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
     // After a loss the store must be usable again, but only when somebody says
@@ -266,7 +264,11 @@ async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
         log.close().await.unwrap();
         identity
     };
-    assert!(repair(folder.path(), 0, false).unwrap().is_whole());
+    assert!(
+        repair(folder.path(), &Witness::default(), false)
+            .unwrap()
+            .is_whole()
+    );
     let paths = segments(folder.path());
     let first_of = |path: &Path| {
         let name = path.file_stem().unwrap().to_str().unwrap();
@@ -275,7 +277,7 @@ async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
     std::fs::remove_file(&paths[3]).unwrap();
     std::fs::write(&paths[1], samples::noise(4096)).unwrap();
     let before = contents(folder.path());
-    let told = repair(folder.path(), records.len() as u64, false).unwrap();
+    let told = repair(folder.path(), &seen(records.len()), false).unwrap();
     assert!(contents(folder.path()) == before, "telling changes nothing");
     let (second, third) = (first_of(&paths[1]), first_of(&paths[2]));
     let fourth = first_of(&paths[3]);
@@ -283,7 +285,7 @@ async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
     let lost: Vec<_> = told.lost.iter().map(|lost| (lost.from, lost.to)).collect();
     assert_eq!(lost, expected);
     assert_eq!(told.head, fourth - 1);
-    let done = repair(folder.path(), records.len() as u64, true).unwrap();
+    let done = repair(folder.path(), &seen(records.len()), true).unwrap();
     assert!(done.moved_to.is_some());
     let log = Arc::new(reopened(folder.path()).unwrap());
     assert_eq!(log.identity().store, identity.store);
@@ -298,18 +300,171 @@ async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
         fourth
     );
     log.close().await.unwrap();
-    assert!(repair(folder.path(), fourth, false).unwrap().is_whole());
+    assert!(
+        repair(folder.path(), &seen(fourth as usize), false)
+            .unwrap()
+            .is_whole()
+    );
 }
 
 #[tokio::test]
 async fn the_segments_make_a_manifest_again() {
+    // The manifest says what must be there; when it alone is lost, and the segments
+    // and those who have seen the log prove what it said, nothing is lost with it.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
-    std::fs::write(folder.path().join(LOG_FOLDER).join(MANIFEST), "no").unwrap();
-    let told = repair(folder.path(), records.len() as u64, true).unwrap();
-    assert!(told.manifest_lost && told.lost.is_empty(), "{told:?}");
+    let manifest = folder.path().join(LOG_FOLDER).join(MANIFEST);
+    let sound = std::fs::read(&manifest).unwrap();
+    std::fs::write(&manifest, "no").unwrap();
+    let told = repair(folder.path(), &seen(records.len()), false).unwrap();
+    assert!(told.is_whole() && told.manifest_rebuilt, "{told:?}");
+    let aside = Path::new(told.moved_to.as_ref().unwrap()).join(MANIFEST);
+    assert_eq!(std::fs::read(aside).unwrap(), b"no");
+    let timelines = |bytes: &[u8]| {
+        let manifest = Manifest::decode(bytes).unwrap();
+        let ids = manifest.timelines.iter().map(|timeline| timeline.id);
+        (ids.collect::<Vec<_>>(), manifest.segments, manifest.reached)
+    };
+    assert_eq!(
+        timelines(&std::fs::read(&manifest).unwrap()),
+        timelines(&sound)
+    );
     let log = Arc::new(reopened(folder.path()).unwrap());
-    assert!(all(log).await.unwrap() == records);
+    assert!(all(Arc::clone(&log)).await.unwrap() == records);
+    append(&log, &samples::records(1, 10)).await.unwrap();
+    log.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_manifest_is_not_made_up() {
+    // What segments cannot prove is said, and left to whoever accepts it.
+    let folder = tempfile::tempdir().unwrap();
+    let records = filled(folder.path()).await;
+    let log = folder.path().join(LOG_FOLDER);
+    std::fs::remove_file(log.join(MANIFEST)).unwrap();
+    let paths = segments(folder.path());
+    let whole = seen(records.len());
+    let unproven = [Witness::default(), seen(records.len() + 1)];
+    for witness in &unproven {
+        let told = repair(folder.path(), witness, false).unwrap();
+        assert!(!told.is_whole() && !told.manifest_rebuilt, "{told:?}");
+        assert!(told.unproven.is_some() != (told.events_lost() == 1));
+        assert!(!log.join(MANIFEST).exists());
+    }
+    for harmed in [1, 3] {
+        let sound = std::fs::read(&paths[harmed]).unwrap();
+        std::fs::write(&paths[harmed], samples::noise(8192)).unwrap();
+        let told = repair(folder.path(), &whole, false).unwrap();
+        assert!(!told.is_whole() && !told.manifest_rebuilt, "{told:?}");
+        assert_eq!(told.unusable.len(), 1, "{told:?}");
+        assert!(!told.lost.is_empty(), "{told:?}");
+        std::fs::write(&paths[harmed], sound).unwrap();
+    }
+    // A segment too many, which one of them the manifest had named.
+    let stray = log.join("0000000000ffffff.redb");
+    std::fs::copy(&paths[1], &stray).unwrap();
+    let told = repair(folder.path(), &whole, false).unwrap();
+    assert!(!told.is_whole() && !told.manifest_rebuilt, "{told:?}");
+    std::fs::remove_file(stray).unwrap();
+    assert!(repair(folder.path(), &whole, false).unwrap().is_whole());
+}
+
+#[tokio::test]
+async fn a_second_repair_changes_nothing() {
+    // The empty segment that a repair begins the next timeline with was itself taken
+    // for a file that the log does not name: each further repair put it aside and
+    // began another timeline, and a look at a repaired store said that it is damaged.
+    let folder = tempfile::tempdir().unwrap();
+    let records = filled(folder.path()).await;
+    let last = segments(folder.path()).pop().unwrap();
+    std::fs::remove_file(last).unwrap();
+    let before = contents(folder.path());
+    assert!(
+        repair(folder.path(), &seen(records.len()), true)
+            .unwrap()
+            .went_on
+    );
+    let after = contents(folder.path());
+    let all: Vec<_> = after.iter().map(|(_, bytes)| bytes).collect();
+    for (path, bytes) in &before {
+        let is_lock = path.ends_with(LOCK_FILE);
+        assert!(
+            is_lock || all.contains(&bytes),
+            "{} is gone",
+            path.display()
+        );
+    }
+    for accept in [true, false] {
+        let again = repair(folder.path(), &Witness::default(), accept).unwrap();
+        assert!(again.is_whole() && !again.went_on, "{again:?}");
+        assert!(
+            contents(folder.path()) == after,
+            "a second repair changed something"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_was_accepted_is_not_told_again() {
+    // What a segment lacks at its end was accepted, and each later repair told of it as
+    // lost again and began another timeline: as did one after a gap that only the
+    // manifest had explained.
+    let folder = tempfile::tempdir().unwrap();
+    let records = filled(folder.path()).await;
+    let log = folder.path().join(LOG_FOLDER);
+    let paths = segments(folder.path());
+    std::fs::remove_file(log.join(MANIFEST)).unwrap();
+    std::fs::remove_file(&paths[1]).unwrap();
+    let done = repair(folder.path(), &seen(records.len()), true).unwrap();
+    assert!(done.went_on && done.events_lost() > 0, "{done:?}");
+    // A sealed one that is cut: what it was before its last batch.
+    let manifest = std::fs::read(log.join(MANIFEST)).unwrap();
+    let mut manifest = Manifest::decode(&manifest).unwrap();
+    let after = contents(folder.path());
+    let again = repair(folder.path(), &seen(records.len()), true).unwrap();
+    assert!(again.is_whole() && !again.went_on, "{again:?}");
+    assert!(
+        contents(folder.path()) == after,
+        "a second repair changed something"
+    );
+    let third = &mut manifest.segments[2];
+    let end = third.sealed.as_mut().unwrap();
+    end.offset += 7;
+    manifest.segments.truncate(3);
+    let first = manifest.segments[2].sealed.as_ref().unwrap().offset + 1;
+    manifest.segments.push(SegmentEntry {
+        first,
+        file: Some("0000000000ffffff.redb".to_owned()),
+        sealed: None,
+    });
+    std::fs::write(log.join(MANIFEST), manifest.encode()).unwrap();
+    let done = repair(folder.path(), &Witness::default(), true).unwrap();
+    assert!(done.went_on, "{done:?}");
+    let again = repair(folder.path(), &Witness::default(), false).unwrap();
+    assert!(again.is_whole(), "{again:?}");
+    reopened(folder.path()).unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_left_over_is_no_damage() {
+    // A copy that took a segment's place leaves the segment behind when its process
+    // is killed, and files of others may lie about: opening passes over both, and a
+    // repair called them damage.
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    filled(other.path()).await;
+    let log = folder.path().join(LOG_FOLDER);
+    std::fs::copy(
+        &segments(other.path())[0],
+        log.join("0000000000ffffff.redb"),
+    )
+    .unwrap();
+    let last = segments(folder.path()).into_iter().rev().nth(1).unwrap();
+    let name = last.file_stem().unwrap().to_str().unwrap();
+    std::fs::copy(&last, log.join(format!("{name}-1.redb"))).unwrap();
+    let told = repair(folder.path(), &Witness::default(), true).unwrap();
+    assert!(told.is_whole() && !told.went_on, "{told:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The power goes in the middle of anything.
 
 use super::*;
+use crate::domain::ContentHash;
 use crate::log::{
     record::{BlobRef, RecordBody},
     samples::Random,
@@ -99,7 +100,7 @@ impl Model {
         assert!(read == self.acknowledged, "seed {seed}: frames differ");
         for blob in &self.blobs {
             let body = log
-                .blob(SHARD, &blob.namespace, blob.hash, blob.home_offset)
+                .blob(SHARD, &blob.namespace, &blob.reference())
                 .await
                 .unwrap();
             assert!(body == blob.bytes, "seed {seed}: a large body differs");

@@ -1,0 +1,365 @@
+//! What a repair hears from views and index, and what it leaves as it was.
+
+use std::{collections::BTreeMap, path::Path};
+
+use super::*;
+use crate::{
+    disk::copying::copy_folder,
+    domain::*,
+    log::{LOG_FOLDER, Witness},
+};
+
+fn events(id: ConversationId, texts: &[&str]) -> AppendCommand {
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let said = |text: &&str| EventBody::MessageAppended(MessageAppended::text(Role::User, *text));
+    let bodies = std::iter::once(created).chain(texts.iter().map(said));
+    let events = bodies.map(|body| NewEvent::new(id, body)).collect();
+    AppendCommand::new(Namespace::default(), events)
+}
+
+async fn append(engine: &Engine, texts: &[&str]) -> ConversationId {
+    let id = ConversationId::generate();
+    engine.append(events(id, texts)).await.unwrap();
+    let query = SearchRequest {
+        at_least: Some(engine.head()),
+        ..SearchRequest::new(Namespace::default(), "word", 1)
+    };
+    engine.search(query).await.unwrap();
+    id
+}
+
+async fn open(dir: &Path, mode: OpenMode) -> Result<Engine, OpenError> {
+    let options = OpenOptions {
+        mode,
+        ..OpenOptions::new(dir)
+    };
+    Engine::open(options).await
+}
+
+/// A closed store with one conversation of three events.
+async fn store(dir: &Path) {
+    let engine = open(dir, OpenMode::Create).await.unwrap();
+    append(&engine, &["one word", "two words"]).await;
+    engine.close().await;
+}
+
+/// Every file below a folder but the lock's, with its bytes.
+fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() {
+            let below = contents(&path).into_iter();
+            files.extend(below.map(|(file, bytes)| (format!("{name}/{file}"), bytes)));
+        } else if name != "LOCK" {
+            files.insert(name, std::fs::read(&path).unwrap());
+        }
+    }
+    files
+}
+
+/// All bytes of before are somewhere.
+fn assert_nothing_is_gone(before: &BTreeMap<String, Vec<u8>>, dir: &Path) {
+    let after = contents(dir);
+    for (name, bytes) in before {
+        let found = after.values().any(|other| other == bytes);
+        assert!(found, "{name} is not found any more");
+    }
+}
+
+// Views of a timeline that the log had not heard of were taken for another log's, and
+// made anew: an older copy of `log/`, put back beside them, was served as if nothing
+// had been accepted and written since, with positions used twice.
+#[tokio::test]
+async fn a_log_from_before_an_accepted_loss_is_refused_beside_what_came_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    store(&data).await;
+    let old = dir.path().join("old");
+    copy_folder(&data.join(LOG_FOLDER), &old);
+    let last = data.join(LOG_FOLDER).join("0000000000000001.redb");
+    std::fs::write(&last, b"").unwrap();
+    let repaired = repair(&data, true).await.unwrap();
+    assert!(repaired.log.went_on && repaired.log.events_lost() == 3);
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    append(&engine, &["a later word"]).await;
+    engine.close().await;
+    let later = dir.path().join("later");
+    copy_folder(&data, &later);
+
+    for gone in [None, Some("views.redb"), Some("index")] {
+        for path in [&data, &later] {
+            crate::disk::remove(&path.join(LOG_FOLDER)).unwrap();
+        }
+        crate::disk::remove(&data).unwrap();
+        copy_folder(&later, &data);
+        copy_folder(&old, &data.join(LOG_FOLDER));
+        if let Some(gone) = gone {
+            crate::disk::remove(&data.join(gone)).unwrap();
+        }
+        let before = contents(&data);
+        for mode in [OpenMode::Append, OpenMode::Create, OpenMode::Read] {
+            let refused = open(&data, mode).await.map(|_| ()).unwrap_err();
+            let OpenError::WentBack { what, .. } = &refused else {
+                panic!("without {gone:?}, {mode:?}: {refused:?}");
+            };
+            assert!(what.contains("timeline"), "{what}");
+            assert!(contents(&data) == before, "a refusal changed something");
+        }
+        let told = repair(&data, false).await.unwrap();
+        assert!(!told.log.is_whole() && told.log.contradiction.is_some());
+        assert!(contents(&data) == before, "a look changed something");
+        let done = repair(&data, true).await.unwrap();
+        assert!(done.log.went_on, "{done:?}");
+        assert_nothing_is_gone(&before, &data);
+        let engine = open(&data, OpenMode::Append).await.unwrap();
+        assert_eq!(engine.head().offset, 3);
+        engine.close().await;
+        assert!(repair(&data, false).await.unwrap().log.is_whole());
+    }
+}
+
+// One flipped byte of the manifest and nothing could be opened, without a loss being
+// accepted that there was not: the segments and the views say all of it again.
+#[tokio::test]
+async fn a_lost_manifest_alone_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    store(&data).await;
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    let timeline = engine.inner.log.identity();
+    engine.close().await;
+    let manifest = data.join(LOG_FOLDER).join("MANIFEST");
+    let sound = std::fs::read(&manifest).unwrap();
+    for harm in ["a byte", "all"] {
+        let mut bytes = sound.clone();
+        bytes[70] ^= 1;
+        std::fs::write(&manifest, &bytes).unwrap();
+        if harm == "all" {
+            std::fs::remove_file(&manifest).unwrap();
+        }
+        let before = contents(&data);
+        let refused = open(&data, OpenMode::Append).await.map(|_| ()).unwrap_err();
+        assert!(matches!(refused, OpenError::WentBack { .. }), "{refused:?}");
+        assert!(contents(&data) == before, "a refusal changed something");
+        let done = repair(&data, false).await.unwrap();
+        assert!(done.log.is_whole() && done.log.manifest_rebuilt, "{done:?}");
+        assert!(!done.log.went_on && done.log.lost.is_empty());
+        assert_nothing_is_gone(&before, &data);
+        let after = contents(&data);
+        let again = repair(&data, true).await.unwrap();
+        assert!(again.log.is_whole() && !again.log.manifest_rebuilt);
+        assert!(
+            contents(&data) == after,
+            "a second repair changed something"
+        );
+        let engine = open(&data, OpenMode::Append).await.unwrap();
+        assert_eq!(engine.inner.log.identity(), timeline);
+        assert_eq!(engine.head().offset, 3);
+        engine.close().await;
+    }
+}
+
+// With the views and the index gone as well, nothing says that no segment is missing
+// behind the last one that is there: that is for somebody to accept.
+#[tokio::test]
+async fn without_a_witness_a_lost_manifest_is_not_made_up() {
+    let dir = tempfile::tempdir().unwrap();
+    store(dir.path()).await;
+    std::fs::remove_file(dir.path().join(LOG_FOLDER).join("MANIFEST")).unwrap();
+    crate::disk::remove(&dir.path().join("views.redb")).unwrap();
+    crate::disk::remove(&dir.path().join("index")).unwrap();
+    let before = contents(dir.path());
+    let told = repair(dir.path(), false).await.unwrap();
+    assert!(!told.log.is_whole() && told.log.lost.is_empty());
+    assert!(told.log.unproven.is_some(), "{told:?}");
+    assert!(contents(dir.path()) == before, "a look changed something");
+    let done = repair(dir.path(), true).await.unwrap();
+    assert!(done.log.went_on && done.log.events_lost() == 0);
+    assert_nothing_is_gone(&before, dir.path());
+}
+
+// A repair that was killed before it moved the views aside left them where the next
+// opening deletes them, although they are what knows which conversations were cut.
+#[tokio::test]
+async fn a_repair_that_was_broken_off_is_ended_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    store(dir.path()).await;
+    let last = dir.path().join(LOG_FOLDER).join("0000000000000001.redb");
+    std::fs::remove_file(&last).unwrap();
+    let before = contents(dir.path());
+    let witness = Witness {
+        is_there: true,
+        reached: 3,
+        contradiction: None,
+    };
+    assert!(
+        crate::log::repair(dir.path(), &witness, true)
+            .unwrap()
+            .went_on
+    );
+    assert!(dir.path().join("views.redb").exists());
+    let done = repair(dir.path(), true).await.unwrap();
+    assert!(done.log.is_whole(), "{done:?}");
+    assert!(!dir.path().join("views.redb").exists());
+    let after = contents(dir.path());
+    repair(dir.path(), true).await.unwrap();
+    assert!(contents(dir.path()) == after, "a third changed something");
+    let engine = open(dir.path(), OpenMode::Append).await.unwrap();
+    engine.close().await;
+    assert_nothing_is_gone(&before, dir.path());
+}
+
+// An append to a log that went back was refused, but only after the segment had been
+// opened to write: evidence had changed.
+#[tokio::test]
+async fn a_refused_log_stays_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    store(&data).await;
+    let old = dir.path().join("old");
+    copy_folder(&data.join(LOG_FOLDER), &old);
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    append(&engine, &["one more word"]).await;
+    engine.close().await;
+    crate::disk::remove(&data.join(LOG_FOLDER)).unwrap();
+    copy_folder(&old, &data.join(LOG_FOLDER));
+    for gone in ["", "index", "views.redb"] {
+        if !gone.is_empty() {
+            std::fs::rename(data.join(gone), dir.path().join(gone)).unwrap();
+        }
+        let before = contents(&data);
+        for mode in [OpenMode::Append, OpenMode::Create] {
+            let refused = open(&data, mode).await.map(|_| ()).unwrap_err();
+            assert!(matches!(refused, OpenError::WentBack { .. }), "{refused:?}");
+            assert!(
+                contents(&data) == before,
+                "without {gone}: something changed"
+            );
+        }
+        if !gone.is_empty() {
+            std::fs::rename(dir.path().join(gone), data.join(gone)).unwrap();
+        }
+    }
+}
+
+/// Changes a byte of every place where `mark` is in a store's first segment, or
+/// changes it back.
+fn toggle(data: &Path, mark: &[u8]) {
+    let path = data.join(LOG_FOLDER).join("0000000000000001.redb");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mut changed = mark.to_vec();
+    changed[0] ^= 1;
+    let found: Vec<_> = bytes
+        .windows(mark.len())
+        .enumerate()
+        .filter(|(_, window)| *window == mark || *window == changed)
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!found.is_empty());
+    for at in found {
+        bytes[at] ^= 1;
+    }
+    std::fs::write(&path, bytes).unwrap();
+}
+
+async fn rebuild(engine: &Engine) {
+    use futures::TryStreamExt;
+    let done: Vec<_> = engine.rebuild(true, false).try_collect().await.unwrap();
+    assert!(!done.is_empty());
+}
+
+// A conversation whose last events were in a frame that cannot be read any more was
+// made anew as if it had ended before them: nothing of it lies behind to show it. The
+// views that are replaced have seen them.
+#[tokio::test]
+async fn a_conversation_that_ends_in_a_loss_is_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let engine = open(&data, OpenMode::Create).await.unwrap();
+    let (cut, gone) = (ConversationId::generate(), ConversationId::generate());
+    engine.append(events(cut, &["one word"])).await.unwrap();
+    // Frames of their own, stored as they are, with what tells where they are.
+    let noise = |seed: &[u8]| {
+        let mut bytes = vec![0; 4096];
+        blake3::Hasher::new()
+            .update(seed)
+            .finalize_xof()
+            .fill(&mut bytes);
+        bytes
+    };
+    let custom = |id, data: &[u8]| {
+        let custom = Custom {
+            type_name: "noise".to_owned(),
+            content_type: String::new(),
+            data: bytes::Bytes::copy_from_slice(data),
+        };
+        NewEvent::new(id, EventBody::Custom(custom))
+    };
+    let (ours, theirs) = (noise(b"cut"), noise(b"gone"));
+    let last = AppendCommand::new(Namespace::default(), vec![custom(cut, &ours)]);
+    engine.append(last).await.unwrap();
+    let mut all = events(gone, &[]);
+    all.events.push(custom(gone, &theirs));
+    engine.append(all).await.unwrap();
+    let harm = || {
+        toggle(&data, &ours[2_000..2_016]);
+        toggle(&data, &theirs[2_000..2_016]);
+    };
+    let whole = append(&engine, &["behind"]).await;
+    engine.close().await;
+
+    harm();
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    for _ in 0..2 {
+        rebuild(&engine).await;
+        let marks = &engine.inner.marks;
+        let mark = marks.get(cut).unwrap();
+        assert_eq!((mark.revision, mark.position.offset), (Revision(3), 3));
+        assert_eq!(marks.get(gone).unwrap().revision, Revision(1));
+        assert!(marks.get(whole).is_none());
+    }
+    // A read of the log that began before the loss said only that there is one.
+    let mut before = ReadQuery::all(Namespace::default(), Source::Log);
+    before.limit = 2;
+    assert_eq!(engine.read_all(before).await.unwrap().len(), 2);
+    let ns = Namespace::default();
+    let named = engine.conversation(&ns, gone, None, None).await;
+    let named = named.map(|_| ()).unwrap_err();
+    assert!(
+        matches!(named, ReadError::ConversationDamaged { .. }),
+        "{named:?}"
+    );
+    engine.close().await;
+
+    let out = dir.path().join("out");
+    let salvaged = salvage(&data, &out, |_| {}).await.unwrap();
+    assert_eq!((salvaged.whole, salvaged.cut, salvaged.lost), (1, 1, 1));
+    assert_eq!(salvaged.unreadable_positions, 3);
+
+    // What can be read again is served again.
+    harm();
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    for id in [cut, gone, whole] {
+        assert!(engine.inner.marks.get(id).is_none());
+    }
+    engine.close().await;
+}
+
+// A salvage into a folder of the damaged store itself put a store into it.
+#[tokio::test]
+async fn nothing_is_salvaged_into_the_damaged_store() {
+    let dir = tempfile::tempdir().unwrap();
+    store(dir.path()).await;
+    let before = contents(dir.path());
+    for inside in ["inside", "log/inside", "not/there/yet"] {
+        let refused = salvage(dir.path(), &dir.path().join(inside), |_| {}).await;
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(refused, SalvageError::Within { .. }),
+            "{refused:?}"
+        );
+    }
+    assert!(contents(dir.path()) == before);
+}
