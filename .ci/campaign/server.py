@@ -49,7 +49,7 @@ class Server:
     def wait_for_address(self):
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
-            found = re.search(r" at http://([0-9.:]+)", self.log())
+            found = re.search(r"^Serving .* at http://([0-9.:]+)", self.log(), re.MULTILINE)
             if found:
                 return found[1]
             if self.process.poll() is not None:
