@@ -207,7 +207,7 @@ impl Check {
             self.fault("chain", Some((offset, record)), message).await;
         }
         self.chains
-            .insert(header.conversation, (header.revision, record.chain_hash));
+            .insert(header.conversation, (header.revision, record.chain_hash()));
         if let RecordBody::Blob(blob) = &record.body
             && blob.home_offset == offset
         {

@@ -8,8 +8,8 @@ use super::{
     active::{self, create_segment},
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
-    manifest::{self, Found, Manifest, Mark, SegmentEntry},
-    open::look,
+    manifest::{self, FORM_BLOCKS, Found, Manifest, Mark, SegmentEntry},
+    open::{Seen, look},
 };
 use crate::{
     domain::{ContentHash, TimestampMicros},
@@ -97,6 +97,7 @@ pub(super) fn remains<F: Folder>(folder: &F) -> Result<(Manifest, u64), LogError
         first: outcome.head + 1,
         file: None,
         sealed: None,
+        form: None,
     });
     Ok((manifest, outcome.head))
 }
@@ -210,7 +211,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
     let names = folder
         .names()
         .map_err(|error| LogError::from_io("listing the segments", error))?;
-    let mut found: Vec<(u64, u32, String, LogIdentity, u64)> = Vec::new();
+    let mut found: Vec<(u64, u32, String, LogIdentity, Seen)> = Vec::new();
     for name in names {
         let Some((first, copy)) = active::parse_name(&name) else {
             continue;
@@ -218,7 +219,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
         if let Ok(seen) = look(folder, &name, first)
             && seen.first == first
         {
-            found.push((first, copy, name, seen.identity, seen.end.offset));
+            found.push((first, copy, name, seen.identity, seen));
         }
     }
     found.sort_by_key(|(first, copy, ..)| (*first, *copy));
@@ -234,7 +235,8 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
     found.retain(|(.., identity, _)| identity.store == manifest.store);
     let mut next = 1;
     let mut rest = found.into_iter().peekable();
-    while let Some((first, _, name, _, end)) = rest.next() {
+    while let Some((first, _, name, _, seen)) = rest.next() {
+        let end = seen.end.offset;
         // Of copies of a segment the last one is the one that was written to.
         if rest.peek().is_some_and(|(later, ..)| *later == first) || first < next {
             continue;
@@ -244,6 +246,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
                 first: next,
                 file: None,
                 sealed: Some(Mark::new(first - 1, None)),
+                form: None,
             });
         }
         let until = rest.peek().map_or(end, |(later, ..)| later - 1);
@@ -251,6 +254,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
             first,
             file: Some(name),
             sealed: Some(Mark::new(until.max(end), None)),
+            form: seen.is_dense.then(|| FORM_BLOCKS.to_owned()),
         });
         next = until.max(end) + 1;
     }
@@ -294,6 +298,7 @@ fn go_on<F: Folder>(folder: &F, left: Left, head: u64) -> Result<(), LogError> {
         first,
         file: Some(fresh.file.clone()),
         sealed: None,
+        form: None,
     });
     manifest.reached = Mark::new(head, left.last_chain);
     let replaced = manifest::replace(folder, &manifest);
