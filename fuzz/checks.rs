@@ -11,7 +11,11 @@ use treering::{
         claude_code::{Session, import_session},
         openai_chat::import_line,
     },
-    log::{EncodedFrame, frame as frames},
+    log::{
+        EncodedFrame,
+        block::{self as blocks, Packer},
+        frame as frames,
+    },
     search::syntax,
     views::probe,
 };
@@ -27,6 +31,7 @@ pub fn frame(data: &[u8]) {
         first_offset: u64::from_le_bytes(*offset),
         count: 1,
         bytes: with_right_sum(bytes),
+        dictionary: None,
     };
     let Ok(decoded) = frames::decode(&frame) else {
         return;
@@ -48,6 +53,53 @@ pub fn frame(data: &[u8]) {
         .collect();
     let wanted: Vec<_> = records.into_iter().map(Some).collect();
     assert!(read == wanted, "records change when they are written again");
+}
+
+/// A block without a dictionary: its first offset (8 bytes), then its bytes.
+pub fn block(data: &[u8]) {
+    let Some((offset, bytes)) = data.split_first_chunk::<8>() else {
+        return;
+    };
+    let mut bytes = bytes.to_vec();
+    if bytes.len() < blocks::HEADER_BYTES {
+        return;
+    }
+    // It says itself where it is and how many records it has, and a check sum that
+    // fits lets the fuzzer get behind it.
+    bytes[8..16].copy_from_slice(offset);
+    let sum = crc32c(&[&bytes[..44], &bytes[48..]].concat());
+    bytes[44..48].copy_from_slice(&sum.to_le_bytes());
+    let block = EncodedFrame {
+        first_offset: u64::from_le_bytes(*offset),
+        count: u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]),
+        bytes: bytes.into(),
+        dictionary: None,
+    };
+    let Ok(decoded) = blocks::decode(&block) else {
+        return;
+    };
+    let mut packer = Packer::new(block.first_offset, None).expect("zstd has memory");
+    let mut again = Vec::new();
+    for record in &decoded.records {
+        let _sound = record.is_sound();
+        match packer.push(record.clone()) {
+            Ok(full) => again.extend(full),
+            Err(_) => return,
+        }
+    }
+    let Ok(last) = packer.finish() else { return };
+    again.extend(last);
+    let read: Vec<_> = again
+        .iter()
+        .flat_map(|block| {
+            let decoded = blocks::decode(block).expect("what was written can be read");
+            decoded.records
+        })
+        .collect();
+    assert!(
+        read == decoded.records,
+        "records change when they are written again"
+    );
 }
 
 /// Bytes 28 to 31 of a frame are the CRC32C of what is before and behind them.

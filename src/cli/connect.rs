@@ -63,13 +63,14 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to the store that the options name. `mode` is what a folder is
-    /// opened for.
+    /// opened for; `ends_dense`: closing it may take as long as making its log dense
+    /// takes.
     ///
     /// # Errors
     /// [`CliError::Connect`] when no server answers, [`CliError::Locked`] when
     /// another process holds the folder, [`CliError::Open`] when it cannot be
     /// opened.
-    pub async fn open(common: &Common, mode: OpenMode) -> Result<Self, CliError> {
+    pub async fn open(common: &Common, mode: OpenMode, ends_dense: bool) -> Result<Self, CliError> {
         match common.target()? {
             Target::Server(url) => Self::to_server(&url, &common.namespace).await,
             Target::Data(dir) => {
@@ -77,6 +78,7 @@ impl Connection {
                 let (client, server) = pipes();
                 let options = OpenOptions {
                     mode,
+                    dense_when_closed: ends_dense,
                     ..OpenOptions::new(dir)
                 };
                 let embedded = Embedded::start(options, None, None, server).await?;

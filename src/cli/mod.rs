@@ -169,7 +169,8 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
             replay::serve_tools::listen(&args, &cli.common, out).await
         }
         command => {
-            let store = Connection::open(&cli.common, command.opens()).await?;
+            let (mode, ends_dense) = (command.opens(), command.ends_dense());
+            let store = Connection::open(&cli.common, mode, ends_dense).await?;
             let done = on_store(command, &store, out).await;
             // What was printed is shown before the engine takes its time to end.
             let shown = out.flush();
@@ -219,6 +220,12 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
 }
 
 impl Command {
+    /// True when the command takes its time anyway, and may as well leave a store
+    /// that takes little room.
+    fn ends_dense(&self) -> bool {
+        matches!(self, Self::Import(_))
+    }
+
     /// What a folder is opened for. Looking changes nothing, and only what brings
     /// the first events may make a store.
     fn opens(&self) -> OpenMode {

@@ -168,7 +168,7 @@ pub fn event_to_pb(event: &StoredEvent, branch_name: Option<&str>, with_body: bo
             .map_or_else(String::new, |id| id.to_string()),
         correlation_id: header.correlation_id.clone(),
         kind: header.kind.into(),
-        chain_hash: Bytes::copy_from_slice(&event.chain_hash.0),
+        chain_hash: Bytes::copy_from_slice(&event.chain_hash.get().0),
         body: if with_body {
             event_arm(header.kind, event.body.clone())
         } else {
@@ -212,7 +212,7 @@ pub fn event_from_pb(event: pb::Event, namespace: Namespace) -> Result<StoredEve
             .map(position_from_pb)
             .unwrap_or_default(),
         chain_hash: chain_hash
-            .map(ContentHash)
+            .map(|bytes| ContentHash(bytes).into())
             .map_err(|_| EnvelopeFault::HashLength { bytes })?,
         body,
     })
@@ -337,7 +337,7 @@ mod tests {
                 correlation_id: "trace".into(),
             },
             position: Position::local(99),
-            chain_hash: ContentHash([7; 32]),
+            chain_hash: ContentHash([7; 32]).into(),
             body,
         }
     }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{
+    chain::ChainHash,
     id::{
-        BranchId, BranchName, ContentHash, ConversationId, EventId, Namespace, Position, Revision,
+        BranchId, BranchName, ConversationId, EventId, Namespace, Position, Revision,
         TimestampMicros,
     },
     kind::EventKind,
@@ -62,7 +63,7 @@ pub struct StoredEvent {
     pub position: Position,
     /// BLAKE3 over the conversation's previous hash, the header and the body's
     /// hash.
-    pub chain_hash: ContentHash,
+    pub chain_hash: ChainHash,
     /// The protobuf body.
     pub body: Bytes,
 }

@@ -4,6 +4,7 @@
 //! Nothing here does I/O, reads a clock for a decision, or knows how events are
 //! encoded, stored or sent. It uses only std, serde, uuid, bytes and thiserror.
 
+mod chain;
 mod damage;
 mod decide;
 mod draft;
@@ -20,6 +21,7 @@ mod state;
 mod tests;
 mod tool;
 
+pub use chain::{ChainHash, ChainHashes};
 pub use damage::{DAMAGE_TEXT_BYTES_MAX, Damage, DamageKind};
 pub use decide::{Decided, Lookup, Need, PastBranch, Placed, Undecided, decide};
 pub use draft::Draft;

@@ -174,7 +174,7 @@ async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
     let row = views.conversation(header.conversation);
     row.is_ok_and(|row| {
         row.is_some_and(|row| match &row.damage {
-            None => row.last_position.offset == reached && row.chain_hash == record.chain_hash,
+            None => row.last_position.offset == reached && row.chain_hash == record.chain_hash(),
             // Of a damaged conversation the views know no more than its beginning.
             Some(_) => row.last_position.offset <= reached,
         })

@@ -311,7 +311,7 @@ impl Folder {
         }
         let state = self.states.remove(&id);
         let at = draft.apply(state.as_ref(), header.branch, &body);
-        draft.row.chain_hash = record.chain_hash;
+        draft.row.chain_hash = record.chain_hash();
         draft.row.last_position = Position::local(offset);
         draft.row.updated_at = header.recorded_at;
         if state.is_none() {

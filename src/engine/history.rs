@@ -445,10 +445,11 @@ pub(super) fn decode_body(offset: u64, kind: u16, bytes: &Bytes) -> Result<Event
 
 /// A record as readers see it.
 pub(super) fn stored(offset: u64, record: Record, body: Bytes) -> StoredEvent {
+    let (header, chain_hash) = record.into_header();
     StoredEvent {
-        header: record.header,
+        chain_hash,
+        header,
         position: Position::local(offset),
-        chain_hash: record.chain_hash,
         body,
     }
 }

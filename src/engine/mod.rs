@@ -13,6 +13,7 @@ pub mod context;
 mod conversations;
 mod damage;
 mod delta;
+mod dense;
 pub mod error;
 mod fold;
 mod health;
@@ -91,6 +92,9 @@ pub struct OpenOptions {
     pub limits: Limits,
     /// What for, and whether one may be made that is not there.
     pub mode: OpenMode,
+    /// Closing makes the whole log dense, however long that takes. Otherwise it
+    /// leaves what would take long for another time.
+    pub dense_when_closed: bool,
 }
 
 impl OpenOptions {
@@ -100,6 +104,7 @@ impl OpenOptions {
             data_dir: data_dir.into(),
             limits: Limits::default(),
             mode: OpenMode::Create,
+            dense_when_closed: false,
         }
     }
 
@@ -177,6 +182,8 @@ struct Inner {
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,
     work: work::Work,
+    /// None: the log is in memory, or only read.
+    density: Option<dense::Density>,
     started_at: TimestampMicros,
 }
 

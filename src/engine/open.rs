@@ -15,6 +15,7 @@ use super::{
     Engine, Inner, OpenOptions,
     catch_up::{VIEWS_CACHE_BYTES, catch_up, open_views, reopen},
     damage::Marks,
+    dense::Density,
     error::{OpenError, ReadError},
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
@@ -51,6 +52,7 @@ struct Parts {
     announce: Box<dyn Fn(&str) + Send + Sync>,
     /// Keeps others out: called now and then.
     keep_lock: Box<dyn Fn() + Send + Sync>,
+    density: Option<Density>,
     views: Views,
     views_path: Option<PathBuf>,
     index: super::indexer::IndexPlace,
@@ -76,6 +78,7 @@ impl Engine {
         let views = open_views(&views_path).map_err(|error| failed(&dir, &error))?;
         let (announcing, keeping) = (Arc::clone(&log), Arc::clone(&log));
         let parts = Parts {
+            density: Density::start(&log, options.dense_when_closed),
             log,
             announce: Box::new(move |address| {
                 if let Err(error) = announcing.set_address(address) {
@@ -108,6 +111,7 @@ impl Engine {
             log,
             announce: Box::new(|_| {}),
             keep_lock: Box::new(|| {}),
+            density: None,
             views,
             views_path: None,
         };
@@ -124,6 +128,7 @@ impl Engine {
             log: Arc::new(MemoryLog::new()),
             announce: Box::new(|_| {}),
             keep_lock: Box::new(|| {}),
+            density: None,
             views: Views::in_memory().map_err(|error| failed(&dir, &error))?,
             views_path: None,
             index: super::indexer::IndexPlace::Memory,
@@ -146,6 +151,7 @@ impl Engine {
             log,
             announce: Box::new(|_| {}),
             keep_lock: Box::new(|| {}),
+            density: None,
             views: open_views(&views_path).map_err(|error| failed(dir, &error))?,
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Memory,
@@ -229,6 +235,7 @@ impl Engine {
             log: parts.log,
             announce: parts.announce,
             keep_lock: parts.keep_lock,
+            density: parts.density,
             views,
             hot,
             views_path: parts.views_path,
@@ -261,6 +268,9 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         let stopped = tokio::task::spawn_blocking(move || {
             inner.writer.shutdown();
+            if let Some(density) = &inner.density {
+                density.close();
+            }
             if !inner.options.mode.is_read_only()
                 && let Err(error) = inner.views.load().make_durable()
             {

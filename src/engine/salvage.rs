@@ -446,7 +446,7 @@ impl Taking {
         let header = &record.header;
         let known = self.conversations.entry(header.conversation).or_default();
         known.head = header.revision;
-        known.chain = record.chain_hash;
+        known.chain = record.chain_hash();
         if let RecordBody::Blob(blob) = record.body {
             let place = (header.namespace.clone(), blob.hash);
             let home_offset = *self.homes.entry(place).or_insert(offset);
@@ -565,7 +565,7 @@ impl LeftOut {
         let hash = Record::hash_body(&bytes);
         let record = Record::seal(self.chain, header, RecordBody::Inline(bytes), hash, None)?;
         self.head = self.head.next();
-        self.chain = record.chain_hash;
+        self.chain = record.chain_hash();
         Ok(record)
     }
 }

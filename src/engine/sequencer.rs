@@ -202,7 +202,7 @@ impl EngineSequencer {
                 })?;
             if let Some(draft) = decided.drafts.get_mut(&placed.at.conversation) {
                 let position = Position::local(batch.offset());
-                draft.row.chain_hash = record.chain_hash;
+                draft.row.chain_hash = record.chain_hash();
                 draft.row.last_position = position;
                 draft.row.updated_at = now;
                 if placed.at.revision == Revision(1) {

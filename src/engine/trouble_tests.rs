@@ -179,6 +179,7 @@ async fn a_store_of_a_newer_version_says_so() {
         first_offset: 1,
         count: 1,
         bytes: Bytes::copy_from_slice(&bytes),
+        dictionary: None,
     };
     let batch = FrameBatch {
         frames: vec![frame],

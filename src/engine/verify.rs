@@ -213,7 +213,7 @@ impl Check {
         }
         let head = Head {
             revision: header.revision,
-            chain_hash: record.chain_hash,
+            chain_hash: record.chain_hash(),
         };
         let dir = self.inner.views_path.as_deref().and_then(Path::parent);
         self.heads.set(dir, header.conversation, before, head)?;

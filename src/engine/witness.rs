@@ -122,7 +122,9 @@ pub(super) async fn contradiction(views: &Views, reader: &LogReader, head: u64) 
     let record = reader.record(reached).await.ok()?;
     let row = views.conversation(record.header.conversation);
     let differs = match row {
-        Ok(Some(row)) if row.last_position.offset == reached => row.chain_hash != record.chain_hash,
+        Ok(Some(row)) if row.last_position.offset == reached => {
+            row.chain_hash != record.chain_hash()
+        }
         Ok(Some(row)) => row.last_position.offset > reached,
         // A damaged conversation may be unknown to them.
         Ok(None) => views.damaged().is_ok_and(|damaged| damaged.is_empty()),

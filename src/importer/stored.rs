@@ -39,7 +39,7 @@ pub(super) fn stored(imported: &ImportedConversation) -> Vec<StoredEvent> {
                 correlation_id: new.correlation_id.clone(),
             },
             position: Position::local(revision),
-            chain_hash: ContentHash::default(),
+            chain_hash: Default::default(),
             body: bytes,
         });
     }

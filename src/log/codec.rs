@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::{
     port::LogError,
-    record::{AppendKey, BlobRef, Record, RecordBody},
+    record::{AppendKey, BlobRef, Hashes, Record, RecordBody},
 };
 use crate::domain::{
     BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
@@ -134,8 +134,8 @@ pub(crate) fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), Lo
         out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
         out.extend_from_slice(bytes);
     })?;
-    out.extend_from_slice(&record.body_hash.0);
-    out.extend_from_slice(&record.chain_hash.0);
+    out.extend_from_slice(&record.body_hash().0);
+    out.extend_from_slice(&record.chain_hash().0);
     match &record.body {
         RecordBody::Inline(bytes) => {
             out.push(PLACE_INLINE);
@@ -228,8 +228,10 @@ fn record_of(
             causation_id: header.causation_id.map(|id| EventId(Uuid::from_bytes(id))),
             correlation_id: header.correlation_id.to_owned(),
         },
-        chain_hash,
-        body_hash,
+        hashes: Hashes::Known {
+            body: body_hash,
+            chain: chain_hash,
+        },
         body,
         append_key: header.append_key.map(|key| AppendKey {
             key: key.key.to_owned(),

@@ -32,6 +32,21 @@ pub(crate) async fn run_all<L: EventLog>(make: impl Fn() -> L) {
     a_closed_log_says_so(&make()).await;
 }
 
+/// What holds whatever the units are in which records are stored: for a log that
+/// makes other ones of the frames that it was given.
+pub(crate) async fn run_whatever_the_frames<L: EventLog>(make: impl Fn() -> L) {
+    an_empty_log_has_no_head(&make()).await;
+    what_is_appended_is_read_back(make()).await;
+    a_wrong_head_appends_nothing(&make()).await;
+    an_earlier_owner_cannot_append(&make()).await;
+    a_gap_is_refused(&make()).await;
+    blobs_come_back_in_their_namespace_only(&make()).await;
+    a_blob_goes_with_its_batch(&make()).await;
+    a_tail_wakes_when_the_head_moves(make()).await;
+    stats_grow(&make()).await;
+    a_closed_log_says_so(&make()).await;
+}
+
 async fn append(log: &impl EventLog, records: &[Record]) -> u64 {
     let owner = log.acquire(SHARD).await.unwrap();
     let batch = samples::batch(owner.head + 1, records);

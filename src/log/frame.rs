@@ -8,7 +8,7 @@ use std::{cell::RefCell, ops::Range};
 use bytes::Bytes;
 
 use super::{
-    codec,
+    block, codec,
     port::{EncodedFrame, LogError},
     record::Record,
 };
@@ -34,7 +34,7 @@ const CODEC_ZSTD: u8 = 1;
 const ZSTD_LEVEL: i32 = 1;
 /// Compression is not tried below this, in bytes: a zstd frame's own header
 /// eats what could be saved.
-const COMPRESS_BYTES_MIN: usize = 96;
+pub(super) const COMPRESS_BYTES_MIN: usize = 96;
 /// The quick check looks at this many bytes at most.
 const SAMPLE_BYTES: usize = 4096;
 /// Under this many bytes a sample says nothing about entropy.
@@ -240,6 +240,7 @@ fn seal_frame(first_offset: u64, count: usize, raw: &[u8], payload: &Payload) ->
         first_offset,
         count: count as u32,
         bytes: Bytes::from(bytes),
+        dictionary: None,
     }
 }
 
@@ -317,12 +318,15 @@ fn crc_of(bytes: &[u8]) -> u32 {
     )
 }
 
-/// Checks a frame and unpacks it.
+/// Checks a frame, or a block in the place of several, and unpacks it.
 ///
 /// # Errors
 /// [`LogError::Damaged`] when a bit is wrong, [`LogError::NewerFormat`] when a
 /// newer version wrote it.
 pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
+    if block::is_block(&frame.bytes) {
+        return block::decode(frame);
+    }
     let damaged = |what: &str| LogError::damaged(frame.first_offset, what);
     let header = FrameHeader::read(frame.first_offset, &frame.bytes)?;
     let payload = frame.bytes.slice(HEADER_BYTES..);
@@ -344,12 +348,14 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     })
 }
 
-/// True when bytes hold the beginning of a frame anywhere.
+/// True when bytes hold the beginning of a frame or of a block anywhere.
 #[cfg(feature = "redb")]
 pub(crate) fn found_in(bytes: &[u8]) -> bool {
     let mut start = MAGIC.to_vec();
     start.push(FORMAT_VERSION);
-    bytes.windows(start.len()).any(|window| window == start)
+    bytes
+        .windows(start.len())
+        .any(|window| window == start || block::is_block(window))
 }
 
 fn unpack(header: &FrameHeader, payload: Bytes) -> Result<Bytes, LogError> {
@@ -398,4 +404,4 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

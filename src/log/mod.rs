@@ -7,6 +7,7 @@
 //! What does not: what an event means. The log knows a record's header and the
 //! hash of its body, never the body. `docs/FORMAT.md` states the bytes.
 
+pub mod block;
 mod codec;
 #[cfg(test)]
 pub mod conformance;
@@ -25,7 +26,8 @@ pub mod writer;
 
 #[cfg(feature = "redb")]
 pub use self::redb::{
-    LOG_FOLDER, LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, Witness, repair,
+    LOG_FOLDER, LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, Rewriter, Rewritten, Witness,
+    repair,
 };
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::record::BlobRef;
+use super::{block::Dictionary, record::BlobRef};
 use crate::domain::{ContentHash, Namespace, ShardId};
 
 /// Which owner of a shard: a later one fences off the earlier ones.
@@ -36,15 +36,19 @@ pub struct LogIdentity {
     pub timeline: Uuid,
 }
 
-/// Some consecutive records as they are stored. See [`crate::log::frame`].
+/// Some consecutive records as they are stored: a frame, or, once their segment is
+/// sealed, a block. See [`crate::log::frame`] and [`crate::log::block`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedFrame {
     /// Offset of its first record.
     pub first_offset: u64,
     /// How many records it holds, at least 1.
     pub count: u32,
-    /// Frame header and payload.
+    /// Header and payload, of a frame or of a [block](crate::log::block).
     pub bytes: Bytes,
+    /// What a block may need to be unpacked; none: it needs nothing, or what it
+    /// needs is damaged.
+    pub dictionary: Option<Arc<Dictionary>>,
 }
 
 impl EncodedFrame {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Bound,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -213,10 +214,22 @@ impl LogReader {
     }
 
     fn keep(&self, frame: &Arc<DecodedFrame>) {
-        self.cached
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(frame.first_offset, frame.last_offset());
+        let inside = {
+            let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+            // A segment was written anew: what several frames held would hide the
+            // one that holds it now.
+            let (first, last) = (frame.first_offset, frame.last_offset());
+            let inside = cached.range((Bound::Excluded(first), Bound::Included(last.max(first))));
+            let inside: Vec<u64> = inside.map(|(first, _)| *first).collect();
+            for first in &inside {
+                cached.remove(first);
+            }
+            cached.insert(frame.first_offset, frame.last_offset());
+            inside
+        };
+        for first in inside {
+            self.frames.remove(&first);
+        }
         // May evict, and that takes the lock above again.
         self.frames.insert(frame.first_offset, Arc::clone(frame));
     }

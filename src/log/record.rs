@@ -5,10 +5,12 @@
 //! not cover where the body is, so that content can be moved or erased without
 //! breaking the chain.
 
+use std::{fmt, sync::Arc};
+
 use bytes::Bytes;
 
-use super::{codec, port::LogError};
-use crate::domain::{ContentHash, EventHeader};
+use super::{block::BlockHashes, codec, port::LogError};
+use crate::domain::{ChainHash, ChainHashes as _, ContentHash, EventHeader};
 
 /// A large body, kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,14 +59,61 @@ pub struct AppendKey {
 pub struct Record {
     /// Everything but the body.
     pub header: EventHeader,
-    /// See [`Record::seal`].
-    pub chain_hash: ContentHash,
-    /// BLAKE3 of the body.
-    pub body_hash: ContentHash,
     /// The body, or where it is.
     pub body: RecordBody,
     /// On the first record of a keyed batch.
     pub append_key: Option<AppendKey>,
+    pub(super) hashes: Hashes,
+}
+
+/// The hashes of a record, or where they are worked out.
+#[derive(Clone)]
+pub(super) enum Hashes {
+    Known {
+        body: ContentHash,
+        chain: ContentHash,
+    },
+    /// They follow from the block that it was read from.
+    Block { of: Arc<BlockHashes>, index: u32 },
+}
+
+impl Hashes {
+    fn body(&self) -> ContentHash {
+        match self {
+            Self::Known { body, .. } => *body,
+            Self::Block { of, index } => of.body(*index),
+        }
+    }
+
+    fn chain(&self) -> ContentHash {
+        match self {
+            Self::Known { chain, .. } => *chain,
+            Self::Block { of, index } => of.chain_hash(*index),
+        }
+    }
+
+    /// True when they are what was kept of them.
+    fn are_sound(&self) -> bool {
+        match self {
+            Self::Known { .. } => true,
+            Self::Block { of, index } => of.is_sound(*index),
+        }
+    }
+}
+
+impl PartialEq for Hashes {
+    fn eq(&self, other: &Self) -> bool {
+        self.body() == other.body() && self.chain() == other.chain()
+    }
+}
+
+impl fmt::Debug for Hashes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hashes")
+            .field("body", &self.body())
+            .field("chain", &self.chain())
+            .finish()
+    }
 }
 
 impl Record {
@@ -82,12 +131,17 @@ impl Record {
     ) -> Result<Self, LogError> {
         let mut record = Self {
             header,
-            chain_hash: ContentHash::default(),
-            body_hash,
             body,
             append_key,
+            hashes: Hashes::Known {
+                body: body_hash,
+                chain: ContentHash::default(),
+            },
         };
-        record.chain_hash = record.expected_chain_hash(previous)?;
+        record.hashes = Hashes::Known {
+            body: body_hash,
+            chain: record.expected_chain_hash(previous, body_hash)?,
+        };
         Ok(record)
     }
 
@@ -97,35 +151,82 @@ impl Record {
         ContentHash(*blake3::hash(body).as_bytes())
     }
 
+    /// See [`Record::seal`].
+    #[must_use]
+    pub fn chain_hash(&self) -> ContentHash {
+        self.hashes.chain()
+    }
+
+    /// The header, and the chain hash for whoever may not need it: of a record that
+    /// was read from a block it is worked out when it is asked for.
+    #[must_use]
+    pub fn into_header(self) -> (EventHeader, ChainHash) {
+        let chain = match self.hashes {
+            Hashes::Known { chain, .. } => chain.into(),
+            Hashes::Block { of, index } => ChainHash::later(of, index),
+        };
+        (self.header, chain)
+    }
+
+    /// BLAKE3 of the body.
+    #[must_use]
+    pub fn body_hash(&self) -> ContentHash {
+        match &self.body {
+            RecordBody::Blob(blob) => blob.hash,
+            RecordBody::Inline(_) => self.hashes.body(),
+        }
+    }
+
     /// True when this record, as it is, follows `previous`. An inline body is
     /// checked against its hash too.
     #[must_use]
     pub fn verify_chain(&self, previous: ContentHash) -> bool {
         let body_fits = match &self.body {
-            RecordBody::Inline(bytes) => Self::hash_body(bytes) == self.body_hash,
-            RecordBody::Blob(blob) => blob.hash == self.body_hash,
+            RecordBody::Inline(bytes) => Self::hash_body(bytes) == self.hashes.body(),
+            RecordBody::Blob(blob) => blob.hash == self.hashes.body(),
         };
-        body_fits
-            && self
-                .expected_chain_hash(previous)
-                .is_ok_and(|expected| expected == self.chain_hash)
+        body_fits && self.is_sound() && self.hash_follows(previous)
     }
 
-    /// True when this record's header and body hash follow `previous`. The body
-    /// itself is not looked at: its frame has a checksum.
+    /// True when this record's header and body hash follow `previous`, as they were
+    /// read. The body itself is not looked at: its frame has a checksum.
     #[must_use]
     pub fn follows(&self, previous: ContentHash) -> bool {
-        self.expected_chain_hash(previous)
-            .is_ok_and(|expected| expected == self.chain_hash)
+        let made_from = match &self.hashes {
+            Hashes::Known { .. } => None,
+            Hashes::Block { of, index } => of.previous(*index),
+        };
+        let follows = match made_from {
+            // Its hash was made from that and from what was read.
+            Some(made_from) => made_from == previous,
+            None => self.hash_follows(previous),
+        };
+        follows && self.is_sound()
     }
 
-    fn expected_chain_hash(&self, previous: ContentHash) -> Result<ContentHash, LogError> {
+    fn hash_follows(&self, previous: ContentHash) -> bool {
+        self.expected_chain_hash(previous, self.hashes.body())
+            .is_ok_and(|expected| expected == self.chain_hash())
+    }
+
+    /// True when its hashes are what was kept of them, as far as they were.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.hashes.are_sound()
+    }
+
+    /// The chain hash that this record has behind `previous`.
+    pub(super) fn expected_chain_hash(
+        &self,
+        previous: ContentHash,
+        body_hash: ContentHash,
+    ) -> Result<ContentHash, LogError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&previous.0);
         codec::with_header_bytes(self, |bytes| {
             hasher.update(bytes);
         })?;
-        hasher.update(&self.body_hash.0);
+        hasher.update(&body_hash.0);
         Ok(ContentHash(*hasher.finalize().as_bytes()))
     }
 }

@@ -80,8 +80,8 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        BranchId, ContentHash, ConversationId, EventHeader, EventId, EventKind, Namespace,
-        Position, Revision, StoredEvent, TimestampMicros,
+        BranchId, ChainHash, ConversationId, EventHeader, EventId, EventKind, Namespace, Position,
+        Revision, StoredEvent, TimestampMicros,
     };
 
     fn event(revision: u64, bytes: usize) -> NamedEvent {
@@ -100,7 +100,7 @@ mod tests {
                 correlation_id: String::new(),
             },
             position: Position::local(revision),
-            chain_hash: ContentHash::default(),
+            chain_hash: ChainHash::default(),
             body: Bytes::from(vec![0; bytes]),
         };
         NamedEvent {

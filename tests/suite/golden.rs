@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use treering::{
     codec::{body, json},
     domain::*,
-    log::{EncodedFrame, Record, RecordBody, frame},
+    log::{EncodedFrame, Record, RecordBody, block::Packer, frame},
 };
 
 const VERSION: &str = "v0.1";
 const FRAME: &str = "frame.bin";
+const BLOCK: &str = "block.bin";
 const FRAME_OFFSET: u64 = 42;
 
 fn file(name: &str) -> PathBuf {
@@ -301,7 +302,7 @@ fn records() -> Vec<Record> {
         let hash = Record::hash_body(&bytes);
         let inline = RecordBody::Inline(bytes);
         let record = Record::seal(previous, header, inline, hash, None).unwrap();
-        previous = record.chain_hash;
+        previous = record.chain_hash();
         record
     });
     records.collect()
@@ -329,6 +330,7 @@ fn a_frame_is_read_as_it_was_written() {
         first_offset: FRAME_OFFSET,
         count: 2,
         bytes: bytes.into(),
+        dictionary: None,
     };
     let decoded = frame::decode(&frame).unwrap();
     let mut previous = ContentHash::default();
@@ -336,7 +338,28 @@ fn a_frame_is_read_as_it_was_written() {
         let record = decoded.record(offset).unwrap();
         assert_eq!(*record, wanted);
         assert!(record.verify_chain(previous));
-        previous = record.chain_hash;
+        previous = record.chain_hash();
+    }
+    assert_eq!(decoded.last_offset(), FRAME_OFFSET + 1);
+}
+
+// And for the unit of sealed segments.
+#[test]
+fn a_block_is_read_as_it_was_written() {
+    let bytes = std::fs::read(file(BLOCK)).unwrap();
+    let block = EncodedFrame {
+        first_offset: FRAME_OFFSET,
+        count: 2,
+        bytes: bytes.into(),
+        dictionary: None,
+    };
+    let decoded = frame::decode(&block).unwrap();
+    let mut previous = ContentHash::default();
+    for (offset, wanted) in (FRAME_OFFSET..).zip(records()) {
+        let record = decoded.record(offset).unwrap();
+        assert_eq!(*record, wanted);
+        assert!(record.verify_chain(previous));
+        previous = record.chain_hash();
     }
     assert_eq!(decoded.last_offset(), FRAME_OFFSET + 1);
 }
@@ -353,4 +376,9 @@ fn write_the_files_of_this_version() {
     let frames = frame::encode_group(FRAME_OFFSET, &records()).unwrap();
     assert_eq!(frames.len(), 1);
     std::fs::write(file(FRAME), &frames[0].bytes).unwrap();
+    let mut packer = Packer::new(FRAME_OFFSET, None).unwrap();
+    for record in records() {
+        assert!(packer.push(record).unwrap().is_none());
+    }
+    std::fs::write(file(BLOCK), packer.finish().unwrap().unwrap().bytes).unwrap();
 }

@@ -21,7 +21,8 @@ from server import Refused, Server
 from world import copy
 
 # Honoured by builds that let tests choose; without it, segments end at their own size.
-SEGMENT = {"TREERING_SEGMENT_BYTES": str(2 << 20)}
+# Sealed segments stay as they are: what happens to them later would be counted, too.
+SEGMENT = {"TREERING_SEGMENT_BYTES": str(2 << 20), "TREERING_KEEP_FRAMES": "1"}
 MOST_BYTES = 160 << 20
 # A guard against a writer that never comes back.
 RECOVERY_SECONDS = 20

@@ -43,6 +43,9 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     }
     filler.settle().await?;
     stores::indexed(&engine).await?;
+    // As it is some seconds later, and not while that happens.
+    let dense = engine.make_dense().await;
+    dense.map_err(|error| failed("making the log dense", error))?;
     let sqlite = filled_sqlite(
         &folder.path().join("events.sqlite"),
         &setup.payloads,

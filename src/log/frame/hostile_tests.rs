@@ -20,6 +20,7 @@ fn probe(bytes: &[u8], count: u32) -> bool {
         first_offset: 42,
         count,
         bytes: with_right_sum(bytes),
+        dictionary: None,
     };
     let mut read = false;
     let took = measure(|| read = decode(&frame).is_ok()).bytes_max;

@@ -40,7 +40,7 @@ fn a_header() -> impl Strategy<Value = EventHeader> {
     })
 }
 
-fn a_record() -> impl Strategy<Value = Record> {
+pub(in crate::log) fn a_record() -> impl Strategy<Value = Record> {
     let body = prop_oneof![
         4 => prop::collection::vec(any::<u8>(), 0..600).prop_map(|b| RecordBody::Inline(b.into())),
         2 => (0..5_000_usize).prop_map(|len| RecordBody::Inline(samples::prose(len))),
@@ -96,7 +96,7 @@ proptest! {
     #[test]
     fn any_bytes_are_an_error_or_a_frame(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         // Hostile bytes never panic.
-        let frame = EncodedFrame { first_offset: 1, count: 1, bytes: bytes.into() };
+        let frame = EncodedFrame { first_offset: 1, count: 1, bytes: bytes.into(), dictionary: None };
         prop_assert!(decode(&frame).is_err());
     }
 
@@ -134,10 +134,10 @@ proptest! {
         // without breaking the chain.
         let previous = ContentHash(previous);
         let sealed = Record::seal(
-            previous, record.header.clone(), record.body.clone(), record.body_hash, record.append_key.clone(),
+            previous, record.header.clone(), record.body.clone(), record.body_hash(), record.append_key.clone(),
         ).unwrap();
         prop_assert!(sealed.verify_chain(previous));
-        prop_assert!(!sealed.verify_chain(sealed.chain_hash));
+        prop_assert!(!sealed.verify_chain(sealed.chain_hash()));
         let mut changed = sealed.clone();
         changed.header.actor.push('x');
         prop_assert!(!changed.verify_chain(previous));
@@ -166,6 +166,7 @@ fn forged(payload: &[u8], count: u32, codec: u8, raw_len: u32) -> EncodedFrame {
         first_offset: 1,
         count,
         bytes: bytes.into(),
+        dictionary: None,
     }
 }
 
@@ -282,7 +283,7 @@ fn a_newer_version_is_told_apart_from_damage() {
 }
 
 /// The record of `docs/FORMAT.md`.
-fn documented() -> Record {
+pub(in crate::log) fn documented() -> Record {
     let body = Bytes::from_static(b"\x12\x09Be brief.");
     let mut header = samples::header(1);
     header.id = EventId(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001));
@@ -310,7 +311,7 @@ fn documented() -> Record {
 /// The frame of `docs/FORMAT.md`, as it was when version 1 was released.
 const GOLDEN: &str = include_str!("golden_v1.hex");
 
-fn hex_lines(bytes: &[u8]) -> String {
+pub(in crate::log) fn hex_lines(bytes: &[u8]) -> String {
     let line = |chunk: &[u8]| {
         let hex: Vec<_> = chunk.iter().map(|byte| format!("{byte:02x}")).collect();
         hex.join(" ") + "\n"
@@ -335,6 +336,7 @@ fn the_format_does_not_change() {
         first_offset: 42,
         count: 1,
         bytes: golden.into(),
+        dictionary: None,
     };
     assert_eq!(decode(&frame).unwrap().records, [documented()]);
 }

@@ -5,7 +5,7 @@ use ::redb::{Database, StorageBackend};
 use super::{
     file::SegmentFile,
     folder::{Access, Folder},
-    segment::{self, End},
+    segment::{self, End, Reader},
 };
 use crate::log::port::{FrameBatch, LogError, LogIdentity};
 
@@ -23,6 +23,8 @@ pub(super) struct Open<F: Folder> {
     pub(super) storage: Option<F::File>,
     /// About how many bytes its pages take.
     pub(super) used_bytes: u64,
+    /// What of that is room that redb made ahead, in a new file.
+    pub(super) empty_bytes: u64,
 }
 
 /// The pages that a value of this size takes in redb.
@@ -68,7 +70,7 @@ impl<F: Folder> Active<F> {
         let used_bytes = storage
             .len()
             .map_err(|error| LogError::from_io("measuring a segment", error));
-        let end = segment::end(&database, self.first_offset);
+        let end = segment::end(Reader::frames(&database), self.first_offset);
         self.keep(database, Some(storage), used_bytes, end)
     }
 
@@ -76,7 +78,7 @@ impl<F: Folder> Active<F> {
     pub(super) fn open_to_read(&mut self, folder: &F, cache_bytes: usize) -> Result<End, LogError> {
         self.close_or_note();
         let database = segment::open_unchanged(folder, &self.file, self.first_offset, cache_bytes)?;
-        let end = segment::end(&database, self.first_offset);
+        let end = segment::end(Reader::frames(&database), self.first_offset);
         self.keep(database, None, Ok(0), end)
     }
 
@@ -93,6 +95,8 @@ impl<F: Folder> Active<F> {
                     database,
                     storage,
                     used_bytes,
+                    // Closing has cut it off.
+                    empty_bytes: 0,
                 });
                 Ok(end)
             }
@@ -130,6 +134,11 @@ impl<F: Folder> Active<F> {
 }
 
 impl<F: Folder> Open<F> {
+    /// About how many bytes of frames and large bodies it has.
+    pub(super) fn frames_bytes(&self) -> u64 {
+        self.used_bytes.saturating_sub(self.empty_bytes)
+    }
+
     /// Asks whether there is room for a batch before redb does, because redb
     /// takes no more commits after a failed write. A full disk that shows only
     /// then costs opening the segment again, and nothing else.
@@ -168,6 +177,7 @@ pub(super) fn create_segment<F: Folder>(
             database,
             storage: Some(storage),
             used_bytes,
+            empty_bytes: used_bytes,
         })
     })();
     match made {
@@ -184,7 +194,7 @@ pub(super) fn create_segment<F: Folder>(
     }
 }
 
-fn create_file<F: Folder>(
+pub(super) fn create_file<F: Folder>(
     folder: &F,
     first_offset: u64,
     copy: u32,

@@ -22,6 +22,8 @@ pub const MANIFEST: &str = "MANIFEST";
 pub(super) const MANIFEST_NEW: &str = "MANIFEST.new";
 /// The newest format that this program reads, and the one it writes.
 const FORMAT: u32 = 1;
+/// A segment that keeps blocks.
+pub(super) const FORM_BLOCKS: &str = "blocks";
 /// No manifest is larger, in bytes: a line of about 200 for each segment of a log
 /// of 20 TiB.
 const BYTES_MAX: u64 = 64 << 20;
@@ -62,6 +64,10 @@ pub struct SegmentEntry {
     pub file: Option<String>,
     /// Where it ends; none: it is the last one.
     pub sealed: Option<Mark>,
+    /// How it keeps its records: none, as frames; or [`FORM_BLOCKS`]. Its file says
+    /// so, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<String>,
 }
 
 /// A place in the log, and what is there.
@@ -97,6 +103,7 @@ impl Manifest {
                 first: 1,
                 file: Some(file),
                 sealed: None,
+                form: None,
             }],
             reached: Mark::default(),
         }
@@ -190,6 +197,17 @@ impl Manifest {
         };
         if last.sealed.is_some() || last.file.is_none() {
             return damaged("its last segment is not one that is written to");
+        }
+        let is_newer = |entry: &&SegmentEntry| {
+            let form = entry.form.as_deref();
+            form.is_some_and(|form| form != FORM_BLOCKS)
+        };
+        if let Some(newer) = self.segments.iter().find(is_newer) {
+            return Err(LogError::NewerFormat {
+                offset: newer.first,
+                version: FORMAT as u8 + 1,
+                supported: FORMAT as u8,
+            });
         }
         let mut next = 1;
         for segment in sealed {
@@ -286,6 +304,7 @@ mod tests {
             first: 10,
             file: Some("000000000000000a.redb".into()),
             sealed: None,
+            form: None,
         });
         manifest
     }
@@ -325,12 +344,18 @@ mod tests {
             change(&mut manifest);
             assert!(Manifest::decode(&manifest.encode()).is_err());
         }
-        let mut newer = sample();
-        newer.format = 2;
-        let error = Manifest::decode(&newer.encode()).unwrap_err();
-        assert!(
-            matches!(error, LogError::NewerFormat { version: 2, .. }),
-            "{error}"
-        );
+        let newer: [fn(&mut Manifest); 2] = [
+            |m| m.format = 2,
+            |m| m.segments[0].form = Some("another".into()),
+        ];
+        for change in newer {
+            let mut newer = sample();
+            change(&mut newer);
+            let error = Manifest::decode(&newer.encode()).unwrap_err();
+            assert!(
+                matches!(error, LogError::NewerFormat { version: 2, .. }),
+                "{error}"
+            );
+        }
     }
 }

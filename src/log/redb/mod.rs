@@ -8,23 +8,31 @@
 
 mod active;
 mod blob;
+mod copying;
+mod dense;
 mod file;
 mod folder;
 mod lock;
 mod manifest;
 mod open;
 mod repair;
+mod rewriter;
+mod rewriting;
 mod sealing;
 mod segment;
 #[cfg(test)]
 pub(crate) mod simulated;
+mod sources;
 
 use std::{
+    collections::HashSet,
+    io,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -44,6 +52,8 @@ pub use self::{
     manifest::{MANIFEST, Manifest},
     open::OpenMode,
     repair::{LostRange, Repair, Witness, repair},
+    rewriter::Rewriter,
+    rewriting::Rewritten,
 };
 
 use super::{
@@ -93,8 +103,17 @@ pub struct RedbLog<F: Folder = DiskFolder> {
     /// A sync failed: the last segment is written anew, elsewhere, before
     /// anything is appended.
     distrusted: AtomicBool,
-    /// Open sealed segments, the last used one at the end.
-    sealed: Mutex<Vec<(u64, Arc<Sealed>)>>,
+    /// Open sealed segments by their files, the last used one at the end.
+    sealed: Mutex<Vec<(String, Arc<Sealed>)>>,
+    /// Held while the manifest is changed.
+    manifest_turn: Mutex<()>,
+    /// Files that are removed once the manifest that does not name them lasts.
+    stale: Mutex<Vec<String>>,
+    /// Held while segments are written anew.
+    rewriting: Mutex<()>,
+    /// First offsets of sealed segments that cannot be written anew: they are
+    /// damaged.
+    unfit: Mutex<HashSet<u64>>,
     head: watch::Sender<Head>,
     lock: Mutex<Option<FolderLock>>,
 }
@@ -229,22 +248,22 @@ impl<F: Folder> RedbLog<F> {
 
     fn sealed(&self, entry: &SegmentEntry) -> Result<Arc<Sealed>, LogError> {
         let first_offset = entry.first;
+        let file = entry.file.as_deref().ok_or_else(|| {
+            LogError::damaged(first_offset, "this segment was lost, and that was accepted")
+        })?;
         let mut sealed = lock_of(&self.sealed);
-        if let Some(index) = sealed.iter().position(|(first, _)| *first == first_offset) {
+        if let Some(index) = sealed.iter().position(|(name, _)| name == file) {
             let entry = sealed.remove(index);
             let database = Arc::clone(&entry.1);
             sealed.push(entry);
             return Ok(database);
         }
-        let file = entry.file.as_deref().ok_or_else(|| {
-            LogError::damaged(first_offset, "this segment was lost, and that was accepted")
-        })?;
         let cache_bytes = self.options.sealed_cache_bytes;
         let opened = segment::open_sealed(&self.folder, file, first_offset, cache_bytes)?;
         let store = self.manifest().store;
         segment::check_identity(&opened.reader(), store, first_offset)?;
         let database = Arc::new(opened);
-        sealed.push((first_offset, Arc::clone(&database)));
+        sealed.push((file.to_owned(), Arc::clone(&database)));
         if sealed.len() > self.options.sealed_open_max {
             sealed.remove(0);
         }
@@ -257,16 +276,45 @@ impl<F: Folder> RedbLog<F> {
         offset: u64,
         read: impl Fn(segment::Reader<'_>) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
-        let entry = self.segment_of(offset)?;
+        /// So often a segment may be sealed or written anew under a read.
+        const TRIES_MAX: u32 = 100;
+        let mut tries = 0;
+        loop {
+            let entry = self.segment_of(offset)?;
+            let outcome = self.in_entry(&entry, &read);
+            let Err(error) = &outcome else {
+                return outcome;
+            };
+            tries += 1;
+            let is_closing = is_held(error);
+            if tries > TRIES_MAX || !is_closing && self.segment_of(offset)? == entry {
+                return outcome;
+            }
+            if is_closing {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn in_entry<T>(
+        &self,
+        entry: &SegmentEntry,
+        read: impl Fn(segment::Reader<'_>) -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
         if entry.sealed.is_none() {
             let active = self.active()?;
             if active.first_offset == entry.first {
                 let open = active.open.as_ref().ok_or(LogError::Closed)?;
-                return read(segment::Reader::Open(&open.database));
+                return read(segment::Reader::frames(&open.database));
             }
         }
-        read(self.sealed(&entry)?.reader())
+        read(self.sealed(entry)?.reader())
     }
+}
+
+/// True when a file is still open to be written: a segment that was sealed just now.
+fn is_held(error: &LogError) -> bool {
+    matches!(error, LogError::Io { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
 }
 
 impl<F: Folder> Drop for RedbLog<F> {
@@ -353,7 +401,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
         let mut bytes = 0;
         while next <= head && (bytes < bytes_max || frames.is_empty()) {
             let room = bytes_max.saturating_sub(bytes).max(1);
-            let read = self.in_segment(next, |segment| segment::read_frames(&segment, next, room));
+            let read = self.in_segment(next, |segment| segment::read_frames(segment, next, room));
             let found = match read {
                 Ok(found) if found.is_empty() => {
                     Err(LogError::damaged(next, "no frame holds this record"))
@@ -386,7 +434,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
         }
         let entry = self.segment_of(after_offset.max(1))?;
         let next = self.in_segment(after_offset.max(1), |segment| {
-            segment::next_frame(&segment, after_offset)
+            segment::next_frame(segment, after_offset)
         });
         match (next, &entry.sealed) {
             (Ok(Some(next)), _) => Ok(Some(next).filter(|next| *next <= head)),
@@ -441,6 +489,8 @@ impl<F: Folder> EventLog for RedbLog<F> {
         }
         let noted = self.note_reached();
         self.head.send_modify(|head| head.closed = true);
+        // Others may open the folder once its lock is gone: a pass ends before.
+        let _turn = lock_of(&self.rewriting);
         let mut active = self.write_active();
         let closed = active.close();
         lock_of(&self.sealed).clear();

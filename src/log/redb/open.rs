@@ -13,11 +13,12 @@ use tokio::sync::watch;
 use super::{
     Head, LOG_FOLDER, RedbLog, RedbLogOptions,
     active::{self, Active, create_segment},
+    dense,
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
     manifest::{self, Found, MANIFEST_NEW, Manifest},
     repair,
-    segment::{self, End},
+    segment::{self, End, Reader},
 };
 use crate::{
     disk,
@@ -180,8 +181,10 @@ pub(super) struct Seen {
     pub identity: LogIdentity,
     pub first: u64,
     pub end: End,
-    /// It holds a frame.
+    /// It holds a frame or a block.
     pub used: bool,
+    /// It keeps blocks.
+    pub is_dense: bool,
 }
 
 /// Looks into a segment's file without changing it.
@@ -189,11 +192,14 @@ pub(super) fn look<F: Folder>(folder: &F, file: &str, first: u64) -> Result<Seen
     const CACHE_BYTES: usize = 1 << 20;
     let open = segment::open_unchanged(folder, file, first, CACHE_BYTES)?;
     let seen = segment::read_identity(&open, first).and_then(|(identity, named)| {
+        let dense = dense::of(&open, first)?;
+        let reader = Reader::new(&open, dense.as_ref());
         Ok(Seen {
             identity,
             first: named,
-            end: segment::end(&open, first)?,
-            used: segment::next_frame(&open, 0)?.is_some(),
+            end: segment::end(reader, first)?,
+            used: segment::next_frame(reader, 0)?.is_some(),
+            is_dense: dense.is_some(),
         })
     });
     segment::close(open, first).and(seen)
@@ -309,6 +315,10 @@ impl<F: Folder> RedbLog<F> {
             active: RwLock::new(active),
             distrusted: AtomicBool::new(false),
             sealed: Mutex::default(),
+            manifest_turn: Mutex::default(),
+            stale: Mutex::default(),
+            rewriting: Mutex::default(),
+            unfit: Mutex::default(),
             head: watch::channel(Head {
                 offset: head,
                 closed: false,
@@ -379,8 +389,11 @@ pub(super) fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -
     };
     let named = manifest.segments.iter().find(|entry| entry.first == first);
     let Some(entry) = named else {
-        let ours = look(folder, name, first).is_ok_and(|s| s.identity.store == manifest.store);
-        return ours && !looks_used(folder, name);
+        let Ok(seen) = look(folder, name, first) else {
+            return false;
+        };
+        let ours = seen.identity.store == manifest.store;
+        return ours && (!seen.used || is_covered(folder, manifest, first, &seen));
     };
     let Some(file) = &entry.file else {
         return false;
@@ -392,21 +405,73 @@ pub(super) fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -
     // than the one it was made from.
     let end = |file: &str| look(folder, file, first).map(|seen| seen.end.offset);
     match (end(name), end(file)) {
-        (Ok(copied), Ok(original)) => copied <= original,
+        (Ok(copied), Ok(original)) if copied <= original => true,
+        // One in which several segments were to become one.
+        (Ok(_), Ok(_)) => {
+            look(folder, name, first).is_ok_and(|seen| is_covered(folder, manifest, first, &seen))
+        }
         (Err(LogError::Damaged { .. }), Ok(_)) => true,
         _ => false,
     }
 }
 
+/// True when all that a file holds is in sealed segments that are there: what
+/// several segments were written to as one before the manifest named it, or one of
+/// those that another one took the place of.
+fn is_covered<F: Folder>(folder: &F, manifest: &Manifest, first: u64, seen: &Seen) -> bool {
+    if seen.identity.store != manifest.store || seen.first != first {
+        return false;
+    }
+    let mut next = seen.first;
+    for entry in &manifest.segments {
+        let Some(mark) = &entry.sealed else {
+            return false;
+        };
+        if mark.offset < next {
+            continue;
+        }
+        let Some(file) = &entry.file else {
+            return false;
+        };
+        let whole = look(folder, file, entry.first).is_ok_and(|there| {
+            there.identity.store == manifest.store
+                && there.first == entry.first
+                && there.end.offset == mark.offset
+        });
+        if !whole || entry.first > next {
+            return false;
+        }
+        if seen.end.offset <= mark.offset {
+            let found = seen.end.chain_hash.map(|hash| hash.to_string());
+            return seen.end.offset < mark.offset
+                || mark.chain_hash.is_none()
+                || found == mark.chain_hash;
+        }
+        next = mark.offset + 1;
+    }
+    false
+}
+
 /// Removes what an earlier process left.
 fn clear_away<F: Folder>(folder: &F, manifest: Option<&Manifest>) -> Result<(), LogError> {
-    for name in names(folder)? {
-        let remove = match manifest {
-            // Looked at before: nothing is in them.
-            None => name == MANIFEST_NEW || active::parse_name(&name).is_some(),
-            Some(manifest) => !manifest.names(&name) && leftover(folder, manifest, &name),
-        };
-        if remove && let Err(error) = folder.remove(&name) {
+    let mut leftovers = names(folder)?;
+    leftovers.retain(|name| match manifest {
+        // Looked at before: nothing is in them.
+        None => name == MANIFEST_NEW || active::parse_name(name).is_some(),
+        Some(manifest) => !manifest.names(name) && leftover(folder, manifest, name),
+    });
+    // A manifest whose folder was not synced may go back with the power to one that
+    // names them.
+    if let Some(manifest) = manifest
+        && leftovers.iter().any(|name| name != MANIFEST_NEW)
+    {
+        match manifest::replace(folder, manifest) {
+            Ok(manifest::Replaced::Lasting) => leftovers.retain(|name| name != MANIFEST_NEW),
+            _ => return Ok(()),
+        }
+    }
+    for name in leftovers {
+        if let Err(error) = folder.remove(&name) {
             tracing::warn!(name, %error, "a leftover file of the log stays");
         }
     }

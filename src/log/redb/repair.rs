@@ -8,7 +8,7 @@ use super::{
     active::{self, create_segment},
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
-    manifest::{self, Found, Manifest, Mark, SegmentEntry, Timeline},
+    manifest::{self, FORM_BLOCKS, Found, Manifest, Mark, SegmentEntry, Timeline},
     open::{is_unknown, leftover, look, names},
 };
 use crate::{
@@ -157,6 +157,7 @@ pub(super) fn remains<F: Folder>(folder: &F) -> Result<(Manifest, u64), LogError
         first: outcome.head + 1,
         file: None,
         sealed: None,
+        form: None,
     });
     Ok((manifest, outcome.head))
 }
@@ -303,11 +304,13 @@ fn ends_at(entry: SegmentEntry, end: Mark) -> impl Iterator<Item = SegmentEntry>
         first,
         file: None,
         sealed: Some(mark),
+        form: None,
     });
     let kept = kept.map(|mark| SegmentEntry {
         sealed: Some(mark),
         first: entry.first,
         file: entry.file,
+        form: entry.form,
     });
     kept.into_iter().chain(lost)
 }
@@ -367,6 +370,8 @@ struct Spoken {
     name: String,
     identity: LogIdentity,
     end: Mark,
+    /// Its records are in blocks.
+    is_dense: bool,
 }
 
 /// A manifest made from what the segments say of themselves.
@@ -385,6 +390,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
                 name,
                 identity: seen.identity,
                 end: Mark::new(seen.end.offset, seen.end.chain_hash),
+                is_dense: seen.is_dense,
             });
         }
     }
@@ -413,6 +419,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
                 first: next,
                 file: None,
                 sealed: Some(Mark::new(first - 1, None)),
+                form: None,
             });
         }
         let until = rest.peek().map_or(0, |later| later.first - 1);
@@ -426,6 +433,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
             first,
             file: Some(one.name),
             sealed: Some(end),
+            form: one.is_dense.then(|| FORM_BLOCKS.to_owned()),
         });
     }
     Ok(manifest)
@@ -490,6 +498,7 @@ fn go_on<F: Folder>(folder: &F, left: Left, head: u64) -> Result<(), LogError> {
         first,
         file: Some(fresh.file.clone()),
         sealed: None,
+        form: None,
     });
     manifest.reached = Mark::new(head, left.last_chain);
     let replaced = put_in_place(folder, manifest);

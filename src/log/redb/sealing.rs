@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use super::{
     Folder, LogError, RedbLog,
     active::{self, Active, create_segment},
-    lock_of,
-    manifest::{self, Mark, Replaced, SegmentEntry},
-    segment::{self, End},
+    copying, lock_of,
+    manifest::{Mark, Replaced, SegmentEntry},
+    segment::{self, End, Reader},
 };
 use crate::log::port::EventLog;
 
@@ -100,13 +100,12 @@ impl<F: Folder> RedbLog<F> {
         let copy = active::next_copy(&active.file);
         let mut fresh = create_segment(&self.folder, identity, first_offset, copy, cache_bytes)?;
         let replaced = copy_into(&source.database, &mut fresh, head).and_then(|()| {
-            let mut manifest = self.manifest().clone();
-            if let Some(last) = manifest.segments.last_mut() {
-                last.file = Some(fresh.file.clone());
-            }
-            let replaced = manifest::replace(&self.folder, &manifest)?;
-            self.set_manifest(manifest);
-            Ok(replaced)
+            self.replace_manifest(|manifest| {
+                if let Some(last) = manifest.segments.last_mut() {
+                    last.file = Some(fresh.file.clone());
+                }
+                Ok(())
+            })
         });
         let replaced = match replaced {
             Ok(replaced) => replaced,
@@ -158,23 +157,26 @@ impl<F: Folder> RedbLog<F> {
 
     /// Seals the last segment and starts a new one. Once the manifest names the
     /// new one, that one is taken, whatever follows.
-    fn seal(&self, head: u64) -> Result<(), LogError> {
+    pub(super) fn seal(&self, head: u64) -> Result<(), LogError> {
         let next = head + 1;
         let cache_bytes = self.options.cache_bytes;
         let end = self.end_of_active()?;
         let fresh = create_segment(&self.folder, self.identity(), next, 0, cache_bytes)?;
-        let mut manifest = self.manifest().clone();
         let mark = Mark::new(head, end.chain_hash);
-        if let Some(last) = manifest.segments.last_mut() {
-            last.sealed = Some(mark.clone());
-        }
-        manifest.segments.push(SegmentEntry {
-            first: next,
-            file: Some(fresh.file.clone()),
-            sealed: None,
+        let replaced = self.replace_manifest(|manifest| {
+            if let Some(last) = manifest.segments.last_mut() {
+                last.sealed = Some(mark.clone());
+            }
+            manifest.segments.push(SegmentEntry {
+                first: next,
+                file: Some(fresh.file.clone()),
+                sealed: None,
+                form: None,
+            });
+            manifest.reached = mark;
+            Ok(())
         });
-        manifest.reached = mark;
-        match manifest::replace(&self.folder, &manifest) {
+        match replaced {
             Ok(Replaced::Lasting) => {}
             Ok(Replaced::InPlace) => self.distrusted.store(true, Ordering::Release),
             Err(error) => {
@@ -182,7 +184,6 @@ impl<F: Folder> RedbLog<F> {
                 return Err(error);
             }
         }
-        self.set_manifest(manifest);
         let mut full = std::mem::replace(&mut *self.write_active(), fresh);
         if let Err(error) = full.close() {
             // It is repaired when it is read.
@@ -208,7 +209,7 @@ impl<F: Folder> RedbLog<F> {
     fn end_of_active(&self) -> Result<End, LogError> {
         let active = self.active()?;
         let open = active.open.as_ref().ok_or(LogError::Closed)?;
-        segment::end(&open.database, active.first_offset)
+        segment::end(Reader::frames(&open.database), active.first_offset)
     }
 
     /// Lets the manifest say how far the log has come, so that an older copy of
@@ -220,14 +221,11 @@ impl<F: Folder> RedbLog<F> {
             return Ok(());
         }
         let end = self.end_of_active()?;
-        let mut manifest = self.manifest().clone();
-        if end.offset == head && end.chain_hash.is_some() {
-            manifest.reached = Mark::new(head, end.chain_hash);
-        } else {
-            manifest.reached = Mark::new(head, None);
-        }
-        let _lasting = manifest::replace(&self.folder, &manifest)?;
-        self.set_manifest(manifest);
+        let chain_hash = end.chain_hash.filter(|_| end.offset == head);
+        let _lasting = self.replace_manifest(|manifest| {
+            manifest.reached = Mark::new(head, chain_hash);
+            Ok(())
+        })?;
         Ok(())
     }
 }
@@ -248,8 +246,8 @@ fn copy_into<F: Folder>(
     use ::redb::StorageBackend;
     let first_offset = fresh.first_offset;
     let open = fresh.open.as_mut().ok_or(LogError::Closed)?;
-    segment::copy(from, &open.database, first_offset, last)?;
-    let end = segment::end(&open.database, first_offset)?;
+    copying::copy(from, &open.database, first_offset, last)?;
+    let end = segment::end(Reader::frames(&open.database), first_offset)?;
     if end.offset != last {
         return Err(LogError::damaged(
             end.offset + 1,
@@ -260,6 +258,7 @@ fn copy_into<F: Folder>(
         open.used_bytes = storage
             .len()
             .map_err(|error| LogError::from_io("measuring a segment", error))?;
+        open.empty_bytes = 0;
     }
     Ok(())
 }

@@ -8,12 +8,13 @@ use std::{
 use bytes::Bytes;
 use redb::{
     Builder, Database, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable,
-    StorageBackend, TableDefinition,
+    StorageBackend, TableDefinition, WriteTransaction,
 };
 use uuid::Uuid;
 
 use super::{
     blob,
+    dense::{self, Dense},
     folder::{Access, Folder},
 };
 use crate::{
@@ -22,19 +23,19 @@ use crate::{
     log::{
         frame::{self, FrameHeader},
         port::{EncodedFrame, FrameBatch, LogError, LogIdentity},
-        record::BlobRef,
+        record::{BlobRef, Record},
     },
 };
 
 /// Offset of the first record to the frame's bytes.
-const FRAMES: TableDefinition<u64, &[u8]> = TableDefinition::new("frames");
+pub(super) const FRAMES: TableDefinition<u64, &[u8]> = TableDefinition::new("frames");
 /// What the segment is of: see [`initialize`].
-const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
+pub(super) const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
 const META_STORE: &str = "store";
 const META_TIMELINE: &str = "timeline";
 const META_FIRST: &str = "first";
 /// See [`blob`].
-const BLOBS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("blobs");
+pub(super) const BLOBS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("blobs");
 
 /// What a redb operation may fail with here.
 #[derive(Debug)]
@@ -125,8 +126,20 @@ pub(super) fn open_unchanged<F: Folder>(
     }
 }
 
+/// Frames are at least about so many times as large as their blocks, unless their
+/// bodies do not pack.
+const FRAMES_TO_BLOCKS: u64 = 2;
+
 /// A segment that is not written to any more.
-pub(super) enum Sealed {
+pub(super) struct Sealed {
+    file: SealedFile,
+    /// None: it keeps frames.
+    dense: Option<Dense>,
+    /// Bytes of its file.
+    pub(super) bytes: u64,
+}
+
+enum SealedFile {
     /// It was closed.
     Closed(ReadOnlyDatabase),
     /// It was not, or is damaged, and is repaired in memory.
@@ -144,19 +157,40 @@ pub(super) fn open_sealed<F: Folder>(
     let storage = folder
         .open(file, Access::Read)
         .map_err(|error| missing_or_io(first_offset, doing, error))?;
+    let bytes = storage
+        .len()
+        .map_err(|error| LogError::from_io(doing, error))?;
+    let file = open_sealed_file(folder, file, storage, first_offset, cache_bytes)?;
+    let mut sealed = Sealed {
+        file,
+        dense: None,
+        bytes,
+    };
+    sealed.dense = dense::of(&sealed.reader(), first_offset)?;
+    Ok(sealed)
+}
+
+fn open_sealed_file<F: Folder>(
+    folder: &F,
+    file: &str,
+    storage: F::File,
+    first_offset: u64,
+    cache_bytes: usize,
+) -> Result<SealedFile, LogError> {
+    let doing = "opening a sealed segment";
     let opened = catch_unwind(AssertUnwindSafe(|| {
         Builder::new()
             .set_cache_size(cache_bytes)
             .open_read_only_with_backend(storage)
     }));
     let failed = match opened {
-        Ok(Ok(database)) => return Ok(Sealed::Closed(database)),
+        Ok(Ok(database)) => return Ok(SealedFile::Closed(database)),
         Ok(Err(error)) => StoreError::from(error).into_log(first_offset, doing),
         Err(_) => LogError::damaged(first_offset, doing),
     };
     match failed {
         LogError::Damaged { .. } => {
-            open_unchanged(folder, file, first_offset, cache_bytes).map(Sealed::Repaired)
+            open_unchanged(folder, file, first_offset, cache_bytes).map(SealedFile::Repaired)
         }
         error => Err(error),
     }
@@ -188,14 +222,22 @@ pub(super) fn initialize(
         let transaction = database.begin_write()?;
         transaction.open_table(FRAMES)?;
         transaction.open_table(BLOBS)?;
-        {
-            let mut meta = transaction.open_table(META)?;
-            meta.insert(META_STORE, identity.store.as_bytes().as_slice())?;
-            meta.insert(META_TIMELINE, identity.timeline.as_bytes().as_slice())?;
-            meta.insert(META_FIRST, first_offset.to_le_bytes().as_slice())?;
-        }
+        write_identity(&transaction, identity, first_offset)?;
         Ok(transaction.commit()?)
     })
+}
+
+/// Writes down what a segment is of.
+pub(super) fn write_identity(
+    transaction: &WriteTransaction,
+    identity: LogIdentity,
+    first_offset: u64,
+) -> Result<(), StoreError> {
+    let mut meta = transaction.open_table(META)?;
+    meta.insert(META_STORE, identity.store.as_bytes().as_slice())?;
+    meta.insert(META_TIMELINE, identity.timeline.as_bytes().as_slice())?;
+    meta.insert(META_FIRST, first_offset.to_le_bytes().as_slice())?;
+    Ok(())
 }
 
 /// What a segment says that it is of: the log, and its first offset.
@@ -251,6 +293,14 @@ pub(super) fn close(database: Database, first_offset: u64) -> Result<(), LogErro
     guarded(first_offset, "closing a segment", || Ok(database.close()?))
 }
 
+/// Moves what is in a segment to the front of its file, and cuts the file there.
+pub(super) fn compact(database: &mut Database, first_offset: u64) -> Result<(), LogError> {
+    guarded(first_offset, "compacting a segment", || {
+        database.compact()?;
+        Ok(())
+    })
+}
+
 /// Writes a batch in one durable commit with one sync.
 pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<(), LogError> {
     let first = batch.frames.first().map_or(0, |frame| frame.first_offset);
@@ -283,25 +333,59 @@ pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<(), LogE
 
 impl Sealed {
     pub(super) fn reader(&self) -> Reader<'_> {
-        match self {
-            Self::Closed(database) => Reader::Closed(database),
-            Self::Repaired(database) => Reader::Open(database),
+        let source = match &self.file {
+            SealedFile::Closed(database) => Source::Closed(database),
+            SealedFile::Repaired(database) => Source::Open(database),
+        };
+        Reader {
+            source,
+            dense: self.dense.as_ref(),
+        }
+    }
+
+    /// About how many bytes its file has, or would have, with blocks.
+    pub(super) fn dense_bytes(&self) -> u64 {
+        match &self.dense {
+            Some(_) => self.bytes,
+            None => self.bytes / FRAMES_TO_BLOCKS,
         }
     }
 }
 
 /// A segment to read from.
 #[derive(Clone, Copy)]
-pub(super) enum Reader<'a> {
+pub(super) struct Reader<'a> {
+    source: Source<'a>,
+    /// None: it keeps frames.
+    dense: Option<&'a Dense>,
+}
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
     Open(&'a Database),
     Closed(&'a ReadOnlyDatabase),
 }
 
+impl<'a> Reader<'a> {
+    /// Of a segment that is written to, or was opened in the same way.
+    pub(super) fn new(database: &'a Database, dense: Option<&'a Dense>) -> Self {
+        Self {
+            source: Source::Open(database),
+            dense,
+        }
+    }
+
+    /// Of a segment of frames.
+    pub(super) fn frames(database: &'a Database) -> Self {
+        Self::new(database, None)
+    }
+}
+
 impl Readable for Reader<'_> {
     fn begin(&self) -> Result<ReadTransaction, StoreError> {
-        match self {
-            Self::Open(database) => database.begin(),
-            Self::Closed(database) => database.begin(),
+        match self.source {
+            Source::Open(database) => database.begin(),
+            Source::Closed(database) => database.begin(),
         }
     }
 }
@@ -323,16 +407,32 @@ impl Readable for ReadOnlyDatabase {
     }
 }
 
-/// The last frame, undecoded; none when the segment is empty.
-fn last_frame(
-    segment: &impl Readable,
-    first_offset: u64,
-) -> Result<Option<(u64, Bytes)>, LogError> {
-    guarded(first_offset, "reading the last frame", || {
+/// The last frame or block, undecoded; none when the segment is empty.
+fn last_frame(segment: Reader<'_>, first_offset: u64) -> Result<Option<EncodedFrame>, LogError> {
+    if let Some(dense) = segment.dense {
+        return dense.last(&segment, first_offset);
+    }
+    let last = guarded(first_offset, "reading the last frame", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let row = table.last()?;
         Ok(row.map(|(key, value)| (key.value(), Bytes::copy_from_slice(value.value()))))
-    })
+    })?;
+    let Some((offset, bytes)) = last else {
+        return Ok(None);
+    };
+    let header = FrameHeader::read(offset, &bytes)?;
+    if u64::from(header.count) > frame::FRAME_RECORDS_MAX {
+        return Err(LogError::damaged(
+            offset,
+            "the last frame claims more records than any can have",
+        ));
+    }
+    Ok(Some(EncodedFrame {
+        first_offset: offset,
+        count: header.count,
+        bytes,
+        dictionary: None,
+    }))
 }
 
 /// Where a segment ends.
@@ -350,27 +450,15 @@ pub(super) struct End {
 ///
 /// # Errors
 /// When that cannot be said.
-pub(super) fn end(segment: &impl Readable, first_offset: u64) -> Result<End, LogError> {
-    let Some((offset, bytes)) = last_frame(segment, first_offset)? else {
+pub(super) fn end(segment: Reader<'_>, first_offset: u64) -> Result<End, LogError> {
+    let Some(last) = last_frame(segment, first_offset)? else {
         return Ok(End {
             offset: first_offset - 1,
             chain_hash: None,
         });
     };
-    let header = FrameHeader::read(offset, &bytes)?;
-    if u64::from(header.count) > frame::FRAME_RECORDS_MAX {
-        return Err(LogError::damaged(
-            offset,
-            "the last frame claims more records than any can have",
-        ));
-    }
-    let last = EncodedFrame {
-        first_offset: offset,
-        count: header.count,
-        bytes,
-    };
     let chain_hash = match frame::decode(&last) {
-        Ok(decoded) => decoded.records.last().map(|record| record.chain_hash),
+        Ok(decoded) => decoded.records.last().map(Record::chain_hash),
         Err(error) => {
             tracing::error!(%error, "the last frame of the log is damaged; what comes goes behind it");
             None
@@ -383,7 +471,10 @@ pub(super) fn end(segment: &impl Readable, first_offset: u64) -> Result<End, Log
 }
 
 /// The first offset of the first frame behind `after`.
-pub(super) fn next_frame(segment: &impl Readable, after: u64) -> Result<Option<u64>, LogError> {
+pub(super) fn next_frame(segment: Reader<'_>, after: u64) -> Result<Option<u64>, LogError> {
+    if segment.dense.is_some() {
+        return dense::next_block(&segment, after);
+    }
     guarded(after, "looking for the next frame", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let next = table.range(after.saturating_add(1)..)?.next().transpose()?;
@@ -391,63 +482,17 @@ pub(super) fn next_frame(segment: &impl Readable, after: u64) -> Result<Option<u
     })
 }
 
-/// A commit of a copy holds about this much, in bytes: redb keeps a transaction's
-/// pages in memory.
-const COPY_COMMIT_BYTES: usize = 8 << 20;
-
-/// Copies frames and large bodies of a segment, as they are stored, into an empty
-/// one, up to and with the frame that ends at `last`.
-pub(super) fn copy(
-    from: &impl Readable,
-    into: &Database,
-    first_offset: u64,
-    last: u64,
-) -> Result<(), LogError> {
-    guarded(first_offset, "writing a segment anew", || {
-        let read = from.begin()?;
-        copy_rows(&read, into, FRAMES, |offset| offset <= last)?;
-        copy_rows(&read, into, BLOBS, |_| true)
-    })
-}
-
-/// Copies the rows of a table from the first one on, as long as their keys are
-/// wanted.
-fn copy_rows<K: redb::Key + 'static>(
-    from: &ReadTransaction,
-    into: &Database,
-    definition: TableDefinition<'_, K, &'static [u8]>,
-    wanted: impl Fn(K::SelfType<'_>) -> bool,
-) -> Result<(), StoreError> {
-    let table = from.open_table(definition)?;
-    let mut rows = table.iter()?.peekable();
-    loop {
-        let transaction = into.begin_write()?;
-        let mut bytes = 0;
-        {
-            let mut copied = transaction.open_table(definition)?;
-            while let Some(row) = rows.next_if(|_| bytes < COPY_COMMIT_BYTES) {
-                let (key, value) = row?;
-                if !wanted(key.value()) {
-                    break;
-                }
-                bytes += value.value().len();
-                copied.insert(key.value(), value.value())?;
-            }
-        }
-        transaction.commit()?;
-        if bytes < COPY_COMMIT_BYTES {
-            return Ok(());
-        }
-    }
-}
-
-/// The frames from the one that holds `from` on, until they have `bytes_max`
-/// bytes together. Stops before a frame that is damaged, unless it is the first.
+/// The frames, or blocks, from the one that holds `from` on, until they have
+/// `bytes_max` bytes together. Stops before one that is damaged, unless it is the
+/// first.
 pub(super) fn read_frames(
-    segment: &impl Readable,
+    segment: Reader<'_>,
     from: u64,
     bytes_max: usize,
 ) -> Result<Vec<EncodedFrame>, LogError> {
+    if let Some(dense) = segment.dense {
+        return in_order(from, dense.read(&segment, from, bytes_max)?);
+    }
     let rows = guarded(from, "reading frames", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let Some(first) = table
@@ -470,19 +515,31 @@ pub(super) fn read_frames(
         }
         Ok(rows)
     })?;
+    let frames = rows.into_iter().map(|(first_offset, bytes)| {
+        FrameHeader::read(first_offset, &bytes).map(|header| EncodedFrame {
+            first_offset,
+            count: header.count,
+            bytes,
+            dictionary: None,
+        })
+    });
+    in_order(from, frames)
+}
+
+/// The frames that hold `from` and what follows it without a gap, up to one that is
+/// damaged; if that is the first, its damage.
+fn in_order(
+    from: u64,
+    read: impl IntoIterator<Item = Result<EncodedFrame, LogError>>,
+) -> Result<Vec<EncodedFrame>, LogError> {
     let mut next = from;
-    let mut frames = Vec::with_capacity(rows.len());
-    for (first_offset, bytes) in rows {
-        let read = FrameHeader::read(first_offset, &bytes).and_then(|header| {
-            let frame = EncodedFrame {
-                first_offset,
-                count: header.count,
-                bytes,
-            };
+    let mut frames = Vec::new();
+    for frame in read {
+        let follows = frame.and_then(|frame| {
             let follows = if next == from {
-                (first_offset..=frame.last_offset()).contains(&from)
+                (frame.first_offset..=frame.last_offset()).contains(&from)
             } else {
-                first_offset == next
+                frame.first_offset == next
             };
             if follows {
                 Ok(frame)
@@ -490,7 +547,7 @@ pub(super) fn read_frames(
                 Err(LogError::damaged(next, "no frame holds this record"))
             }
         });
-        match read {
+        match follows {
             Ok(frame) => {
                 next = frame.last_offset() + 1;
                 frames.push(frame);

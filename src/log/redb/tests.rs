@@ -7,6 +7,7 @@ mod full_disk;
 mod measure;
 mod missing;
 mod power_loss;
+mod rewriting;
 
 use std::sync::Arc;
 

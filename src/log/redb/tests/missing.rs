@@ -436,6 +436,7 @@ async fn what_was_accepted_is_not_told_again() {
         first,
         file: Some("0000000000ffffff.redb".to_owned()),
         sealed: None,
+        form: None,
     });
     std::fs::write(log.join(MANIFEST), manifest.encode()).unwrap();
     let done = repair(folder.path(), &Witness::default(), true).unwrap();

@@ -1,0 +1,178 @@
+//! When the log of a store is made dense. How is the log's business.
+
+use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
+
+use super::{Engine, error::ReadError};
+use crate::log::{LogError, RedbLog, Rewriter};
+
+/// A close takes at most so many bytes of frames along, some tenths of a second;
+/// more is left for when the store is idle.
+const CLOSE_BYTES_MAX: u64 = 16 << 20;
+
+/// A close that nothing stops.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+impl Engine {
+    /// Makes the whole log dense now, which otherwise happens in the background, when
+    /// the store is idle and when it is closed. Appends and reads go on.
+    ///
+    /// # Errors
+    /// [`ReadError::Storage`] with what went wrong. Nothing is lost, and it is tried
+    /// again another time.
+    pub async fn make_dense(&self) -> Result<(), ReadError> {
+        let inner = Arc::clone(&self.inner);
+        let done = tokio::task::spawn_blocking(move || match &inner.density {
+            Some(density) => density.log.make_dense(u64::MAX, &NEVER).map(|_| ()),
+            None => Ok(()),
+        });
+        let done = done.await.map_err(|error| ReadError::Storage {
+            message: error.to_string(),
+        })?;
+        done.map_err(|error| ReadError::Storage {
+            message: error.to_string(),
+        })
+    }
+}
+
+/// Makes a log dense: in the background, and when it is closed.
+pub(super) struct Density {
+    log: Arc<RedbLog>,
+    rewriter: Mutex<Option<Rewriter>>,
+    /// Closing takes as long as it takes.
+    when_closed: bool,
+}
+
+impl Density {
+    /// Of a log that is written to. None: tests of the whole program want to know
+    /// what happens in the log's folder, and when.
+    pub(super) fn start(log: &Arc<RedbLog>, when_closed: bool) -> Option<Self> {
+        if std::env::var_os("TREERING_KEEP_FRAMES").is_some() {
+            return None;
+        }
+        let rewriter = Rewriter::start(log).inspect_err(|error| {
+            tracing::warn!(%error, "the log is not made dense in the background");
+        });
+        Some(Self {
+            log: Arc::clone(log),
+            rewriter: Mutex::new(rewriter.ok()),
+            when_closed,
+        })
+    }
+
+    /// Ends what runs in the background, and makes dense what a close has the time
+    /// for.
+    pub(super) fn close(&self) {
+        let rewriter = self
+            .rewriter
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        drop(rewriter);
+        let done = if self.when_closed {
+            self.log.make_dense(u64::MAX, &NEVER).map(|_| ())
+        } else {
+            self.close_quickly()
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "the log is not as dense as it could be; that is done another time");
+        }
+    }
+
+    fn close_quickly(&self) -> Result<(), LogError> {
+        // What was sealed before may be large.
+        if !self.log.has_to_rewrite() && self.log.seal_last(CLOSE_BYTES_MAX)? {
+            self.log.rewrite_next(&NEVER)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use futures::StreamExt;
+
+    use crate::{
+        domain::*,
+        engine::{Engine, NamedEvent, OpenOptions, ReadQuery, Source, VerifyItem},
+    };
+
+    /// Messages that pack to half of their size.
+    async fn fill(engine: &Engine, messages: u64) {
+        let id = ConversationId::generate();
+        let mut events = vec![NewEvent::new(
+            id,
+            EventBody::ConversationCreated(ConversationCreated::default()),
+        )];
+        events.extend((0..messages).map(|number| {
+            let hash = |part: u64| blake3::hash(&(number << 8 | part).to_le_bytes()).to_hex();
+            let text: String = (0..32).map(|part| hash(part).to_string()).collect();
+            let message = MessageAppended::text(Role::User, &text);
+            NewEvent::new(id, EventBody::MessageAppended(message))
+        }));
+        for batch in events.chunks(100) {
+            let command = AppendCommand::new(Namespace::default(), batch.to_vec());
+            engine.append(command).await.unwrap();
+        }
+    }
+
+    async fn open(dir: &Path) -> Engine {
+        Engine::open(OpenOptions::new(dir)).await.unwrap()
+    }
+
+    async fn events(engine: &Engine) -> Vec<NamedEvent> {
+        let all = ReadQuery::all(Namespace::default(), Source::Log);
+        engine.read_all(all).await.unwrap()
+    }
+
+    fn is_dense(dir: &Path) -> bool {
+        let manifest = std::fs::read_to_string(dir.join("log").join("MANIFEST")).unwrap();
+        manifest.contains(r#""form":"blocks""#)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_small_store_is_dense_once_it_is_closed() {
+        // One that never fills a segment would keep its frames for ever; and what
+        // only appends something must not pay for it.
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path()).await;
+        fill(&engine, 5).await;
+        engine.close().await;
+        assert!(!is_dense(dir.path()));
+        let engine = open(dir.path()).await;
+        fill(&engine, 700).await;
+        let before = events(&engine).await;
+        engine.close().await;
+        assert!(is_dense(dir.path()));
+        let engine = open(dir.path()).await;
+        let after = events(&engine).await;
+        let equal = |(a, b): (&NamedEvent, &NamedEvent)| a.event == b.event;
+        assert_eq!(before.len(), after.len());
+        assert!(before.iter().zip(&after).all(equal));
+        fill(&engine, 3).await;
+        let mut checked = engine.verify(&Namespace::default(), true);
+        while let Some(item) = checked.next().await {
+            if let VerifyItem::Outcome(outcome) = item.unwrap() {
+                assert!(outcome.sound && outcome.faults == 0, "{outcome:?}");
+            }
+        }
+        engine.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_store_can_be_made_dense_while_it_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path()).await;
+        fill(&engine, 700).await;
+        let before = events(&engine).await;
+        engine.make_dense().await.unwrap();
+        assert!(is_dense(dir.path()));
+        fill(&engine, 3).await;
+        let after = events(&engine).await;
+        let equal = |(a, b): (&NamedEvent, &NamedEvent)| a.event == b.event;
+        assert_eq!(after.len(), before.len() + 4);
+        assert!(before.iter().zip(&after).all(equal));
+        engine.close().await;
+    }
+}

@@ -1,0 +1,234 @@
+//! Blocks: the records of a sealed segment, packed densely.
+//!
+//! A block holds what several frames held: headers as columns, bodies one behind
+//! the other, each compressed, and of the hashes only what does not follow from
+//! the rest. Hashes are worked out when somebody asks for them. See
+//! `docs/FORMAT.md` for the bytes.
+
+mod apart;
+mod columns;
+mod dictionary;
+mod hashes;
+#[cfg(test)]
+mod hostile_tests;
+mod pack;
+#[cfg(test)]
+mod tests;
+mod together;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{
+    codec::HEADER_BYTES_MAX,
+    frame::{DecodedFrame, RAW_BYTES_MAX, decompress},
+    port::{EncodedFrame, LogError},
+};
+
+pub use dictionary::{Dictionary, Samples};
+pub(super) use hashes::BlockHashes;
+pub use pack::Packer;
+use together::Unpacked;
+
+/// The newest format that this program reads, and the one it writes.
+pub const FORMAT_VERSION: u8 = 1;
+/// Bytes of a block's header.
+pub const HEADER_BYTES: usize = 48;
+/// A block takes no more records once its bodies would have more than this, in
+/// bytes. Larger ones pack better, and take longer to give out one record.
+pub const BODIES_BYTES_TARGET: usize = 64 * 1024;
+/// Most records of a block.
+pub const RECORDS_MAX: usize = 1024;
+/// The texts of a block's headers (actors, correlation ids, keys) have at most
+/// this, in bytes, or are those of one record.
+const TEXTS_BYTES_MAX: usize = 128 * 1024;
+/// No body in a block is larger, in bytes: the bound of frames.
+const BODIES_BYTES_MAX: usize = RAW_BYTES_MAX;
+/// Most bytes of a block's columns: about 200 for each record, and the texts.
+const COLUMNS_BYTES_MAX: usize = RECORDS_MAX * 256 + TEXTS_BYTES_MAX + HEADER_BYTES_MAX;
+/// Most bytes of what is not compressed: for each record the end of its id, its
+/// check, three hashes and an id.
+const PLAIN_BYTES_MAX: usize = RECORDS_MAX * (4 + CHECK_BYTES + 3 * 32 + 16);
+/// No block is larger as stored, in bytes.
+pub const STORED_BYTES_MAX: usize =
+    HEADER_BYTES + COLUMNS_BYTES_MAX + PLAIN_BYTES_MAX + BODIES_BYTES_MAX;
+/// Bytes of a record's check: the beginning of its chain hash.
+const CHECK_BYTES: usize = 8;
+
+const MAGIC: [u8; 3] = *b"TRK";
+const CODEC_NONE: u8 = 0;
+const CODEC_ZSTD: u8 = 1;
+const CODEC_DICTIONARY: u8 = 2;
+
+/// True when bytes begin as a block does.
+pub(super) fn is_block(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+/// A block's header.
+struct Header {
+    first_offset: u64,
+    count: usize,
+    columns: Part,
+    plain_len: usize,
+    bodies: Part,
+    /// CRC32C of the dictionary; 0: none is needed.
+    dictionary: u32,
+}
+
+/// A part of a block: how it is stored.
+#[derive(Clone, Copy)]
+struct Part {
+    codec: u8,
+    raw_len: usize,
+    stored_len: usize,
+}
+
+impl Header {
+    fn write(&self, out: &mut Vec<u8>) {
+        // The bounds of a block keep all of it far below u32::MAX.
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[FORMAT_VERSION, self.columns.codec, self.bodies.codec, 0, 0]);
+        out.extend_from_slice(&self.first_offset.to_le_bytes());
+        for word in [
+            self.count,
+            self.columns.raw_len,
+            self.columns.stored_len,
+            self.plain_len,
+            self.bodies.raw_len,
+            self.bodies.stored_len,
+        ] {
+            out.extend_from_slice(&(word as u32).to_le_bytes());
+        }
+        out.extend_from_slice(&self.dictionary.to_le_bytes());
+    }
+
+    fn read(frame: &EncodedFrame) -> Result<Self, LogError> {
+        let damaged = |what: &str| LogError::damaged(frame.first_offset, what);
+        let header: &[u8; HEADER_BYTES] = frame
+            .bytes
+            .first_chunk()
+            .ok_or_else(|| damaged("a block is shorter than its header"))?;
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        if header[..3] != MAGIC {
+            return Err(damaged("a block does not begin as blocks do"));
+        }
+        if word(HEADER_BYTES - 4) != crc_of(&frame.bytes) {
+            return Err(damaged("a block's CRC32C does not match"));
+        }
+        if header[3] > FORMAT_VERSION {
+            return Err(LogError::NewerFormat {
+                offset: frame.first_offset,
+                version: header[3],
+                supported: FORMAT_VERSION,
+            });
+        }
+        let part = |codec: u8, at: usize| Part {
+            codec,
+            raw_len: word(at) as usize,
+            stored_len: word(at + 4) as usize,
+        };
+        let read = Self {
+            first_offset: u64::from(word(8)) | u64::from(word(12)) << 32,
+            count: word(16) as usize,
+            columns: part(header[4], 20),
+            plain_len: word(28) as usize,
+            bodies: part(header[5], 32),
+            dictionary: word(40),
+        };
+        if read.first_offset != frame.first_offset || read.count != frame.count as usize {
+            return Err(damaged("a block is stored in another one's place"));
+        }
+        if header[3] == 0 || header[6..8] != [0; 2] || !read.is_possible() {
+            return Err(damaged("a block's header has impossible values"));
+        }
+        let lens = [
+            read.columns.stored_len,
+            read.plain_len,
+            read.bodies.stored_len,
+        ];
+        if frame.bytes.len() != HEADER_BYTES + lens.iter().sum::<usize>() {
+            return Err(damaged("a block's length is not what its header says"));
+        }
+        Ok(read)
+    }
+
+    fn is_possible(&self) -> bool {
+        (1..=RECORDS_MAX).contains(&self.count)
+            && self.first_offset.checked_add(self.count as u64).is_some()
+            && self.columns.raw_len <= COLUMNS_BYTES_MAX
+            && self.columns.stored_len <= COLUMNS_BYTES_MAX
+            && self.plain_len <= PLAIN_BYTES_MAX
+            && self.bodies.raw_len <= BODIES_BYTES_MAX
+            && self.bodies.stored_len <= BODIES_BYTES_MAX
+            && self.columns.codec <= CODEC_ZSTD
+            && self.bodies.codec <= CODEC_DICTIONARY
+            && (self.bodies.codec == CODEC_DICTIONARY) == (self.dictionary != 0)
+    }
+}
+
+/// The CRC of a block that is at least as long as its header.
+fn crc_of(bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(
+        crc32c::crc32c(&bytes[..HEADER_BYTES - 4]),
+        &bytes[HEADER_BYTES..],
+    )
+}
+
+/// Checks a block and unpacks it; not the hashes of its records, which are worked
+/// out when they are asked for.
+///
+/// # Errors
+/// [`LogError::Damaged`] when a bit is wrong, [`LogError::NewerFormat`] when a
+/// newer version wrote it.
+pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
+    let damaged = |what: &str| LogError::damaged(frame.first_offset, what);
+    let header = Header::read(frame)?;
+    let mut at = HEADER_BYTES;
+    let mut next = |len: usize| {
+        at += len;
+        frame.bytes.slice(at - len..at)
+    };
+    let columns = next(header.columns.stored_len);
+    let plain = next(header.plain_len);
+    let bodies = next(header.bodies.stored_len);
+    let dictionary = match (&frame.dictionary, header.bodies.codec) {
+        (Some(dictionary), CODEC_DICTIONARY) if dictionary.crc() == header.dictionary => {
+            Some(dictionary)
+        }
+        (_, CODEC_DICTIONARY) => {
+            return Err(damaged("the dictionary of a block is missing or damaged"));
+        }
+        _ => None,
+    };
+    let unpacked = Unpacked {
+        first_offset: header.first_offset,
+        count: header.count,
+        columns: unpack(header.columns, columns, None)
+            .ok_or_else(|| damaged("a block's columns cannot be unpacked"))?,
+        plain,
+        bodies: unpack(header.bodies, bodies, dictionary)
+            .ok_or_else(|| damaged("a block's bodies cannot be unpacked"))?,
+    };
+    let raw_bytes = unpacked.columns.len() + unpacked.plain.len() + unpacked.bodies.len();
+    let records = BlockHashes::records_of(unpacked)
+        .map_err(|what| LogError::damaged(frame.first_offset, format!("a block has {what}")))?;
+    Ok(DecodedFrame {
+        first_offset: header.first_offset,
+        records,
+        raw_bytes,
+    })
+}
+
+fn unpack(part: Part, stored: Bytes, dictionary: Option<&Arc<Dictionary>>) -> Option<Bytes> {
+    let raw = match (part.codec, dictionary) {
+        (CODEC_NONE, _) => stored,
+        (CODEC_ZSTD, _) => decompress(&stored, part.raw_len).ok()?.into(),
+        (_, Some(dictionary)) => dictionary.decompress(&stored, part.raw_len).ok()?.into(),
+        (_, None) => return None,
+    };
+    (raw.len() == part.raw_len).then_some(raw)
+}

@@ -1,0 +1,262 @@
+//! Takes records apart into the columns of a block.
+
+use std::{collections::HashMap, hash::Hash};
+
+use uuid::Uuid;
+
+use super::{
+    CHECK_BYTES,
+    columns::{
+        BODY_HASH_GIVEN, BODY_IN_BLOBS, Before, CHAIN_GIVEN, COLUMNS, Column, FIRST_LINK,
+        HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, Previous, id_parts,
+    },
+};
+use crate::{
+    domain::{ContentHash, EventHeader, EventId},
+    log::{
+        port::LogError,
+        record::{Record, RecordBody},
+    },
+};
+
+/// A block's parts before they are compressed.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub columns: Vec<u8>,
+    /// The ends of ids, checks, and then by record: body hash, chain hash,
+    /// causation id, hash of the batch's content. Nothing of it packs.
+    pub plain: Vec<u8>,
+    pub bodies: Vec<u8>,
+}
+
+fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// A difference of numbers that wrap around, small when it is small either way.
+fn put_difference(out: &mut Vec<u8>, number: u64, from: u64) {
+    let difference = number.wrapping_sub(from) as i64;
+    put(out, ((difference << 1) ^ (difference >> 63)) as u64);
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    put(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// The number of a row, made when it is not there.
+fn row<K: Hash + Eq>(rows: &mut HashMap<K, u64>, key: K, make: impl FnOnce()) -> u64 {
+    let next = rows.len() as u64;
+    *rows.entry(key).or_insert_with(|| {
+        make();
+        next
+    })
+}
+
+/// Takes records apart.
+pub(super) struct Writer<'a> {
+    columns: [Vec<u8>; COLUMNS],
+    id_lows: Vec<u8>,
+    checks: Vec<u8>,
+    given: Vec<u8>,
+    bodies: Vec<u8>,
+    namespaces: HashMap<&'a str, u64>,
+    conversations: HashMap<Uuid, u64>,
+    texts: HashMap<&'a str, u64>,
+    ids: HashMap<EventId, u64>,
+    before: HashMap<u64, (Before, ContentHash)>,
+    previous: Previous,
+    offset: u64,
+    index: u64,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(first_offset: u64) -> Self {
+        Self {
+            columns: Default::default(),
+            id_lows: Vec::new(),
+            checks: Vec::new(),
+            given: Vec::new(),
+            bodies: Vec::new(),
+            namespaces: HashMap::new(),
+            conversations: HashMap::new(),
+            texts: HashMap::new(),
+            ids: HashMap::new(),
+            before: HashMap::new(),
+            previous: Previous::default(),
+            offset: first_offset,
+            index: 0,
+        }
+    }
+
+    fn column(&mut self, column: Column) -> &mut Vec<u8> {
+        &mut self.columns[column as usize]
+    }
+
+    fn put(&mut self, column: Column, number: u64) {
+        put(self.column(column), number);
+    }
+
+    /// # Errors
+    /// [`LogError::TooLarge`], as its frame had.
+    pub(super) fn push(&mut self, record: &'a Record) -> Result<(), LogError> {
+        let header = &record.header;
+        let mut flags = 0;
+        let conversation = self.conversation(header);
+        self.names(header);
+        self.ids(header);
+        self.times(header, &mut flags);
+        self.put(Column::Kind, header.kind.into());
+        self.put(Column::BodyBytes, record.body.bytes_len());
+        self.body(record, conversation, &mut flags)?;
+        self.causation(header, &mut flags);
+        if let Some(key) = &record.append_key {
+            flags |= HAS_APPEND_KEY;
+            let column = self.column(Column::AppendKey);
+            put_text(column, &key.key);
+            put(column, key.events.into());
+            self.given.extend_from_slice(&key.content_hash.0);
+        }
+        self.column(Column::Flags).push(flags);
+        self.ids.insert(header.id, self.index);
+        self.index += 1;
+        self.offset = self.offset.wrapping_add(1);
+        Ok(())
+    }
+
+    fn conversation(&mut self, header: &EventHeader) -> u64 {
+        let ids = &mut self.columns[Column::Conversations as usize];
+        let id = header.conversation.0;
+        let number = row(&mut self.conversations, id, || {
+            ids.extend_from_slice(id.as_bytes());
+        });
+        self.put(Column::Conversation, number);
+        let (before, _) = self.before.get(&number).copied().unwrap_or_default();
+        let (branch, revision) = (header.branch.0, header.revision.0);
+        put_difference(self.column(Column::Branch), branch, before.branch);
+        let next = before.revision.wrapping_add(1);
+        put_difference(self.column(Column::Revision), revision, next);
+        let entry = self.before.entry(number).or_default();
+        entry.0 = Before { branch, revision };
+        number
+    }
+
+    fn names(&mut self, header: &'a EventHeader) {
+        let names = &mut self.columns[Column::Namespaces as usize];
+        let name = header.namespace.as_str();
+        let number = row(&mut self.namespaces, name, || put_text(names, name));
+        self.put(Column::Namespace, number);
+        for (column, text) in [
+            (Column::Actor, header.actor.as_str()),
+            (Column::Correlation, header.correlation_id.as_str()),
+        ] {
+            let texts = &mut self.columns[Column::Texts as usize];
+            let number = match text {
+                "" => 0,
+                text => row(&mut self.texts, text, || put_text(texts, text)) + 1,
+            };
+            self.put(column, number);
+        }
+    }
+
+    fn ids(&mut self, header: &EventHeader) {
+        let (high, middle, low) = id_parts(header.id.0);
+        let previous = self.previous;
+        put_difference(self.column(Column::IdHigh), high, previous.id_high);
+        let difference = middle.wrapping_sub(previous.id_middle) as i32;
+        put_difference(
+            self.column(Column::IdMiddle),
+            i64::from(difference) as u64,
+            0,
+        );
+        self.id_lows.extend_from_slice(&low);
+        self.previous.id_high = high;
+        self.previous.id_middle = middle;
+    }
+
+    fn times(&mut self, header: &EventHeader, flags: &mut u8) {
+        let recorded = header.recorded_at.0;
+        let before = self.previous.recorded_at;
+        put_difference(
+            self.column(Column::RecordedAt),
+            recorded as u64,
+            before as u64,
+        );
+        self.previous.recorded_at = recorded;
+        if let Some(occurred) = header.occurred_at {
+            *flags |= HAS_OCCURRED_AT;
+            let before = self.previous.occurred_at.unwrap_or(recorded);
+            let column = self.column(Column::OccurredAt);
+            put_difference(column, occurred.0 as u64, before as u64);
+            self.previous.occurred_at = Some(occurred.0);
+        }
+    }
+
+    /// The body, and what does not follow of the hashes.
+    fn body(&mut self, record: &Record, conversation: u64, flags: &mut u8) -> Result<(), LogError> {
+        let (body_hash, chain_hash) = (record.body_hash(), record.chain_hash());
+        let follows = match &record.body {
+            RecordBody::Inline(bytes) => {
+                self.bodies.extend_from_slice(bytes);
+                Record::hash_body(bytes) == body_hash
+            }
+            RecordBody::Blob(blob) => {
+                *flags |= BODY_IN_BLOBS;
+                let offset = self.offset;
+                put_difference(self.column(Column::BlobHome), offset, blob.home_offset);
+                false
+            }
+        };
+        if !follows {
+            *flags |= BODY_HASH_GIVEN;
+            self.given.extend_from_slice(&body_hash.0);
+        }
+        let entry = self.before.entry(conversation).or_default();
+        let previous = std::mem::replace(&mut entry.1, chain_hash);
+        let behind = |previous| record.expected_chain_hash(previous, body_hash);
+        if behind(previous)? != chain_hash {
+            if behind(ContentHash::default())? == chain_hash {
+                *flags |= FIRST_LINK;
+            } else {
+                *flags |= CHAIN_GIVEN;
+                self.given.extend_from_slice(&chain_hash.0);
+            }
+        }
+        self.checks.extend_from_slice(&chain_hash.0[..CHECK_BYTES]);
+        Ok(())
+    }
+
+    fn causation(&mut self, header: &EventHeader, flags: &mut u8) {
+        let Some(id) = header.causation_id else {
+            return;
+        };
+        *flags |= HAS_CAUSATION;
+        match self.ids.get(&id) {
+            Some(index) => {
+                let back = self.index - index;
+                self.put(Column::Causation, back);
+            }
+            None => {
+                self.put(Column::Causation, 0);
+                self.given.extend_from_slice(id.0.as_bytes());
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> Parts {
+        let mut columns = Vec::new();
+        for column in &self.columns {
+            put(&mut columns, column.len() as u64);
+        }
+        columns.extend(self.columns.iter().flatten());
+        Parts {
+            columns,
+            plain: [self.id_lows, self.checks, self.given].concat(),
+            bodies: self.bodies,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The dictionary that a segment's bodies are compressed with.
+
+use std::{
+    fmt, io,
+    sync::{Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use zstd::bulk::{Compressor, Decompressor};
+
+/// Largest dictionary, in bytes.
+pub const BYTES_MAX: usize = 100 * 1024;
+/// zstd's advice: a dictionary is trained on about a hundred times its size.
+const SAMPLES_FOR_EACH_BYTE: usize = 100;
+/// A smaller dictionary saves less than it takes, in bytes.
+const BYTES_MIN: usize = 4 * 1024;
+/// Samples longer than this are cut: a dictionary is for beginnings. In bytes.
+const SAMPLE_BYTES_MAX: usize = 16 * 1024;
+/// So many contexts are kept for those who read at once. Each takes about as much
+/// as the dictionary and 160 KiB.
+const IDLE_MAX: usize = 2;
+
+/// What is common to the bodies of a segment.
+pub struct Dictionary {
+    bytes: Bytes,
+    crc: u32,
+    /// A context that has loaded it, for whoever comes next.
+    idle: Mutex<Vec<Decompressor<'static>>>,
+}
+
+impl Dictionary {
+    /// A dictionary that was trained before.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn new(bytes: Bytes) -> io::Result<Self> {
+        if bytes.is_empty() || bytes.len() > BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let context = Decompressor::with_dictionary(&bytes)?;
+        let crc = crc32c::crc32c(&bytes);
+        if crc == 0 {
+            // That says that there is none.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Self {
+            crc,
+            bytes,
+            idle: Mutex::new(vec![context]),
+        })
+    }
+
+    /// Trains one on bodies. None: there is too little for one, or nothing that
+    /// they have in common.
+    #[must_use]
+    pub fn train(samples: &Samples) -> Option<Self> {
+        let bytes = samples.bytes.len() / SAMPLES_FOR_EACH_BYTE;
+        if bytes < BYTES_MIN {
+            return None;
+        }
+        let size = bytes.min(BYTES_MAX);
+        let trained = zstd::dict::from_continuous(&samples.bytes, &samples.sizes, size);
+        trained
+            .and_then(|bytes| Self::new(bytes.into()))
+            .inspect_err(|error| tracing::debug!(%error, "no dictionary could be trained"))
+            .ok()
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Their CRC32C: blocks name it by that.
+    #[must_use]
+    pub fn crc(&self) -> u32 {
+        self.crc
+    }
+
+    pub(super) fn compressor(&self, level: i32) -> io::Result<Compressor<'static>> {
+        Compressor::with_dictionary(level, &self.bytes)
+    }
+
+    pub(super) fn decompress(&self, packed: &[u8], raw_len: usize) -> io::Result<Vec<u8>> {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = idle().pop();
+        let mut context = match waiting {
+            Some(context) => context,
+            None => Decompressor::with_dictionary(&self.bytes)?,
+        };
+        let raw = context.decompress(packed, raw_len)?;
+        let mut idle = idle();
+        if idle.len() < IDLE_MAX {
+            idle.push(context);
+        }
+        Ok(raw)
+    }
+}
+
+impl PartialEq for Dictionary {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Dictionary {}
+
+impl fmt::Debug for Dictionary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dictionary")
+            .field("bytes", &self.bytes.len())
+            .field("crc", &self.crc)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bodies that a dictionary is trained on, from all over a segment.
+#[derive(Default)]
+pub struct Samples {
+    bytes: Vec<u8>,
+    sizes: Vec<usize>,
+}
+
+impl Samples {
+    /// More than this is not looked at, in bytes.
+    pub const BYTES_MAX: usize = BYTES_MAX * SAMPLES_FOR_EACH_BYTE;
+
+    /// Takes a body, or its beginning.
+    pub fn push(&mut self, body: &[u8]) {
+        let body = &body[..body.len().min(SAMPLE_BYTES_MAX)];
+        if body.is_empty() || self.bytes.len() + body.len() > Self::BYTES_MAX {
+            return;
+        }
+        self.bytes.extend_from_slice(body);
+        self.sizes.push(body.len());
+    }
+}

@@ -1,0 +1,173 @@
+//! Packs records into blocks, one after the other.
+
+use std::{io, sync::Arc};
+
+use zstd::bulk::Compressor;
+
+use super::{
+    BODIES_BYTES_TARGET, CODEC_DICTIONARY, CODEC_NONE, CODEC_ZSTD, COLUMNS_BYTES_MAX, Dictionary,
+    Header, Part, RECORDS_MAX, TEXTS_BYTES_MAX,
+    apart::{Parts, Writer},
+    crc_of,
+};
+use crate::log::{
+    frame::{COMPRESS_BYTES_MIN, RAW_BYTES_MAX, looks_incompressible},
+    port::{EncodedFrame, LogError},
+    record::{Record, RecordBody},
+};
+
+/// Of sealed segments, which are written once and read often.
+const ZSTD_LEVEL: i32 = 3;
+
+/// Takes records in order and gives out blocks.
+pub struct Packer {
+    dictionary: Option<Arc<Dictionary>>,
+    columns: Compressor<'static>,
+    bodies: Compressor<'static>,
+    first_offset: u64,
+    waiting: Vec<Record>,
+    waiting_bodies: usize,
+    waiting_texts: usize,
+}
+
+impl Packer {
+    /// A packer for the records from an offset on.
+    ///
+    /// # Errors
+    /// When zstd has no memory, or cannot load the dictionary.
+    pub fn new(first_offset: u64, dictionary: Option<Arc<Dictionary>>) -> io::Result<Self> {
+        let bodies = match &dictionary {
+            Some(dictionary) => dictionary.compressor(ZSTD_LEVEL)?,
+            None => Compressor::new(ZSTD_LEVEL)?,
+        };
+        Ok(Self {
+            dictionary,
+            columns: Compressor::new(ZSTD_LEVEL)?,
+            bodies,
+            first_offset,
+            waiting: Vec::new(),
+            waiting_bodies: 0,
+            waiting_texts: 0,
+        })
+    }
+
+    /// Takes the next record; gives out the block that it does not fit into.
+    ///
+    /// # Errors
+    /// [`LogError::TooLarge`] for a record that no frame could hold either.
+    pub fn push(&mut self, record: Record) -> Result<Option<EncodedFrame>, LogError> {
+        let body = match &record.body {
+            RecordBody::Inline(bytes) => bytes.len(),
+            RecordBody::Blob(_) => 0,
+        };
+        if body > RAW_BYTES_MAX {
+            return Err(LogError::TooLarge {
+                what: "inline body",
+                bytes: body,
+                max: RAW_BYTES_MAX,
+            });
+        }
+        let header = &record.header;
+        let key = record.append_key.as_ref().map_or(0, |key| key.key.len());
+        let texts = header.actor.len() + header.correlation_id.len() + key;
+        let fits = self.waiting.len() < RECORDS_MAX
+            && self.waiting_bodies + body <= BODIES_BYTES_TARGET
+            && self.waiting_texts + texts <= TEXTS_BYTES_MAX;
+        let full = if fits || self.waiting.is_empty() {
+            None
+        } else {
+            self.finish()?
+        };
+        self.waiting_bodies += body;
+        self.waiting_texts += texts;
+        self.waiting.push(record);
+        Ok(full)
+    }
+
+    /// The block of what waits, if anything does.
+    ///
+    /// # Errors
+    /// When it cannot be compressed.
+    pub fn finish(&mut self) -> Result<Option<EncodedFrame>, LogError> {
+        if self.waiting.is_empty() {
+            return Ok(None);
+        }
+        let mut writer = Writer::new(self.first_offset);
+        for record in &self.waiting {
+            writer.push(record)?;
+        }
+        let block = self.seal(writer.finish())?;
+        self.first_offset += self.waiting.len() as u64;
+        self.waiting.clear();
+        self.waiting_bodies = 0;
+        self.waiting_texts = 0;
+        Ok(Some(block))
+    }
+
+    fn seal(&mut self, parts: Parts) -> Result<EncodedFrame, LogError> {
+        if parts.columns.len() > COLUMNS_BYTES_MAX {
+            return Err(LogError::TooLarge {
+                what: "block of headers",
+                bytes: parts.columns.len(),
+                max: COLUMNS_BYTES_MAX,
+            });
+        }
+        let packs = if self.dictionary.is_some() {
+            CODEC_DICTIONARY
+        } else {
+            CODEC_ZSTD
+        };
+        let (columns, columns_part) = pack(&mut self.columns, CODEC_ZSTD, parts.columns)?;
+        let (bodies, bodies_part) = pack(&mut self.bodies, packs, parts.bodies)?;
+        let dictionary = Some(&self.dictionary)
+            .filter(|_| bodies_part.codec == CODEC_DICTIONARY)
+            .and_then(Option::as_ref);
+        let header = Header {
+            first_offset: self.first_offset,
+            count: self.waiting.len(),
+            columns: columns_part,
+            plain_len: parts.plain.len(),
+            bodies: bodies_part,
+            dictionary: dictionary.map_or(0, |dictionary| dictionary.crc()),
+        };
+        let mut bytes = Vec::with_capacity(super::HEADER_BYTES + columns.len() + bodies.len());
+        header.write(&mut bytes);
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&columns);
+        bytes.extend_from_slice(&parts.plain);
+        bytes.extend_from_slice(&bodies);
+        let crc = crc_of(&bytes);
+        bytes[super::HEADER_BYTES - 4..super::HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        Ok(EncodedFrame {
+            first_offset: self.first_offset,
+            count: self.waiting.len() as u32,
+            bytes: bytes.into(),
+            dictionary: dictionary.cloned(),
+        })
+    }
+}
+
+/// Compresses a part if that pays.
+fn pack(
+    compressor: &mut Compressor<'static>,
+    codec: u8,
+    raw: Vec<u8>,
+) -> Result<(Vec<u8>, Part), LogError> {
+    let raw_len = raw.len();
+    let packed = if raw_len < COMPRESS_BYTES_MIN || looks_incompressible(&raw) {
+        None
+    } else {
+        let packed = compressor
+            .compress(&raw)
+            .map_err(|error| LogError::from_io("compressing a block", error))?;
+        Some(packed).filter(|packed| packed.len() < raw_len)
+    };
+    let codec = if packed.is_some() { codec } else { CODEC_NONE };
+    let stored = packed.unwrap_or(raw);
+    let part = Part {
+        codec,
+        raw_len,
+        stored_len: stored.len(),
+    };
+    Ok((stored, part))
+}

@@ -1,0 +1,316 @@
+//! Blocks as bytes: round trips, bounds, damage.
+
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    domain::{ContentHash, ConversationId, EventId, Revision},
+    log::{
+        frame::tests::{a_record, documented, hex_lines},
+        record::{AppendKey, Record, RecordBody},
+        samples,
+    },
+};
+
+/// Packs records into blocks.
+pub(super) fn pack(
+    first_offset: u64,
+    records: &[Record],
+    dictionary: Option<&Arc<Dictionary>>,
+) -> Vec<EncodedFrame> {
+    let mut packer = Packer::new(first_offset, dictionary.cloned()).unwrap();
+    let mut blocks = Vec::new();
+    for record in records {
+        blocks.extend(packer.push(record.clone()).unwrap());
+    }
+    blocks.extend(packer.finish().unwrap());
+    blocks
+}
+
+fn unpack_all(blocks: &[EncodedFrame]) -> Vec<Record> {
+    let blocks = blocks.iter().map(|block| decode(block).unwrap());
+    blocks.flat_map(|block| block.records).collect()
+}
+
+/// Conversations that take turns, each chained as an engine does it; some records
+/// with a cause, a key, a time of their own.
+pub(super) fn conversations(count: usize, body_bytes: usize) -> Vec<Record> {
+    let mut chains = [ContentHash::default(); 3];
+    let mut causes: Vec<EventId> = vec![EventId::generate()];
+    let mut records = Vec::new();
+    for index in 0..count {
+        let which = index * 7 % 3;
+        let mut header = samples::header(index as u64 / 3 + 1);
+        header.conversation = ConversationId(Uuid::from_u128(which as u128 + 1));
+        header.revision = Revision(index as u64 / 3 + 1);
+        header.actor = ["", "ada", "grace"][index % 3].to_owned();
+        header.correlation_id = if index % 5 == 0 { "run 1" } else { "" }.to_owned();
+        header.occurred_at = (index % 2 == 0).then_some(header.recorded_at);
+        header.causation_id = (index % 4 == 0).then(|| causes[index / 2 % causes.len()]);
+        causes.push(header.id);
+        let body = samples::prose(body_bytes + index % 50);
+        let hash = Record::hash_body(&body);
+        let key = (index % 6 == 0).then(|| AppendKey {
+            key: format!("batch {index}"),
+            events: 6,
+            content_hash: hash,
+        });
+        let body = RecordBody::Inline(body);
+        let record = Record::seal(chains[which], header, body, hash, key).unwrap();
+        chains[which] = record.chain_hash();
+        records.push(record);
+    }
+    records
+}
+
+pub(super) fn dictionary() -> Arc<Dictionary> {
+    let mut samples = Samples::default();
+    for record in conversations(2_000, 400) {
+        if let RecordBody::Inline(body) = &record.body {
+            samples.push(body);
+        }
+    }
+    Arc::new(Dictionary::train(&samples).unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn records_come_back_as_they_were(
+        records in prop::collection::vec(a_record(), 1..120),
+        first in 1_u64..1 << 60,
+        hashes in any::<[u8; 32]>(),
+    ) {
+        // Any header, any body, hashes that follow from nothing: what is read is
+        // what was written, and offsets follow each other.
+        let mut records = records;
+        for record in records.iter_mut().step_by(5) {
+            if matches!(record.body, RecordBody::Inline(_)) {
+                // As of a record whose body has gone.
+                record.hashes = crate::log::record::Hashes::Known {
+                    body: ContentHash(hashes),
+                    chain: record.expected_chain_hash(ContentHash::default(), ContentHash(hashes)).unwrap(),
+                };
+            }
+        }
+        let blocks = pack(first, &records, None);
+        let mut next = first;
+        for block in &blocks {
+            prop_assert_eq!(block.first_offset, next);
+            prop_assert!(block.bytes.len() <= STORED_BYTES_MAX);
+            next = block.last_offset() + 1;
+        }
+        prop_assert_eq!(next, first + records.len() as u64);
+        let read = unpack_all(&blocks);
+        for (read, record) in read.iter().zip(&records) {
+            prop_assert!(read.hashes == record.hashes);
+            prop_assert_eq!(read, record);
+        }
+        prop_assert_eq!(read.len(), records.len());
+        // What was read is packed to the same bytes.
+        prop_assert!(pack(first, &read, None) == blocks);
+    }
+}
+
+#[test]
+fn chained_conversations_keep_no_hashes() {
+    // 64 bytes of hashes for each record were a quarter of the log. Of events that
+    // follow each other only 8 are kept, and all hashes come back.
+    let records = conversations(1_000, 300);
+    let with = dictionary();
+    for dictionary in [None, Some(&with)] {
+        let blocks = pack(42, &records, dictionary);
+        assert!(blocks.len() > 2);
+        let plain = Unpacked::of(&blocks[1]);
+        // Ends of ids, checks, one hash for each of three conversations, and those
+        // of keys and causes.
+        let count = blocks[1].count as usize;
+        assert!(plain.len() < count * (4 + 8) + 3 * 32 + count / 6 * 33 + count / 4 * 17);
+        let mut chains = std::collections::HashMap::new();
+        let read = unpack_all(&blocks);
+        assert!(read == records);
+        for record in &read {
+            let previous = chains.entry(record.header.conversation).or_default();
+            assert!(record.verify_chain(*previous));
+            assert!(!record.verify_chain(ContentHash([9; 32])));
+            *previous = record.chain_hash();
+        }
+    }
+}
+
+impl Unpacked {
+    fn of(block: &EncodedFrame) -> bytes::Bytes {
+        let header = Header::read(block).unwrap();
+        let at = HEADER_BYTES + header.columns.stored_len;
+        block.bytes.slice(at..at + header.plain_len)
+    }
+}
+
+#[test]
+fn a_record_that_was_changed_with_its_checksum_is_unsound() {
+    // A check sum can be made to fit; the check of each record then does not.
+    let records = conversations(60, 40);
+    let block = pack(1, &records, None).remove(0);
+    let header = Header::read(&block).unwrap();
+    let mut bytes = block.bytes.to_vec();
+    let checks = HEADER_BYTES + header.columns.stored_len + 4 * header.count;
+    bytes[checks + 8 * 20] ^= 1;
+    let forged = with_right_sum(&block, bytes);
+    let read = decode(&forged).unwrap().records;
+    for (index, (read, record)) in read.iter().zip(&records).enumerate() {
+        assert_eq!(read.hashes.clone(), record.hashes);
+        let sound = match &read.hashes {
+            crate::log::record::Hashes::Block { of, index } => of.is_sound(*index),
+            crate::log::record::Hashes::Known { .. } => false,
+        };
+        assert_eq!(sound, index != 20);
+    }
+}
+
+pub(super) fn with_right_sum(block: &EncodedFrame, mut bytes: Vec<u8>) -> EncodedFrame {
+    if bytes.len() >= HEADER_BYTES {
+        let crc = crc_of(&bytes);
+        bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    }
+    EncodedFrame {
+        bytes: bytes.into(),
+        ..block.clone()
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_found() {
+    // Any bit of a block: an error with its place, never other records.
+    let block = pack(7, &conversations(12, 60), None).remove(0);
+    for at in 0..block.bytes.len() {
+        let mut bytes = block.bytes.to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        let damaged = EncodedFrame {
+            bytes: bytes.into(),
+            ..block.clone()
+        };
+        let error = crate::log::frame::decode(&damaged).unwrap_err();
+        assert!(
+            matches!(error, LogError::Damaged { offset: 7, .. }),
+            "byte {at}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_newer_version_is_refused_as_such() {
+    let block = pack(7, &conversations(2, 10), None).remove(0);
+    let mut bytes = block.bytes.to_vec();
+    bytes[3] = FORMAT_VERSION + 1;
+    let error = decode(&with_right_sum(&block, bytes)).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            LogError::NewerFormat {
+                offset: 7,
+                version: 2,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_block_needs_its_own_dictionary() {
+    // Another dictionary unpacks to other bytes, or to none; neither may be
+    // handed out.
+    let ours = dictionary();
+    let mut samples = Samples::default();
+    (0..900).for_each(|_| samples.push(&samples::prose(700)));
+    let theirs = Arc::new(Dictionary::train(&samples).unwrap());
+    let records = conversations(100, 300);
+    let block = pack(3, &records, Some(&ours)).remove(0);
+    for dictionary in [None, Some(theirs)] {
+        let lost = EncodedFrame {
+            dictionary,
+            ..block.clone()
+        };
+        let error = decode(&lost).unwrap_err();
+        assert!(
+            matches!(error, LogError::Damaged { offset: 3, .. }),
+            "{error}"
+        );
+    }
+    assert!(decode(&block).unwrap().records[..] == records[..block.count as usize]);
+}
+
+#[test]
+fn blocks_keep_to_their_bounds() {
+    // Bodies at the bound of frames, very many empty ones, and texts as long as
+    // they may be.
+    let large: Vec<_> = [0, 1, 65_535, 65_536, 65_537, 250_000, 10]
+        .map(samples::noisy_record)
+        .to_vec();
+    let empty = samples::records(3_000, 0);
+    let mut wordy = samples::records(200, 10);
+    for (index, record) in wordy.iter_mut().enumerate() {
+        let mut header = record.header.clone();
+        header.actor = index.to_string().repeat(1_500);
+        header.correlation_id = "x".repeat(4_000);
+        let body = record.body.clone();
+        let hash = record.body_hash();
+        *record = Record::seal(ContentHash::default(), header, body, hash, None).unwrap();
+    }
+    for records in [large, empty, wordy] {
+        let blocks = pack(1, &records, None);
+        for block in &blocks {
+            assert!(block.count as usize <= RECORDS_MAX);
+            assert!(block.bytes.len() <= STORED_BYTES_MAX);
+        }
+        assert!(unpack_all(&blocks) == records);
+    }
+}
+
+/// The block of `docs/FORMAT.md`, as it was when version 1 was released.
+const GOLDEN: &str = include_str!("golden_v1.hex");
+
+#[test]
+fn the_format_does_not_change() {
+    // A segment that was written must be read for ever. So small that nothing of it
+    // is compressed, because another zstd may pack the same bytes otherwise.
+    let block = pack(42, &[documented()], None).remove(0);
+    assert_eq!(hex_lines(&block.bytes), GOLDEN);
+    let golden: Vec<u8> = GOLDEN
+        .split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect();
+    let golden = EncodedFrame {
+        bytes: golden.into(),
+        ..block
+    };
+    assert_eq!(decode(&golden).unwrap().records, [documented()]);
+}
+
+// The fuzz target starts from these; they must be what is read today.
+#[test]
+fn the_fuzzers_seeds_are_read() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/fuzz/block");
+    let blocks = [
+        pack(42, &[documented()], None).remove(0),
+        pack(42, &conversations(9, 20), None).remove(0),
+        hostile_tests::plain(&pack(42, &conversations(9, 20), None).remove(0)),
+        pack(42, &conversations(200, 5), None).remove(0),
+    ];
+    for (number, block) in blocks.iter().enumerate() {
+        let path = format!("{folder}/block{number}");
+        if std::env::var_os("TREERING_WRITE_SEEDS").is_some() {
+            std::fs::create_dir_all(folder).unwrap();
+            let bytes = [&42_u64.to_le_bytes()[..], &block.bytes].concat();
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let seed = EncodedFrame {
+            bytes: bytes[8..].to_vec().into(),
+            ..block.clone()
+        };
+        assert_eq!(decode(&seed).unwrap().records.len(), block.count as usize);
+    }
+}

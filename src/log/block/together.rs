@@ -1,0 +1,404 @@
+//! Puts the records of a block together again, from bytes that nobody vouches for
+//! but a checksum.
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::{
+    CHECK_BYTES, TEXTS_BYTES_MAX,
+    columns::{
+        BODY_HASH_GIVEN, BODY_IN_BLOBS, Before, CHAIN_GIVEN, COLUMNS, Column, FIRST_LINK,
+        HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, ID_LOW_BYTES, Previous,
+    },
+    hashes::{Kept, Link},
+};
+use crate::{
+    domain::{
+        BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
+        TimestampMicros,
+    },
+    log::{
+        codec::HEADER_BYTES_MAX,
+        record::{AppendKey, BlobRef, Hashes, Record, RecordBody},
+    },
+};
+
+/// A block's parts, unpacked.
+pub(super) struct Unpacked {
+    pub first_offset: u64,
+    pub count: usize,
+    pub columns: Bytes,
+    pub plain: Bytes,
+    pub bodies: Bytes,
+}
+
+/// Why a block cannot be read.
+type Fault = &'static str;
+
+const SHORT: Fault = "a column that ends early";
+/// Most bytes of a header's texts, so that the header has no more than it may.
+const TEXTS_OF_A_HEADER: usize = HEADER_BYTES_MAX - 512;
+const NO_ROW: Fault = "a number that no row of a table has";
+
+impl Unpacked {
+    /// The check of a record.
+    pub(super) fn check(&self, index: u32) -> Option<&[u8]> {
+        let at = self.count * ID_LOW_BYTES + index as usize * CHECK_BYTES;
+        self.plain.get(at..at + CHECK_BYTES)
+    }
+
+    /// Hands out the records in order, with no hashes in them, and what is there
+    /// of those.
+    ///
+    /// # Errors
+    /// What is wrong; records before that may have been handed out.
+    pub(super) fn read(&self, mut take: impl FnMut(u32, Record, Kept)) -> Result<(), Fault> {
+        let mut reader = Reader::new(self)?;
+        for index in 0..self.count {
+            let (record, kept) = reader.next(index)?;
+            // A block has at most 1024.
+            take(index as u32, record, kept);
+        }
+        reader.finish()
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    #[inline]
+    fn number(&mut self) -> Result<u64, Fault> {
+        let (first, rest) = self.0.split_first().ok_or(SHORT)?;
+        self.0 = rest;
+        if *first < 0x80 {
+            return Ok((*first).into());
+        }
+        let mut number = u64::from(first & 0x7f);
+        for shift in (7..70).step_by(7) {
+            let (byte, rest) = self.0.split_first().ok_or(SHORT)?;
+            self.0 = rest;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            number |= bits << shift;
+            if *byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err("a number that is too large")
+    }
+
+    #[inline]
+    fn difference(&mut self, from: u64) -> Result<u64, Fault> {
+        let number = self.number()?;
+        let difference = (number >> 1) ^ (number & 1).wrapping_neg();
+        Ok(from.wrapping_add(difference))
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Fault> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn text(&mut self) -> Result<&'a str, Fault> {
+        let len = usize::try_from(self.number()?).map_err(|_| SHORT)?;
+        std::str::from_utf8(self.take(len)?).map_err(|_| "a text that is none")
+    }
+}
+
+/// The tables of a block.
+struct Tables<'a> {
+    namespaces: Vec<Namespace>,
+    conversations: Vec<(ConversationId, Before)>,
+    texts: Vec<&'a str>,
+}
+
+impl<'a> Tables<'a> {
+    /// No table has more rows than records can name.
+    fn read(columns: &[Cursor<'a>; COLUMNS], records: usize) -> Result<Self, Fault> {
+        const TEXTS_OF_A_RECORD: usize = 2;
+        let mut tables = Self {
+            namespaces: Vec::new(),
+            conversations: Vec::new(),
+            texts: Vec::new(),
+        };
+        let mut names = columns[Column::Namespaces as usize];
+        while !names.0.is_empty() && tables.namespaces.len() < records {
+            let name = Namespace::new(names.text()?).map_err(|_| "a namespace that is none")?;
+            tables.namespaces.push(name);
+        }
+        let mut ids = columns[Column::Conversations as usize];
+        while !ids.0.is_empty() && tables.conversations.len() < records {
+            let id = ConversationId(Uuid::from_bytes(ids.array()?));
+            tables.conversations.push((id, Before::default()));
+        }
+        let mut texts = columns[Column::Texts as usize];
+        while !texts.0.is_empty() && tables.texts.len() < records * TEXTS_OF_A_RECORD {
+            tables.texts.push(texts.text()?);
+        }
+        if [names, ids, texts]
+            .iter()
+            .any(|column| !column.0.is_empty())
+        {
+            return Err("more rows in a table than records");
+        }
+        Ok(tables)
+    }
+}
+
+/// Puts records together again.
+struct Reader<'a> {
+    of: &'a Unpacked,
+    columns: [Cursor<'a>; COLUMNS],
+    tables: Tables<'a>,
+    id_lows: Cursor<'a>,
+    given: Cursor<'a>,
+    bodies_at: usize,
+    /// Bytes of texts that may still be handed out: a small table could be named
+    /// over and over.
+    texts_left: usize,
+    ids: Vec<EventId>,
+    previous: Previous,
+}
+
+impl<'a> Reader<'a> {
+    fn new(of: &'a Unpacked) -> Result<Self, Fault> {
+        let mut rest = Cursor(&of.columns);
+        let mut lens = [0; COLUMNS];
+        for len in &mut lens {
+            *len = usize::try_from(rest.number()?).map_err(|_| SHORT)?;
+        }
+        let mut columns = [Cursor::default(); COLUMNS];
+        for (column, len) in columns.iter_mut().zip(lens) {
+            *column = Cursor(rest.take(len)?);
+        }
+        if !rest.0.is_empty() || lens[Column::Flags as usize] != of.count {
+            return Err("columns of another length than they say");
+        }
+        let mut plain = Cursor(&of.plain);
+        let id_lows = Cursor(plain.take(of.count * ID_LOW_BYTES)?);
+        plain.take(of.count * CHECK_BYTES)?;
+        Ok(Self {
+            of,
+            tables: Tables::read(&columns, of.count)?,
+            columns,
+            id_lows,
+            given: plain,
+            bodies_at: 0,
+            texts_left: TEXTS_BYTES_MAX + HEADER_BYTES_MAX,
+            ids: Vec::with_capacity(of.count),
+            previous: Previous::default(),
+        })
+    }
+
+    fn column(&mut self, column: Column) -> &mut Cursor<'a> {
+        &mut self.columns[column as usize]
+    }
+
+    fn number(&mut self, column: Column) -> Result<u64, Fault> {
+        self.column(column).number()
+    }
+
+    /// A number that is the place of something in memory.
+    fn place(&mut self, column: Column) -> Result<usize, Fault> {
+        usize::try_from(self.number(column)?).map_err(|_| NO_ROW)
+    }
+
+    fn next(&mut self, index: usize) -> Result<(Record, Kept), Fault> {
+        let [flags] = self.column(Column::Flags).array()?;
+        if flags >> 7 != 0 || flags & (FIRST_LINK | CHAIN_GIVEN) == FIRST_LINK | CHAIN_GIVEN {
+            return Err("flags that mean nothing");
+        }
+        let has = |flag: u8| flags & flag != 0;
+        let conversation = self.place(Column::Conversation)?;
+        let (recorded_at, occurred_at) = self.times(has(HAS_OCCURRED_AT))?;
+        let (id, before) = self.place_in(conversation)?;
+        let header = EventHeader {
+            id: self.id()?,
+            namespace: self.namespace()?,
+            conversation: id,
+            branch: BranchId(before.branch),
+            revision: Revision(before.revision),
+            kind: u16::try_from(self.number(Column::Kind)?).map_err(|_| "a kind that is none")?,
+            recorded_at,
+            occurred_at,
+            actor: self.text(Column::Actor)?.to_owned(),
+            causation_id: None,
+            correlation_id: self.text(Column::Correlation)?.to_owned(),
+        };
+        let body_hash = match has(BODY_HASH_GIVEN) {
+            true => Some(ContentHash(self.given.array()?)),
+            false => None,
+        };
+        let kept = Kept {
+            body: body_hash,
+            link: self.link(flags)?,
+            conversation,
+        };
+        let body = self.body(index, has(BODY_IN_BLOBS), body_hash)?;
+        let causation_id = match has(HAS_CAUSATION) {
+            true => Some(self.causation(index)?),
+            false => None,
+        };
+        let append_key = match has(HAS_APPEND_KEY) {
+            true => Some(self.append_key()?),
+            false => None,
+        };
+        let key_bytes = append_key
+            .as_ref()
+            .map_or(0, |key: &AppendKey| key.key.len());
+        if header.actor.len() + header.correlation_id.len() + key_bytes > TEXTS_OF_A_HEADER {
+            return Err("texts that are too long");
+        }
+        self.ids.push(header.id);
+        let record = Record {
+            header: EventHeader {
+                causation_id,
+                ..header
+            },
+            body,
+            append_key,
+            hashes: Hashes::Known {
+                body: ContentHash::default(),
+                chain: ContentHash::default(),
+            },
+        };
+        Ok((record, kept))
+    }
+
+    fn place_in(&mut self, conversation: usize) -> Result<(ConversationId, Before), Fault> {
+        let columns = &mut self.columns;
+        let row = self.tables.conversations.get_mut(conversation);
+        let (id, before) = row.ok_or(NO_ROW)?;
+        let next = before.revision.wrapping_add(1);
+        before.branch = columns[Column::Branch as usize].difference(before.branch)?;
+        before.revision = columns[Column::Revision as usize].difference(next)?;
+        Ok((*id, *before))
+    }
+
+    fn namespace(&mut self) -> Result<Namespace, Fault> {
+        let number = self.place(Column::Namespace)?;
+        self.tables.namespaces.get(number).cloned().ok_or(NO_ROW)
+    }
+
+    fn text(&mut self, column: Column) -> Result<&'a str, Fault> {
+        let text = match self.place(column)?.checked_sub(1) {
+            None => "",
+            Some(row) => self.tables.texts.get(row).copied().ok_or(NO_ROW)?,
+        };
+        self.count_text(text)?;
+        Ok(text)
+    }
+
+    fn count_text(&mut self, text: &str) -> Result<(), Fault> {
+        let left = self.texts_left.checked_sub(text.len());
+        self.texts_left = left.ok_or("more texts than fit in any")?;
+        Ok(())
+    }
+
+    fn id(&mut self) -> Result<EventId, Fault> {
+        let before = self.previous;
+        let high = self.column(Column::IdHigh).difference(before.id_high)?;
+        let difference = self.column(Column::IdMiddle).difference(0)?;
+        // Written as one of 32 bits.
+        let middle = before.id_middle.wrapping_add(difference as u32);
+        let low = u32::from_be_bytes(self.id_lows.array()?);
+        self.previous.id_high = high;
+        self.previous.id_middle = middle;
+        let number = u128::from(high) << 64 | u128::from(middle) << 32 | u128::from(low);
+        Ok(EventId(Uuid::from_u128(number)))
+    }
+
+    fn times(
+        &mut self,
+        has_occurred: bool,
+    ) -> Result<(TimestampMicros, Option<TimestampMicros>), Fault> {
+        let before = self.previous.recorded_at as u64;
+        let recorded = self.column(Column::RecordedAt).difference(before)? as i64;
+        self.previous.recorded_at = recorded;
+        if !has_occurred {
+            return Ok((TimestampMicros(recorded), None));
+        }
+        let before = self.previous.occurred_at.unwrap_or(recorded) as u64;
+        let occurred = self.column(Column::OccurredAt).difference(before)? as i64;
+        self.previous.occurred_at = Some(occurred);
+        Ok((TimestampMicros(recorded), Some(TimestampMicros(occurred))))
+    }
+
+    fn link(&mut self, flags: u8) -> Result<Link, Fault> {
+        Ok(if flags & CHAIN_GIVEN != 0 {
+            Link::Given(ContentHash(self.given.array()?))
+        } else if flags & FIRST_LINK != 0 {
+            Link::First
+        } else {
+            Link::Previous
+        })
+    }
+
+    fn body(
+        &mut self,
+        index: usize,
+        in_blobs: bool,
+        hash: Option<ContentHash>,
+    ) -> Result<RecordBody, Fault> {
+        let bytes_len = self.number(Column::BodyBytes)?;
+        if in_blobs {
+            // Below the last offset, as the block's header was checked.
+            let offset = self.of.first_offset + index as u64;
+            let back = self.column(Column::BlobHome).difference(0)?;
+            return Ok(RecordBody::Blob(BlobRef {
+                hash: hash.ok_or("a large body without its hash")?,
+                bytes_len,
+                home_offset: offset.wrapping_sub(back),
+            }));
+        }
+        let end = usize::try_from(bytes_len)
+            .ok()
+            .and_then(|len| self.bodies_at.checked_add(len))
+            .filter(|end| *end <= self.of.bodies.len())
+            .ok_or("bodies that are longer than all of them")?;
+        let body = self.of.bodies.slice(self.bodies_at..end);
+        self.bodies_at = end;
+        Ok(RecordBody::Inline(body))
+    }
+
+    fn causation(&mut self, index: usize) -> Result<EventId, Fault> {
+        match self.place(Column::Causation)? {
+            0 => Ok(EventId(Uuid::from_bytes(self.given.array()?))),
+            back => {
+                let at = index.checked_sub(back);
+                at.and_then(|at| self.ids.get(at).copied()).ok_or(NO_ROW)
+            }
+        }
+    }
+
+    fn append_key(&mut self) -> Result<AppendKey, Fault> {
+        let key = self.column(Column::AppendKey).text()?;
+        self.count_text(key)?;
+        let events = self.number(Column::AppendKey)?;
+        Ok(AppendKey {
+            key: key.to_owned(),
+            events: u32::try_from(events).map_err(|_| "a batch of too many events")?,
+            content_hash: ContentHash(self.given.array()?),
+        })
+    }
+
+    /// Everything was of some record.
+    fn finish(self) -> Result<(), Fault> {
+        let per_record = &self.columns[Column::Flags as usize..];
+        let left = per_record.iter().any(|column| !column.0.is_empty());
+        if left || !self.given.0.is_empty() || self.bodies_at != self.of.bodies.len() {
+            return Err("bytes behind its last record");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,406 @@
+//! A sealed segment's dense form: blocks, one behind the other, in rows that fill
+//! redb's pages, and an index of them.
+//!
+//! redb gives a value that is larger than a page so many pages as the next power
+//! of two has. Blocks of any length would waste a third; so they are one stream,
+//! which is cut where pages end.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use redb::{Database, Durability, ReadableTable, TableDefinition, WriteTransaction};
+
+use super::{
+    copying,
+    segment::{self, BLOBS, META, Readable, StoreError, guarded},
+};
+use crate::log::{
+    block::{self, Dictionary},
+    port::{EncodedFrame, LogError, LogIdentity},
+};
+
+/// Row of `meta` that says how a segment keeps its records; none: as frames.
+const META_FORM: &str = "form";
+/// The newest form that this program reads: blocks.
+const FORM_BLOCKS: u32 = 1;
+/// Row of `meta` with the place of the dictionary in the stream, its length and
+/// its CRC32C.
+const META_DICTIONARY: &str = "dictionary";
+/// First offset of a block to its place in the stream, its length and how many
+/// records it has.
+const BLOCKS: TableDefinition<u64, &[u8; ROW_BYTES]> = TableDefinition::new("blocks");
+const ROW_BYTES: usize = 16;
+/// Place in the stream to its bytes from there on.
+const EXTENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("extents");
+
+/// redb's page, in bytes.
+const PAGE_BYTES: usize = 4096;
+/// What redb keeps in the page of a lone row besides its value: the page's kind
+/// and count, the value's end, the key.
+const PAGE_OVERHEAD_BYTES: usize = 4 + 4 + 8;
+/// A whole extent, with which a page of 64 KiB is full. Whoever reads one block
+/// reads as much.
+const EXTENT_BYTES: usize = 16 * PAGE_BYTES - PAGE_OVERHEAD_BYTES;
+/// redb keeps the pages of a transaction in memory; so much goes into one, in
+/// bytes.
+const COMMIT_BYTES: usize = 8 << 20;
+
+/// What is known of a segment of blocks once it is open.
+#[derive(Debug)]
+pub(super) struct Dense {
+    dictionary: Option<Arc<Dictionary>>,
+}
+
+/// Where a block is.
+#[derive(Clone, Copy)]
+struct Row {
+    at: u64,
+    len: u32,
+    count: u32,
+}
+
+impl Row {
+    fn encode(self) -> [u8; ROW_BYTES] {
+        let mut row = [0; ROW_BYTES];
+        row[..8].copy_from_slice(&self.at.to_le_bytes());
+        row[8..12].copy_from_slice(&self.len.to_le_bytes());
+        row[12..].copy_from_slice(&self.count.to_le_bytes());
+        row
+    }
+
+    fn decode(row: &[u8; ROW_BYTES]) -> Self {
+        let word = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
+        Self {
+            at: u64::from(word(0)) | u64::from(word(4)) << 32,
+            len: word(8),
+            count: word(12),
+        }
+    }
+}
+
+/// What a segment is in its dense form; none: it keeps frames.
+///
+/// # Errors
+/// [`LogError::NewerFormat`] for a form that a newer version writes.
+pub(super) fn of(segment: &impl Readable, first_offset: u64) -> Result<Option<Dense>, LogError> {
+    let [form, place] = guarded(first_offset, "reading what a segment is of", || {
+        let meta = segment.begin()?.open_table(META)?;
+        let row = |key| -> Result<Vec<u8>, StoreError> {
+            Ok(meta
+                .get(key)?
+                .map_or_else(Vec::new, |row| row.value().to_vec()))
+        };
+        Ok([row(META_FORM)?, row(META_DICTIONARY)?])
+    })?;
+    if form.is_empty() {
+        return Ok(None);
+    }
+    match form.try_into().map(u32::from_le_bytes) {
+        Ok(FORM_BLOCKS) => {}
+        Ok(form) if form > FORM_BLOCKS => {
+            return Err(LogError::NewerFormat {
+                offset: first_offset,
+                version: u8::try_from(form).unwrap_or(u8::MAX),
+                supported: FORM_BLOCKS as u8,
+            });
+        }
+        _ => {
+            return Err(LogError::damaged(
+                first_offset,
+                "a segment does not say how it keeps its records",
+            ));
+        }
+    }
+    // Blocks that need one that cannot be read are damaged, and no others.
+    let dictionary = read_dictionary(segment, first_offset, &place).unwrap_or_else(|error| {
+        tracing::error!(%error, "the dictionary of a segment cannot be read");
+        None
+    });
+    Ok(Some(Dense { dictionary }))
+}
+
+fn read_dictionary(
+    segment: &impl Readable,
+    first_offset: u64,
+    place: &[u8],
+) -> Result<Option<Arc<Dictionary>>, LogError> {
+    let damaged = || LogError::damaged(first_offset, "the dictionary of a segment is damaged");
+    if place.is_empty() {
+        return Ok(None);
+    }
+    let place = Row::decode(place.try_into().map_err(|_| damaged())?);
+    let bytes = guarded(first_offset, "reading a dictionary", || {
+        let extents = segment.begin()?.open_table(EXTENTS)?;
+        fetch(&extents, place)
+    })?;
+    let bytes = bytes.ok_or_else(damaged)?;
+    // The count's place holds the checksum here.
+    if crc32c::crc32c(&bytes) != place.count {
+        return Err(damaged());
+    }
+    let dictionary = Dictionary::new(bytes).map_err(|_| damaged())?;
+    Ok(Some(Arc::new(dictionary)))
+}
+
+/// Bytes of the stream; none: they are not there.
+fn fetch(
+    extents: &impl ReadableTable<u64, &'static [u8]>,
+    row: Row,
+) -> Result<Option<Bytes>, StoreError> {
+    let len = row.len as usize;
+    if len > block::STORED_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(len);
+    let mut at = row.at;
+    while bytes.len() < len {
+        let Some(extent) = extents.range(..=at)?.next_back().transpose()? else {
+            return Ok(None);
+        };
+        let within = usize::try_from(at - extent.0.value()).unwrap_or(usize::MAX);
+        let there = extent.1.value().get(within..).unwrap_or_default();
+        let taken = there.len().min(len - bytes.len());
+        if taken == 0 {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&there[..taken]);
+        at = at.saturating_add(taken as u64);
+    }
+    Ok(Some(bytes.into()))
+}
+
+impl Dense {
+    /// The blocks from the one that holds `from` on, until they have `bytes_max`
+    /// bytes together. Each is there, or is damaged.
+    pub(super) fn read(
+        &self,
+        segment: &impl Readable,
+        from: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<Result<EncodedFrame, LogError>>, LogError> {
+        guarded(from, "reading blocks", || {
+            let transaction = segment.begin()?;
+            let (blocks, extents) = (
+                transaction.open_table(BLOCKS)?,
+                transaction.open_table(EXTENTS)?,
+            );
+            let first = blocks.range(..=from)?.next_back().transpose()?;
+            let Some(first) = first.map(|(key, _)| key.value()) else {
+                return Ok(Vec::new());
+            };
+            let mut found = Vec::new();
+            let mut bytes = 0;
+            for row in blocks.range(first..)? {
+                let (key, row) = row?;
+                let block = self.block(&extents, key.value(), Row::decode(row.value()))?;
+                bytes += block.as_ref().map_or(0, |block| block.bytes.len());
+                let is_last = block.is_err() || bytes >= bytes_max;
+                found.push(block);
+                if is_last {
+                    break;
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn block(
+        &self,
+        extents: &impl ReadableTable<u64, &'static [u8]>,
+        first_offset: u64,
+        row: Row,
+    ) -> Result<Result<EncodedFrame, LogError>, StoreError> {
+        let bytes = fetch(extents, row)?;
+        let count_fits = (1..=block::RECORDS_MAX as u32).contains(&row.count)
+            && first_offset.checked_add(row.count.into()).is_some();
+        Ok(match bytes {
+            Some(bytes) if count_fits => Ok(EncodedFrame {
+                first_offset,
+                count: row.count,
+                bytes,
+                dictionary: self.dictionary.clone(),
+            }),
+            _ => Err(LogError::damaged(
+                first_offset,
+                "the place of a block makes no sense",
+            )),
+        })
+    }
+
+    /// The last block; none: there is none.
+    pub(super) fn last(
+        &self,
+        segment: &impl Readable,
+        first_offset: u64,
+    ) -> Result<Option<EncodedFrame>, LogError> {
+        let last = guarded(first_offset, "reading the last block", || {
+            let transaction = segment.begin()?;
+            let extents = transaction.open_table(EXTENTS)?;
+            let blocks = transaction.open_table(BLOCKS)?;
+            let Some((key, row)) = blocks.last()? else {
+                return Ok(None);
+            };
+            let row = Row::decode(row.value());
+            self.block(&extents, key.value(), row).map(Some)
+        })?;
+        last.transpose()
+    }
+}
+
+/// The first offset of the first block behind `after`.
+pub(super) fn next_block(segment: &impl Readable, after: u64) -> Result<Option<u64>, LogError> {
+    guarded(after, "looking for the next block", || {
+        let table = segment.begin()?.open_table(BLOCKS)?;
+        let next = table.range(after.saturating_add(1)..)?.next().transpose()?;
+        Ok(next.map(|(key, _)| key.value()))
+    })
+}
+
+/// Fills an empty file with a segment of blocks.
+pub(super) struct Writer<'a> {
+    database: &'a Database,
+    first_offset: u64,
+    transaction: Option<WriteTransaction>,
+    /// The end of the stream that is in no extent yet, and where it begins.
+    tail: Vec<u8>,
+    tail_at: u64,
+    uncommitted: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Makes the tables, and writes down what the segment is of.
+    pub(super) fn new(
+        database: &'a Database,
+        identity: LogIdentity,
+        first_offset: u64,
+        dictionary: Option<&Dictionary>,
+    ) -> Result<Self, LogError> {
+        let mut writer = Self {
+            database,
+            first_offset,
+            transaction: None,
+            tail: Vec::new(),
+            tail_at: 0,
+            uncommitted: 0,
+        };
+        let place = dictionary.map(|dictionary| Row {
+            at: 0,
+            len: dictionary.bytes().len() as u32,
+            count: dictionary.crc(),
+        });
+        writer.run(|transaction| {
+            transaction.open_table(BLOCKS)?;
+            transaction.open_table(EXTENTS)?;
+            transaction.open_table(BLOBS)?;
+            segment::write_identity(transaction, identity, first_offset)?;
+            let mut meta = transaction.open_table(META)?;
+            meta.insert(META_FORM, FORM_BLOCKS.to_le_bytes().as_slice())?;
+            if let Some(place) = place {
+                meta.insert(META_DICTIONARY, place.encode().as_slice())?;
+            }
+            Ok(())
+        })?;
+        if let Some(dictionary) = dictionary {
+            writer.stream(dictionary.bytes())?;
+        }
+        Ok(writer)
+    }
+
+    /// Runs an operation in the transaction that is open, or in a new one.
+    fn run<T>(
+        &mut self,
+        operation: impl FnOnce(&WriteTransaction) -> Result<T, StoreError>,
+    ) -> Result<T, LogError> {
+        let (first_offset, database) = (self.first_offset, self.database);
+        let transaction = &mut self.transaction;
+        guarded(first_offset, "writing a segment of blocks", || {
+            let transaction = match transaction {
+                Some(transaction) => transaction,
+                None => {
+                    let mut begun = database.begin_write()?;
+                    // The last one makes all of them durable.
+                    begun.set_durability(Durability::None)?;
+                    transaction.insert(begun)
+                }
+            };
+            operation(transaction)
+        })
+    }
+
+    /// Puts a block behind those before.
+    pub(super) fn push(&mut self, block: &EncodedFrame) -> Result<(), LogError> {
+        let row = Row {
+            at: self.tail_at + self.tail.len() as u64,
+            // A block is far smaller than 4 GiB.
+            len: block.bytes.len() as u32,
+            count: block.count,
+        };
+        self.run(|transaction| {
+            let mut blocks = transaction.open_table(BLOCKS)?;
+            blocks.insert(block.first_offset, &row.encode())?;
+            Ok(())
+        })?;
+        self.stream(&block.bytes)
+    }
+
+    fn stream(&mut self, bytes: &[u8]) -> Result<(), LogError> {
+        self.tail.extend_from_slice(bytes);
+        while self.tail.len() >= EXTENT_BYTES {
+            self.extent(EXTENT_BYTES)?;
+        }
+        if self.uncommitted >= COMMIT_BYTES {
+            self.commit(Durability::None)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the first bytes of the tail into a row.
+    fn extent(&mut self, len: usize) -> Result<(), LogError> {
+        let at = self.tail_at;
+        let tail = std::mem::take(&mut self.tail);
+        self.run(|transaction| {
+            let mut extents = transaction.open_table(EXTENTS)?;
+            extents.insert(at, &tail[..len])?;
+            Ok(())
+        })?;
+        self.tail = tail;
+        self.tail.drain(..len);
+        self.tail_at += len as u64;
+        self.uncommitted += len;
+        Ok(())
+    }
+
+    /// Copies the large bodies of a segment, as they are stored.
+    pub(super) fn copy_blobs(&mut self, from: &impl Readable) -> Result<(), LogError> {
+        self.commit(Durability::None)?;
+        copying::copy_blobs(from, self.database, self.first_offset)
+    }
+
+    /// Puts everything on disk.
+    pub(super) fn finish(mut self) -> Result<(), LogError> {
+        // What is left goes into rows that fill smaller pages.
+        while !self.tail.is_empty() {
+            let mut len = PAGE_BYTES - PAGE_OVERHEAD_BYTES;
+            while len * 2 + PAGE_OVERHEAD_BYTES <= self.tail.len() {
+                len = len * 2 + PAGE_OVERHEAD_BYTES;
+            }
+            self.extent(len.min(self.tail.len()))?;
+        }
+        self.commit(Durability::Immediate)
+    }
+
+    fn commit(&mut self, durability: Durability) -> Result<(), LogError> {
+        self.run(|_| Ok(()))?;
+        let Some(mut transaction) = self.transaction.take() else {
+            return Err(LogError::from_io(
+                "writing a segment of blocks",
+                io::Error::other("no transaction is open"),
+            ));
+        };
+        self.uncommitted = 0;
+        guarded(self.first_offset, "writing a segment of blocks", || {
+            transaction.set_durability(durability)?;
+            Ok(transaction.commit()?)
+        })
+    }
+}

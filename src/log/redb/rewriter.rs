@@ -1,0 +1,218 @@
+//! When segments are written anew: in the background, once they are sealed; and a
+//! log that never fills one, when nothing has been appended for a while or it is
+//! closed.
+
+use std::{
+    io,
+    ops::RangeInclusive,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{Folder, RedbLog, Rewritten, lock_of};
+use crate::log::port::LogError;
+
+/// After so long without an append the last segment is sealed, to be dense, too.
+const IDLE_AFTER: Duration = Duration::from_secs(10);
+/// Frames of fewer bytes are not worth a segment of their own.
+const SEALED_BYTES_MIN: u64 = 256 << 10;
+/// How often the thread looks around.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// After a failure it is tried again when there is another segment, or this much
+/// later.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(600);
+/// Of 0 to 19: how far the thread steps back behind those that serve.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 15;
+
+impl<F: Folder> RedbLog<F> {
+    /// Seals the last segment if its frames are worth it, and at most
+    /// `frames_bytes_max`: a caller that must not wait leaves the rest for later.
+    /// True: it is sealed.
+    ///
+    /// # Errors
+    /// As those of appending; the log goes on as it was.
+    pub fn seal_last(&self, frames_bytes_max: u64) -> Result<bool, LogError> {
+        self.seal_within(SEALED_BYTES_MIN..=frames_bytes_max)
+    }
+
+    pub(super) fn seal_within(&self, bytes: RangeInclusive<u64>) -> Result<bool, LogError> {
+        let _owner = lock_of(&self.owner);
+        let head = *self.head.borrow();
+        if self.mode.is_read_only() || self.is_distrusted() || head.closed {
+            return Ok(false);
+        }
+        let frames = {
+            let active = self.active()?;
+            if active.first_offset == head.offset + 1 {
+                return Ok(false);
+            }
+            active.open.as_ref().map_or(0, |open| open.frames_bytes())
+        };
+        if !bytes.contains(&frames) {
+            return Ok(false);
+        }
+        self.seal(head.offset)?;
+        Ok(true)
+    }
+
+    /// Makes the whole log dense; the last segment if its frames are worth it, and
+    /// at most `frames_bytes_max`.
+    ///
+    /// # Errors
+    /// Of the first step that failed; what was done before stays done.
+    pub fn make_dense(
+        &self,
+        frames_bytes_max: u64,
+        stop: &AtomicBool,
+    ) -> Result<Rewritten, LogError> {
+        self.seal_last(frames_bytes_max)?;
+        let mut all = Rewritten::default();
+        while let Some(done) = self.rewrite_next(stop)? {
+            all.segments += done.segments;
+            all.records += done.records;
+            all.bytes_before += done.bytes_before;
+            all.bytes_after += done.bytes_after;
+        }
+        Ok(all)
+    }
+}
+
+/// A thread that writes segments anew; it ends when it is dropped.
+#[derive(Debug)]
+pub struct Rewriter {
+    signal: Arc<Signal>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    stop: AtomicBool,
+    asleep: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Rewriter {
+    /// Starts it for a log that is written to.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start<F: Folder>(log: &Arc<RedbLog<F>>) -> io::Result<Self> {
+        let signal = Arc::new(Signal::default());
+        let (log, seen) = (Arc::downgrade(log), Arc::clone(&signal));
+        let thread = thread::Builder::new()
+            .name("log-rewriter".to_owned())
+            .spawn(move || run(&log, &seen))?;
+        Ok(Self {
+            signal,
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends it: what it was at is left as it was before, and done again another
+    /// time.
+    pub fn stop(&mut self) {
+        {
+            let _asleep = lock_of(&self.signal.asleep);
+            self.signal.stop.store(true, Ordering::Release);
+        }
+        self.signal.wake.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("writing segments anew has ended with a panic");
+        }
+    }
+}
+
+impl Drop for Rewriter {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What the thread remembers from one look to the next.
+struct Looked {
+    head: u64,
+    since: Instant,
+    /// Segments there were when it failed, and when that was.
+    failed: Option<(usize, Instant)>,
+}
+
+fn run<F: Folder>(log: &Weak<RedbLog<F>>, signal: &Signal) {
+    step_back();
+    // Whoever only appends something does not pay for it.
+    signal.sleep();
+    let mut looked = Looked {
+        head: 0,
+        since: Instant::now(),
+        failed: None,
+    };
+    while !signal.stop.load(Ordering::Acquire) {
+        let Some(log) = log.upgrade() else { return };
+        if !looked.look(&log, &signal.stop) {
+            drop(log);
+            signal.sleep();
+        }
+    }
+}
+
+impl Signal {
+    fn sleep(&self) {
+        let asleep = lock_of(&self.asleep);
+        if !self.stop.load(Ordering::Acquire) {
+            let _woken = self
+                .wake
+                .wait_timeout(asleep, LOOK_EVERY)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Looked {
+    /// Does what is to be done; true when there may be more.
+    fn look<F: Folder>(&mut self, log: &RedbLog<F>, stop: &AtomicBool) -> bool {
+        let head = log.head.borrow().offset;
+        if head != self.head {
+            self.head = head;
+            self.since = Instant::now();
+        }
+        let segments = log.manifest().segments.len();
+        if let Some((there, at)) = self.failed {
+            if there == segments && at.elapsed() < TRY_AGAIN_AFTER {
+                return false;
+            }
+            self.failed = None;
+        }
+        let done = if log.has_to_rewrite() {
+            log.rewrite_next(stop).map(|done| done.is_some())
+        } else if self.since.elapsed() >= IDLE_AFTER {
+            // Looked at again only when something was appended, or much later.
+            self.since = Instant::now() + TRY_AGAIN_AFTER;
+            log.seal_last(u64::MAX)
+        } else {
+            Ok(false)
+        };
+        done.unwrap_or_else(|error| {
+            if !matches!(error, LogError::Closed) {
+                tracing::warn!(%error, "a segment of the log was not written anew; it stays as it is");
+            }
+            self.failed = Some((log.manifest().segments.len(), Instant::now()));
+            false
+        })
+    }
+}
+
+/// Lets everybody else go first.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    {
+        // On Linux niceness is a thread's own.
+        let thread = rustix::thread::gettid();
+        let _ = rustix::process::setpriority_process(Some(thread), NICENESS);
+    }
+}

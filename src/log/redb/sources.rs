@@ -1,0 +1,233 @@
+//! The segments that a pass writes anew: read in order, packed, and held against
+//! what came of it.
+
+use std::sync::Arc;
+
+use super::{
+    copying,
+    dense::Writer,
+    manifest::{Mark, SegmentEntry},
+    rewriting::{Change, Ended, Stop},
+    segment::{self, Reader, Sealed},
+};
+use crate::{
+    domain::ContentHash,
+    log::{
+        block::{Dictionary, Packer, Samples},
+        frame,
+        port::{EncodedFrame, LogError, LogIdentity},
+        record::{Record, RecordBody},
+    },
+};
+
+/// Frames or blocks are read so many bytes at a time.
+const READ_BYTES: usize = 1 << 20;
+/// So many places of a segment are looked at for what its bodies have in common.
+const SAMPLED_PLACES: u64 = 256;
+
+/// Adjacent segments that are written anew.
+pub(super) struct Sources {
+    pub(super) segments: Vec<(SegmentEntry, Arc<Sealed>)>,
+}
+
+impl Sources {
+    pub(super) fn first_offset(&self) -> u64 {
+        self.segments.first().map_or(1, |(entry, _)| entry.first)
+    }
+
+    fn last_offset(&self) -> u64 {
+        let last = self.segments.last();
+        let mark = last.and_then(|(entry, _)| entry.sealed.as_ref());
+        mark.map_or(0, |mark| mark.offset)
+    }
+
+    pub(super) fn records(&self) -> u64 {
+        (self.last_offset() + 1).saturating_sub(self.first_offset())
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|(_, sealed)| sealed.bytes).sum()
+    }
+
+    /// The timeline that the last one was written in.
+    pub(super) fn timeline(&self) -> Result<uuid::Uuid, LogError> {
+        let (entry, sealed) = self.segments.last().ok_or(LogError::Closed)?;
+        let (identity, _) = segment::read_identity(&sealed.reader(), entry.first)?;
+        Ok(identity.timeline)
+    }
+
+    /// Runs `take` on every record, in order.
+    fn each(
+        &self,
+        stop: Stop<'_>,
+        mut take: impl FnMut(u64, Record) -> Result<(), Ended>,
+    ) -> Result<(), Ended> {
+        for (entry, sealed) in &self.segments {
+            let mark = entry.sealed.as_ref().ok_or(LogError::Closed)?;
+            let mut records = Records::new(sealed.reader(), entry.first);
+            let mut last = None;
+            for offset in entry.first..=mark.offset {
+                if stop() {
+                    return Err(Ended::Stopped);
+                }
+                let record = records.next()?;
+                if offset == mark.offset {
+                    last = Some(record.chain_hash());
+                }
+                take(offset, record)?;
+            }
+            check_mark(mark, last)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn fill(
+        &self,
+        database: &::redb::Database,
+        identity: LogIdentity,
+        change: Change<'_>,
+        stop: Stop<'_>,
+    ) -> Result<(), Ended> {
+        let first = self.first_offset();
+        let dictionary = self.train(stop)?.map(Arc::new);
+        let mut packer = Packer::new(first, dictionary.clone())
+            .map_err(|error| LogError::from_io("compressing a segment", error))?;
+        let mut writer = Writer::new(database, identity, first, dictionary.as_deref())?;
+        self.each(stop, |offset, record| {
+            let changed = change(offset, record)?;
+            if let Some(block) = packer.push(changed)? {
+                writer.push(&block)?;
+            }
+            Ok(())
+        })?;
+        if let Some(block) = packer.finish()? {
+            writer.push(&block)?;
+        }
+        for (_, sealed) in &self.segments {
+            writer.copy_blobs(&sealed.reader())?;
+        }
+        Ok(writer.finish()?)
+    }
+
+    /// What bodies from all over the segments have in common.
+    fn train(&self, stop: Stop<'_>) -> Result<Option<Dictionary>, Ended> {
+        let mut samples = Samples::default();
+        let step = self.records().div_ceil(SAMPLED_PLACES).max(1);
+        for (entry, sealed) in &self.segments {
+            let last = entry.sealed.as_ref().map_or(0, |mark| mark.offset);
+            let mut next = entry.first;
+            while next <= last {
+                if stop() {
+                    return Err(Ended::Stopped);
+                }
+                let frames = segment::read_frames(sealed.reader(), next, 1)?;
+                let mut end = next;
+                for frame in &frames {
+                    for record in frame::decode(frame)?.records {
+                        if let RecordBody::Inline(body) = &record.body {
+                            samples.push(body);
+                        }
+                    }
+                    end = end.max(frame.last_offset() + 1);
+                }
+                next = end.max(next + step);
+            }
+        }
+        Ok(Dictionary::train(&samples))
+    }
+
+    /// Reads the copy back and holds it against what it was made from.
+    pub(super) fn compare(
+        &self,
+        copy: &Sealed,
+        change: Change<'_>,
+        stop: Stop<'_>,
+    ) -> Result<(), Ended> {
+        let first = self.first_offset();
+        let mut copied = Records::new(copy.reader(), first);
+        self.each(stop, |offset, record| {
+            let wanted = change(offset, record)?;
+            let found = copied.next().map_err(not_read_back)?;
+            // Equal hashes that are not those of the records would be no proof.
+            if found != wanted || !found.is_sound() {
+                return Err(not_copied(offset).into());
+            }
+            Ok(())
+        })?;
+        let end = segment::end(copy.reader(), first).map_err(not_read_back)?;
+        if end.offset != self.last_offset() {
+            return Err(not_copied(self.last_offset()).into());
+        }
+        for (_, sealed) in &self.segments {
+            copying::check_blobs(&sealed.reader(), &copy.reader(), first).map_err(not_read_back)?;
+        }
+        Ok(())
+    }
+}
+
+/// Damage of a copy says nothing of what it was made from.
+pub(super) fn not_read_back(error: LogError) -> LogError {
+    match error {
+        LogError::Damaged { .. } => LogError::from_io(
+            "reading back a segment that was written anew",
+            std::io::Error::other(error.to_string()),
+        ),
+        error => error,
+    }
+}
+
+fn not_copied(offset: u64) -> LogError {
+    LogError::from_io(
+        "writing a segment anew",
+        std::io::Error::other(format!("event {offset} did not come back as it was")),
+    )
+}
+
+/// A sealed segment ends with the record that it was sealed with.
+fn check_mark(mark: &Mark, last: Option<ContentHash>) -> Result<(), LogError> {
+    match (&mark.chain_hash, last) {
+        (Some(noted), Some(found)) if *noted != found.to_string() => Err(LogError::damaged(
+            mark.offset,
+            "a sealed segment ends with another event than it was sealed with",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The records of a segment, one after the other.
+struct Records<'a> {
+    segment: Reader<'a>,
+    next: u64,
+    read: std::vec::IntoIter<EncodedFrame>,
+    decoded: std::vec::IntoIter<Record>,
+}
+
+impl<'a> Records<'a> {
+    fn new(segment: Reader<'a>, first: u64) -> Self {
+        Self {
+            segment,
+            next: first,
+            read: Vec::new().into_iter(),
+            decoded: Vec::new().into_iter(),
+        }
+    }
+
+    fn next(&mut self) -> Result<Record, LogError> {
+        loop {
+            if let Some(record) = self.decoded.next() {
+                self.next += 1;
+                return Ok(record);
+            }
+            if let Some(frame) = self.read.next() {
+                self.decoded = frame::decode(&frame)?.records.into_iter();
+                continue;
+            }
+            let read = segment::read_frames(self.segment, self.next, READ_BYTES)?;
+            let starts_here = read.first().is_some_and(|f| f.first_offset == self.next);
+            if !starts_here {
+                return Err(LogError::damaged(self.next, "no frame holds this record"));
+            }
+            self.read = read.into_iter();
+        }
+    }
+}

@@ -1,0 +1,804 @@
+//! Sealed segments that are written anew: the same events, whatever fails on the
+//! way, and however often.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicU64},
+};
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::domain::ContentHash;
+use crate::log::{
+    BlobRef,
+    redb::simulated::{Fault, Full, SimulatedDisk},
+    samples::Random,
+};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+impl<F: Folder> RedbLog<F> {
+    /// Seals whatever there is, and writes it anew.
+    fn dense(&self) -> Result<(), LogError> {
+        self.seal_within(0..=u64::MAX)?;
+        while self.rewrite_next(&NEVER)?.is_some() {}
+        Ok(())
+    }
+}
+
+/// A log that is dense after every append, if it is told so, and counts reads.
+struct Watched {
+    log: RedbLog,
+    always_dense: bool,
+    reads: AtomicU64,
+}
+
+impl Watched {
+    fn new(path: &Path, always_dense: bool) -> Self {
+        Self {
+            log: RedbLog::open(path, small(), OpenMode::Create).unwrap(),
+            always_dense,
+            reads: AtomicU64::new(0),
+        }
+    }
+}
+
+#[async_trait]
+impl EventLog for Watched {
+    fn identity(&self) -> LogIdentity {
+        self.log.identity()
+    }
+
+    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+        self.log.acquire(shard).await
+    }
+
+    async fn append(
+        &self,
+        shard: ShardId,
+        epoch: Epoch,
+        head: u64,
+        batch: FrameBatch,
+    ) -> Result<u64, LogError> {
+        let head = self.log.append(shard, epoch, head, batch).await?;
+        if self.always_dense {
+            self.log.dense()?;
+        }
+        Ok(head)
+    }
+
+    async fn read(
+        &self,
+        shard: ShardId,
+        from_offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<EncodedFrame>, LogError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.log.read(shard, from_offset, bytes_max).await
+    }
+
+    async fn next_frame(&self, shard: ShardId, after: u64) -> Result<Option<u64>, LogError> {
+        self.log.next_frame(shard, after).await
+    }
+
+    async fn blob(
+        &self,
+        shard: ShardId,
+        namespace: &Namespace,
+        blob: &BlobRef,
+    ) -> Result<Bytes, LogError> {
+        self.log.blob(shard, namespace, blob).await
+    }
+
+    async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {
+        self.log.tail(shard, after_offset).await
+    }
+
+    async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
+        self.log.stats(shard).await
+    }
+
+    async fn close(&self) -> Result<(), LogError> {
+        self.log.close().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_blocks_conforms() {
+    // Whoever reads must not notice what form a segment has.
+    let folder = tempfile::tempdir().unwrap();
+    let next = std::sync::atomic::AtomicU32::new(0);
+    conformance::run_whatever_the_frames(|| {
+        let name = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Watched::new(&folder.path().join(name.to_string()), true)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_block_in_the_cache_is_found_behind_the_frames_that_it_was_made_from() {
+    // The frames that a reader had in its cache hid the block that took their
+    // place: each read of what was between them unpacked it anew.
+    let folder = tempfile::tempdir().unwrap();
+    let log = Arc::new(Watched::new(folder.path(), false));
+    for _ in 0..20 {
+        append(&log.log, &samples::records(3, 200)).await.unwrap();
+    }
+    let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
+    for offset in [4, 22, 40] {
+        reader.record(offset).await.unwrap();
+    }
+    log.log.dense().unwrap();
+    reader.record(1).await.unwrap();
+    let before = log.reads.load(Ordering::Relaxed);
+    for offset in 1..=60 {
+        reader.record(offset).await.unwrap();
+    }
+    assert_eq!(log.reads.load(Ordering::Relaxed), before);
+}
+
+/// Records of a size whose frames fill some segments; every fifth one does not pack.
+fn some_records(count: usize) -> Vec<Record> {
+    let mut records = samples::records(count, 700);
+    for record in records.iter_mut().step_by(5) {
+        *record = samples::noisy_record(900);
+    }
+    records
+}
+
+/// Appends a large body and the record that names it.
+async fn append_large<F: Folder>(log: &RedbLog<F>, bytes: usize) -> (Record, NewBlob) {
+    let owner = log.acquire(SHARD).await.unwrap();
+    let home_offset = owner.head + 1;
+    let body = samples::noise(bytes);
+    let hash = Record::hash_body(&body);
+    let place = crate::log::RecordBody::Blob(crate::log::BlobRef {
+        hash,
+        bytes_len: body.len() as u64,
+        home_offset,
+    });
+    let header = samples::header(home_offset);
+    let blob = NewBlob {
+        namespace: header.namespace.clone(),
+        hash,
+        home_offset,
+        bytes: body,
+    };
+    let record = Record::seal(ContentHash::default(), header, place, hash, None).unwrap();
+    let mut batch = samples::batch(home_offset, std::slice::from_ref(&record));
+    batch.blobs.push(blob.clone());
+    log.append(SHARD, owner.epoch, owner.head, batch)
+        .await
+        .unwrap();
+    (record, blob)
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.join(LOG_FOLDER)).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".redb"))
+        .collect();
+    names.sort();
+    names
+}
+
+fn bytes_of(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder.join(LOG_FOLDER)).unwrap();
+    entries.map(|e| e.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[tokio::test]
+async fn a_dense_log_is_the_same_log() {
+    // Every record, large body and hash comes back, now and after opening again;
+    // appends go on; nothing of the old files is left.
+    let folder = tempfile::tempdir().unwrap();
+    let log = Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap());
+    let mut expected = Vec::new();
+    let mut blobs = Vec::new();
+    while log.stats(SHARD).await.unwrap().segments < 4 {
+        let records = some_records(400);
+        append(&log, &records).await.unwrap();
+        expected.extend(records);
+        let (record, blob) = append_large(&log, 100_000).await;
+        expected.push(record);
+        blobs.push(blob);
+    }
+    let before = bytes_of(folder.path());
+    let done = log.make_dense(u64::MAX, &NEVER).unwrap();
+    assert!(
+        done.segments >= 4 && done.records == expected.len() as u64,
+        "{done:?}"
+    );
+    let after = bytes_of(folder.path());
+    assert!(after < before, "{before} bytes became {after}");
+    for _ in 0..2 {
+        let log = if log.head.borrow().closed {
+            Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Append).unwrap())
+        } else {
+            Arc::clone(&log)
+        };
+        assert!(all(Arc::clone(&log)).await.unwrap() == expected);
+        let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
+        let mut random = Random(3);
+        for _ in 0..200 {
+            let at = random.below(expected.len() as u64);
+            let record = reader.record(at + 1).await.unwrap();
+            assert!(record == expected[at as usize] && record.is_sound());
+        }
+        for blob in &blobs {
+            let named = BlobRef {
+                hash: blob.hash,
+                bytes_len: blob.bytes.len() as u64,
+                home_offset: blob.home_offset,
+            };
+            let read = log.blob(SHARD, &blob.namespace, &named).await;
+            assert!(read.unwrap() == blob.bytes);
+        }
+        // Blocks follow each other through all segments.
+        let mut next = 1;
+        while let Some(found) = log.next_frame(SHARD, next).await.unwrap() {
+            assert!(found > next);
+            let frames = log.read(SHARD, found, 1).await.unwrap();
+            assert_eq!(frames[0].first_offset, found);
+            next = found;
+        }
+        let more = some_records(3);
+        append(&log, &more).await.unwrap();
+        expected.extend(more);
+        log.close().await.unwrap();
+    }
+    let log = RedbLog::open(folder.path(), small(), OpenMode::Append).unwrap();
+    let named: Vec<_> = log
+        .manifest()
+        .segments
+        .iter()
+        .map(|s| s.file.clone().unwrap())
+        .collect();
+    assert_eq!(files(folder.path()), named);
+    assert!(!log.has_to_rewrite());
+    assert!(log.rewrite_next(&NEVER).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn many_short_sessions_leave_few_segments() {
+    // Each close of a small store would leave a file of its own; they are joined
+    // as the log grows, and none of it is written over and over.
+    let folder = tempfile::tempdir().unwrap();
+    let mut expected = Vec::new();
+    let mut written = 0;
+    let options = RedbLogOptions::default();
+    for _ in 0..24 {
+        let log = Arc::new(RedbLog::open(folder.path(), options, OpenMode::Create).unwrap());
+        for _ in 0..3 {
+            let records: Vec<_> = (0..60).map(|_| samples::noisy_record(2_000)).collect();
+            append(&log, &records).await.unwrap();
+            expected.extend(records);
+        }
+        written += log.make_dense(u64::MAX, &NEVER).unwrap().bytes_after;
+        log.close().await.unwrap();
+    }
+    let log = Arc::new(RedbLog::open(folder.path(), options, OpenMode::Create).unwrap());
+    let stats = log.stats(SHARD).await.unwrap();
+    println!("{stats:?}, {written} bytes were written");
+    assert!(stats.segments <= 8, "{stats:?}");
+    assert!(written < stats.bytes * 6);
+    assert!(all(log).await.unwrap() == expected);
+}
+
+/// A log of three segments, the last one sealed, on a disk of its own.
+async fn three_segments(seed: u64) -> (SimulatedDisk, RedbLog<SimulatedDisk>, Vec<Record>) {
+    let disk = SimulatedDisk::new(seed);
+    let log = RedbLog::open_with(disk.clone(), options(), OpenMode::Create).unwrap();
+    let mut kept = Vec::new();
+    for round in 0..3 {
+        append(&log, &some_records(60 + round * 10)).await.unwrap();
+        append_large(&log, 70_000).await;
+        kept = all_of(&log).await;
+        log.seal_within(0..=u64::MAX).unwrap();
+        if round == 0 {
+            // So that something dense is there to be joined.
+            log.rewrite_next(&NEVER).unwrap().unwrap();
+        }
+    }
+    (disk, log, kept)
+}
+
+fn options() -> RedbLogOptions {
+    RedbLogOptions {
+        segment_bytes_max: 32 << 20,
+        cache_bytes: 1 << 20,
+        ..small()
+    }
+}
+
+async fn all_of<F: Folder>(log: &RedbLog<F>) -> Vec<Record> {
+    let mut records = Vec::new();
+    for frame in log.read(SHARD, 1, usize::MAX).await.unwrap() {
+        records.extend(crate::log::frame::decode(&frame).unwrap().records);
+    }
+    records
+}
+
+/// Opens what a crash leaves: the same events; rewriting ends, and appends go on.
+async fn assert_same(disk: SimulatedDisk, kept: &[Record], story: &str) {
+    let log = RedbLog::open_with(disk.clone(), options(), OpenMode::Append)
+        .unwrap_or_else(|error| panic!("{story}: the log does not open: {error}"));
+    let read = all_of(&log).await;
+    assert!(
+        read[..] == *kept,
+        "{story}: {} of {} events",
+        read.len(),
+        kept.len()
+    );
+    log.dense()
+        .unwrap_or_else(|error| panic!("{story}: {error}"));
+    assert!(
+        all_of(&log).await == *kept,
+        "{story}: other events once it is dense"
+    );
+    let large = kept.iter().filter_map(|record| match &record.body {
+        crate::log::RecordBody::Blob(blob) => Some(blob),
+        crate::log::RecordBody::Inline(_) => None,
+    });
+    for blob in large {
+        log.blob(SHARD, &Namespace::default(), blob)
+            .await
+            .unwrap_or_else(|error| panic!("{story}: {error}"));
+    }
+    append(&log, &samples::records(1, 10)).await.unwrap();
+    log.close().await.unwrap();
+    let names = disk.file_names();
+    let segments = names.iter().filter(|name| name.ends_with(".redb")).count();
+    assert_eq!(
+        segments,
+        log.manifest().segments.len(),
+        "{story}: left over: {names:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_power_goes_at_any_step_of_writing_anew() {
+    // Until the manifest names the new file, and once it does: the same events,
+    // and the next opening goes on from there.
+    let mut steps = 0;
+    let mut finished = 0;
+    loop {
+        let (disk, log, kept) = three_segments(steps).await;
+        disk.crash_after(steps);
+        let done = log.dense();
+        finished += u32::from(done.is_ok());
+        assert_same(disk.after_crash(), &kept, &format!("after {steps} steps")).await;
+        if done.is_ok() && finished > 3 {
+            break;
+        }
+        // Every step where names change; of the many writes before, some.
+        steps += if steps < 40 { 1 } else { 3 };
+    }
+    println!("{steps} steps");
+    assert!(steps > 50);
+}
+
+#[tokio::test]
+async fn whatever_fails_while_writing_anew_changes_nothing() {
+    // Each call that can fail, one after the other: reads and appends go on, a
+    // crash then finds the same events, and it is done another time.
+    let faults = [
+        Fault::Handle,
+        Fault::Rename,
+        Fault::FolderSync,
+        Fault::Sync,
+        Fault::SyncAndForget,
+    ];
+    let (mut came, mut failed) = (0, 0);
+    for fault in faults {
+        for after in 0..14 {
+            let story = format!("{fault:?} after {after}");
+            let (disk, log, mut kept) = three_segments(after).await;
+            disk.fail(fault, after);
+            failed += u32::from(log.dense().is_err());
+            came += u32::from(disk.faults_left() == 0);
+            disk.clear_faults();
+            assert!(all_of(&log).await == kept, "{story}: other events");
+            assert_same(disk.if_it_crashed(), &kept, &story).await;
+            let more = some_records(3);
+            append(&log, &more).await.unwrap();
+            kept.extend(more);
+            assert_same(disk.if_it_crashed(), &kept, &story).await;
+            log.dense()
+                .unwrap_or_else(|error| panic!("{story}: {error}"));
+            assert!(
+                all_of(&log).await == kept,
+                "{story}: other events in the end"
+            );
+            log.close().await.unwrap();
+            assert_same(disk.if_it_crashed(), &kept, &story).await;
+        }
+    }
+    println!("{came} faults came, {failed} passes failed");
+    assert!(came > 25 && failed > 10);
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_segments_as_they_are() {
+    // The old and the new file are there together for a moment: where there is no
+    // room for that, the old one stays, and appends that fit go on.
+    for full in [Full::Asked, Full::Growth, Full::Write] {
+        for room in [0, 50_000, 200_000, 600_000] {
+            let story = format!("{full:?}, room {room}");
+            let (disk, log, kept) = three_segments(room).await;
+            disk.set_room(Some((room, full)));
+            let failed = log.dense();
+            assert!(all_of(&log).await == kept, "{story}");
+            assert!(
+                matches!(failed, Ok(()) | Err(LogError::NoSpace { .. })),
+                "{story}: {failed:?}"
+            );
+            disk.set_room(None);
+            assert_same(disk.if_it_crashed(), &kept, &story).await;
+            log.dense().unwrap();
+            append(&log, &samples::records(1, 10)).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pass_that_is_stopped_changes_nothing() {
+    // Closing must not wait for a large segment.
+    let (disk, log, kept) = three_segments(1).await;
+    let before = disk.file_names();
+    let stopped = log.rewrite_next(&AtomicBool::new(true)).unwrap();
+    assert!(stopped.is_none());
+    assert_eq!(disk.file_names(), before);
+    assert_same(disk.if_it_crashed(), &kept, "stopped").await;
+}
+
+#[tokio::test]
+async fn files_that_others_took_the_place_of_are_cleared_away() {
+    // The process ended between the manifest and the removal of what it was made
+    // from; or a joined copy was whole, and not yet named.
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
+    for _ in 0..3 {
+        append(&log, &some_records(60)).await.unwrap();
+        log.seal_within(0..=u64::MAX).unwrap();
+    }
+    let expected = all_of(&log).await;
+    let path = folder.path().join(LOG_FOLDER);
+    let keep = folder.path().join("before");
+    let copy = |from: &Path, to: &Path| {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    };
+    log.close().await.unwrap();
+    copy(&path, &keep);
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap();
+    log.dense().unwrap();
+    assert!(log.manifest().segments.len() < 4);
+    log.close().await.unwrap();
+    let named = files(folder.path());
+    let after = folder.path().join("after");
+    copy(&path, &after);
+    // What it was made from is back, beside it.
+    for entry in std::fs::read_dir(&keep).unwrap() {
+        let entry = entry.unwrap();
+        let target = path.join(entry.file_name());
+        if !target.exists() {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+    assert!(files(folder.path()).len() > named.len());
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap();
+    assert!(all_of(&log).await == expected);
+    log.close().await.unwrap();
+    assert_eq!(files(folder.path()), named);
+    // The manifest of before, with everything there.
+    copy(&keep, &path);
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap();
+    assert!(all_of(&log).await == expected);
+    log.dense().unwrap();
+    assert!(all_of(&log).await == expected);
+    log.close().await.unwrap();
+    // The manifest of before, without what it names: nothing is guessed.
+    std::fs::remove_dir_all(&path).unwrap();
+    copy(&after, &path);
+    std::fs::copy(keep.join(MANIFEST), path.join(MANIFEST)).unwrap();
+    let error = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap_err();
+    assert!(matches!(error, LogError::WentBack { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_and_appends_go_on_while_segments_are_written_anew() {
+    // Files go away under readers, and segments are joined: no read may fail, or
+    // give anything else.
+    let folder = tempfile::tempdir().unwrap();
+    let log = Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap());
+    let rewriter = std::thread::spawn({
+        let log = Arc::clone(&log);
+        move || {
+            let mut passes = 0;
+            while !log.head.borrow().closed {
+                match log.make_dense(u64::MAX, &NEVER) {
+                    Ok(done) => passes += done.segments,
+                    Err(LogError::Closed) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            passes
+        }
+    });
+    let reader = tokio::spawn({
+        let log = Arc::clone(&log);
+        async move {
+            let mut rounds = 0;
+            loop {
+                // No cache: every read goes to the files.
+                let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1);
+                match reader.records(1, usize::MAX, usize::MAX).await {
+                    Ok(read) => {
+                        for (index, (offset, _)) in read.iter().enumerate() {
+                            assert_eq!(*offset, index as u64 + 1);
+                        }
+                        rounds += 1;
+                    }
+                    Err(LogError::Closed) => return rounds,
+                    Err(error) => panic!("{error}"),
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    let mut expected = Vec::new();
+    for _ in 0..60 {
+        let records: Vec<_> = (0..40).map(|_| samples::noisy_record(4_000)).collect();
+        append(&log, &records).await.unwrap();
+        expected.extend(records);
+    }
+    assert!(all(Arc::clone(&log)).await.unwrap() == expected);
+    log.close().await.unwrap();
+    let (passes, rounds) = (rewriter.join().unwrap(), reader.await.unwrap());
+    println!("{passes} segments were written anew, all was read {rounds} times");
+    assert!(passes > 1 && rounds > 0);
+    let log = Arc::new(RedbLog::open(folder.path(), small(), OpenMode::Append).unwrap());
+    assert!(all(log).await.unwrap() == expected);
+}
+
+#[tokio::test]
+async fn a_damaged_segment_stays_as_it_is_and_others_do_not() {
+    // What cannot be read cannot be written anew: it is left for whoever restores
+    // or salvages it, and keeps nothing else from being dense.
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
+    for _ in 0..3 {
+        append(&log, &some_records(200)).await.unwrap();
+        log.seal_within(0..=u64::MAX).unwrap();
+    }
+    log.close().await.unwrap();
+    let path = folder
+        .path()
+        .join(LOG_FOLDER)
+        .join(&files(folder.path())[1]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes
+        .windows(4)
+        .position(|window| window == b"TRF\x01")
+        .unwrap();
+    bytes[at + 100] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap();
+    let mut errors = 0;
+    while log.has_to_rewrite() {
+        errors += u32::from(log.rewrite_next(&NEVER).is_err());
+    }
+    assert_eq!(errors, 1);
+    let forms: Vec<_> = log
+        .manifest()
+        .segments
+        .iter()
+        .map(|s| s.form.is_some())
+        .collect();
+    assert_eq!(forms, [true, false, true, false]);
+    assert!(std::fs::read(&path).unwrap() == bytes);
+}
+
+#[tokio::test]
+async fn opened_to_read_nothing_is_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
+    append(&log, &some_records(200)).await.unwrap();
+    log.seal_within(0..=u64::MAX).unwrap();
+    log.close().await.unwrap();
+    let before = files(folder.path());
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Read).unwrap();
+    assert!(matches!(
+        log.rewrite_next(&NEVER),
+        Err(LogError::OpenedToRead)
+    ));
+    assert!(!log.seal_within(0..=u64::MAX).unwrap());
+    assert_eq!(files(folder.path()), before);
+}
+
+#[tokio::test]
+async fn a_form_of_a_newer_version_is_refused_as_such() {
+    // Taken for damage, somebody would repair it away.
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
+    append(&log, &some_records(20)).await.unwrap();
+    log.dense().unwrap();
+    log.close().await.unwrap();
+    let path = folder
+        .path()
+        .join(LOG_FOLDER)
+        .join(&files(folder.path())[0]);
+    {
+        let database = ::redb::Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        {
+            let mut meta = transaction.open_table(segment::META).unwrap();
+            meta.insert("form", 2_u32.to_le_bytes().as_slice()).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap();
+    let error = log.read(SHARD, 1, 1).await.unwrap_err();
+    assert!(
+        matches!(error, LogError::NewerFormat { version: 2, .. }),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_segments_make_a_manifest_again_also_of_blocks() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
+    for _ in 0..2 {
+        append(&log, &some_records(300)).await.unwrap();
+        log.dense().unwrap();
+    }
+    append(&log, &some_records(10)).await.unwrap();
+    let expected = all_of(&log).await;
+    log.close().await.unwrap();
+    std::fs::write(folder.path().join(LOG_FOLDER).join(MANIFEST), "no").unwrap();
+    let told = repair(
+        folder.path(),
+        &Witness {
+            is_there: true,
+            reached: expected.len() as u64,
+            contradiction: None,
+        },
+        true,
+    )
+    .unwrap();
+    assert!(told.manifest_lost && told.lost.is_empty(), "{told:?}");
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap();
+    assert!(all_of(&log).await == expected);
+    let dense = log
+        .manifest()
+        .segments
+        .iter()
+        .filter(|s| s.form.is_some())
+        .count();
+    assert!(dense > 0);
+    log.dense().unwrap();
+    assert!(all_of(&log).await == expected);
+}
+
+#[tokio::test]
+async fn a_flipped_byte_of_a_dense_segment_is_contained() {
+    // In blocks, their index, the dictionary, large bodies or redb's own tree:
+    // what is read is right, or an error that is named; nothing panics, and what
+    // comes behind it in another segment is served.
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
+    append(&log, &some_records(1_500)).await.unwrap();
+    append_large(&log, 70_000).await;
+    log.dense().unwrap();
+    append(&log, &some_records(2)).await.unwrap();
+    let expected = all_of(&log).await;
+    log.close().await.unwrap();
+    let path = folder
+        .path()
+        .join(LOG_FOLDER)
+        .join(&files(folder.path())[0]);
+    let sound = std::fs::read(&path).unwrap();
+    let used: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
+    let mut random = Random(17);
+    let (mut errors, mut read_beside) = (0, 0);
+    for _ in 0..flips() {
+        let at = used[random.below(used.len() as u64) as usize];
+        let mut damaged = sound.clone();
+        damaged[at] ^= 1 << random.below(8);
+        std::fs::write(&path, &damaged).unwrap();
+        let log = RedbLog::open(folder.path(), options(), OpenMode::Read).unwrap();
+        let log = Arc::new(log);
+        let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, SHARD, 1 << 20);
+        let mut next = 1;
+        let mut lost = false;
+        while next <= expected.len() as u64 {
+            match reader.records(next, usize::MAX, 1 << 20).await {
+                Ok(records) => {
+                    for (offset, record) in records {
+                        assert!(record == expected[offset as usize - 1], "byte {at}");
+                        read_beside += u64::from(lost);
+                        next = offset + 1;
+                    }
+                }
+                Err(error) => {
+                    assert!(
+                        matches!(
+                            error,
+                            LogError::Damaged { .. }
+                                | LogError::NewerFormat { .. }
+                                | LogError::Io { .. }
+                        ),
+                        "byte {at}: {error:?}"
+                    );
+                    lost = true;
+                    match log.next_frame(SHARD, next).await {
+                        Ok(Some(behind)) => next = behind,
+                        _ => break,
+                    }
+                }
+            }
+        }
+        errors += u32::from(lost);
+    }
+    println!("{errors} flips were noticed; {read_beside} records were read behind damage");
+    assert!(errors > flips() as u32 / 3 && read_beside > 1_000);
+}
+
+/// How many flips; more with `TREERING_FLIPS`.
+fn flips() -> u64 {
+    let flips = std::env::var("TREERING_FLIPS");
+    flips
+        .ok()
+        .and_then(|flips| flips.parse().ok())
+        .unwrap_or(300)
+}
+
+/// Behind the figures of `docs/decisions/0016-sealed-segments-are-blocks.md`:
+/// `TREERING_MEASURE_STORE=DIR cargo test --release --lib measure_dense -- --ignored --nocapture`
+/// makes the store in `DIR` dense.
+#[tokio::test]
+#[ignore = "measures a store, and changes it"]
+async fn measure_dense() {
+    let folder = std::env::var_os("TREERING_MEASURE_STORE").unwrap();
+    let log = RedbLog::open(folder.as_ref(), RedbLogOptions::default(), OpenMode::Append).unwrap();
+    let read = |what: &'static str| {
+        let log = &log;
+        async move {
+            let started = std::time::Instant::now();
+            let (mut next, mut bytes, mut stored) = (1, 0, 0);
+            let mut parts = [0; 3];
+            loop {
+                let frames = log.read(SHARD, next, 1 << 20).await.unwrap();
+                let Some(last) = frames.last() else { break };
+                next = last.last_offset() + 1;
+                for frame in &frames {
+                    stored += frame.bytes.len();
+                    bytes += crate::log::frame::decode(frame).unwrap().raw_bytes;
+                    for (part, at) in parts.iter_mut().zip([24, 28, 36]) {
+                        let word = frame.bytes[at..at + 4].try_into().unwrap();
+                        *part += u64::from(u32::from_le_bytes(word));
+                    }
+                }
+            }
+            println!(
+                "{what}: {} records, {stored} bytes stored, {bytes} unpacked, in {:?}; columns, plain, bodies: {parts:?}",
+                next - 1,
+                started.elapsed()
+            );
+        }
+    };
+    read("frames").await;
+    let started = std::time::Instant::now();
+    let done = log.make_dense(u64::MAX, &NEVER).unwrap();
+    println!("{done:?} in {:?}", started.elapsed());
+    read("blocks").await;
+    log.close().await.unwrap();
+    println!("{} bytes in all", bytes_of(folder.as_ref()));
+}
