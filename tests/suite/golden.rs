@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use treering::{
     codec::{body, json},
     domain::*,
-    log::{EncodedFrame, Record, RecordBody, block::Packer, frame},
+    log::{EncodedFrame, Record, RecordBody, frame},
 };
 
 const VERSION: &str = "v0.1";
 const FRAME: &str = "frame.bin";
-const BLOCK: &str = "block.bin";
 const FRAME_OFFSET: u64 = 42;
 
 fn file(name: &str) -> PathBuf {
@@ -343,27 +342,6 @@ fn a_frame_is_read_as_it_was_written() {
     assert_eq!(decoded.last_offset(), FRAME_OFFSET + 1);
 }
 
-// And for the unit of sealed segments.
-#[test]
-fn a_block_is_read_as_it_was_written() {
-    let bytes = std::fs::read(file(BLOCK)).unwrap();
-    let block = EncodedFrame {
-        first_offset: FRAME_OFFSET,
-        count: 2,
-        bytes: bytes.into(),
-        dictionary: None,
-    };
-    let decoded = frame::decode(&block).unwrap();
-    let mut previous = ContentHash::default();
-    for (offset, wanted) in (FRAME_OFFSET..).zip(records()) {
-        let record = decoded.record(offset).unwrap();
-        assert_eq!(*record, wanted);
-        assert!(record.verify_chain(previous));
-        previous = record.chain_hash();
-    }
-    assert_eq!(decoded.last_offset(), FRAME_OFFSET + 1);
-}
-
 // Writes the files of a new version. Never run it for a released one.
 #[test]
 #[ignore = "writes the files that the other tests read"]
@@ -376,9 +354,4 @@ fn write_the_files_of_this_version() {
     let frames = frame::encode_group(FRAME_OFFSET, &records()).unwrap();
     assert_eq!(frames.len(), 1);
     std::fs::write(file(FRAME), &frames[0].bytes).unwrap();
-    let mut packer = Packer::new(FRAME_OFFSET, None).unwrap();
-    for record in records() {
-        assert!(packer.push(record).unwrap().is_none());
-    }
-    std::fs::write(file(BLOCK), packer.finish().unwrap().unwrap().bytes).unwrap();
 }
