@@ -25,7 +25,7 @@ pub const FILE_TOKENS: u64 = 1_500;
 /// A sound: about a minute of it.
 pub const AUDIO_TOKENS: u64 = 1_500;
 /// Shorter texts are counted anew: that is as fast as finding them.
-const REMEMBERED_BYTES_MIN: usize = 48;
+const REMEMBERED_BYTES_MIN: usize = 6;
 
 /// A text whose tokens are remembered: by content, so that forks share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
