@@ -587,23 +587,20 @@ fn event(
     body: &EventBody,
     text: String,
 ) -> Result<SearchableEvent, ReadError> {
-    let (mut role, mut tool, mut call_id, mut success) = (None, String::new(), String::new(), None);
+    let (mut role, mut tool, mut success) = (None, String::new(), None);
     match body {
         EventBody::MessageAppended(message) => {
             role = Some(message.role);
             if message.role == Role::Tool {
                 tool.clone_from(&message.tool_name);
-                call_id.clone_from(&message.tool_call_id);
             }
         }
         EventBody::ToolResultRecorded(result) => {
             tool = inner.tool_of(header, &result.call_id)?;
-            call_id.clone_from(&result.call_id);
             success = Some(result.success);
         }
         EventBody::ToolSnapshotRecorded(snapshot) => {
             tool = inner.tool_of(header, &snapshot.call_id)?;
-            call_id.clone_from(&snapshot.call_id);
         }
         _ => {}
     }
@@ -616,7 +613,6 @@ fn event(
         kind: body.kind(),
         role,
         tool,
-        call_id,
         success,
         recorded_at: header.recorded_at,
         text,

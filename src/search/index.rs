@@ -23,6 +23,7 @@ use tantivy::{
 };
 
 use super::{
+    columns::OpenColumns,
     document::{Passage, SearchableEvent, passages},
     error::IndexError,
     plan::only_revisions,
@@ -35,7 +36,7 @@ use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
 
 /// What is written by one version is not read by another: the index is rebuilt.
 /// To raise with any change of the fields, the passages or the analyser.
-pub const INDEX_VERSION: u32 = 1;
+pub const INDEX_VERSION: u32 = 2;
 /// Begins the payload of each of our commits.
 const PAYLOAD_NAME: &str = "treering-search";
 /// A mark that moves without new documents is made durable so often.
@@ -114,6 +115,7 @@ enum Merges {
 #[derive(Clone)]
 pub(super) struct Published {
     pub searcher: Searcher,
+    pub columns: OpenColumns,
     pub reached: Position,
 }
 
@@ -260,7 +262,11 @@ impl SearchIndex {
             options,
             merges,
             reader,
-            published: RwLock::new(Published { searcher, reached }),
+            published: RwLock::new(Published {
+                columns: OpenColumns::of(&searcher, None),
+                searcher,
+                reached,
+            }),
             state: Mutex::new(state),
         };
         if fresh {
@@ -482,7 +488,13 @@ impl SearchIndex {
             return self.commit_durably(state);
         }
         state.changed_at = None;
-        self.publish(state)
+        // No document came: only the mark moves, and there is nothing to load.
+        let mut published = self
+            .published
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        published.reached = state.added_to;
+        Ok(())
     }
 
     fn commit_durably(&self, state: &mut WriterState) -> Result<(), IndexError> {
@@ -523,14 +535,14 @@ impl SearchIndex {
         self.reader
             .reload()
             .map_err(|error| engine_error("read", &self.dir, error))?;
-        let published = Published {
-            searcher: self.reader.searcher(),
-            reached: state.added_to,
-        };
-        *self
+        let searcher = self.reader.searcher();
+        let mut published = self
             .published
             .write()
-            .unwrap_or_else(PoisonError::into_inner) = published;
+            .unwrap_or_else(PoisonError::into_inner);
+        published.columns = OpenColumns::of(&searcher, Some(&published.columns));
+        published.searcher = searcher;
+        published.reached = state.added_to;
         Ok(())
     }
 
@@ -558,7 +570,6 @@ impl SearchIndex {
             document.add_u64(field, number);
         }
         document.add_text(fields.tool, &event.tool);
-        document.add_text(fields.call_id, &event.call_id);
         document
     }
 }
