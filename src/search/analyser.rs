@@ -21,6 +21,7 @@
 
 use std::{borrow::Cow, collections::HashMap, ops::Range};
 
+use foldhash::fast::RandomState;
 use frostem::{Algorithm, Stemmer};
 
 use super::document::floor_boundary;
@@ -120,7 +121,7 @@ impl Analysis {
 pub struct Analyser {
     stemmer: Stemmer,
     /// Word to its stem; an empty stem: the word itself.
-    stems: HashMap<Box<str>, Box<str>>,
+    stems: HashMap<Box<str>, Box<str>, RandomState>,
     parts: Vec<Range<usize>>,
     /// Set: of plain words, only those that begin with one of these bytes are
     /// wanted. A stem begins as its word does. Positions are not changed by it.
@@ -131,7 +132,7 @@ impl Default for Analyser {
     fn default() -> Self {
         Self {
             stemmer: Stemmer::new(Algorithm::English),
-            stems: HashMap::new(),
+            stems: HashMap::default(),
             parts: Vec::new(),
             first_bytes: None,
         }
@@ -300,8 +301,17 @@ fn class_at(text: &str, at: usize) -> (Class, usize) {
 }
 
 fn run_end(text: &str, start: usize, class: Class) -> usize {
+    let bytes = text.as_bytes();
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let mut at = start;
-    while at < text.len() {
+    while at < bytes.len() {
+        if class == Class::Identifier {
+            // Most of what there is.
+            at += bytes[at..].iter().take_while(|byte| is_plain(byte)).count();
+            if at == bytes.len() {
+                break;
+            }
+        }
         let (next, width) = class_at(text, at);
         if next != class {
             break;

@@ -55,6 +55,9 @@ pub struct SearchOptions {
     /// Memory for what is not committed, in bytes: 15 MB to 2 GB. More makes
     /// rebuilding faster.
     pub writer_heap_bytes: usize,
+    /// Threads that index, which share that memory. More than one makes more and
+    /// smaller segments: for an index that is made anew.
+    pub writer_threads: usize,
     /// How long an added event may stay invisible: see
     /// [`SearchIndex::commit_if_due`].
     pub commit_interval: Duration,
@@ -75,6 +78,7 @@ impl Default for SearchOptions {
     fn default() -> Self {
         Self {
             writer_heap_bytes: 32 << 20,
+            writer_threads: 1,
             commit_interval: Duration::from_millis(150),
             verify: VerifyOnOpen::Checksums,
         }
@@ -350,10 +354,16 @@ impl SearchIndex {
     /// # Errors
     /// As [`Self::commit`].
     pub fn commit_if_due(&self) -> Result<bool, IndexError> {
+        self.commit_if_older(self.options.commit_interval)
+    }
+
+    /// Commits when the oldest change has waited for so long. Says whether it did.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn commit_if_older(&self, age: Duration) -> Result<bool, IndexError> {
         let mut state = self.state();
-        let due = state
-            .changed_at
-            .is_some_and(|since| since.elapsed() >= self.options.commit_interval);
+        let due = state.changed_at.is_some_and(|since| since.elapsed() >= age);
         if due {
             self.commit_state(&mut state)?;
         }
@@ -580,10 +590,12 @@ fn open_writer(
     options: &SearchOptions,
     merging: Merges,
 ) -> Result<IndexWriter, IndexError> {
+    let threads = options.writer_threads.max(1);
+    let of_thread = options.writer_heap_bytes / threads;
     let writer_options = IndexWriterOptions::builder()
-        .num_worker_threads(1)
+        .num_worker_threads(threads)
         .num_merge_threads(1)
-        .memory_budget_per_thread(options.writer_heap_bytes)
+        .memory_budget_per_thread(of_thread.max(WRITER_HEAP_BYTES_MIN))
         .build();
     let writer: IndexWriter = index
         .writer_with_options(writer_options)

@@ -15,7 +15,7 @@ use crate::{
         explain::{EnhancerReport, TokenBasis, Told},
         policy::{CONTEXT_POLICY, ContextPolicy},
         prefix::SentUnits,
-        provider::{self, Rendered},
+        provider::{self, Check, Rendered},
         tokens::{Counter, Tally, TokenMemo, calibrate},
         window::WindowInput,
     },
@@ -66,8 +66,16 @@ impl Engine {
     async fn built(&self, query: BuildQuery, purpose: Purpose) -> Result<Built, ContextError> {
         let build = |engine: Self, query: BuildQuery| async move {
             let gathered = engine.gathered(&query).await?;
-            let finished = gathered.assemble(&query)?.finish()?;
             let inner = &engine.inner;
+            let check = match inner
+                .contexts
+                .checks
+                .next(query.conversation, query.provider)
+            {
+                _ if cfg!(debug_assertions) => Check::Body,
+                check => check,
+            };
+            let finished = gathered.assemble(&query)?.finish(check)?;
             // A request of the past, or by another policy, is no one's next one.
             let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
             let shared = is_next.then(|| {
@@ -280,9 +288,9 @@ impl Assembled {
         Ok(fitted)
     }
 
-    fn finish(mut self) -> Result<Finished, ContextError> {
+    fn finish(mut self, check: Check) -> Result<Finished, ContextError> {
         let fitted = self.fit()?;
-        let mut rendered = provider::render(&self.draft, &self.policy)?;
+        let mut rendered = provider::render_checked(&self.draft, &self.policy, check)?;
         work::check()?;
         self.draft.warnings.append(&mut rendered.warnings);
         Ok(Finished {
