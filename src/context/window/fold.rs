@@ -501,7 +501,7 @@ impl Fold {
         };
         let turn = &self.counting.turn;
         // A call that was left open long ago keeps no later turn open.
-        let open_turn = turn.open_since.is_some() && !(turn.closing && !has_open);
+        let open_turn = turn.open_since.is_some() && (has_open || !turn.closing);
         let volatile_from = match &self.current {
             Some(current) if has_open => current.index,
             _ => items.len(),
