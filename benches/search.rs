@@ -105,7 +105,6 @@ fn read_results(path: &Path, events: &mut Vec<SearchableEvent>) -> Outcome<()> {
                 kind: EventKind::ToolResultRecorded,
                 role: None,
                 tool: tools.get(&call_id).cloned().unwrap_or_default(),
-                call_id,
                 success: Some(message["x"]["is_error"] != true && message["x"]["error"].is_null()),
                 recorded_at: TimestampMicros(i64::try_from(position)? * 1_000),
                 text: content,

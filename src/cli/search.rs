@@ -54,6 +54,9 @@ pub struct SearchArgs {
         hide_possible_values = true
     )]
     kind: Vec<Kind>,
+    /// Count all hits, not only the first 1,000
+    #[arg(long)]
+    count_all: bool,
     /// Only results of calls that worked
     #[arg(long, conflicts_with = "failed")]
     success: bool,
@@ -84,6 +87,7 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         },
         kinds: args.kind.iter().map(|kind| kind.number()).collect(),
         at_least: head.head,
+        count_all: args.count_all,
         ..Default::default()
     };
     let answer = store.search().search(request).await?.into_inner();
@@ -98,7 +102,14 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
     }
     let note = match answer.total.max(answer.hits.len() as u64) {
         0 => "Nothing found.".to_owned(),
-        total => format!("{} of {} hits", answer.hits.len(), count(total)),
+        total => {
+            let more = if answer.more_than_total {
+                "more than "
+            } else {
+                ""
+            };
+            format!("{} of {more}{} hits", answer.hits.len(), count(total))
+        }
     };
     let note = out.paint.text(Tone::Dim, note);
     out.line(note)?;

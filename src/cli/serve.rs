@@ -16,7 +16,7 @@ use super::{
     output::{Out, Tone},
     summariser::SummariserArgs,
 };
-use crate::{context::tokens, engine::OpenOptions, summariser::SummariserConfig};
+use crate::{context::tokens, domain::Limits, engine::OpenOptions, summariser::SummariserConfig};
 
 /// The default port.
 const PORT: u16 = 7171;
@@ -44,6 +44,10 @@ pub struct ServeArgs {
     /// reaches it can read and write everything
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
+    /// Of the requests that it builds, read one in so many again, to check it against
+    /// its provider's rules, besides the first of each conversation. 1: all; 0: none
+    #[arg(long, value_name = "N", default_value_t = Limits::default().check_one_in)]
+    check_one_in: u32,
     #[command(flatten)]
     summariser: SummariserArgs,
 }
@@ -64,7 +68,9 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let summarises = summariser.is_some();
     // Else the first request would wait for it.
     std::thread::spawn(tokens::load);
-    let served = Served::start(&dir, listener, summariser).await?;
+    let mut options = OpenOptions::new(&dir);
+    options.limits.check_one_in = args.check_one_in;
+    let served = Served::start_with(options, listener, summariser).await?;
     let stop = stop_signal();
     let url = out.paint.text(Tone::Name, served.url());
     out.line(format!("Serving {} at {url}", dir.display()))?;
@@ -94,18 +100,24 @@ impl Served {
         listener: TcpListener,
         summariser: Option<SummariserConfig>,
     ) -> Result<Self, CliError> {
+        Self::start_with(OpenOptions::new(dir), listener, summariser).await
+    }
+
+    /// The same, with the engine's options.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with(
+        options: OpenOptions,
+        listener: TcpListener,
+        summariser: Option<SummariserConfig>,
+    ) -> Result<Self, CliError> {
         let addr = listener.local_addr()?;
         if let Some(warning) = warning(addr) {
             anstream::eprintln!("{warning}");
         }
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let engine = Embedded::start(
-            OpenOptions::new(dir),
-            Some(url_of(addr)),
-            summariser,
-            incoming,
-        )
-        .await?;
+        let engine = Embedded::start(options, Some(url_of(addr)), summariser, incoming).await?;
         Ok(Self { engine, addr })
     }
 

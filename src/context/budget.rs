@@ -173,7 +173,7 @@ impl Budget<'_> {
     fn last_user_turn(&self) -> u32 {
         let last = self.draft.items.iter().rev().find(|item| {
             let of_user =
-                matches!(&item.content, Content::Message(message) if message.speaker == Speaker::User);
+                matches!(&*item.content, Content::Message(message) if message.speaker == Speaker::User);
             of_user && matches!(item.section, Section::Messages | Section::OpenTurn)
         });
         match last {

@@ -4,11 +4,15 @@
 //! Calls and their results are one item, a [`Step`], so that nothing that drops
 //! or moves items can tear them apart.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use crate::domain::{Config, ContentPart, EventRef, JsonText, ToolDefinition};
 
-use super::{steps, target::Provider};
+use super::{
+    shared::{Part, Parts, SharedContent},
+    steps,
+    target::Provider,
+};
 
 /// Part of a request that has its own line in the budget.
 #[derive(
@@ -93,8 +97,9 @@ pub struct Item {
     pub events: Vec<EventRef>,
     /// Name of the enhancer that put it in.
     pub enhancer: Cow<'static, str>,
-    /// What it says.
-    pub content: Content,
+    /// What it says. Other requests may hold the same: see
+    /// [`SharedContent::make_mut`].
+    pub content: SharedContent,
     /// Turn in the window, from 1; 0: it belongs to none.
     pub turn: u32,
     /// Tokens as it is now; 0 when it was dropped.
@@ -119,7 +124,7 @@ impl Item {
             section,
             events: Vec::new(),
             enhancer: enhancer.into(),
-            content,
+            content: content.into(),
             turn: 0,
             tokens: 0,
             whole_tokens: 0,
@@ -132,7 +137,7 @@ impl Item {
     /// The step that it is, if it is one.
     #[must_use]
     pub fn step(&self) -> Option<&Step> {
-        match &self.content {
+        match &*self.content {
             Content::Step(step) => Some(step),
             Content::Instruction(_) | Content::Message(_) => None,
         }
@@ -166,7 +171,7 @@ pub struct Message {
     /// Who speaks.
     pub speaker: Speaker,
     /// In order.
-    pub parts: Arc<Vec<ContentPart>>,
+    pub parts: Parts,
     /// Name of the author within the role, or empty.
     pub author: String,
 }
@@ -177,7 +182,7 @@ impl Message {
     pub fn text(speaker: Speaker, text: impl Into<String>) -> Self {
         Self {
             speaker,
-            parts: Arc::new(vec![ContentPart::Text(text.into())]),
+            parts: vec![ContentPart::Text(text.into())].into(),
             author: String::new(),
         }
     }
@@ -220,7 +225,7 @@ impl Step {
 pub enum Block {
     /// Text, refusal, reasoning and the like. A reasoning part without text whose
     /// signature comes from Google belongs to the block after it.
-    Part(Arc<ContentPart>),
+    Part(Part),
     /// A tool call with its outcome.
     Call(Call),
 }
@@ -272,7 +277,7 @@ pub struct ResultOutcome {
     /// What went wrong, or empty.
     pub error_message: String,
     /// What it returned.
-    pub parts: Arc<Vec<ContentPart>>,
+    pub parts: Parts,
     /// Its structured form, or absent.
     pub structured: JsonText,
     /// Parts were cut to fit: a reference to the whole is in the text.

@@ -4,6 +4,8 @@
 
 mod tell;
 
+use std::borrow::Cow;
+
 use super::{
     draft::{Fate, Section},
     target::Provider,
@@ -89,7 +91,7 @@ pub struct ExplainedItem {
     /// Where it came from.
     pub events: Vec<EventRef>,
     /// The enhancer that put it in.
-    pub enhancer: String,
+    pub enhancer: Cow<'static, str>,
     /// `user`, `assistant → read_file, grep` and the like.
     pub label: String,
     /// Its first characters, one line.
@@ -101,7 +103,7 @@ pub struct ExplainedItem {
     /// What became of it.
     pub fate: Fate,
     /// Why.
-    pub reason: String,
+    pub reason: Cow<'static, str>,
     /// It may change or move in the next request.
     pub is_volatile: bool,
     /// Turn in the window, from 1; 0: none.

@@ -7,7 +7,7 @@
 //! of a policy: no clock, no randomness, no I/O. Read in this order:
 //!
 //! - [`draft`]: what all steps work on: the items of a request, with where each
-//!   came from and what became of it;
+//!   came from and what became of it; [`shared`]: what requests share of them;
 //! - [`policy`]: what a conversation or a call can choose;
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: how a draft comes to be;
 //! - [`target`], [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
@@ -31,6 +31,7 @@ pub mod prefix;
 pub mod provider;
 #[cfg(test)]
 mod samples;
+pub mod shared;
 mod steps;
 pub mod stopping;
 pub mod summary;
@@ -42,4 +43,5 @@ pub use draft::*;
 pub use explain::*;
 pub use policy::ContextPolicy;
 pub use provider::{Provider, RenderError, Rendered};
+pub use shared::{Part, Parts, SharedContent};
 pub use window::{LongTermEntry, WindowEvent, WindowInput};

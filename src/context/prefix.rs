@@ -12,7 +12,7 @@ pub struct SentUnits {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SentUnit {
-    hash: [u8; 32],
+    hash: u128,
     bytes: u64,
     tokens: u64,
 }
@@ -125,7 +125,7 @@ mod tests {
 
     fn unit(hash: u8, bytes: u64, items: &[usize]) -> Unit {
         Unit {
-            hash: [hash; 32],
+            hash: u128::from(hash),
             bytes,
             items: items.to_vec(),
         }

@@ -54,6 +54,7 @@ pub(super) fn window_input(spoken: &[Spoken]) -> WindowInput {
         revision: branch.head,
         branch: Arc::new(branch),
         events,
+        folded: None,
         referred: BTreeMap::new(),
         long_term: Vec::new(),
         knowledge: None,

@@ -28,6 +28,9 @@ pub struct Counter {
 }
 
 impl Encoding {
+    /// How many there are.
+    pub(super) const COUNT: usize = 2;
+
     /// OpenAI's name for it.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -19,7 +19,7 @@ use crate::domain::{
     TimestampMicros,
 };
 
-pub use fold::fold;
+pub use fold::{Folded, fold};
 
 /// An event of a window.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,8 @@ pub struct WindowInput {
     /// Events that the branch's state refers to, wherever they are: prompts, the
     /// preamble, active context, tools, summary, compaction.
     pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
+    /// What the events were folded to, where that is known already.
+    pub folded: Option<Arc<Folded>>,
     /// The namespace's long-term context as of then, by key.
     pub long_term: Vec<LongTermEntry>,
     /// What tool results have shown, as text; none when nobody asked for it.

@@ -81,8 +81,13 @@ pub struct Limits {
     pub state_cache_bytes: usize,
     /// Memory for decoded frames, in bytes.
     pub frame_cache_bytes: usize,
-    /// Memory for the windows of branches that requests were built of, in bytes.
+    /// Memory for the windows of branches that requests were built of, in bytes: their
+    /// events, and their items with what was counted and told of them.
     pub window_cache_bytes: usize,
+    /// Of the requests that are built, one in so many is read again whole, to check it
+    /// against its provider's rules; and the first of each conversation and provider.
+    /// 1: all; 0: none. A debug build checks all.
+    pub check_one_in: u32,
     /// Branches (each with a provider and a model) whose last request is
     /// remembered, to tell what the next one repeats.
     pub remembered_requests_max: usize,
@@ -120,6 +125,7 @@ impl Default for Limits {
             state_cache_bytes: 64 << 20,
             frame_cache_bytes: 32 << 20,
             window_cache_bytes: 64 << 20,
+            check_one_in: 64,
             remembered_requests_max: 4_096,
             remembered_requests_bytes: 16 << 20,
             long_term_cache_bytes: 16 << 20,

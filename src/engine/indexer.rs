@@ -6,6 +6,7 @@
 //! index lags.
 
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, RwLock, Weak,
@@ -25,7 +26,7 @@ use super::{
     witness,
 };
 use crate::{
-    domain::{EventBody, EventHeader, Position, Role},
+    domain::{BranchId, ConversationId, EventBody, EventHeader, EventKind, Position, Role},
     log::LogIdentity,
     search::{IndexError, SearchIndex, SearchOptions, SearchableEvent, searchable_text},
 };
@@ -35,6 +36,11 @@ pub(super) use super::reindex::remake;
 /// Records read at once, and their bytes.
 const RECORDS_MAX: usize = 2_048;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
+/// An index that is so many events behind commits seldom: each commit is a segment,
+/// and many small ones are merged over and over.
+const BEHIND_EVENTS: u64 = 16_384;
+/// How long what was added may stay invisible then.
+const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(2);
 /// Pause before the index is tried again after a failure; it doubles with each
 /// further one, unless someone waits for the index.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -514,6 +520,9 @@ pub(super) async fn add_some(
     let index = Arc::clone(index);
     let committed = blocking(move || {
         index.add(&events, Position::local(reached))?;
+        if head - reached > BEHIND_EVENTS {
+            return index.commit_if_older(BEHIND_COMMIT_INTERVAL);
+        }
         index.commit_if_due()
     });
     Ok(Added {
@@ -556,11 +565,15 @@ async fn searchable(inner: &Inner, from: u64, head: u64) -> Result<Searchable, R
         }
     };
     let history = inner.history();
+    let mut called = Called::default();
     for (offset, record) in records {
         found.reached = offset;
         let header = &record.header;
         if inner.marks.covers(header.conversation, header.revision) {
             found.not_indexed += 1;
+            continue;
+        }
+        if !header.kind().is_some_and(is_looked_at) {
             continue;
         }
         let body = match history.decode(offset, &record).await {
@@ -572,41 +585,81 @@ async fn searchable(inner: &Inner, from: u64, head: u64) -> Result<Searchable, R
             }
             Err(error) => return Err(error),
         };
-        if let Some(text) = searchable_text(&body)
+        if let EventBody::ToolCallRequested(call) = &body {
+            called.note(header, &call.call_id, &call.tool);
+        } else if let Some(text) = searchable_text(&body)
             && !text.is_empty()
         {
             let text = text.into_owned();
-            let event = event(inner, header, offset, &body, text)?;
+            let event = event(inner, &called, header, offset, &body, text)?;
             found.events.push(event);
         }
     }
     Ok(found)
 }
 
+/// Events that have a text, or say what tool a later one is of.
+fn is_looked_at(kind: EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::ToolCallRequested
+            | EventKind::MessageAppended
+            | EventKind::ToolResultRecorded
+            | EventKind::SummaryRecorded
+            | EventKind::Compacted
+            | EventKind::SubContextReturned
+            | EventKind::ToolSnapshotRecorded
+            | EventKind::ConversationSealed
+    )
+}
+
+/// The tools of the calls that were just read: most results come soon after.
+#[derive(Default)]
+struct Called(HashMap<(ConversationId, BranchId, String), String>);
+
+impl Called {
+    fn note(&mut self, header: &EventHeader, call_id: &str, tool: &str) {
+        let of = (header.conversation, header.branch, call_id.to_owned());
+        self.0.insert(of, tool.to_owned());
+    }
+
+    /// The tool of a call, by the last request of that id before the event.
+    fn tool(
+        &self,
+        inner: &Inner,
+        header: &EventHeader,
+        call_id: &str,
+    ) -> Result<String, ReadError> {
+        let of = (header.conversation, header.branch, call_id.to_owned());
+        match self.0.get(&of) {
+            Some(tool) => Ok(tool.clone()),
+            None => inner.tool_of(header, call_id),
+        }
+    }
+}
+
 fn event(
     inner: &Inner,
+    called: &Called,
     header: &EventHeader,
     offset: u64,
     body: &EventBody,
     text: String,
 ) -> Result<SearchableEvent, ReadError> {
-    let (mut role, mut tool, mut call_id, mut success) = (None, String::new(), String::new(), None);
+    let (mut role, mut tool, mut success) = (None, String::new(), None);
     match body {
         EventBody::MessageAppended(message) => {
             role = Some(message.role);
             if message.role == Role::Tool {
                 tool.clone_from(&message.tool_name);
-                call_id.clone_from(&message.tool_call_id);
             }
         }
         EventBody::ToolResultRecorded(result) => {
-            tool = inner.tool_of(header, &result.call_id)?;
-            call_id.clone_from(&result.call_id);
+            tool = called.tool(inner, header, &result.call_id)?;
             success = Some(result.success);
         }
         EventBody::ToolSnapshotRecorded(snapshot) => {
-            tool = inner.tool_of(header, &snapshot.call_id)?;
-            call_id.clone_from(&snapshot.call_id);
+            tool = called.tool(inner, header, &snapshot.call_id)?;
         }
         _ => {}
     }
@@ -619,9 +672,25 @@ fn event(
         kind: body.kind(),
         role,
         tool,
-        call_id,
         success,
         recorded_at: header.recorded_at,
         text,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::codec::arbitrary;
+
+    proptest! {
+        // Kinds without a text are passed over undecoded: what has a text and is not
+        // looked at would be found by nobody.
+        #[test]
+        fn whatever_has_a_text_is_looked_at(body in arbitrary::event_body()) {
+            prop_assert!(searchable_text(&body).is_none() || is_looked_at(body.kind()));
+        }
+    }
 }

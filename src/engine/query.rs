@@ -373,6 +373,8 @@ pub struct SearchRequest {
     pub kinds: Vec<EventKind>,
     /// Wait until the index has reached this position.
     pub at_least: Option<Position>,
+    /// Count all matches, not only the first thousand: that looks at each of them.
+    pub count_all: bool,
 }
 
 impl SearchRequest {
@@ -393,6 +395,7 @@ impl SearchRequest {
             recorded_to: None,
             kinds: Vec::new(),
             at_least: None,
+            count_all: false,
         }
     }
 }
@@ -443,6 +446,8 @@ pub struct SearchAnswer {
     pub hits: Vec<SearchHit>,
     /// Passages that match.
     pub total: u64,
+    /// There are more: no more than the first thousand were to be counted.
+    pub more_than_total: bool,
     /// What the index had reached.
     pub reached: Position,
     /// Why the index lacks a part of the log just now; none: it has all of it, or

@@ -17,7 +17,7 @@ use super::{
     work::{self, Lane},
 };
 use crate::{
-    domain::{BranchId, BranchName, ConversationId, EventKind, Namespace, Revision},
+    domain::{BranchId, BranchName, ConversationId, EventKind, Revision},
     log::{LogError, Record},
     views::EventEntry,
 };
@@ -498,21 +498,5 @@ impl EntryCursor {
         } else {
             self.waiting.extend(found);
         }
-    }
-}
-
-impl Inner {
-    /// Names of all branches of a conversation.
-    pub(super) fn branch_names(
-        &self,
-        namespace: &Namespace,
-        id: ConversationId,
-    ) -> Result<BTreeMap<BranchId, BranchName>, ReadError> {
-        let state = self.state(namespace, id)?;
-        Ok(state
-            .branches
-            .values()
-            .map(|branch| (branch.id, branch.name.clone()))
-            .collect())
     }
 }

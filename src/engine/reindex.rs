@@ -15,6 +15,8 @@ use crate::{disk, log::LogIdentity};
 
 /// So many failures in a row end the making of an index.
 const FAILURES_MAX: u32 = 3;
+/// Threads that index, while there is much to do and the old index answers.
+const REMAKING_THREADS: usize = 2;
 
 /// An index that was made anew.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,7 +93,11 @@ fn new_index(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, I
         IndexPlace::Folder(dir) => {
             let dir = beside(dir);
             SearchIndex::wipe(&dir)?;
-            let index = SearchIndex::open(&dir, SearchOptions::default())?;
+            let options = SearchOptions {
+                writer_threads: REMAKING_THREADS,
+                ..SearchOptions::default()
+            };
+            let index = SearchIndex::open(&dir, options)?;
             sign(&dir, identity)?;
             Ok(index)
         }

@@ -12,7 +12,7 @@ use super::{
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
-    domain::{BranchId, BranchName, ConversationId, Namespace, Position},
+    domain::{BranchId, BranchName, ConversationId, EventBody, Namespace, Position, Role},
     search::{
         Hit, LineageSegment, Scope, SearchFilters, SearchQuery, Snippet, Snippeter, searchable_text,
     },
@@ -70,6 +70,7 @@ impl Inner {
             namespace: request.namespace.clone(),
             limit: request.limit,
             offset: request.offset,
+            count_all: request.count_all,
             filters: SearchFilters {
                 scope,
                 tools: request.tools,
@@ -99,6 +100,7 @@ impl Inner {
         Ok(SearchAnswer {
             hits,
             total: results.total,
+            more_than_total: results.more_than_total,
             reached: results.reached,
             lagging: self
                 .indexer
@@ -171,12 +173,12 @@ impl Inner {
     ) -> Result<SearchHit, ReadError> {
         let (source_id, branch_name) = self.names(namespace, &hit, names)?;
         // One that cannot be read any more is no reason to find nothing.
-        let snippet = match self.snippet(namespace, &hit, snippeter).await {
+        let (snippet, call_id) = match self.read_hit(namespace, &hit, snippeter).await {
             Err(error @ ReadError::Damaged { .. }) => {
                 self.noticed(&error);
-                Snippet::default()
+                Default::default()
             }
-            snippet => snippet?,
+            read => read?,
         };
         Ok(SearchHit {
             conversation: hit.conversation,
@@ -186,7 +188,7 @@ impl Inner {
             revision: hit.revision,
             position: hit.position,
             kind: hit.kind,
-            call_id: hit.call_id,
+            call_id,
             tool: hit.tool,
             success: hit.success,
             score: hit.score,
@@ -208,21 +210,26 @@ impl Inner {
         let (source_id, branches) = match names.0.entry(hit.conversation) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let row = self.row(namespace, hit.conversation)?;
-                let branches = self.branch_names(namespace, hit.conversation)?;
-                place.insert((row.info.source_id.clone(), branches))
+                let state = self.state(namespace, hit.conversation)?;
+                let branches = state
+                    .branches
+                    .values()
+                    .map(|branch| (branch.id, branch.name.clone()))
+                    .collect();
+                place.insert((state.row.info.source_id.clone(), branches))
             }
         };
         let branch = branches.get(&hit.branch).cloned().unwrap_or_default();
         Ok((source_id.clone(), branch))
     }
 
-    async fn snippet(
+    /// What only the event itself says: the text around the match, and the call.
+    async fn read_hit(
         &self,
         namespace: &Namespace,
         hit: &Hit,
         snippeter: &mut Snippeter,
-    ) -> Result<Snippet, ReadError> {
+    ) -> Result<(Snippet, String), ReadError> {
         let Position { offset, .. } = hit.position;
         let record = self.reader.record(offset).await?;
         let named = EventEntry {
@@ -241,6 +248,17 @@ impl Inner {
             position: hit.position,
             message: format!("the index names bytes {start} to {end}, which are not there"),
         })?;
-        Ok(snippeter.snippet(passage, SNIPPET_BYTES_MAX))
+        let snippet = snippeter.snippet(passage, SNIPPET_BYTES_MAX);
+        Ok((snippet, call_id(&body).to_owned()))
+    }
+}
+
+/// The call that a result or its snapshot is of, or empty.
+fn call_id(body: &EventBody) -> &str {
+    match body {
+        EventBody::ToolResultRecorded(result) => &result.call_id,
+        EventBody::ToolSnapshotRecorded(snapshot) => &snapshot.call_id,
+        EventBody::MessageAppended(message) if message.role == Role::Tool => &message.tool_call_id,
+        _ => "",
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Fallible {
     pub deaf: AtomicBool,
     /// While set, every frame that is read is damaged.
     pub damaged: AtomicBool,
+    /// What reads have asked for, in bytes.
+    pub read_bytes: AtomicUsize,
 }
 
 impl Fallible {
@@ -106,6 +108,7 @@ impl EventLog for Fallible {
         from_offset: u64,
         bytes_max: usize,
     ) -> Result<Vec<EncodedFrame>, LogError> {
+        self.read_bytes.fetch_add(bytes_max, Ordering::SeqCst);
         if self.damaged.load(Ordering::SeqCst) {
             return Err(LogError::damaged(from_offset, "as told"));
         }

@@ -18,6 +18,9 @@ use crate::domain::ShardId;
 
 /// A read that goes on through the log fetches this much at once, in bytes.
 const READ_AHEAD_BYTES: usize = 256 * 1024;
+/// A stored record has at least about this much, compressed: who wants a few
+/// records must not pay for thousands.
+const STORED_RECORD_BYTES_MIN: usize = 64;
 /// What a decoded record costs in memory besides its share of the frame's bytes.
 const RECORD_OVERHEAD_BYTES: usize = size_of::<Record>() + 64;
 
@@ -121,7 +124,9 @@ impl LogReader {
                 Some(frame) => vec![frame],
                 None => {
                     let wanted = bytes_max.saturating_sub(bytes);
-                    self.load(next, wanted.clamp(1, READ_AHEAD_BYTES)).await?
+                    let few = (records_max - found.len()).saturating_mul(STORED_RECORD_BYTES_MIN);
+                    let wanted = wanted.min(few).clamp(1, READ_AHEAD_BYTES);
+                    self.load(next, wanted).await?
                 }
             };
             if frames.is_empty() {
@@ -250,8 +255,10 @@ fn missing(offset: u64) -> LogError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
-    use crate::log::{MemoryLog, samples};
+    use crate::log::{MemoryLog, fallible::Fallible, samples};
 
     // A server under mixed load took several times what its caches counted: each
     // message of a window was a few bytes of a frame, and kept all of it.
@@ -271,5 +278,24 @@ mod tests {
         assert_eq!(lent, kept);
         assert!(!lent.is_unique());
         assert!(kept.is_unique());
+    }
+
+    // A fork in the middle of a long history wants a few records, and read 256 KiB of
+    // compressed frames for them: thousands of records were decoded in vain.
+    #[tokio::test]
+    async fn a_few_records_are_read_for_a_few() {
+        let log = Arc::new(Fallible::default());
+        let shard = ShardId::default();
+        let epoch = log.acquire(shard).await.unwrap().epoch;
+        for head in 0..500 {
+            let batch = samples::batch(head + 1, &[samples::noisy_record(200)]);
+            log.append(shard, epoch, head, batch).await.unwrap();
+        }
+        let reader = LogReader::new(Arc::clone(&log) as Arc<dyn EventLog>, shard, 1 << 20);
+        let found = reader.records(100, 8, usize::MAX).await.unwrap();
+        let offsets: Vec<u64> = found.iter().map(|(offset, _)| *offset).collect();
+        assert_eq!(offsets, (100..108).collect::<Vec<_>>());
+        let asked = log.read_bytes.load(Ordering::SeqCst);
+        assert!(asked < 8 * 1_024, "{asked} bytes were asked for");
     }
 }

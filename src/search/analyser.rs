@@ -21,6 +21,7 @@
 
 use std::{borrow::Cow, collections::HashMap, ops::Range};
 
+use foldhash::fast::RandomState;
 use frostem::{Algorithm, Stemmer};
 
 use super::document::floor_boundary;
@@ -120,21 +121,49 @@ impl Analysis {
 pub struct Analyser {
     stemmer: Stemmer,
     /// Word to its stem; an empty stem: the word itself.
-    stems: HashMap<Box<str>, Box<str>>,
+    stems: HashMap<Box<str>, Box<str>, RandomState>,
     parts: Vec<Range<usize>>,
+    /// Set: of plain words, only those that begin with one of these bytes are
+    /// wanted. A stem begins as its word does. Positions are not changed by it.
+    first_bytes: Option<Box<[bool; 256]>>,
 }
 
 impl Default for Analyser {
     fn default() -> Self {
         Self {
             stemmer: Stemmer::new(Algorithm::English),
-            stems: HashMap::new(),
+            stems: HashMap::default(),
             parts: Vec::new(),
+            first_bytes: None,
         }
     }
 }
 
 impl Analyser {
+    /// An analyser that may leave out terms that are none of these, which is
+    /// several times as fast. For finding terms, not for indexing.
+    pub(super) fn looking_for<'a>(terms: impl Iterator<Item = &'a str>) -> Self {
+        let mut wanted = Box::new([false; 256]);
+        for first in terms.filter_map(|term| term.bytes().next()) {
+            wanted[usize::from(first)] = true;
+        }
+        Self {
+            first_bytes: Some(wanted),
+            ..Self::default()
+        }
+    }
+
+    /// True for a word in lower case that cannot be wanted.
+    fn is_unwanted(&self, word: &[u8]) -> bool {
+        let Some(wanted) = &self.first_bytes else {
+            return false;
+        };
+        let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        (2..=RUN_BYTES_MAX).contains(&word.len())
+            && !wanted[usize::from(word[0])]
+            && word.iter().all(plain)
+    }
+
     /// The terms of a text.
     #[must_use]
     pub fn analyse(&mut self, text: &str) -> Analysis {
@@ -177,6 +206,10 @@ impl Analyser {
         position: &mut u32,
         out: &mut Analysis,
     ) {
+        if self.is_unwanted(&text.as_bytes()[run.clone()]) {
+            *position = position.saturating_add(1);
+            return;
+        }
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
         let mut skipped = 0;
@@ -268,8 +301,17 @@ fn class_at(text: &str, at: usize) -> (Class, usize) {
 }
 
 fn run_end(text: &str, start: usize, class: Class) -> usize {
+    let bytes = text.as_bytes();
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let mut at = start;
-    while at < text.len() {
+    while at < bytes.len() {
+        if class == Class::Identifier {
+            // Most of what there is.
+            at += bytes[at..].iter().take_while(|byte| is_plain(byte)).count();
+            if at == bytes.len() {
+                break;
+            }
+        }
         let (next, width) = class_at(text, at);
         if next != class {
             break;

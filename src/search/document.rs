@@ -35,8 +35,6 @@ pub struct SearchableEvent {
     pub role: Option<Role>,
     /// The tool, for tool results and snapshots; or empty.
     pub tool: String,
-    /// The call, for tool results and snapshots; or empty.
-    pub call_id: String,
     /// Whether the tool worked, for tool results.
     pub success: Option<bool>,
     /// When the engine recorded it.

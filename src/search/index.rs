@@ -23,6 +23,7 @@ use tantivy::{
 };
 
 use super::{
+    columns::OpenColumns,
     document::{Passage, SearchableEvent, passages},
     error::IndexError,
     plan::only_revisions,
@@ -35,7 +36,7 @@ use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
 
 /// What is written by one version is not read by another: the index is rebuilt.
 /// To raise with any change of the fields, the passages or the analyser.
-pub const INDEX_VERSION: u32 = 1;
+pub const INDEX_VERSION: u32 = 2;
 /// Begins the payload of each of our commits.
 const PAYLOAD_NAME: &str = "treering-search";
 /// A mark that moves without new documents is made durable so often.
@@ -54,6 +55,9 @@ pub struct SearchOptions {
     /// Memory for what is not committed, in bytes: 15 MB to 2 GB. More makes
     /// rebuilding faster.
     pub writer_heap_bytes: usize,
+    /// Threads that index, which share that memory. More than one makes more and
+    /// smaller segments: for an index that is made anew.
+    pub writer_threads: usize,
     /// How long an added event may stay invisible: see
     /// [`SearchIndex::commit_if_due`].
     pub commit_interval: Duration,
@@ -74,6 +78,7 @@ impl Default for SearchOptions {
     fn default() -> Self {
         Self {
             writer_heap_bytes: 32 << 20,
+            writer_threads: 1,
             commit_interval: Duration::from_millis(150),
             verify: VerifyOnOpen::Checksums,
         }
@@ -114,6 +119,7 @@ enum Merges {
 #[derive(Clone)]
 pub(super) struct Published {
     pub searcher: Searcher,
+    pub columns: OpenColumns,
     pub reached: Position,
 }
 
@@ -260,7 +266,11 @@ impl SearchIndex {
             options,
             merges,
             reader,
-            published: RwLock::new(Published { searcher, reached }),
+            published: RwLock::new(Published {
+                columns: OpenColumns::of(&searcher, None),
+                searcher,
+                reached,
+            }),
             state: Mutex::new(state),
         };
         if fresh {
@@ -344,10 +354,16 @@ impl SearchIndex {
     /// # Errors
     /// As [`Self::commit`].
     pub fn commit_if_due(&self) -> Result<bool, IndexError> {
+        self.commit_if_older(self.options.commit_interval)
+    }
+
+    /// Commits when the oldest change has waited for so long. Says whether it did.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn commit_if_older(&self, age: Duration) -> Result<bool, IndexError> {
         let mut state = self.state();
-        let due = state
-            .changed_at
-            .is_some_and(|since| since.elapsed() >= self.options.commit_interval);
+        let due = state.changed_at.is_some_and(|since| since.elapsed() >= age);
         if due {
             self.commit_state(&mut state)?;
         }
@@ -482,7 +498,13 @@ impl SearchIndex {
             return self.commit_durably(state);
         }
         state.changed_at = None;
-        self.publish(state)
+        // No document came: only the mark moves, and there is nothing to load.
+        let mut published = self
+            .published
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        published.reached = state.added_to;
+        Ok(())
     }
 
     fn commit_durably(&self, state: &mut WriterState) -> Result<(), IndexError> {
@@ -523,14 +545,14 @@ impl SearchIndex {
         self.reader
             .reload()
             .map_err(|error| engine_error("read", &self.dir, error))?;
-        let published = Published {
-            searcher: self.reader.searcher(),
-            reached: state.added_to,
-        };
-        *self
+        let searcher = self.reader.searcher();
+        let mut published = self
             .published
             .write()
-            .unwrap_or_else(PoisonError::into_inner) = published;
+            .unwrap_or_else(PoisonError::into_inner);
+        published.columns = OpenColumns::of(&searcher, Some(&published.columns));
+        published.searcher = searcher;
+        published.reached = state.added_to;
         Ok(())
     }
 
@@ -558,7 +580,6 @@ impl SearchIndex {
             document.add_u64(field, number);
         }
         document.add_text(fields.tool, &event.tool);
-        document.add_text(fields.call_id, &event.call_id);
         document
     }
 }
@@ -569,10 +590,12 @@ fn open_writer(
     options: &SearchOptions,
     merging: Merges,
 ) -> Result<IndexWriter, IndexError> {
+    let threads = options.writer_threads.max(1);
+    let of_thread = options.writer_heap_bytes / threads;
     let writer_options = IndexWriterOptions::builder()
-        .num_worker_threads(1)
+        .num_worker_threads(threads)
         .num_merge_threads(1)
-        .memory_budget_per_thread(options.writer_heap_bytes)
+        .memory_budget_per_thread(of_thread.max(WRITER_HEAP_BYTES_MIN))
         .build();
     let writer: IndexWriter = index
         .writer_with_options(writer_options)

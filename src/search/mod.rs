@@ -10,6 +10,8 @@
 //! text that the caller reads from the log.
 
 pub mod analyser;
+mod best;
+mod columns;
 pub mod document;
 mod error;
 mod exclusion;
@@ -26,7 +28,9 @@ mod unchanged;
 pub use document::{Passage, SearchableEvent, passages, searchable_text};
 pub use error::{IndexError, SearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
-pub use query::{Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults};
+pub use query::{
+    COUNTED_MAX, Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults,
+};
 pub use snippet::{Snippet, Snippeter};
 pub use syntax::QueryError;
 

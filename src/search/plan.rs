@@ -51,6 +51,8 @@ pub(super) struct Planner<'a> {
     pub text: &'a str,
     pub analyser: Analyser,
     pub purpose: Purpose,
+    /// What was planned is a union of single terms, as far as it has been.
+    pub is_flat: bool,
 }
 
 /// What a query is for.
@@ -74,6 +76,7 @@ impl Planner<'_> {
         match node {
             Node::Word(range) => {
                 let analysis = self.analyser.analyse(&self.text[range.clone()]);
+                self.is_flat &= role == Role::Should;
                 match role {
                     Role::Should => {
                         let clauses = self.lenient(&analysis);
@@ -113,6 +116,7 @@ impl Planner<'_> {
                 Role::Must => Occur::Must,
                 Role::MustNot => Occur::MustNot,
             };
+            self.is_flat = false;
             let query = match occur {
                 Occur::MustNot => Box::new(Exclusion(query)) as Box<dyn Query>,
                 Occur::Should | Occur::Must => query,
@@ -260,11 +264,15 @@ impl Planner<'_> {
                 term.clone(),
                 IndexRecordOption::WithFreqs,
             ))),
-            _ => Some(Box::new(PhraseQuery::new_with_offset(terms))),
+            _ => {
+                self.is_flat = false;
+                Some(Box::new(PhraseQuery::new_with_offset(terms)))
+            }
         }
     }
 
     fn prefix(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
+        self.is_flat = false;
         let terms: Vec<(usize, Term)> = parts(analysis)
             .map(|part| (part.position, self.text_term(part.term)))
             .collect();
@@ -283,47 +291,37 @@ impl Planner<'_> {
         (!queries.is_empty()).then(|| Box::new(DisjunctionMaxQuery::new(queries)) as Box<dyn Query>)
     }
 
+    /// The tags that filters look at: one of each list must be there.
+    pub fn filter_tags(&self, filters: &SearchFilters) -> Vec<Vec<Term>> {
+        let namespace = self.namespace;
+        let tools = filters.tools.iter().map(|tool| tool_tag(namespace, tool));
+        let kinds = filters.kinds.iter().map(|&kind| kind_tag(namespace, kind));
+        let roles = filters.roles.iter().map(|&role| role_tag(namespace, role));
+        let outcomes = filters.success.iter();
+        let outcomes = outcomes.map(|&success| success_tag(namespace, success));
+        let lists: [Vec<String>; 4] = [
+            tools.collect(),
+            kinds.collect(),
+            roles.collect(),
+            outcomes.collect(),
+        ];
+        lists
+            .into_iter()
+            .filter(|tags| !tags.is_empty())
+            .map(|tags| tags.iter().map(|tag| self.fields.tag(tag)).collect())
+            .collect()
+    }
+
     /// Adds filters. They decide what matches and add nothing to the score.
     pub fn filtered(&self, query: Box<dyn Query>, filters: &SearchFilters) -> Box<dyn Query> {
-        let namespace = self.namespace;
         let mut clauses: Vec<Clause> = Vec::new();
-        let mut any_of = |tags: Vec<String>| {
-            if !tags.is_empty() {
-                let tags = tags
-                    .iter()
-                    .map(|tag| (Occur::Should, self.tag(tag)))
-                    .collect();
-                clauses.push((Occur::Must, constant(union_of(tags), 0.0)));
-            }
-        };
-        any_of(
-            filters
-                .tools
-                .iter()
-                .map(|tool| tool_tag(namespace, tool))
-                .collect(),
-        );
-        any_of(
-            filters
-                .kinds
-                .iter()
-                .map(|&kind| kind_tag(namespace, kind))
-                .collect(),
-        );
-        any_of(
-            filters
-                .roles
-                .iter()
-                .map(|&role| role_tag(namespace, role))
-                .collect(),
-        );
-        any_of(
-            filters
-                .success
-                .iter()
-                .map(|&success| success_tag(namespace, success))
-                .collect(),
-        );
+        for tags in self.filter_tags(filters) {
+            let any_of = tags.into_iter().map(|tag| {
+                let tag = TermQuery::new(tag, IndexRecordOption::Basic);
+                (Occur::Should, Box::new(tag) as Box<dyn Query>)
+            });
+            clauses.push((Occur::Must, constant(union_of(any_of.collect()), 0.0)));
+        }
         if let Some(scope) = &filters.scope {
             clauses.push((Occur::Must, constant(self.conversations(scope), 0.0)));
         }

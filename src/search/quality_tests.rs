@@ -39,7 +39,6 @@ fn result(position: u64, text: String) -> SearchableEvent {
         kind: EventKind::ToolResultRecorded,
         role: None,
         tool: "tool".to_owned(),
-        call_id: String::new(),
         success: Some(true),
         recorded_at: TimestampMicros(0),
         text,
@@ -268,4 +267,123 @@ fn known_items_in_real_tool_results_are_found() {
         );
         assert!(recall >= floor, "{kind}: recall@10 {recall:.3}");
     }
+}
+
+/// Tools of results that have none of their own here.
+const TOOLS: [&str; 4] = ["bash", "read_file", "grep", "rare"];
+
+/// Real results, with tools and outcomes that filters can tell apart.
+fn labelled(texts: &[String]) -> Vec<SearchableEvent> {
+    let label = |(at, text): (u64, &String)| SearchableEvent {
+        tool: match at % 100 {
+            0 => TOOLS[3],
+            other => TOOLS[(other % 3) as usize],
+        }
+        .to_owned(),
+        success: Some(at % 5 != 0),
+        recorded_at: TimestampMicros(at.cast_signed()),
+        ..result(at, text.clone())
+    };
+    (1..).zip(texts).map(label).collect()
+}
+
+fn filters(number: usize, last: u64) -> SearchFilters {
+    let tool = |name: &str| vec![name.to_owned()];
+    let none = SearchFilters::default();
+    match number % 6 {
+        0 => none,
+        1 => SearchFilters {
+            tools: tool(TOOLS[number % 3]),
+            ..none
+        },
+        2 => SearchFilters {
+            success: Some(number.is_multiple_of(4)),
+            ..none
+        },
+        3 => SearchFilters {
+            kinds: vec![EventKind::ToolResultRecorded],
+            ..none
+        },
+        4 => SearchFilters {
+            tools: tool(TOOLS[3]),
+            ..none
+        },
+        _ => SearchFilters {
+            recorded_from: Some(TimestampMicros(last.cast_signed() / 3)),
+            success: Some(true),
+            ..none
+        },
+    }
+}
+
+/// The same hits with the same scores, but for the order in which clauses are added
+/// up, and for what is as good as the last one.
+fn alike(short: &[Hit], long: &[Hit]) -> bool {
+    let near = |a: f32, b: f32| (a - b).abs() <= a.abs() * 1e-5;
+    let Some(last) = long.last() else {
+        return short.is_empty();
+    };
+    let is_there = |hit: &Hit| {
+        let same = |other: &&Hit| {
+            let place = |hit: &Hit| (hit.position, hit.byte_start, hit.tool.clone(), hit.success);
+            place(hit) == place(other)
+        };
+        near(hit.score, last.score) || long.iter().any(|other| same(&other))
+    };
+    let scores = short.iter().zip(long);
+    short.len() == long.len()
+        && scores.into_iter().all(|(a, b)| near(a.score, b.score))
+        && short.iter().all(is_there)
+}
+
+// Passing over blocks of postings must not change what is found: the answers are
+// those of looking at every match, in words of real results, with every filter.
+#[test]
+fn the_shortest_way_finds_what_the_longest_finds() {
+    let Some(data) = data() else { return };
+    let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
+    let events = labelled(&texts);
+    let last = events.len() as u64;
+    // In several segments, and with some passages erased.
+    let index = SearchIndex::in_memory().unwrap();
+    for part in events.chunks(events.len() / 3) {
+        index.add(part, part[part.len() - 1].position).unwrap();
+        index.commit().unwrap();
+    }
+    let erased: Vec<Revision> = (1..=last).step_by(17).map(Revision).collect();
+    index
+        .erase(
+            &Namespace::default(),
+            ConversationId::default(),
+            Some(&erased),
+        )
+        .unwrap();
+    let (mut queries, mut hits) = (0, 0);
+    for (number, text) in texts.iter().enumerate().step_by(11) {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let from = (number * 7) % words.len();
+        let words = &words[from..(from + 1 + number % 4).min(words.len())];
+        let query = SearchQuery {
+            filters: filters(queries, last),
+            offset: if queries % 10 == 9 { 20 } else { 0 },
+            count_all: queries % 2 == 0,
+            ..SearchQuery::new(Namespace::default(), as_words(&words.join(" ")))
+        };
+        queries += 1;
+        let short = index.search(&query);
+        let long = index.search_by(&query, query::Way::Exhaustive);
+        match (short, long) {
+            (Ok(short), Ok(long)) => {
+                hits += short.hits.len();
+                assert!(alike(&short.hits, &long.hits), "{query:?}");
+                assert_eq!(short.total, long.total, "{query:?}");
+            }
+            (short, long) => assert_eq!(short.is_err(), long.is_err(), "{query:?}"),
+        }
+    }
+    println!("{queries} queries, {hits} hits");
+    assert!(
+        queries > 300 && hits > queries,
+        "{queries} queries, {hits} hits"
+    );
 }

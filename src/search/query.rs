@@ -2,13 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tantivy::{Searcher, collector::TopDocs, query::Query};
+use tantivy::{Term, query::Query};
 
 use super::{
     analyser::Analyser,
+    best::Best,
     error::{IndexError, SearchError},
     hits::{self, unreadable},
-    index::SearchIndex,
+    index::{Published, SearchIndex},
     plan::{NamespaceStatistics, Planner, Purpose},
     proximity::{POOL, rescore},
     syntax::{self, QueryError},
@@ -23,6 +24,9 @@ pub const HITS_MAX: usize = 10_000;
 pub const FILTER_VALUES_MAX: usize = 10_000;
 /// Most passages of one event among the hits, unless one is wanted.
 pub const HITS_PER_EVENT_MAX: usize = 3;
+/// Matches are counted up to this, unless all are to be: nobody reads on so far,
+/// and finding the best does not need to look at every match.
+pub const COUNTED_MAX: u64 = 1_000;
 
 /// A search.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +42,8 @@ pub struct SearchQuery {
     /// One hit for each event, its best passage. Else up to
     /// `HITS_PER_EVENT_MAX` passages of one event are hits.
     pub one_hit_per_event: bool,
+    /// Count all matches, not only the first [`COUNTED_MAX`].
+    pub count_all: bool,
     /// What hits must be besides.
     pub filters: SearchFilters,
 }
@@ -52,6 +58,7 @@ impl SearchQuery {
             limit: 10,
             offset: 0,
             one_hit_per_event: false,
+            count_all: false,
             filters: SearchFilters::default(),
         }
     }
@@ -104,6 +111,8 @@ pub struct SearchResults {
     pub hits: Vec<Hit>,
     /// Passages that match, all pages together.
     pub total: u64,
+    /// There are more than `total`: counting ended there.
+    pub more_than_total: bool,
     /// What the index had reached.
     pub reached: Position,
 }
@@ -123,8 +132,6 @@ pub struct Hit {
     pub kind: EventKind,
     /// The tool, or empty.
     pub tool: String,
-    /// The call, or empty.
-    pub call_id: String,
     /// Whether the tool worked, for tool results.
     pub success: Option<bool>,
     /// When it was recorded.
@@ -148,6 +155,14 @@ impl SearchIndex {
     /// [`SearchError::Query`] for a query that cannot be searched, others for a
     /// page or filter over its bound or a damaged index.
     pub fn search(&self, query: &SearchQuery) -> Result<SearchResults, SearchError> {
+        self.search_by(query, Way::Shortest)
+    }
+
+    pub(super) fn search_by(
+        &self,
+        query: &SearchQuery,
+        way: Way,
+    ) -> Result<SearchResults, SearchError> {
         check_bounds(query)?;
         let parsed = syntax::parse(&query.text)?;
         let mut planner = Planner {
@@ -156,11 +171,15 @@ impl SearchIndex {
             text: &query.text,
             analyser: Analyser::default(),
             purpose: Purpose::Rank,
+            is_flat: true,
         };
-        let planned = planner.query(&parsed).ok_or(QueryError::Empty)?;
+        let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
         let planned = Planned {
-            query: planner.filtered(planned, &query.filters),
             pairs: planner.neighbours(&parsed),
+            query: planner.filtered(words.box_clone(), &query.filters),
+            filter_tags: planner.filter_tags(&query.filters),
+            is_prunable: planner.is_flat && way == Way::Shortest,
+            words,
             counted: {
                 planner.purpose = Purpose::Count;
                 let counted = planner.query(&parsed).ok_or(QueryError::Empty)?;
@@ -169,7 +188,7 @@ impl SearchIndex {
         };
         let published = self.published();
         // tantivy answers some damage by a panic.
-        let run = || self.run(&published.searcher, &planned, query);
+        let run = || self.run(&published, &planned, query);
         let found = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
             Err(IndexError::NeedsRebuild {
                 reason: "a segment cannot be read".to_owned(),
@@ -178,56 +197,90 @@ impl SearchIndex {
         let (hits, total) = found?;
         Ok(SearchResults {
             hits,
-            total,
+            total: total.count,
+            more_than_total: total.more,
             reached: published.reached,
         })
     }
 
     fn run(
         &self,
-        searcher: &Searcher,
+        published: &Published,
         planned: &Planned,
         query: &SearchQuery,
-    ) -> Result<(Vec<Hit>, u64), IndexError> {
+    ) -> Result<(Vec<Hit>, Total), IndexError> {
+        let searcher = &published.searcher;
         let statistics = NamespaceStatistics::of(searcher, &self.fields, &query.namespace)
             .map_err(unreadable)?;
+        let best = Best::new(published, &statistics, planned, &query.filters)?;
         let per_event = if query.one_hit_per_event {
             1
         } else {
             HITS_PER_EVENT_MAX
         };
         let wanted = query.offset + query.limit;
-        let mut fetch = (wanted * 2 + 8).max(POOL);
-        let total = planned.counted.count(searcher).map_err(unreadable)?;
-        if wanted == 0 || total == 0 {
-            return Ok((Vec::new(), total as u64));
+        if wanted == 0 {
+            return Ok((Vec::new(), best.count(query.count_all)?));
         }
+        let mut fetch = (wanted * 2 + 8).max(POOL);
         loop {
-            let top = TopDocs::with_limit(fetch.min(total).max(1)).order_by_score();
-            let mut found = searcher
-                .search_with_statistics_provider(&planned.query, &top, &statistics)
-                .map_err(unreadable)?;
+            let mut found = best.find(fetch)?;
+            let complete = found.len() < fetch;
             rescore(searcher, &statistics, &planned.pairs, &mut found).map_err(unreadable)?;
-            let complete = found.len() >= total || found.len() < fetch;
-            let ranked = hits::ranked(searcher, &found, per_event)?;
+            let ranked = hits::ranked(&published.columns, &found, per_event)?;
             if complete || ranked.len() >= wanted {
                 let page = ranked
                     .get(query.offset..wanted.min(ranked.len()))
                     .unwrap_or_default();
-                return Ok((hits::read(searcher, page)?, total as u64));
+                let hits = hits::read(&published.columns, page)?;
+                let total = if complete {
+                    Total {
+                        count: found.len() as u64,
+                        more: false,
+                    }
+                } else {
+                    best.count(query.count_all)?
+                };
+                return Ok((hits, total));
             }
-            fetch *= 4;
+            fetch = fetch.saturating_mul(4);
         }
     }
 }
 
+/// How the best are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By looking at as little as possible.
+    Shortest,
+    /// By looking at all matches: what the other way is held against.
+    #[cfg(test)]
+    Exhaustive,
+}
+
+/// How many passages match.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Total {
+    pub count: u64,
+    /// There are more.
+    pub more: bool,
+}
+
 /// What tantivy is asked.
-struct Planned {
-    query: Box<dyn Query>,
+pub(super) struct Planned {
+    /// What was typed, with the filters.
+    pub query: Box<dyn Query>,
+    /// What was typed, without them.
+    pub words: Box<dyn Query>,
+    /// `words` is a union of single terms: its best can be found without looking
+    /// at all of its matches.
+    pub is_prunable: bool,
+    /// What each filter looks at: one of each list must match.
+    pub filter_tags: Vec<Vec<Term>>,
     /// Neighbours, for the second look.
     pairs: Vec<Box<dyn Query>>,
     /// What matches as `query` does, faster.
-    counted: Box<dyn Query>,
+    pub counted: Box<dyn Query>,
 }
 
 fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {

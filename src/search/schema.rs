@@ -36,7 +36,6 @@ pub(super) mod column {
     pub const LINE: &str = "line";
     pub const TEXT_BYTES: &str = "text_bytes";
     pub const TOOL: &str = "tool";
-    pub const CALL_ID: &str = "call_id";
 }
 
 /// The fields, by handle.
@@ -60,7 +59,6 @@ pub(super) struct Fields {
     pub line: Field,
     pub text_bytes: Field,
     pub tool: Field,
-    pub call_id: Field,
 }
 
 impl Fields {
@@ -91,8 +89,7 @@ impl Fields {
             byte_end: builder.add_u64_field(column::BYTE_END, FAST),
             line: builder.add_u64_field(column::LINE, FAST),
             text_bytes: builder.add_u64_field(column::TEXT_BYTES, FAST),
-            tool: builder.add_text_field(column::TOOL, label.clone()),
-            call_id: builder.add_text_field(column::CALL_ID, label),
+            tool: builder.add_text_field(column::TOOL, label),
             schema: builder.build(),
         }
     }

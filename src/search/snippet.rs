@@ -59,6 +59,8 @@ impl Snippeter {
             analyser: Analyser::default(),
         };
         this.collect(&parsed, &query.text);
+        let terms = this.patterns.iter().flat_map(|pattern| &pattern.terms);
+        this.analyser = Analyser::looking_for(terms.map(String::as_str));
         let searcher = index.published().searcher;
         let rarity = |tag| searcher.doc_freq(&tag).map_or(1.0, |count| count as f32);
         let all = rarity(index.fields.tag(&namespace_tag(&query.namespace)));
@@ -118,6 +120,15 @@ impl Snippeter {
                 is_prefix,
                 weight: 0.0,
             });
+        }
+    }
+
+    /// The same, without leaving out words that cannot match.
+    #[cfg(test)]
+    pub(super) fn thorough(self) -> Self {
+        Self {
+            analyser: Analyser::default(),
+            ..self
         }
     }
 

@@ -26,7 +26,6 @@ fn result(position: u64, text: &str) -> SearchableEvent {
         kind: EventKind::ToolResultRecorded,
         role: None,
         tool: "bash".to_owned(),
-        call_id: format!("call_{position}"),
         success: Some(true),
         recorded_at: TimestampMicros(i64::try_from(position).unwrap() * 1_000),
         text: text.to_owned(),
@@ -363,6 +362,27 @@ fn passages_name_bytes_and_line() {
 }
 
 // Pages follow each other without gap or repetition.
+// Counting every match of a common word cost a third of a search: it ends early,
+// says so, and goes on when it is asked to.
+#[test]
+fn counting_ends_early_unless_all_is_asked_for() {
+    let events: Vec<_> = (1..=COUNTED_MAX + 5).map(|at| result(at, "disk")).collect();
+    let index = index_of(&events);
+    let counted = |query: &SearchQuery| {
+        let results = index.search(query).unwrap();
+        (results.total, results.more_than_total)
+    };
+    let some = query("disk");
+    assert_eq!(counted(&some), (COUNTED_MAX, true));
+    let all = SearchQuery {
+        count_all: true,
+        ..some.clone()
+    };
+    assert_eq!(counted(&all), (COUNTED_MAX + 5, false));
+    let none = SearchQuery { limit: 0, ..some };
+    assert_eq!(counted(&none), (COUNTED_MAX, true));
+}
+
 #[test]
 fn pages_join_up() {
     let events: Vec<_> = (1..=50)
@@ -696,6 +716,19 @@ fn snippets_are_cut_around_the_best_match() {
 }
 
 proptest::proptest! {
+    // Words that cannot match are passed over, and the snippet must not show it: of
+    // words, identifiers, possessives, stems and anything else.
+    #[test]
+    fn leaving_words_out_changes_no_snippet(
+        passage in "(the |needle|needles |Bob's |foo_bar |fooBar |x9 |bb |dying |skies |東京|é|[a-z0-9]{1,6} |\\PC){0,80}",
+        query_text in "(needle |dies |sky |foo bar |\"bob foo\" |b\\* |東 |fooBar |the ){1,4}",
+    ) {
+        let index = SearchIndex::in_memory().unwrap();
+        let mut short = Snippeter::for_query(&index, &query(&query_text)).unwrap();
+        let mut thorough = short.clone().thorough();
+        proptest::prop_assert_eq!(short.snippet(&passage, 60), thorough.snippet(&passage, 60));
+    }
+
     // A snippet of anything is a piece of it, with marks inside.
     #[test]
     fn any_passage_gives_a_snippet(passage in "([a-cé東🌲 \n]|needle){0,200}", max_bytes in 0_usize..300) {

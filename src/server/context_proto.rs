@@ -246,13 +246,13 @@ fn item(item: ExplainedItem) -> pb::ExplainedItem {
     pb::ExplainedItem {
         section: section(item.section).into(),
         events: item.events.into_iter().map(to_proto::event_ref).collect(),
-        enhancer: item.enhancer,
+        enhancer: item.enhancer.into_owned(),
         label: item.label,
         head: item.head,
         tokens: item.tokens,
         whole_tokens: item.whole_tokens,
         fate: fate.into(),
-        reason: item.reason,
+        reason: item.reason.into_owned(),
         is_volatile: item.is_volatile,
         turn: item.turn,
     }

@@ -56,6 +56,7 @@ impl SearchService {
             recorded_to: from_proto::time("recorded_to", request.recorded_to.as_ref())?,
             kinds: from_proto::kinds(&request.kinds)?,
             at_least: request.at_least.as_ref().map(envelope::position_from_pb),
+            count_all: request.count_all,
         })
     }
 }

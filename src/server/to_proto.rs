@@ -325,6 +325,7 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         hits: answer.hits.into_iter().map(search_hit).collect(),
         indexed_to: Some(position_to_pb(answer.reached)),
         total: answer.total,
+        more_than_total: answer.more_than_total,
         lagging: answer.lagging.unwrap_or_default(),
     }
 }

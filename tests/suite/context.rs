@@ -34,7 +34,7 @@ fn set(id: ConversationId, key: &str, value: &str) -> NewEvent {
 
 /// A text item's text.
 fn text(item: &Item) -> String {
-    match &item.content {
+    match &*item.content {
         Content::Instruction(text) => text.clone(),
         Content::Message(message) => {
             let texts = message.parts.iter().filter_map(ContentPart::text);

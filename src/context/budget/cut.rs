@@ -1,9 +1,7 @@
 //! Cutting long results to head and tail.
 
-use std::sync::Arc;
-
 use crate::{
-    context::draft::{Content, Fate, Item, Outcome, ResultOutcome, full_result_ref},
+    context::draft::{Call, Content, Fate, Item, Outcome, ResultOutcome, full_result_ref},
     domain::ContentPart,
 };
 
@@ -16,23 +14,22 @@ const WHOLE_CHARS_MAX: usize = 2_400;
 
 /// Cuts the long results of a step; false when none is long.
 pub(super) fn results(item: &mut Item) -> bool {
-    let Content::Step(step) = &mut item.content else {
+    let long = |call: &Call| matches!(&call.outcome, Outcome::Result(result) if is_long(result));
+    if !item.step().is_some_and(|step| step.calls().any(long)) {
         return false;
-    };
-    let mut any = false;
-    for call in step.calls_mut() {
-        if let Outcome::Result(result) = &mut call.outcome
-            && is_long(result)
-        {
-            shorten(result);
-            any = true;
+    }
+    if let Content::Step(step) = item.content.make_mut() {
+        for call in step.calls_mut() {
+            if let Outcome::Result(result) = &mut call.outcome
+                && is_long(result)
+            {
+                shorten(result);
+            }
         }
     }
-    if any {
-        item.fate = Fate::Shortened;
-        item.reason = "over the budget: long results are cut to head and tail".into();
-    }
-    any
+    item.fate = Fate::Shortened;
+    item.reason = "over the budget: long results are cut to head and tail".into();
+    true
 }
 
 fn is_long(result: &ResultOutcome) -> bool {
@@ -49,7 +46,7 @@ fn structured_is_long(result: &ResultOutcome) -> bool {
 
 fn shorten(result: &mut ResultOutcome) {
     let reference = full_result_ref(result.event);
-    let parts = if structured_is_long(result) {
+    let parts: Vec<ContentPart> = if structured_is_long(result) {
         vec![ContentPart::Text(cut(
             result.structured.as_str(),
             &reference,
@@ -62,7 +59,7 @@ fn shorten(result: &mut ResultOutcome) {
         });
         parts.collect()
     };
-    result.parts = Arc::new(parts);
+    result.parts = parts.into();
     result.shortened = true;
 }
 

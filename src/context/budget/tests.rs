@@ -175,7 +175,7 @@ fn steps_are_whole(before: &Draft, after: &Draft) -> Result<(), TestCaseError> {
             prop_assert_eq!(calls(whole), calls(now));
         }
         let open = now.section == Section::OpenTurn;
-        let instruction = matches!(now.content, Content::Instruction(_));
+        let instruction = matches!(*now.content, Content::Instruction(_));
         prop_assert!(!(open || instruction) || now.fate != Fate::Dropped);
         prop_assert_eq!(now.tokens == 0, now.fate == Fate::Dropped);
     }

@@ -65,14 +65,17 @@ impl Enhancer for Messages {
 
 fn is_system(item: &Item) -> bool {
     use crate::context::draft::Speaker;
-    matches!(&item.content, Content::Message(message) if message.speaker != Speaker::User)
+    matches!(&*item.content, Content::Message(message) if message.speaker != Speaker::User)
 }
 
 /// Takes a step's reasoning out.
 pub(crate) fn drop_reasoning(item: &mut Item) {
-    if let Content::Step(step) = &mut item.content {
-        step.blocks.retain(|block| {
-            !matches!(block, Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)))
-        });
+    let is_reasoning = |block: &Block| matches!(block, Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)));
+    if item
+        .step()
+        .is_some_and(|step| step.blocks.iter().any(is_reasoning))
+        && let Content::Step(step) = item.content.make_mut()
+    {
+        step.blocks.retain(|block| !is_reasoning(block));
     }
 }

@@ -112,23 +112,22 @@ impl<'a> Snapshots<'a> {
 
     /// Replaces the results of a step; false when it has none to replace.
     pub fn replace(&self, item: &mut Item, min_chars: usize, reason: &'static str) -> bool {
-        let Content::Step(step) = &mut item.content else {
+        let is_long = |call: &Call| matches!(&call.outcome, Outcome::Result(result) if chars(result) >= min_chars);
+        if !item.step().is_some_and(|step| step.calls().any(is_long)) {
             return false;
-        };
-        let mut replaced = false;
-        for call in step.calls_mut() {
-            if let Outcome::Result(result) = &call.outcome
-                && chars(result) >= min_chars
-            {
-                call.outcome = Outcome::Snapshot(self.snapshot(call, result));
-                replaced = true;
+        }
+        if let Content::Step(step) = item.content.make_mut() {
+            for call in step.calls_mut() {
+                if let Outcome::Result(result) = &call.outcome
+                    && chars(result) >= min_chars
+                {
+                    call.outcome = Outcome::Snapshot(self.snapshot(call, result));
+                }
             }
         }
-        if replaced {
-            item.fate = Fate::Shortened;
-            item.reason = reason.into();
-        }
-        replaced
+        item.fate = Fate::Shortened;
+        item.reason = reason.into();
+        true
     }
 
     fn snapshot(&self, call: &Call, result: &ResultOutcome) -> Snapshot {

@@ -44,7 +44,7 @@ fn built(story: &Story, policy: &ContextPolicy) -> Draft {
 }
 
 fn text(item: &Item) -> String {
-    match &item.content {
+    match &*item.content {
         Content::Instruction(text) => text.clone(),
         Content::Message(message) => {
             let texts = message.parts.iter().filter_map(ContentPart::text);

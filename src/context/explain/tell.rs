@@ -8,6 +8,7 @@ use crate::{
         budget::Fitted,
         draft::{Block, Content, Draft, Fate, Item, Outcome, Section, Speaker, Step},
         enhancers,
+        shared::Told as SharedTold,
         tokens::Tally,
         window::WindowInput,
     },
@@ -89,7 +90,7 @@ pub fn sections(draft: &Draft, tally: &Tally) -> Vec<SectionTokens> {
             continue;
         };
         let outcomes = step.calls().count();
-        let results = tally.outcomes(step).min(item.tokens);
+        let results = tally.outcomes(&item.content).min(item.tokens);
         let shortened = step
             .calls()
             .any(|call| matches!(call.outcome, Outcome::Snapshot(_)));
@@ -109,23 +110,27 @@ pub fn items(draft: &Draft) -> Vec<ExplainedItem> {
 }
 
 fn explained(item: &Item) -> ExplainedItem {
+    let told = item.content.told(|| SharedTold {
+        label: label(&item.content),
+        head: head(&item.content),
+    });
     ExplainedItem {
         section: item.section,
         events: item.events.clone(),
-        enhancer: item.enhancer.to_string(),
-        label: label(item),
-        head: head(item),
+        enhancer: item.enhancer.clone(),
+        label: told.label.clone(),
+        head: told.head.clone(),
         tokens: item.tokens,
         whole_tokens: item.whole_tokens,
         fate: item.fate,
-        reason: item.reason.to_string(),
+        reason: item.reason.clone(),
         is_volatile: item.is_volatile,
         turn: item.turn,
     }
 }
 
-fn label(item: &Item) -> String {
-    match &item.content {
+fn label(content: &Content) -> String {
+    match content {
         Content::Instruction(_) => "instruction".to_owned(),
         Content::Message(message) => {
             let speaker = match message.speaker {
@@ -148,8 +153,8 @@ fn label(item: &Item) -> String {
     }
 }
 
-fn head(item: &Item) -> String {
-    match &item.content {
+fn head(content: &Content) -> String {
+    match content {
         Content::Instruction(text) => line(text),
         Content::Message(message) => message.parts.first().map(part_head).unwrap_or_default(),
         Content::Step(step) => step_head(step),

@@ -13,6 +13,7 @@ mod names;
 pub mod neutral;
 pub mod openai_chat;
 pub mod openai_responses;
+mod outline;
 mod parameters;
 mod reader;
 #[cfg(test)]
@@ -44,8 +45,9 @@ pub struct Rendered {
 /// A piece of a body that a prompt cache can share as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// BLAKE3 of its JSON text, without cache breakpoints.
-    pub hash: [u8; 32],
+    /// Hash of its JSON text, without cache breakpoints. For comparing within a
+    /// process: it is another one in each.
+    pub hash: u128,
     /// Length of its JSON text.
     pub bytes: u64,
     /// Items of the draft that went into it, by index; the tools have none.
@@ -122,17 +124,40 @@ pub trait Adapter {
     ) -> Result<Adapted<Self::Body<'a>>, RenderError>;
 }
 
+/// Whether a finished body is read again, to check it against its provider's rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// All of it: about as long as making it.
+    Body,
+    /// Not at all: the adapter is trusted.
+    Nothing,
+}
+
 /// The draft as its provider's body, checked against the provider's rules.
 ///
 /// # Errors
 /// [`RenderError`].
 pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<Rendered, RenderError> {
+    render_checked(draft, policy, Check::Body)
+}
+
+/// The draft as its provider's body, checked or not.
+///
+/// # Errors
+/// [`RenderError`].
+pub fn render_checked(
+    draft: &Draft,
+    policy: &ContextPolicy,
+    check: Check,
+) -> Result<Rendered, RenderError> {
     match draft.provider {
-        Provider::Neutral => render_with(&neutral::Neutral, draft, policy),
-        Provider::OpenAiChat => render_with(&openai_chat::OpenAiChat, draft, policy),
-        Provider::OpenAiResponses => render_with(&openai_responses::OpenAiResponses, draft, policy),
-        Provider::Anthropic => render_with(&anthropic::Anthropic, draft, policy),
-        Provider::Gemini => render_with(&gemini::Gemini, draft, policy),
+        Provider::Neutral => render_with(&neutral::Neutral, draft, policy, check),
+        Provider::OpenAiChat => render_with(&openai_chat::OpenAiChat, draft, policy, check),
+        Provider::OpenAiResponses => {
+            render_with(&openai_responses::OpenAiResponses, draft, policy, check)
+        }
+        Provider::Anthropic => render_with(&anthropic::Anthropic, draft, policy, check),
+        Provider::Gemini => render_with(&gemini::Gemini, draft, policy, check),
     }
 }
 
@@ -144,18 +169,22 @@ pub fn render_with<A: Adapter>(
     adapter: &A,
     draft: &Draft,
     policy: &ContextPolicy,
+    check: Check,
 ) -> Result<Rendered, RenderError> {
     let provider = adapter.provider();
     let adapted = adapter.adapt(draft, policy);
     // What was adapted in part breaks rules that the whole keeps.
     go_on()?;
     let adapted = adapted?;
-    let body = serde_json::to_vec(&adapted.body).map_err(|error| RenderError::Json {
+    let body = outline::write(&adapted.body, units::depth(provider));
+    let body = body.map_err(|error| RenderError::Json {
         provider,
         message: error.to_string(),
     })?;
     go_on()?;
-    if let Some(violation) = pairing::check(provider, &body).first() {
+    if check == Check::Body
+        && let Some(violation) = pairing::check(provider, &body.json).first()
+    {
         return Err(RenderError::Illegal {
             provider,
             message: violation.to_string(),
@@ -164,7 +193,7 @@ pub fn render_with<A: Adapter>(
     go_on()?;
     let units = units::of_body(provider, &body, adapted.units)?;
     Ok(Rendered {
-        body,
+        body: body.json,
         units,
         warnings: adapted.warnings,
     })

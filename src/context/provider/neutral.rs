@@ -267,7 +267,7 @@ impl Adapter for Neutral {
             if item.fate == Fate::Dropped {
                 continue;
             }
-            if let Content::Instruction(text) = &item.content {
+            if let Content::Instruction(text) = &*item.content {
                 instructions.push(Instruction {
                     section: item.section,
                     events: refs(&item.events),
@@ -326,7 +326,7 @@ fn tool(tool: &ToolDefinition) -> Tool<'_> {
 }
 
 fn item_of(item: &DraftItem) -> Item<'_> {
-    let (r#type, content) = match &item.content {
+    let (r#type, content) = match &*item.content {
         Content::Message(message) => ("message", message_of(message)),
         Content::Step(step) => ("step", step_of(step)),
         // The caller has taken these out.

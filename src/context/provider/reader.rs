@@ -88,26 +88,32 @@ pub(super) struct Told<'a> {
     pub value: Option<Raw<'a>>,
 }
 
-impl Told<'_> {
+impl<'a> Told<'a> {
     /// Its texts, one under the other.
-    pub fn text(&self) -> String {
+    pub fn text(&self) -> Cow<'a, str> {
+        if let [Piece::Text(text)] = self.pieces.as_slice() {
+            return text.clone();
+        }
         let texts = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Text(text) => Some(text.as_ref()),
             Piece::Medium(_) => None,
         });
-        texts.collect::<Vec<_>>().join("\n")
+        Cow::Owned(texts.collect::<Vec<_>>().join("\n"))
     }
 
     /// Its texts, with a word that it failed where they do not say so. For
     /// providers whose results have no mark of failure.
-    pub fn plain_text(&self) -> String {
+    pub fn plain_text(&self) -> Cow<'a, str> {
         let text = self.text();
+        if !self.is_error {
+            return text;
+        }
         let head: String = text.chars().take(200).collect();
         let head = head.to_lowercase();
-        if self.is_error && !head.contains("error") && !head.contains("fail") {
-            return format!("Error: {text}");
+        if head.contains("error") || head.contains("fail") {
+            return text;
         }
-        text
+        Cow::Owned(format!("Error: {text}"))
     }
 }
 
@@ -181,7 +187,7 @@ impl<'a, 'p> Reader<'a, 'p> {
 
     /// The instructions, wherever they stand, with the places of their items.
     pub fn instructions(&self) -> (Vec<&'a str>, Vec<usize>) {
-        let texts = self.items().filter_map(|(at, item)| match &item.content {
+        let texts = self.items().filter_map(|(at, item)| match &*item.content {
             Content::Instruction(text) if !text.trim().is_empty() => Some((text.as_str(), at)),
             _ => None,
         });
@@ -340,7 +346,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         for block in &step.blocks {
             match block {
                 Block::Call(call) => spoken.push(Spoken::Call(call)),
-                Block::Part(part) => match part.as_ref() {
+                Block::Part(part) => match &**part {
                     ContentPart::Reasoning(reasoning) => {
                         if self.reasoning_goes_back(reasoning, step) {
                             spoken.push(Spoken::Reasoning(reasoning));

@@ -349,7 +349,7 @@ fn refusals_and_structured_results() {
         event: at(3),
         success: true,
         error_message: String::new(),
-        parts: std::sync::Arc::default(),
+        parts: crate::context::Parts::default(),
         structured: json(r#"{"n": 1.50}"#),
         shortened: false,
     });
@@ -428,7 +428,7 @@ fn typed_bodies_can_be_used_directly() {
     let adapted = anthropic::Anthropic.adapt(&draft, &policy).unwrap();
     assert_eq!(adapted.body.messages.len(), 7);
     assert_eq!(adapted.body.messages[0].role, anthropic::Role::User);
-    let rendered = render_with(&anthropic::Anthropic, &draft, &policy).unwrap();
+    let rendered = render_with(&anthropic::Anthropic, &draft, &policy, Check::Body).unwrap();
     assert_eq!(serde_json::to_vec(&adapted.body).unwrap(), rendered.body);
 }
 

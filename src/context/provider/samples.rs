@@ -1,16 +1,17 @@
 //! Drafts for tests: small ones by hand, one rich conversation, and any at all.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};
 use uuid::Uuid;
 
 use super::Provider;
 use crate::{
-    context::draft::{
-        Block, Call, Content, Draft, Fate, Item, Maker, Message, Outcome, ResultOutcome, Section,
-        Snapshot, Speaker, Step,
+    context::{
+        draft::{
+            Block, Call, Content, Draft, Fate, Item, Maker, Message, Outcome, ResultOutcome,
+            Section, Snapshot, Speaker, Step,
+        },
+        shared::Parts,
     },
     domain::{
         Config, ContentPart, ConversationId, EventRef, JsonText, Media, MediaSource, Reasoning,
@@ -34,7 +35,7 @@ pub(crate) fn item(content: Content) -> Item {
         section: Section::Messages,
         events: Vec::new(),
         enhancer: "test".into(),
-        content,
+        content: content.into(),
         turn: 1,
         tokens: 1,
         whole_tokens: 1,
@@ -115,7 +116,7 @@ pub(crate) fn text(text: &str) -> Block {
 }
 
 pub(crate) fn part(part: ContentPart) -> Block {
-    Block::Part(Arc::new(part))
+    Block::Part(part.into())
 }
 
 pub(crate) fn reasoning(text: &str, signature: &'static str) -> Block {
@@ -142,7 +143,7 @@ pub(crate) fn result(parts: Vec<ContentPart>) -> Outcome {
         event: at(3),
         success: true,
         error_message: String::new(),
-        parts: Arc::new(parts),
+        parts: parts.into(),
         structured: JsonText::default(),
         shortened: false,
     })
@@ -187,7 +188,7 @@ pub(crate) fn rich(provider: Provider) -> Draft {
         event: at(9),
         success: false,
         error_message: "no such file".into(),
-        parts: Arc::default(),
+        parts: Parts::default(),
         structured: JsonText::default(),
         shortened: false,
     });
@@ -204,10 +205,7 @@ pub(crate) fn rich(provider: Provider) -> Draft {
             Content::Instruction("Answer in one line.".into()),
             Content::Message(Message {
                 speaker: Speaker::User,
-                parts: Arc::new(vec![
-                    ContentPart::Text("What is in the folder?".into()),
-                    png(),
-                ]),
+                parts: vec![ContentPart::Text("What is in the folder?".into()), png()].into(),
                 author: "Ann Lee".into(),
             }),
             step_of(
@@ -384,7 +382,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
                 event: at(3),
                 success,
                 error_message,
-                parts: Arc::new(parts),
+                parts: parts.into(),
                 structured,
                 shortened: false,
             })
@@ -447,7 +445,7 @@ fn any_content() -> impl Strategy<Value = Content> {
         (speaker, vec(any_part(), 0..4), any_text()).prop_map(|(speaker, parts, author)| {
             Content::Message(Message {
                 speaker,
-                parts: Arc::new(parts),
+                parts: parts.into(),
                 author,
             })
         });
@@ -541,7 +539,7 @@ pub(crate) fn any_draft(provider: Provider) -> impl Strategy<Value = Draft> {
 pub(crate) fn make_wire_ids_unique(draft: &mut Draft) {
     let mut seen = std::collections::HashSet::new();
     for item in &mut draft.items {
-        let Content::Step(step) = &mut item.content else {
+        let Content::Step(step) = item.content.make_mut() else {
             continue;
         };
         for call in step.calls_mut() {

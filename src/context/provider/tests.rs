@@ -73,7 +73,7 @@ proptest! {
         cut in 0_usize..12,
     ) {
         let mut draft = draft;
-        let is_instruction = |item: &Item| matches!(item.content, Content::Instruction(_));
+        let is_instruction = |item: &Item| matches!(*item.content, Content::Instruction(_));
         // Instructions are one unit, so they must not come later.
         draft.items.sort_by_key(|item| !is_instruction(item));
         let first = draft.items.iter().take_while(|item| is_instruction(item)).count();
@@ -124,7 +124,7 @@ fn media_can_be_refused() {
     });
     let message = crate::context::draft::Message {
         speaker: crate::context::draft::Speaker::User,
-        parts: std::sync::Arc::new(vec![audio]),
+        parts: vec![audio].into(),
         author: String::new(),
     };
     let draft = draft(Provider::Anthropic, vec![Content::Message(message)]);

@@ -1,59 +1,47 @@
 //! Cuts a body into the pieces that a prompt cache can share as a whole.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use std::{hash::BuildHasher, ops::Range, sync::OnceLock};
 
-use super::{Provider, RenderError, Unit};
+use foldhash::quality::RandomState;
+
+use super::{
+    Provider, RenderError, Unit,
+    outline::{Node, Outlined},
+};
 
 /// How Anthropic's breakpoints are written: always the last field of their
 /// object, so they can be told from fields that a recorded value holds.
 const BREAKPOINT: &str = r#","cache_control":{"type":"ephemeral"}"#;
 
-/// The parts of a body that are units, or hold them.
-#[derive(Deserialize)]
-struct Body<'a> {
-    #[serde(borrow)]
-    tools: Option<&'a RawValue>,
-    #[serde(borrow, alias = "instructions", alias = "systemInstruction")]
-    system: Option<&'a RawValue>,
-    #[serde(borrow, alias = "input", alias = "contents", alias = "items")]
-    messages: Vec<&'a RawValue>,
-}
+/// What providers call the list of what was said.
+const MESSAGES: [&[u8]; 4] = [
+    br#""messages""#,
+    br#""input""#,
+    br#""contents""#,
+    br#""items""#,
+];
 
-#[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(borrow)]
-    role: &'a RawValue,
-    #[serde(borrow)]
-    content: Vec<&'a RawValue>,
+/// Where the units of a body lie: how deep it is to be noted.
+pub(super) fn depth(provider: Provider) -> usize {
+    match provider {
+        // Each block of each message.
+        Provider::Anthropic => 4,
+        _ => 2,
+    }
 }
 
 /// The units of a body; `items` are those of each unit after the tools.
 pub(super) fn of_body(
     provider: Provider,
-    body: &[u8],
+    body: &Outlined,
     items: Vec<Vec<usize>>,
 ) -> Result<Vec<Unit>, RenderError> {
-    let unread = |error: serde_json::Error| RenderError::Json {
-        provider,
-        message: error.to_string(),
-    };
-    let body: Body<'_> = serde_json::from_slice(body).map_err(unread)?;
-    let mut units: Vec<Unit> = body
-        .tools
-        .map(|tools| unit("", tools))
-        .into_iter()
-        .collect();
-    let tools = units.len();
-    units.extend(body.system.map(|system| unit("", system)));
-    for message in body.messages {
-        if provider == Provider::Anthropic {
-            let message: Message<'_> = serde_json::from_str(message.get()).map_err(unread)?;
-            let role = message.role.get();
-            units.extend(message.content.into_iter().map(|block| unit(role, block)));
-        } else {
-            units.push(unit("", message));
-        }
+    let Cut { heads, messages } = cut(provider, body);
+    let tools = heads.iter().filter(|(is_tools, _)| *is_tools).count();
+    let mut units: Vec<Unit> = Vec::with_capacity(items.len() + tools);
+    let pieces = heads.into_iter().map(|(_, head)| (0..0, head));
+    for (role, piece) in pieces.chain(messages) {
+        units.push(unit(&body.json[role], &body.json[piece]));
     }
     if units.len() - tools != items.len() {
         let (found, told) = (units.len() - tools, items.len());
@@ -69,35 +57,83 @@ pub(super) fn of_body(
     Ok(units)
 }
 
-fn unit(role: &str, json: &RawValue) -> Unit {
-    let json = json.get();
-    let closers = json.len() - json.trim_end_matches(['}', ']']).len();
-    // A breakpoint's own brace is among the closing ones: it ends `kept` only
-    // once it is back.
-    let (head, tail) = json.split_at(json.len() - closers);
-    let open = BREAKPOINT.trim_end_matches('}');
-    let (head, tail) = match head.strip_suffix(open) {
-        Some(head) if is_breakpoint(json, tail) => (head, &tail[1..]),
-        _ => (head, tail),
-    };
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(role.as_bytes());
-    hasher.update(head.as_bytes());
-    hasher.update(tail.as_bytes());
+/// Where the units of a body lie.
+#[derive(Default)]
+struct Cut {
+    /// The tools (true) and then the instructions, where there are any.
+    heads: Vec<(bool, Range<usize>)>,
+    /// What was said: the role that is part of each, and the piece.
+    messages: Vec<(Range<usize>, Range<usize>)>,
+}
+
+fn cut(provider: Provider, body: &Outlined) -> Cut {
+    let mut cut = Cut::default();
+    let (mut in_messages, mut role, mut in_content) = (false, 0..0, false);
+    for Node { depth, key, value } in &body.nodes {
+        let name = &body.json[key.clone()];
+        if *depth == 1 {
+            in_messages = MESSAGES.contains(&name);
+        }
+        match (*depth, name) {
+            (1, br#""tools""#) => cut.heads.insert(0, (true, value.clone())),
+            (1, br#""system""# | br#""instructions""# | br#""systemInstruction""#) => {
+                cut.heads.push((false, value.clone()));
+            }
+            (2, []) if in_messages && provider != Provider::Anthropic => {
+                cut.messages.push((0..0, value.clone()));
+            }
+            (3, br#""role""#) if in_messages => role = value.clone(),
+            (3, name) => in_content = name == br#""content""#,
+            (4, []) if in_messages && in_content => {
+                cut.messages.push((role.clone(), value.clone()));
+            }
+            _ => {}
+        }
+    }
+    cut
+}
+
+/// Hashes that nobody can foresee: they are compared within a process only.
+fn hashers() -> &'static [RandomState; 2] {
+    static HASHERS: OnceLock<[RandomState; 2]> = OnceLock::new();
+    HASHERS.get_or_init(Default::default)
+}
+
+fn unit(role: &[u8], json: &[u8]) -> Unit {
+    let (head, tail) = without_breakpoint(json);
+    let half = |hasher: &RandomState| u128::from(hasher.hash_one((role, head, tail)));
+    let [first, second] = hashers();
     Unit {
-        hash: hasher.finalize().into(),
+        hash: half(first) << 64 | half(second),
         bytes: (head.len() + tail.len()) as u64,
         items: Vec::new(),
     }
 }
 
+/// A unit in two pieces, which are the same with a breakpoint between them: what ends
+/// the unit is the second.
+fn without_breakpoint(json: &[u8]) -> (&[u8], &[u8]) {
+    let is_closer = |byte: &&u8| matches!(byte, b'}' | b']');
+    let closers = json.iter().rev().take_while(is_closer).count();
+    let (head, tail) = json.split_at(json.len() - closers);
+    let open = BREAKPOINT.trim_end_matches('}').as_bytes();
+    match head.strip_suffix(open) {
+        // The breakpoint's own brace is among the closing ones.
+        Some(head) if is_breakpoint(json, tail) => (head, &tail[1..]),
+        _ => {
+            let ends = if json.starts_with(b"[") { 2 } else { 1 };
+            json.split_at(json.len().saturating_sub(ends))
+        }
+    }
+}
+
 /// A breakpoint ends the unit's object (`{…}`) or the last object of its list
 /// (`[{…}]`); deeper ones belong to recorded values.
-fn is_breakpoint(json: &str, closers: &str) -> bool {
-    if json.starts_with('[') {
-        closers == "}}]"
+fn is_breakpoint(json: &[u8], closers: &[u8]) -> bool {
+    if json.starts_with(b"[") {
+        closers == b"}}]"
     } else {
-        closers == "}}"
+        closers == b"}}"
     }
 }
 
@@ -105,8 +141,8 @@ fn is_breakpoint(json: &str, closers: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn hash(json: &str) -> [u8; 32] {
-        unit("", serde_json::from_str(json).unwrap()).hash
+    fn hash(json: &str) -> u128 {
+        unit(b"", json.as_bytes()).hash
     }
 
     /// A breakpoint moves from request to request while the text before it stays:
@@ -117,6 +153,15 @@ mod tests {
         let cases = [
             (format!(r#"[{{"name":"a"{mark}}}]"#), r#"[{"name":"a"}]"#),
             (format!(r#"{{"type":"text"{mark}}}"#), r#"{"type":"text"}"#),
+            // What ends before a breakpoint may end with closing ones, too.
+            (
+                format!(r#"{{"input":{{"a":{{}}}}{mark}}}"#),
+                r#"{"input":{"a":{}}}"#,
+            ),
+            (
+                format!(r#"[{{"schema":{{"a":[]}}{mark}}}]"#),
+                r#"[{"schema":{"a":[]}}]"#,
+            ),
         ];
         for (marked, plain) in cases {
             assert_eq!(hash(&marked), hash(plain), "{marked}");

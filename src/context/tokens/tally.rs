@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc};
 
 use super::{Counter, Encoding};
 use crate::{
-    context::draft::{Block, Call, Content, Draft, Fate, Item, Outcome, Step},
+    context::{
+        draft::{Block, Call, Content, Draft, Fate, Item, Outcome, Step},
+        shared::{Counts, SharedContent},
+    },
     domain::{ContentPart, Media, MediaSource, ToolDefinition},
 };
 
@@ -25,7 +28,7 @@ pub const FILE_TOKENS: u64 = 1_500;
 /// A sound: about a minute of it.
 pub const AUDIO_TOKENS: u64 = 1_500;
 /// Shorter texts are counted anew: that is as fast as finding them.
-const REMEMBERED_BYTES_MIN: usize = 48;
+const REMEMBERED_BYTES_MIN: usize = 6;
 
 /// A text whose tokens are remembered: by content, so that forks share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -151,12 +154,22 @@ impl Tally {
         if item.fate == Fate::Dropped {
             return 0;
         }
-        self.scale(match &item.content {
-            Content::Instruction(text) => MESSAGE_TOKENS + self.text(text),
-            Content::Message(message) => {
-                MESSAGE_TOKENS + self.text(&message.author) + self.parts(&message.parts)
-            }
-            Content::Step(step) => self.step(step),
+        self.scale(self.counts(&item.content).whole)
+    }
+
+    /// Counts a content once, for all requests that hold it.
+    fn counts(&self, content: &SharedContent) -> Counts {
+        content.counts(self.counter.encoding, || {
+            let counts = match &**content {
+                Content::Instruction(text) => Counts::of(MESSAGE_TOKENS + self.text(text)),
+                Content::Message(message) => {
+                    let said = self.text(&message.author) + self.parts(&message.parts);
+                    Counts::of(MESSAGE_TOKENS + said)
+                }
+                Content::Step(step) => self.step(step),
+            };
+            // What was stopped half way is no count.
+            (!self.is_stopped()).then_some(counts)
         })
     }
 
@@ -174,8 +187,8 @@ impl Tally {
     /// Tokens of what came of a step's calls: its share of
     /// [`Section::ToolResults`](crate::context::Section), scaled.
     #[must_use]
-    pub fn outcomes(&self, step: &Step) -> u64 {
-        self.scale(step.calls().map(|call| self.outcome(call)).sum())
+    pub fn outcomes(&self, content: &SharedContent) -> u64 {
+        self.scale(self.counts(content).outcomes)
     }
 
     fn scale(&self, tokens: u64) -> u64 {
@@ -192,15 +205,20 @@ impl Tally {
         scaled
     }
 
-    fn step(&self, step: &Step) -> u64 {
-        let blocks = step.blocks.iter().map(|block| match block {
-            Block::Part(part) => self.part(part),
-            Block::Call(call) => {
-                let call_tokens = self.text(&call.tool) + self.text(call.arguments.as_str());
-                CALL_TOKENS + call_tokens + self.outcome(call)
-            }
-        });
-        MESSAGE_TOKENS + blocks.sum::<u64>()
+    fn step(&self, step: &Step) -> Counts {
+        let mut counts = Counts::of(MESSAGE_TOKENS);
+        for block in &step.blocks {
+            counts.whole += match block {
+                Block::Part(part) => self.part(part),
+                Block::Call(call) => {
+                    let call_tokens = self.text(&call.tool) + self.text(call.arguments.as_str());
+                    let outcome = self.outcome(call);
+                    counts.outcomes += outcome;
+                    CALL_TOKENS + call_tokens + outcome
+                }
+            };
+        }
+        counts
     }
 
     fn outcome(&self, call: &Call) -> u64 {

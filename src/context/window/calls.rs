@@ -6,7 +6,7 @@ use crate::domain::{
 };
 
 /// A call of the last step that has neither a result nor a cancellation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct OpenCall {
     pub tool: String,
     /// Index of its block in the step.
@@ -14,7 +14,7 @@ pub(super) struct OpenCall {
     stage: Stage,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Stage {
     Requested,
     WaitsForApproval,

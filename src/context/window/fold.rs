@@ -16,6 +16,7 @@ use crate::{
             Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker,
             Step,
         },
+        shared::Parts,
         steps, stopping,
     },
     domain::{
@@ -31,18 +32,111 @@ pub(crate) const MESSAGES: &str = "messages";
 /// it is [not wanted any more](crate::context::stopping).
 #[must_use]
 pub fn fold(input: &WindowInput) -> Vec<Item> {
-    let mut fold = Fold::new(input);
-    for (place, event) in input.events.iter().enumerate() {
-        if stopping::is_stopped_at(place) {
-            break;
-        }
-        steps::note(1);
-        fold.apply(event, input.events.get(place + 1).map(Arc::as_ref));
+    match &input.folded {
+        Some(folded) if folded.is_of(&input.branch, &input.events) => folded.items(),
+        _ => Folded::of(&input.branch, &input.events).items(),
     }
-    fold.finish()
+}
+
+/// What a window's events come to, kept to go on from when more have come: what was
+/// folded before is not folded again, and its items are those of the requests before.
+#[derive(Clone, Debug)]
+pub struct Folded {
+    fold: Fold,
+    events: usize,
+    last: Option<Arc<WindowEvent>>,
+}
+
+impl Folded {
+    /// Folds a window's events.
+    #[must_use]
+    pub fn of(branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
+        let empty = Self {
+            fold: Fold::new(branch),
+            events: 0,
+            last: None,
+        };
+        empty.and(branch, events)
+    }
+
+    /// The same window with the events that came since; `events` are all of it. As
+    /// [`Folded::of`], faster.
+    #[must_use]
+    pub fn grown(&self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
+        if self.can_grow(branch, events) {
+            return self.clone().and(branch, events);
+        }
+        Self::of(branch, events)
+    }
+
+    fn and(mut self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
+        self.fold.preamble = branch.preamble.iter().copied().collect();
+        for place in self.events..events.len() {
+            // What was folded so far can be gone on from.
+            if stopping::is_stopped_at(place) {
+                break;
+            }
+            steps::note(1);
+            self.fold
+                .apply(&events[place], events.get(place + 1).map(Arc::as_ref));
+            self.events = place + 1;
+            self.last = Some(Arc::clone(&events[place]));
+        }
+        self
+    }
+
+    fn can_grow(&self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> bool {
+        let Some(last) = &self.last else { return false };
+        let is_front = self.events.checked_sub(1).and_then(|at| events.get(at));
+        // What a return comes to depends on the event after it.
+        let is_settled = !matches!(last.body, EventBody::SubContextReturned(_));
+        // An event that was folded as a message stays one.
+        let is_new = |at: &EventRef| {
+            at.conversation == last.at.conversation && at.revision > last.at.revision
+        };
+        let mut added = branch.preamble.iter();
+        is_front.is_some_and(|event| Arc::ptr_eq(event, last))
+            && is_settled
+            && self.fold.counting.compaction == branch.compaction
+            && self.fold.preamble.len() <= branch.preamble.len()
+            && added.all(|at| self.fold.preamble.contains(at) || is_new(at))
+    }
+
+    fn is_of(&self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> bool {
+        let same = match (&self.last, events.last()) {
+            (Some(last), Some(event)) => Arc::ptr_eq(last, event),
+            (None, None) => true,
+            _ => false,
+        };
+        same && self.events == events.len()
+            && self.fold.counting.compaction == branch.compaction
+            && self.fold.preamble.len() == branch.preamble.len()
+    }
+
+    /// The items, in the order of the request.
+    #[must_use]
+    pub fn items(&self) -> Vec<Item> {
+        self.fold.finished()
+    }
+
+    /// About what it takes in memory besides the events, in bytes, once it was
+    /// counted and told.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        /// An id in a set, with its text.
+        const ID_BYTES: usize = 80;
+        let fold = &self.fold;
+        let ids = fold.wire_ids.len() + fold.answered.len() + fold.frozen.len();
+        let items = fold.items.iter().map(|item| {
+            let own = size_of::<Item>() + item.events.capacity() * size_of::<EventRef>();
+            own as u64 + item.content.memory_bytes()
+        });
+        (size_of::<Self>() + ids * ID_BYTES) as u64 + items.sum::<u64>()
+    }
 }
 
 /// The last step, as long as it is the last.
+#[derive(Clone, Debug)]
 struct Current {
     /// Its item.
     index: usize,
@@ -51,6 +145,7 @@ struct Current {
     open: HashMap<String, OpenCall>,
 }
 
+#[derive(Clone, Debug)]
 struct Fold {
     /// Counts turns and open calls as the branch does.
     counting: BranchState,
@@ -66,10 +161,10 @@ struct Fold {
 }
 
 impl Fold {
-    fn new(input: &WindowInput) -> Self {
+    fn new(branch: &BranchState) -> Self {
         Self {
             counting: BranchState {
-                compaction: input.branch.compaction,
+                compaction: branch.compaction,
                 ..BranchState::root()
             },
             turn: 0,
@@ -78,15 +173,15 @@ impl Fold {
             frozen: HashMap::new(),
             answered: HashSet::new(),
             wire_ids: HashSet::new(),
-            preamble: input.branch.preamble.iter().copied().collect(),
+            preamble: branch.preamble.iter().copied().collect(),
         }
     }
 
-    fn apply(&mut self, event: &WindowEvent, next: Option<&WindowEvent>) {
+    fn apply(&mut self, event: &Arc<WindowEvent>, next: Option<&WindowEvent>) {
         let at = event.at;
         self.count_turn(event);
         match &event.body {
-            EventBody::MessageAppended(message) => self.message(at, message),
+            EventBody::MessageAppended(message) => self.message(event, message),
             EventBody::ToolCallRequested(call) => self.request(at, call),
             EventBody::ApprovalDecided(decided) => {
                 if let Some(call) = self.open_call(&decided.call_id) {
@@ -98,7 +193,7 @@ impl Fold {
                     call.started(&started.executor);
                 }
             }
-            EventBody::ToolResultRecorded(result) => self.result(at, result),
+            EventBody::ToolResultRecorded(result) => self.result(event, result),
             EventBody::ToolCallCancelled(cancelled) => {
                 if let Some(call) = self.close(&cancelled.call_id) {
                     let (why, by) = call.cancelled(at, cancelled);
@@ -133,10 +228,11 @@ impl Fold {
         }
     }
 
-    fn message(&mut self, at: EventRef, message: &MessageAppended) {
+    fn message(&mut self, event: &Arc<WindowEvent>, message: &MessageAppended) {
+        let at = event.at;
         let speaker = match message.role {
-            Role::Assistant => return self.assistant(at, message),
-            Role::Tool => return self.tool_message(at, message),
+            Role::Assistant => return self.assistant(event, message),
+            Role::Tool => return self.tool_message(event, message),
             Role::User => Speaker::User,
             Role::System | Role::Developer if self.preamble.contains(&at) => return,
             Role::System => Speaker::System,
@@ -144,7 +240,7 @@ impl Fold {
         };
         let content = Message {
             speaker,
-            parts: Arc::new(message.parts.clone()),
+            parts: Parts::recorded(event),
             author: message.author.clone(),
         };
         self.push(at, Content::Message(content));
@@ -170,18 +266,17 @@ impl Fold {
 
     fn step(&mut self) -> Option<&mut Step> {
         let index = self.current.as_ref()?.index;
-        match &mut self.items.get_mut(index)?.content {
+        match self.items.get_mut(index)?.content.make_mut() {
             Content::Step(step) => Some(step),
             _ => None,
         }
     }
 
-    fn assistant(&mut self, at: EventRef, message: &MessageAppended) {
+    fn assistant(&mut self, event: &Arc<WindowEvent>, message: &MessageAppended) {
+        let at = event.at;
         let made_by = maker::of(message);
-        let blocks = message
-            .parts
-            .iter()
-            .map(|part| Block::Part(Arc::new(part.clone())));
+        let parts = Parts::recorded(event);
+        let blocks = parts.each().map(Block::Part);
         let id = &message.message_id;
         if !id.is_empty()
             && let Some(step) = self.growing()
@@ -271,12 +366,13 @@ impl Fold {
         wire_id
     }
 
-    fn result(&mut self, at: EventRef, result: &ToolResultRecorded) {
+    fn result(&mut self, event: &Arc<WindowEvent>, result: &ToolResultRecorded) {
+        let at = event.at;
         let outcome = ResultOutcome {
             event: at,
             success: result.success,
             error_message: result.error_message.clone(),
-            parts: Arc::new(result.parts.clone()),
+            parts: Parts::recorded(event),
             structured: result.structured.clone(),
             shortened: false,
         };
@@ -296,13 +392,14 @@ impl Fold {
     }
 
     /// A result that came without a recorded call, or for one.
-    fn tool_message(&mut self, at: EventRef, message: &MessageAppended) {
+    fn tool_message(&mut self, event: &Arc<WindowEvent>, message: &MessageAppended) {
+        let at = event.at;
         if let Some(call) = self.close(&message.tool_call_id) {
             let outcome = Outcome::Result(ResultOutcome {
                 event: at,
                 success: true,
                 error_message: String::new(),
-                parts: Arc::new(message.parts.clone()),
+                parts: Parts::recorded(event),
                 structured: Default::default(),
                 shortened: false,
             });
@@ -342,7 +439,7 @@ impl Fold {
     fn note(&mut self, at: EventRef, parts: Vec<ContentPart>) {
         let message = Message {
             speaker: Speaker::User,
-            parts: Arc::new(parts),
+            parts: parts.into(),
             author: String::new(),
         };
         self.push(at, Content::Message(message));
@@ -385,23 +482,37 @@ impl Fold {
         }
     }
 
-    fn finish(mut self) -> Vec<Item> {
-        let open: Vec<_> = match &mut self.current {
-            Some(current) => std::mem::take(&mut current.open).into_values().collect(),
-            None => Vec::new(),
+    /// The items as they are if nothing more comes.
+    fn finished(&self) -> Vec<Item> {
+        let mut items = self.items.clone();
+        let has_open = match &self.current {
+            Some(current) if !current.open.is_empty() => {
+                // Its calls, and the event of each, as a request tells them.
+                let mut told = Self {
+                    items: items.split_off(current.index),
+                    current: Some(Current {
+                        index: 0,
+                        ..current.clone()
+                    }),
+                    ..Self::new(&self.counting)
+                };
+                for call in current.open.values() {
+                    let (why, event) = call.open();
+                    told.set_missing(call.block, why, event, true);
+                }
+                items.append(&mut told.items);
+                true
+            }
+            _ => false,
         };
-        for call in &open {
-            let (why, event) = call.open();
-            self.set_missing(call.block, why, event, true);
-        }
         let turn = &self.counting.turn;
         // A call that was left open long ago keeps no later turn open.
-        let open_turn = turn.open_since.is_some() && !(turn.closing && open.is_empty());
+        let open_turn = turn.open_since.is_some() && (has_open || !turn.closing);
         let volatile_from = match &self.current {
-            Some(current) if !open.is_empty() => current.index,
-            _ => self.items.len(),
+            Some(current) if has_open => current.index,
+            _ => items.len(),
         };
-        for (index, item) in self.items.iter_mut().enumerate() {
+        for (index, item) in items.iter_mut().enumerate() {
             if open_turn && item.turn == self.turn {
                 item.section = Section::OpenTurn;
                 item.reason = Cow::Borrowed("the open turn");
@@ -415,7 +526,7 @@ impl Fold {
                 });
             }
         }
-        self.items
+        items
     }
 }
 

@@ -107,6 +107,7 @@ impl Story {
                 .map(|event| (event.at, Arc::clone(event)))
                 .collect(),
             branch: Arc::new(branch),
+            folded: None,
             long_term: Vec::new(),
             knowledge: None,
         }

@@ -14,7 +14,7 @@ fn shown(story: &Story) -> Vec<String> {
 }
 
 fn show(item: &Item) -> String {
-    match &item.content {
+    match &*item.content {
         Content::Instruction(text) => format!("instruction {text}"),
         Content::Message(message) => format!("{:?}: {}", message.speaker, text(message)),
         Content::Step(step) => {
@@ -351,6 +351,40 @@ fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
         prop_assert_eq!(&then.content, &now.content);
     }
     Ok(())
+}
+
+/// Windows of a story as it grows, each folded on from the one before.
+fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
+    let first = story.input_at(from.min(story.len()));
+    let mut folded = Folded::of(&first.branch, &first.events);
+    for count in (from..=story.len()).step_by(step.max(1)) {
+        let input = story.input_at(count);
+        folded = folded.grown(&input.branch, &input.events);
+        // What was counted and told of an item must go where the item changes.
+        for item in folded.items() {
+            let told = || crate::context::shared::Told {
+                label: format!("{:?}", *item.content),
+                head: String::new(),
+            };
+            prop_assert_eq!(&item.content.told(told).label, &told().label);
+        }
+        prop_assert_eq!(folded.items(), fold(&input), "{} of {}", count, story.len());
+        let kept = WindowInput {
+            folded: Some(Arc::new(folded.clone())),
+            ..input.clone()
+        };
+        prop_assert_eq!(fold(&kept), fold(&input));
+    }
+    Ok(())
+}
+
+proptest! {
+    // A window that is kept is folded on as events come: late results, closed calls,
+    // compactions and everything else must come to what folding all of it anew does.
+    #[test]
+    fn folding_on_is_folding_anew(nexts in nexts(true), from in 0_usize..20, step in 1_usize..6) {
+        grown(&told(&nexts), from, step)?;
+    }
 }
 
 // A sub-context returns for a call that was left behind, and then the call's result

@@ -15,7 +15,7 @@ use crate::{
         explain::{EnhancerReport, TokenBasis, Told},
         policy::{CONTEXT_POLICY, ContextPolicy},
         prefix::SentUnits,
-        provider::{self, Rendered},
+        provider::{self, Check, Rendered},
         stopping,
         tokens::{Counter, Tally, TokenMemo, calibrate},
         window::WindowInput,
@@ -67,8 +67,16 @@ impl Engine {
     async fn built(&self, query: BuildQuery, purpose: Purpose) -> Result<Built, ContextError> {
         let build = |engine: Self, query: BuildQuery| async move {
             let gathered = engine.gathered(&query).await?;
-            let finished = gathered.assemble(&query)?.finish()?;
             let inner = &engine.inner;
+            let check = match inner
+                .contexts
+                .checks
+                .next(query.conversation, query.provider)
+            {
+                _ if cfg!(debug_assertions) => Check::Body,
+                check => check,
+            };
+            let finished = gathered.assemble(&query)?.finish(check)?;
             // A request of the past, or by another policy, is no one's next one.
             let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
             let shared = is_next.then(|| {
@@ -283,9 +291,11 @@ impl Assembled {
         Ok(fitted)
     }
 
-    fn finish(mut self) -> Result<Finished, ContextError> {
+    fn finish(mut self, check: Check) -> Result<Finished, ContextError> {
         let fitted = self.fit()?;
-        let rendered = stopping::until(stops(), || provider::render(&self.draft, &self.policy));
+        let rendered = stopping::until(stops(), || {
+            provider::render_checked(&self.draft, &self.policy, check)
+        });
         work::check()?;
         let mut rendered = rendered?;
         self.draft.warnings.append(&mut rendered.warnings);
@@ -310,7 +320,7 @@ impl Assembled {
 }
 
 /// Ends work that is not wanted any more.
-fn stops() -> impl Fn() -> bool + Send + Sync + 'static {
+pub(super) fn stops() -> impl Fn() -> bool + Send + Sync + 'static {
     let stop = work::current();
     move || stop.as_ref().is_some_and(Stop::is_set)
 }

@@ -1,7 +1,14 @@
 //! What is kept in memory between requests: windows, token counts, and what was
 //! sent last. All of it is bounded, and none of it is needed.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use quick_cache::{Weighter, sync::Cache};
 
@@ -9,8 +16,9 @@ use crate::{
     context::{
         Provider,
         prefix::SentUnits,
+        provider::Check,
         tokens::{TextKey, TokenMemo},
-        window::{LongTermEntry, WindowEvent},
+        window::{Folded, LongTermEntry, WindowEvent},
     },
     domain::{BranchId, ConversationId, EventRef, Limits, Namespace, Revision},
 };
@@ -18,6 +26,9 @@ use crate::{
 /// Token counts that are remembered: those of some thousand windows' messages.
 /// In memory about 64 bytes each.
 const COUNTS_MAX: usize = 1 << 17;
+/// Conversations whose first request is known to have been checked. In memory about
+/// 64 bytes each; of one that is forgotten another request is checked.
+const BEGUN_MAX: usize = 1 << 14;
 /// What a namespace's entry takes beside its keys and values, in bytes.
 const ENTRY_BYTES: u64 = 256;
 /// What a kept event takes beside its content, in bytes.
@@ -30,8 +41,13 @@ pub(super) struct KeptWindow {
     pub compaction: Option<EventRef>,
     pub events: Vec<Arc<WindowEvent>>,
     pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
-    /// Estimate of what all of it takes.
+    /// The items of its messages and steps, with what requests have counted and told
+    /// of them.
+    pub folded: Arc<Folded>,
+    /// Estimate of what its events take.
     pub bytes: u64,
+    /// Estimate of what its items take, once they were counted and told.
+    pub items_bytes: u64,
 }
 
 #[derive(Clone)]
@@ -39,7 +55,7 @@ pub(super) struct ByBytes;
 
 impl Weighter<(ConversationId, BranchId), Arc<KeptWindow>> for ByBytes {
     fn weight(&self, _: &(ConversationId, BranchId), window: &Arc<KeptWindow>) -> u64 {
-        window.bytes.max(1)
+        (window.bytes + window.items_bytes).max(1)
     }
 }
 
@@ -98,11 +114,53 @@ impl TokenMemo for Counts {
     }
 }
 
+/// Which finished bodies are read again, to check them against their provider's
+/// rules.
+pub(super) struct Checks {
+    /// One of so many; 0: none.
+    one_in: u64,
+    built: AtomicU64,
+    /// Those whose first request was checked.
+    begun: Cache<(ConversationId, Provider), ()>,
+}
+
+impl Checks {
+    fn new(one_in: u64) -> Self {
+        Self {
+            one_in,
+            built: AtomicU64::new(0),
+            begun: Cache::new(BEGUN_MAX),
+        }
+    }
+
+    /// Whether to check the next request of a conversation.
+    pub fn next(&self, conversation: ConversationId, provider: Provider) -> Check {
+        let to = (conversation, provider);
+        let wanted = match self.one_in {
+            0 => false,
+            1 => true,
+            one_in => {
+                let is_first = self.begun.get(&to).is_none();
+                if is_first {
+                    self.begun.insert(to, ());
+                }
+                is_first
+                    || self
+                        .built
+                        .fetch_add(1, Ordering::Relaxed)
+                        .is_multiple_of(one_in)
+            }
+        };
+        if wanted { Check::Body } else { Check::Nothing }
+    }
+}
+
 /// All of it.
 pub(in crate::engine) struct ContextCaches {
     pub(super) windows: Cache<(ConversationId, BranchId), Arc<KeptWindow>, ByBytes>,
     pub(super) sent: Cache<SentTo, Arc<SentUnits>, SentWeight>,
     pub(super) long_term: Cache<Namespace, Arc<KeptLongTerm>, LongTermWeight>,
+    pub(super) checks: Checks,
     counts: Arc<Counts>,
 }
 
@@ -131,6 +189,7 @@ impl ContextCaches {
             windows: Cache::with_weighter(WINDOWS_EXPECTED, bytes_max, ByBytes),
             sent: Cache::with_weighter(WINDOWS_EXPECTED, sent_bytes_max, sent_weight),
             long_term: Cache::with_weighter(WINDOWS_EXPECTED, long_term_bytes_max, LongTermWeight),
+            checks: Checks::new(u64::from(limits.check_one_in)),
             counts: Arc::new(Counts(Cache::new(COUNTS_MAX))),
         }
     }
@@ -165,11 +224,33 @@ mod tests {
             warnings: Vec::new(),
         };
         let unit = Unit {
-            hash: [0; 32],
+            hash: 0,
             bytes: 1,
             items: Vec::new(),
         };
         Arc::new(SentUnits::new(Revision(1), &draft, &vec![unit; units]))
+    }
+
+    // Reading every body again took half of the time of making it. The first one of
+    // each conversation and provider is read, and then one of so many; all or none
+    // where that is asked for.
+    #[test]
+    fn bodies_are_checked_as_the_limit_says() {
+        let checked = |one_in: u32, requests: &[(u128, Provider)]| {
+            let checks = Checks::new(u64::from(one_in));
+            let check = |&(number, provider): &(u128, Provider)| {
+                let id = ConversationId(uuid::Uuid::from_u128(number));
+                checks.next(id, provider) == Check::Body
+            };
+            requests.iter().map(check).collect::<Vec<_>>()
+        };
+        let (a, b) = ((1, Provider::Anthropic), (1, Provider::Gemini));
+        let other = (2, Provider::Anthropic);
+        assert_eq!(checked(64, &[a, b, other]), [true; 3]);
+        let many = checked(64, &[a; 641]);
+        assert_eq!(many.iter().filter(|checked| **checked).count(), 11);
+        assert_eq!(checked(1, &[a; 9]), [true; 9]);
+        assert_eq!(checked(0, &[a; 9]), [false; 9]);
     }
 
     // Memory went on rising under a mixed load: what was sent was bounded by number,

@@ -6,9 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use super::cache::{KeptLongTerm, KeptWindow, event_bytes};
+use super::{
+    build::stops,
+    cache::{KeptLongTerm, KeptWindow, event_bytes},
+};
 use crate::{
-    context::window::{LongTermEntry, WindowEvent, WindowInput},
+    context::{
+        stopping,
+        window::{Folded, LongTermEntry, WindowEvent, WindowInput},
+    },
     domain::{
         BranchName, BranchState, ConversationId, EventKind, EventRef, Namespace, Position, Revision,
     },
@@ -72,6 +78,7 @@ impl Inner {
             revision: branch.head,
             branch: Arc::clone(branch),
             events: kept.events.clone(),
+            folded: Some(Arc::clone(&kept.folded)),
             referred: kept.referred.clone(),
             long_term,
             knowledge: None,
@@ -129,7 +136,7 @@ impl Inner {
             fork: branch.fork,
         };
         self.read_segment(namespace, &segment, &mut read).await?;
-        self.complete(namespace, branch, read, &kept.referred).await
+        self.complete(namespace, branch, read, Some(kept)).await
     }
 
     async fn read_window(
@@ -142,8 +149,7 @@ impl Inner {
         for segment in self.open_segments(id, branch)? {
             self.read_segment(namespace, &segment, &mut read).await?;
         }
-        self.complete(namespace, branch, read, &BTreeMap::new())
-            .await
+        self.complete(namespace, branch, read, None).await
     }
 
     /// Adds what the branch's state refers to.
@@ -152,7 +158,7 @@ impl Inner {
         namespace: &Namespace,
         branch: &BranchState,
         read: Read,
-        known: &BTreeMap<EventRef, Arc<WindowEvent>>,
+        kept: Option<&KeptWindow>,
     ) -> Result<KeptWindow, ReadError> {
         let mut wanted = references(branch);
         let mut referred = BTreeMap::new();
@@ -163,7 +169,7 @@ impl Inner {
         }
         let mut bytes = read.bytes;
         for at in wanted {
-            let event = match known.get(&at) {
+            let event = match kept.and_then(|kept| kept.referred.get(&at)) {
                 Some(event) => Arc::clone(event),
                 None => {
                     let (event, size) = self.sized_event(Some(namespace), at).await?;
@@ -173,9 +179,16 @@ impl Inner {
             };
             referred.insert(at, event);
         }
+        let folded = stopping::until(stops(), || match kept {
+            Some(kept) => kept.folded.grown(branch, &read.events),
+            None => Folded::of(branch, &read.events),
+        });
+        work::check()?;
         Ok(KeptWindow {
             head: branch.head,
             compaction: branch.compaction,
+            items_bytes: folded.memory_bytes(),
+            folded: Arc::new(folded),
             events: read.events,
             referred,
             bytes,

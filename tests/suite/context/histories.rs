@@ -16,9 +16,19 @@ struct Moment {
     branch: BranchName,
     revision: Revision,
     draft: Draft,
+    /// By provider and policy.
+    built: Vec<(Provider, &'static str, Built)>,
     compaction: Option<EventRef>,
     prompt: Option<EventRef>,
 }
+
+/// Policies that every moment is built by: what one leaves behind in memory must not
+/// be served to another.
+const POLICIES: [&str; 3] = [
+    "",
+    r#"{"tool_results": "turn_end", "enhancers": {"messages": {"params": {"reasoning": false}}}}"#,
+    r#"{"budget_tokens": 400, "unsupported_media": "placeholder"}"#,
+];
 
 struct History {
     engine: Engine,
@@ -217,14 +227,17 @@ impl History {
             .await
             .unwrap();
         let state = &view.branch;
-        for provider in Provider::ALL {
+        let mut all = Vec::new();
+        for (provider, policy) in variants() {
             let query = BuildQuery {
                 branch: Some(branch.clone()),
                 provider,
+                policy: policy.to_owned(),
                 ..query(self.id)
             };
             let built = self.engine.build(query).await.unwrap();
             adds_up(&built.explanation);
+            all.push((provider, policy, built));
         }
         let query = BuildQuery {
             branch: Some(branch.clone()),
@@ -234,6 +247,7 @@ impl History {
         let moment = Moment {
             revision: state.head,
             draft,
+            built: all,
             compaction: state.compaction,
             prompt: state.system_prompt,
             branch,
@@ -253,9 +267,9 @@ impl History {
     }
 
     async fn past_is_as_it_was(&self) {
-        let mut last: HashMap<(&BranchName, Revision), &Draft> = HashMap::new();
+        let mut last: HashMap<(&BranchName, Revision), &Moment> = HashMap::new();
         for moment in &self.moments {
-            last.insert((&moment.branch, moment.revision), &moment.draft);
+            last.insert((&moment.branch, moment.revision), moment);
         }
         // One more event each, so that none of them is the present.
         let branches: std::collections::BTreeSet<_> = last.keys().map(|(name, _)| *name).collect();
@@ -263,16 +277,44 @@ impl History {
             let event = say(self.id, Role::User, "later").on_branch(branch.clone());
             append(&self.engine, vec![event]).await.unwrap();
         }
-        for ((branch, revision), draft) in last {
+        for ((branch, revision), moment) in last {
             let query = BuildQuery {
                 branch: Some(branch.clone()),
                 as_of: Some(revision),
                 ..query(self.id)
             };
             let (past, _) = self.engine.draft(query).await.unwrap();
-            assert_eq!(&past, draft, "{branch} as of {revision}");
+            assert_eq!(past, moment.draft, "{branch} as of {revision}");
+            self.bodies_are_as_they_were(moment).await;
         }
     }
+
+    /// What was built of what is kept in memory is, byte for byte, what is built of
+    /// the log alone.
+    async fn bodies_are_as_they_were(&self, moment: &Moment) {
+        for (provider, policy, then) in &moment.built {
+            let query = BuildQuery {
+                branch: Some(moment.branch.clone()),
+                as_of: Some(moment.revision),
+                provider: *provider,
+                policy: (*policy).to_owned(),
+                ..query(self.id)
+            };
+            let now = self.engine.build(query).await.unwrap();
+            let of = |built: &Built| Explanation {
+                shared_prefix: None,
+                ..built.explanation.clone()
+            };
+            let which = format!("{} as of {}, {provider}", moment.branch, moment.revision);
+            assert!(now.request == then.request, "{which}, {policy}");
+            assert_eq!(of(&now), of(then), "{which}, {policy}");
+        }
+    }
+}
+
+fn variants() -> impl Iterator<Item = (Provider, &'static str)> {
+    let of = |provider| POLICIES.map(move |policy| (provider, policy));
+    Provider::ALL.into_iter().flat_map(of)
 }
 
 fn request(call_id: &str) -> EventBody {

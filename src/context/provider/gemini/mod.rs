@@ -213,7 +213,7 @@ impl<'a> Writer<'a, '_> {
 
     fn write(&mut self) -> Result<(), RenderError> {
         for (at, item) in self.reader.items() {
-            match &item.content {
+            match &*item.content {
                 Says::Instruction(_) => {}
                 Says::Message(message) => self.message(at, message)?,
                 Says::Step(step) => self.step(at, step)?,

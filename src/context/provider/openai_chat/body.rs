@@ -93,7 +93,7 @@ pub enum Message<'a> {
     },
     Tool {
         tool_call_id: Cow<'a, str>,
-        content: String,
+        content: Cow<'a, str>,
     },
 }
 

@@ -155,7 +155,7 @@ impl<'a> Writer<'a, '_> {
         }
         let said_before = self.messages.len();
         for (at, item) in self.reader.items() {
-            match &item.content {
+            match &*item.content {
                 Content::Instruction(_) => {}
                 Content::Message(message) => self.message(at, message)?,
                 Content::Step(step) => self.step(at, step)?,

@@ -161,6 +161,6 @@ pub struct SummaryText<'a> {
 #[serde(untagged)]
 #[allow(missing_docs)]
 pub enum Output<'a> {
-    Text(String),
+    Text(Cow<'a, str>),
     Parts(Vec<InputPart<'a>>),
 }

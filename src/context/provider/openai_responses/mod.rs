@@ -171,7 +171,7 @@ impl<'a> Writer<'a, '_> {
             self.units.push(items);
         }
         for (at, item) in self.reader.items() {
-            match &item.content {
+            match &*item.content {
                 Content::Instruction(_) => {}
                 Content::Message(message) => self.message(at, message)?,
                 Content::Step(step) => self.step(at, item, step)?,

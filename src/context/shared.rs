@@ -1,0 +1,273 @@
+//! What requests share: an item's content, with what was counted and told of it,
+//! and the parts of recorded events, which nobody copies.
+//!
+//! A content that several requests hold is never changed: [`SharedContent::make_mut`]
+//! makes one of its own, without notes. So a note is always about what it stands at,
+//! whatever policy, provider or branch it was made for.
+
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{Arc, OnceLock},
+};
+
+use super::{
+    draft::{Block, Content, Outcome},
+    tokens::Encoding,
+    window::WindowEvent,
+};
+use crate::domain::{ContentPart, EventBody};
+
+/// What an item says.
+#[derive(Clone)]
+pub struct SharedContent(Arc<Noted>);
+
+/// A content, and what is known of it.
+struct Noted {
+    content: Content,
+    counts: [OnceLock<Counts>; Encoding::COUNT],
+    told: OnceLock<Told>,
+}
+
+/// Tokens of a content, not scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// All of it.
+    pub whole: u64,
+    /// What came of a step's calls.
+    pub outcomes: u64,
+}
+
+impl Counts {
+    /// Those of something without calls.
+    pub fn of(whole: u64) -> Self {
+        Self { whole, outcomes: 0 }
+    }
+}
+
+/// A content, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    pub label: String,
+    pub head: String,
+}
+
+impl SharedContent {
+    /// The content, to be changed: nobody else holds it, and what was known of it is
+    /// forgotten.
+    pub fn make_mut(&mut self) -> &mut Content {
+        let noted = Arc::make_mut(&mut self.0);
+        noted.counts = Default::default();
+        noted.told = OnceLock::new();
+        &mut noted.content
+    }
+
+    /// What was counted of it, or what this counts now; a count that is none is not
+    /// kept.
+    pub(super) fn counts(
+        &self,
+        encoding: Encoding,
+        count: impl FnOnce() -> Option<Counts>,
+    ) -> Counts {
+        let place = &self.0.counts[encoding as usize];
+        if let Some(known) = place.get() {
+            return *known;
+        }
+        match count() {
+            Some(counts) => *place.get_or_init(|| counts),
+            None => Counts::of(0),
+        }
+    }
+
+    /// What is told of it, made once.
+    pub(super) fn told(&self, tell: impl FnOnce() -> Told) -> &Told {
+        self.0.told.get_or_init(tell)
+    }
+
+    /// About what it takes in memory, in bytes, without the recorded events that it
+    /// refers to. What is told of it is in, told or not.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        /// A label and a head of 100 characters.
+        const TOLD_BYTES: usize = 256;
+        let own = match &self.0.content {
+            Content::Instruction(text) => text.len(),
+            Content::Message(message) => message.author.len() + message.parts.own_bytes(),
+            Content::Step(step) => {
+                let blocks = step.blocks.iter().map(|block| match block {
+                    Block::Part(_) => 0,
+                    Block::Call(call) => {
+                        let ids = call.call_id.len() + call.wire_id.len() + call.tool.len();
+                        ids + outcome_bytes(&call.outcome)
+                    }
+                });
+                step.blocks.capacity() * size_of::<Block>() + blocks.sum::<usize>()
+            }
+        };
+        (size_of::<Noted>() + TOLD_BYTES + own) as u64
+    }
+}
+
+fn outcome_bytes(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Result(result) => result.error_message.len() + result.parts.own_bytes(),
+        Outcome::Snapshot(snapshot) => snapshot.summary.len(),
+        Outcome::Missing { why, .. } => why.len(),
+    }
+}
+
+impl Clone for Noted {
+    fn clone(&self) -> Self {
+        Self::from(self.content.clone())
+    }
+}
+
+impl From<Content> for Noted {
+    fn from(content: Content) -> Self {
+        Self {
+            content,
+            counts: Default::default(),
+            told: OnceLock::new(),
+        }
+    }
+}
+
+impl From<Content> for SharedContent {
+    fn from(content: Content) -> Self {
+        Self(Arc::new(Noted::from(content)))
+    }
+}
+
+impl Deref for SharedContent {
+    type Target = Content;
+
+    fn deref(&self) -> &Content {
+        &self.0.content
+    }
+}
+
+impl PartialEq for SharedContent {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.content == other.0.content
+    }
+}
+
+impl fmt::Debug for SharedContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.content.fmt(f)
+    }
+}
+
+/// The parts of a message or of a result: those of a recorded event, or made for
+/// the request.
+#[derive(Clone)]
+pub struct Parts(Source);
+
+#[derive(Clone)]
+enum Source {
+    Made(Arc<Vec<ContentPart>>),
+    Recorded(Arc<WindowEvent>),
+}
+
+impl Parts {
+    /// Those of a recorded message or result; none of another event.
+    #[must_use]
+    pub fn recorded(event: &Arc<WindowEvent>) -> Self {
+        Self(Source::Recorded(Arc::clone(event)))
+    }
+
+    /// Each of them, as something that can be kept.
+    pub fn each(&self) -> impl Iterator<Item = Part> {
+        (0..self.len()).map(|index| Part {
+            of: self.clone(),
+            index,
+        })
+    }
+
+    /// Bytes of those that are no recorded event's.
+    fn own_bytes(&self) -> usize {
+        match &self.0 {
+            Source::Recorded(_) => 0,
+            Source::Made(parts) => {
+                let texts = parts.iter().filter_map(ContentPart::text).map(str::len);
+                parts.len() * size_of::<ContentPart>() + texts.sum::<usize>()
+            }
+        }
+    }
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl From<Vec<ContentPart>> for Parts {
+    fn from(parts: Vec<ContentPart>) -> Self {
+        Self(Source::Made(Arc::new(parts)))
+    }
+}
+
+impl Deref for Parts {
+    type Target = [ContentPart];
+
+    fn deref(&self) -> &[ContentPart] {
+        match &self.0 {
+            Source::Made(parts) => parts,
+            Source::Recorded(event) => match &event.body {
+                EventBody::MessageAppended(message) => &message.parts,
+                EventBody::ToolResultRecorded(result) => &result.parts,
+                _ => &[],
+            },
+        }
+    }
+}
+
+impl PartialEq for Parts {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// One of [`Parts`].
+#[derive(Clone)]
+pub struct Part {
+    of: Parts,
+    /// Within `of`.
+    index: usize,
+}
+
+impl From<ContentPart> for Part {
+    fn from(part: ContentPart) -> Self {
+        Self {
+            of: vec![part].into(),
+            index: 0,
+        }
+    }
+}
+
+impl Deref for Part {
+    type Target = ContentPart;
+
+    fn deref(&self) -> &ContentPart {
+        &self.of[self.index]
+    }
+}
+
+impl PartialEq for Part {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

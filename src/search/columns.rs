@@ -1,0 +1,255 @@
+//! The columns of the segments that searches see, opened once for all searches:
+//! what a hit says, what orders hits, and the filters that columns can answer.
+
+use std::sync::{Arc, OnceLock};
+
+use tantivy::{
+    DocId, Searcher, SegmentReader,
+    columnar::{BytesColumn, Column, StrColumn},
+    index::SegmentId,
+};
+
+use super::{
+    error::IndexError,
+    hits::{Ranked, damaged, unreadable},
+    query::{Hit, SearchFilters},
+    schema::{column, outcome_number, outcome_of},
+};
+use crate::domain::{
+    BranchId, ConversationId, EventKind, Position, Revision, ShardId, TimestampMicros,
+};
+
+/// Tools of a segment whose names are kept; with more of them, names are looked
+/// up. In memory about 64 bytes each.
+const TOOL_NAMES_MAX: usize = 4_096;
+
+/// The columns of a searcher's segments, in their order.
+#[derive(Clone)]
+pub(super) struct OpenColumns {
+    searcher: Searcher,
+    segments: Vec<(SegmentId, Arc<OnceLock<Columns>>)>,
+}
+
+impl OpenColumns {
+    /// Those of a searcher's segments. What an earlier searcher had open stays
+    /// open; other segments are opened when they are first looked at.
+    pub fn of(searcher: &Searcher, before: Option<&Self>) -> Self {
+        let readers = searcher.segment_readers().iter();
+        let segments = readers.map(|reader| {
+            let id = reader.segment_id();
+            let mut known = before.iter().flat_map(|before| &before.segments);
+            let known = known.find(|(known, _)| *known == id);
+            (id, known.map(|(_, open)| open.clone()).unwrap_or_default())
+        });
+        Self {
+            segments: segments.collect(),
+            searcher: searcher.clone(),
+        }
+    }
+
+    /// Those of one segment, by its place in the searcher.
+    ///
+    /// # Errors
+    /// [`IndexError::NeedsRebuild`] when they are damaged.
+    pub fn of_segment(&self, segment: u32) -> Result<&Columns, IndexError> {
+        let (_, open) = self.segments.get(segment as usize).ok_or_else(damaged)?;
+        if let Some(columns) = open.get() {
+            return Ok(columns);
+        }
+        let reader = self.searcher.segment_reader(segment);
+        let columns = Columns::open(reader).map_err(unreadable)?;
+        Ok(open.get_or_init(|| columns))
+    }
+}
+
+/// The columns of a segment.
+pub(super) struct Columns {
+    shard: Column<u64>,
+    offset: Column<u64>,
+    byte_start: Column<u64>,
+    conversation: Option<BytesColumn>,
+    tool: Option<StrColumn>,
+    /// By ordinal; empty when there are too many.
+    tools: Vec<String>,
+    recorded_at: Column<i64>,
+    branch: Column<u64>,
+    revision: Column<u64>,
+    kind: Column<u64>,
+    outcome: Column<u64>,
+    byte_end: Column<u64>,
+    line: Column<u64>,
+    text_bytes: Column<u64>,
+}
+
+impl Columns {
+    fn open(segment: &SegmentReader) -> tantivy::Result<Self> {
+        let columns = segment.fast_fields();
+        let tool = columns.str(column::TOOL)?;
+        let mut tools = Vec::new();
+        if let Some(tool) = tool
+            .as_ref()
+            .filter(|tool| tool.num_terms() <= TOOL_NAMES_MAX)
+        {
+            for ordinal in 0..tool.num_terms() as u64 {
+                let mut name = String::new();
+                tool.ord_to_str(ordinal, &mut name)?;
+                tools.push(name);
+            }
+        }
+        Ok(Self {
+            shard: columns.u64(column::SHARD)?,
+            offset: columns.u64(column::OFFSET)?,
+            byte_start: columns.u64(column::BYTE_START)?,
+            conversation: columns.bytes(column::CONVERSATION)?,
+            tool,
+            tools,
+            recorded_at: columns.i64(column::RECORDED_AT)?,
+            branch: columns.u64(column::BRANCH)?,
+            revision: columns.u64(column::REVISION)?,
+            kind: columns.u64(column::KIND)?,
+            outcome: columns.u64(column::OUTCOME)?,
+            byte_end: columns.u64(column::BYTE_END)?,
+            line: columns.u64(column::LINE)?,
+            text_bytes: columns.u64(column::TEXT_BYTES)?,
+        })
+    }
+
+    /// Where a passage is: its event, and its first byte in the event's text.
+    pub fn place(&self, doc: DocId) -> Result<(Position, u64), IndexError> {
+        let shard = u32::try_from(number(&self.shard, doc)?).map_err(|_| damaged())?;
+        let position = Position {
+            shard: ShardId(shard),
+            offset: number(&self.offset, doc)?,
+        };
+        Ok((position, number(&self.byte_start, doc)?))
+    }
+
+    /// What a passage says.
+    pub fn hit(&self, ranked: &Ranked) -> Result<Hit, IndexError> {
+        let doc = ranked.address.doc_id;
+        let kind = u16::try_from(number(&self.kind, doc)?)
+            .ok()
+            .and_then(EventKind::from_number);
+        Ok(Hit {
+            conversation: self.conversation(doc)?,
+            branch: BranchId(number(&self.branch, doc)?),
+            revision: Revision(number(&self.revision, doc)?),
+            position: ranked.position,
+            kind: kind.ok_or_else(damaged)?,
+            tool: self.tool(doc)?,
+            success: outcome_of(number(&self.outcome, doc)?),
+            recorded_at: TimestampMicros(self.recorded_at.first(doc).ok_or_else(damaged)?),
+            score: ranked.score,
+            byte_start: ranked.byte_start,
+            byte_end: number(&self.byte_end, doc)?,
+            line: number(&self.line, doc)?,
+            text_bytes: number(&self.text_bytes, doc)?,
+        })
+    }
+
+    fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
+        let column = self.conversation.as_ref().ok_or_else(damaged)?;
+        let ordinal = column.ords().first(doc).ok_or_else(damaged)?;
+        let mut bytes = Vec::with_capacity(16);
+        column
+            .ord_to_bytes(ordinal, &mut bytes)
+            .map_err(|_| damaged())?;
+        let id = uuid::Uuid::from_slice(&bytes).map_err(|_| damaged())?;
+        Ok(ConversationId(id))
+    }
+
+    fn tool(&self, doc: DocId) -> Result<String, IndexError> {
+        let Some(column) = &self.tool else {
+            return Ok(String::new());
+        };
+        let Some(ordinal) = column.ords().first(doc) else {
+            return Ok(String::new());
+        };
+        if let Some(name) = self.tools.get(ordinal as usize) {
+            return Ok(name.clone());
+        }
+        let mut name = String::new();
+        column
+            .ord_to_str(ordinal, &mut name)
+            .map_err(|_| damaged())?;
+        Ok(name)
+    }
+}
+
+fn number(column: &Column<u64>, doc: DocId) -> Result<u64, IndexError> {
+    column.first(doc).ok_or_else(damaged)
+}
+
+/// Filters as columns answer them, in one segment.
+pub(super) struct ColumnFilter<'a> {
+    columns: &'a Columns,
+    kinds: Vec<u64>,
+    outcome: Option<u64>,
+    /// Their ordinals here.
+    tools: Option<Vec<u64>>,
+    recorded: Option<(i64, i64)>,
+}
+
+impl<'a> ColumnFilter<'a> {
+    /// Whether columns can answer all of these filters.
+    pub fn answers(filters: &SearchFilters) -> bool {
+        filters.scope.is_none() && filters.roles.is_empty()
+    }
+
+    /// The filters, in a segment with these columns.
+    ///
+    /// # Errors
+    /// [`IndexError::NeedsRebuild`] when the names of tools are damaged.
+    pub fn new(columns: &'a Columns, filters: &SearchFilters) -> Result<Self, IndexError> {
+        let from = filters.recorded_from.map_or(i64::MIN, |time| time.0);
+        let to = filters.recorded_to.map_or(i64::MAX, |time| time.0);
+        Ok(Self {
+            kinds: filters
+                .kinds
+                .iter()
+                .map(|kind| u64::from(kind.number()))
+                .collect(),
+            outcome: filters.success.map(|success| outcome_number(Some(success))),
+            tools: match filters.tools.as_slice() {
+                [] => None,
+                tools => Some(columns.ordinals(tools)?),
+            },
+            recorded: (from > i64::MIN || to < i64::MAX).then_some((from, to)),
+            columns,
+        })
+    }
+
+    /// Whether a passage is what the filters want.
+    pub fn passes(&self, doc: DocId) -> bool {
+        let columns = self.columns;
+        let is_of_kind = |kind| self.kinds.contains(&kind);
+        (self.kinds.is_empty() || columns.kind.first(doc).is_some_and(is_of_kind))
+            && self
+                .outcome
+                .is_none_or(|outcome| columns.outcome.first(doc) == Some(outcome))
+            && self.tools.as_ref().is_none_or(|wanted| {
+                let tool = columns.tool.as_ref();
+                tool.and_then(|tool| tool.ords().first(doc))
+                    .is_some_and(|ordinal| wanted.contains(&ordinal))
+            })
+            && self.recorded.is_none_or(|(from, to)| {
+                let time = columns.recorded_at.first(doc);
+                time.is_some_and(|time| (from..=to).contains(&time))
+            })
+    }
+}
+
+impl Columns {
+    fn ordinals(&self, tools: &[String]) -> Result<Vec<u64>, IndexError> {
+        let Some(column) = &self.tool else {
+            return Ok(Vec::new());
+        };
+        let ordinal = |tool: &String| column.dictionary().term_ord(tool);
+        let found: std::io::Result<Vec<Option<u64>>> = tools.iter().map(ordinal).collect();
+        Ok(found
+            .map_err(|_| damaged())?
+            .into_iter()
+            .flatten()
+            .collect())
+    }
+}
