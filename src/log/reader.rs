@@ -18,6 +18,9 @@ use crate::domain::ShardId;
 
 /// A read that goes on through the log fetches this much at once, in bytes.
 const READ_AHEAD_BYTES: usize = 256 * 1024;
+/// … and for a few records no more than this for each: what is unpacked and not
+/// asked for is in vain.
+const RECORD_AHEAD_BYTES: usize = 1024;
 /// What a decoded record costs in memory besides its share of the frame's bytes.
 const RECORD_OVERHEAD_BYTES: usize = size_of::<Record>() + 64;
 
@@ -120,7 +123,10 @@ impl LogReader {
             let frames = match self.find(next) {
                 Some(frame) => vec![frame],
                 None => {
-                    let wanted = bytes_max.saturating_sub(bytes);
+                    let records_left = records_max - found.len();
+                    let wanted = bytes_max
+                        .saturating_sub(bytes)
+                        .min(records_left.saturating_mul(RECORD_AHEAD_BYTES));
                     self.load(next, wanted.clamp(1, READ_AHEAD_BYTES)).await?
                 }
             };
