@@ -415,21 +415,27 @@ impl Taking {
             return;
         }
         for row in views.every_conversation().unwrap_or_default() {
-            let at = row.last_position.offset;
+            // Views that were made since say where it ends; those of before, where it
+            // went to.
+            let (at, revision) = match &row.damage {
+                Some(damage) => (damage.position.offset, damage.revision),
+                None => (row.last_position.offset, row.head),
+            };
             let Some(stretch) = lost.iter().find(|stretch| stretch.contains(&at)) else {
                 continue;
             };
-            let known = self.conversations.entry(row.id).or_default();
-            if known.is_cut || known.head >= row.head {
+            let known = self.conversations.get(&row.id);
+            if known.is_some_and(|known| known.is_cut || known.head >= revision) {
                 continue;
             }
+            let known = self.conversations.entry(row.id).or_default();
             known.is_cut = true;
             let cut = Cut {
                 namespace: row.namespace,
                 conversation: row.id,
                 revision: known.head.next(),
                 position: Position::local(stretch.start),
-                what: format!("it went to revision {}, which is lost", row.head),
+                what: format!("it went to revision {revision}, which is lost"),
             };
             if self.outcome.damaged.len() < NAMED_MAX {
                 self.outcome.damaged.push(cut);

@@ -190,8 +190,18 @@ impl Left {
         let mut manifest = self.manifest.clone();
         let end = manifest.segments.last()?.sealed.clone()?;
         match &self.empty_last {
-            Some(last) => manifest.segments.push(last.clone()),
-            None => manifest.segments.last_mut()?.sealed = None,
+            Some(last) => manifest.segments.push(SegmentEntry {
+                sealed: None,
+                ..last.clone()
+            }),
+            None => {
+                let last = manifest.segments.last_mut()?;
+                // Blocks were written because another segment followed, which is gone.
+                if last.form.is_some() {
+                    return None;
+                }
+                last.sealed = None;
+            }
         }
         manifest.reached = Mark::new(end.offset, self.last_chain);
         Some(manifest)
@@ -429,10 +439,12 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
             one.end
         };
         next = end.offset + 1;
+        // Nothing has come into the last one yet: there is no end to seal.
+        let is_empty = end.offset < first;
         manifest.segments.push(SegmentEntry {
             first,
             file: Some(one.name),
-            sealed: Some(end),
+            sealed: Some(end).filter(|_| !is_empty),
             form: one.is_dense.then(|| FORM_BLOCKS.to_owned()),
         });
     }

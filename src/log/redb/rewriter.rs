@@ -46,6 +46,7 @@ impl<F: Folder> RedbLog<F> {
         if self.mode.is_read_only() || self.is_distrusted() || head.closed {
             return Ok(false);
         }
+        self.open_to_write()?;
         let frames = {
             let active = self.active()?;
             if active.first_offset == head.offset + 1 {

@@ -83,6 +83,8 @@ impl<F: Folder> RedbLog<F> {
         if self.head.borrow().closed {
             return Err(LogError::Closed);
         }
+        // What an earlier process left goes before a file of this one is there.
+        self.open_to_write()?;
         let stop: Stop<'_> = &|| stop.load(Ordering::Acquire) || self.head.borrow().closed;
         let Some((last, before)) = self.next_to_rewrite() else {
             return Ok(None);
