@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     domain::Namespace,
-    engine::{OpenMode, OpenOptions},
+    engine::{Dense, OpenMode, OpenOptions},
 };
 
 /// Metadata that names the tenant.
@@ -78,7 +78,11 @@ impl Connection {
                 let (client, server) = pipes();
                 let options = OpenOptions {
                     mode,
-                    dense_when_closed: ends_dense,
+                    dense: if ends_dense {
+                        Dense::WhenClosed
+                    } else {
+                        Dense::Usually
+                    },
                     ..OpenOptions::new(dir)
                 };
                 let embedded = Embedded::start(options, None, None, server).await?;

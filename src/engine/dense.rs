@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
-use super::{Engine, error::ReadError};
+use super::{Dense, Engine, error::ReadError};
 use crate::log::{LogError, RedbLog, Rewriter};
 
 /// A close takes at most so many bytes of frames along, some tenths of a second;
@@ -45,8 +45,9 @@ pub(super) struct Density {
 impl Density {
     /// Of a log that is written to. None: tests of the whole program want to know
     /// what happens in the log's folder, and when.
-    pub(super) fn start(log: &Arc<RedbLog>, when_closed: bool) -> Option<Self> {
-        if std::env::var_os("TREERING_KEEP_FRAMES").is_some() {
+    pub(super) fn start(log: &Arc<RedbLog>, dense: Dense) -> Option<Self> {
+        let keeps_frames = std::env::var_os("TREERING_KEEP_FRAMES").is_some();
+        if dense == Dense::Never || keeps_frames {
             return None;
         }
         let rewriter = Rewriter::start(log).inspect_err(|error| {
@@ -55,7 +56,7 @@ impl Density {
         Some(Self {
             log: Arc::clone(log),
             rewriter: Mutex::new(rewriter.ok()),
-            when_closed,
+            when_closed: dense == Dense::WhenClosed,
         })
     }
 

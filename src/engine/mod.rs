@@ -92,9 +92,21 @@ pub struct OpenOptions {
     pub limits: Limits,
     /// What for, and whether one may be made that is not there.
     pub mode: OpenMode,
-    /// Closing makes the whole log dense, however long that takes. Otherwise it
-    /// leaves what would take long for another time.
-    pub dense_when_closed: bool,
+    /// When the log is made dense.
+    pub dense: Dense,
+}
+
+/// When the events of a log are packed into blocks (`docs/FORMAT.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dense {
+    /// In the background, once a segment is full or nothing was appended for some
+    /// seconds; closing packs what takes little time.
+    #[default]
+    Usually,
+    /// Closing packs all of it, too, however long that takes.
+    WhenClosed,
+    /// Not at all.
+    Never,
 }
 
 impl OpenOptions {
@@ -104,7 +116,7 @@ impl OpenOptions {
             data_dir: data_dir.into(),
             limits: Limits::default(),
             mode: OpenMode::Create,
-            dense_when_closed: false,
+            dense: Dense::default(),
         }
     }
 

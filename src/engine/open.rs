@@ -78,7 +78,7 @@ impl Engine {
         let views = open_views(&views_path).map_err(|error| failed(&dir, &error))?;
         let (announcing, keeping) = (Arc::clone(&log), Arc::clone(&log));
         let parts = Parts {
-            density: Density::start(&log, options.dense_when_closed),
+            density: Density::start(&log, options.dense),
             log,
             announce: Box::new(move |address| {
                 if let Err(error) = announcing.set_address(address) {

@@ -53,7 +53,7 @@ async fn sound_part(engine: &Engine, id: ConversationId) -> (Vec<StoredEvent>, O
 
 async fn sample() -> Sample {
     let dir = tempfile::tempdir().unwrap();
-    let engine = store::open(dir.path()).await;
+    let engine = open(dir.path()).await;
     let mut random = Random(7);
     let mut ids = Vec::new();
     for _ in 0..CONVERSATIONS {
@@ -114,6 +114,18 @@ fn fork_of(conversation: ConversationId, at: u64, name: &str) -> ForkCommand {
         idempotency_key: None,
         actor: String::new(),
     }
+}
+
+/// Damage is put into frames here; what becomes of blocks is the log's own matter.
+fn in_frames(dir: &Path) -> OpenOptions {
+    OpenOptions {
+        dense: Dense::Never,
+        ..OpenOptions::new(dir)
+    }
+}
+
+async fn open(dir: &Path) -> Engine {
+    Engine::open(in_frames(dir)).await.unwrap()
 }
 
 fn segment(dir: &Path) -> PathBuf {
@@ -219,7 +231,7 @@ async fn one_damaged_body_ends_only_its_conversation() {
     let dir = sample.dir.path();
     damage_first_blob(dir);
     remove_views(dir);
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     let marked = marks(&engine).await;
     let [victim, late] = [sample.ids[LARGE], sample.ids[CONVERSATIONS + 1]];
     assert_eq!(marked.keys().len(), 2, "{marked:?}");
@@ -280,7 +292,7 @@ async fn one_damaged_body_ends_only_its_conversation() {
     engine.close().await;
 
     // What was appended since and what is marked is found again.
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     assert_eq!(marks(&engine).await, marked);
     engine.close().await;
 }
@@ -295,7 +307,7 @@ async fn a_lost_frame_ends_the_conversations_that_were_in_it() {
     let position = sample.truth[&sample.ids[0]][7].position.offset;
     damage_frame_of(dir, position);
     remove_views(dir);
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     let marked = marks(&engine).await;
     assert!(marked.contains_key(&sample.ids[0]), "{marked:?}");
     let stats = engine.stats(&store::ns()).await.unwrap();
@@ -337,11 +349,11 @@ async fn a_restored_segment_heals_its_conversations() {
     damage_first_blob(dir);
     damage_frame_of(dir, sample.truth[&sample.ids[0]][7].position.offset);
     remove_views(dir);
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     assert!(marks(&engine).await.len() > 2);
     engine.close().await;
     std::fs::write(segment(dir), sound).unwrap();
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     assert!(marks(&engine).await.is_empty());
     store::assert_sound(&engine).await;
     engine.close().await;
@@ -359,10 +371,10 @@ async fn views_stay_until_new_ones_are_whole() {
     std::fs::write(&views, &other).unwrap();
     let in_the_way = dir.join("views.new.redb");
     std::fs::create_dir(&in_the_way).unwrap();
-    assert!(Engine::open(OpenOptions::new(dir)).await.is_err());
+    assert!(Engine::open(in_frames(dir)).await.is_err());
     assert!(std::fs::read(&views).unwrap() == other, "they were wiped");
     std::fs::remove_dir(&in_the_way).unwrap();
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     assert!(!in_the_way.exists());
     store::assert_sound(&engine).await;
     engine.close().await;
@@ -374,7 +386,7 @@ async fn views_stay_until_new_ones_are_whole() {
 async fn one_rebuild_at_a_time() {
     let sample = sample().await;
     let dir = sample.dir.path();
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     let all = (0..6).map(|n| rebuild(&engine, n % 3 != 1, n % 3 != 0));
     let done = futures::future::join_all(all).await;
     let runs = |done: &&Result<_, _>| matches!(done, Err(ReadError::RebuildRuns));
@@ -394,7 +406,7 @@ async fn one_rebuild_at_a_time() {
     ] {
         assert!(!dir.join(left).exists(), "{left} is left over");
     }
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     store::assert_sound(&engine).await;
     engine.close().await;
 }
@@ -407,7 +419,7 @@ async fn the_index_is_made_anew_around_damage() {
     let sample = sample().await;
     let dir = sample.dir.path();
     damage_first_blob(dir);
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     let before = hits(&engine).await;
     assert_eq!(before, CONVERSATIONS * 8, "the old index knows it all");
     let (outcome, ()) = tokio::join!(rebuild(&engine, false, true), async {
@@ -437,7 +449,7 @@ async fn a_refusing_system_costs_no_index() {
     let lock = index.join(".tantivy-writer.lock");
     let _ = std::fs::remove_file(&lock);
     std::fs::create_dir(&lock).unwrap();
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     let request = SearchRequest::new(store::ns(), "needle", 10);
     let answer = engine.search(request.clone()).await.unwrap();
     assert!(answer.lagging.is_some(), "{answer:?}");
@@ -463,7 +475,7 @@ async fn an_index_stays_until_a_new_one_is_whole() {
     // What a new one is made in cannot be written: a file is in its way.
     let in_the_way = dir.join("index.rebuild");
     std::fs::write(&in_the_way, b"").unwrap();
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     let request = SearchRequest {
         at_least: Some(engine.head()),
         ..SearchRequest::new(store::ns(), "needle", 10)
@@ -479,7 +491,7 @@ async fn an_index_stays_until_a_new_one_is_whole() {
     assert_eq!(hits(&engine).await, CONVERSATIONS * 8);
     engine.close().await;
     assert!(std::fs::read_to_string(&meta).unwrap() != other);
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     store::assert_sound(&engine).await;
     engine.close().await;
 }
@@ -492,7 +504,7 @@ async fn an_index_is_found_again_after_a_swap_that_did_not_end() {
     let dir = sample.dir.path();
     std::fs::rename(dir.join("index"), dir.join("index.old")).unwrap();
     std::fs::create_dir(dir.join("index.rebuild")).unwrap();
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     let request = SearchRequest::new(store::ns(), "needle", 1_000);
     assert_eq!(
         engine.search(request).await.unwrap().hits.len(),
@@ -519,7 +531,7 @@ async fn a_missing_file_of_the_index_is_made_anew() {
             continue;
         }
         std::fs::remove_file(&path).unwrap();
-        let engine = store::open(sample.dir.path()).await;
+        let engine = open(sample.dir.path()).await;
         assert_eq!(hits(&engine).await, CONVERSATIONS * 8, "without {name:?}");
         engine.close().await;
     }
@@ -544,7 +556,7 @@ async fn a_changed_byte_of_a_log_without_views_is_contained() {
         bytes[at] ^= 1 << random.below(8);
         std::fs::write(segment(dir), bytes).unwrap();
         let _ = std::fs::remove_file(dir.join("views.redb"));
-        let engine = match Engine::open(OpenOptions::new(dir)).await {
+        let engine = match Engine::open(in_frames(dir)).await {
             Ok(engine) => engine,
             Err(OpenError::Damaged { .. } | OpenError::NewerFormat { .. }) => {
                 refused += 1;
@@ -604,7 +616,7 @@ async fn what_is_sound_is_salvaged_as_it_was() {
     let after = std::fs::read(segment(dir)).unwrap();
     let frames = |bytes: &[u8]| places_of(bytes, b"TRF\x01").len();
     assert_eq!(frames(&before), frames(&after));
-    let engine = store::open(to.path()).await;
+    let engine = open(to.path()).await;
     store::assert_sound(&engine).await;
     let cut = |id| done.damaged.iter().find(|cut| cut.conversation == id);
     for id in &sample.ids {
@@ -708,7 +720,7 @@ async fn what_is_appended_does_not_lean_on_damage() {
     let sample = sample().await;
     let dir = sample.dir.path();
     damage_first_blob(dir);
-    let engine = store::open(dir).await;
+    let engine = open(dir).await;
     let mut old = sample.truth[&sample.ids[LARGE]].iter();
     let old = old.find(|event| event.body.len() > 64 * 1024).unwrap();
     let body = treering::codec::body::decode(EventKind::ToolResultRecorded, &old.body).unwrap();
