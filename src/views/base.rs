@@ -199,7 +199,7 @@ pub(super) fn merge(
         let next = next_key(table, rows.first().map_or(key, |(first, _)| first).clone())?;
         let of_block = |change: &(Bytes, Change)| next.as_ref().is_none_or(|end| change.0 < *end);
         let mut own = Vec::new();
-        while let Some(change) = changes.next_if(&of_block) {
+        while let Some(change) = changes.next_if(of_block) {
             own.push(change);
         }
         rows = merged(rows, own);
@@ -219,7 +219,7 @@ pub(super) fn merge(
         let end = next_key(table, next)?;
         let of_next = |change: &(Bytes, Change)| end.as_ref().is_none_or(|end| change.0 < *end);
         let mut own = Vec::new();
-        while let Some(change) = changes.next_if(&of_next) {
+        while let Some(change) = changes.next_if(of_next) {
             own.push(change);
         }
         rows = merged(rows, own);
