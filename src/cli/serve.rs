@@ -16,7 +16,7 @@ use super::{
     output::{Out, Tone},
     summariser::SummariserArgs,
 };
-use crate::{context::tokens, domain::Limits, engine::OpenOptions, summariser::SummariserConfig};
+use crate::{domain::Limits, engine::OpenOptions, summariser::SummariserConfig};
 
 /// The default port.
 const PORT: u16 = 7171;
@@ -66,8 +66,6 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         })?;
     let summariser = args.summariser.config(&dir)?;
     let summarises = summariser.is_some();
-    // Else the first request would wait for it.
-    std::thread::spawn(tokens::load);
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
     let served = Served::start_with(options, listener, summariser).await?;

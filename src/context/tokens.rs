@@ -41,12 +41,6 @@ impl Encoding {
     }
 }
 
-/// Loads the encoding that most models are counted with, which takes some tens of
-/// milliseconds the first time: servers do it before the first request comes.
-pub fn load() {
-    let _ = bpe_openai::o200k_base();
-}
-
 impl Counter {
     /// The counter for a model, by its id (with or without a provider's prefix,
     /// as in `openai/gpt-4o`). Exact for OpenAI's models; an estimate with

@@ -469,8 +469,9 @@ async fn an_index_stays_until_a_new_one_is_whole() {
     let sample = sample().await;
     let dir = sample.dir.path();
     let meta = dir.join("index").join("meta.json");
-    let other = std::fs::read_to_string(&meta).unwrap();
-    let other = other.replace("treering-search 1 ", "treering-search 9 ");
+    let own = std::fs::read_to_string(&meta).unwrap();
+    let other = own.replace("treering-search 2 ", "treering-search 9 ");
+    assert_ne!(other, own, "the version stands elsewhere");
     std::fs::write(&meta, &other).unwrap();
     // What a new one is made in cannot be written: a file is in its way.
     let in_the_way = dir.join("index.rebuild");

@@ -227,6 +227,12 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, Repair), Lo
     let mut kept = Vec::new();
     for entry in std::mem::take(&mut manifest.segments) {
         let Some(file) = entry.file.clone() else {
+            // Whether a gap was accepted once, only the manifest could say.
+            if outcome.manifest_lost
+                && let Some(end) = &entry.sealed
+            {
+                outcome.lost.extend(lost_up_to(entry.first, end.offset));
+            }
             kept.push(entry);
             continue;
         };
