@@ -7,6 +7,7 @@
 //! [`SearchIndex::reached`] with nothing missing and nothing twice.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError, RwLock},
     time::{Duration, Instant},
@@ -222,6 +223,19 @@ impl SearchIndex {
     }
 
     fn with_index(
+        index: Index,
+        fields: Fields,
+        dir: &Path,
+        options: SearchOptions,
+        merges: Merges,
+    ) -> Result<Self, IndexError> {
+        // tantivy answers some damage by a panic.
+        let open = || Self::opened(index, fields, dir, options, merges);
+        catch_unwind(AssertUnwindSafe(open))
+            .unwrap_or_else(|_| Err(rebuild("a segment cannot be read")))
+    }
+
+    fn opened(
         index: Index,
         fields: Fields,
         dir: &Path,
