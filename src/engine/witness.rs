@@ -143,14 +143,19 @@ pub(super) fn index_is_of(dir: &Path, identity: LogIdentity) -> bool {
     index_origin_in(dir) == Some(origin(identity))
 }
 
-/// What an index folder says that it is made from.
+/// What an index folder says that it is made from. One changed byte must not make it
+/// a witness of another timeline, so what does not check says nothing.
 fn index_origin_in(dir: &Path) -> Option<Origin> {
     use std::io::Read;
     let mut text = String::new();
     let file = std::fs::File::open(dir.join(INDEX_ORIGIN_FILE)).ok()?;
     let mut file = file.take(INDEX_ORIGIN_BYTES_MAX);
     file.read_to_string(&mut text).ok()?;
-    let mut lines = text.lines();
+    let (said, check) = text.split_at_checked(text.rfind("check ")?)?;
+    if check != check_line(said) {
+        return None;
+    }
+    let mut lines = said.lines();
     let mut id = |name: &str| Uuid::try_parse(lines.next()?.strip_prefix(name)?).ok();
     Some(Origin {
         store: id("store ")?,
@@ -158,12 +163,45 @@ fn index_origin_in(dir: &Path) -> Option<Origin> {
     })
 }
 
+fn check_line(said: &str) -> String {
+    format!("check {:08x}\n", crc32c::crc32c(said.as_bytes()))
+}
+
 /// Writes down what an index folder is made from.
 ///
 /// # Errors
 /// What the system says.
 pub(super) fn sign_index(dir: &Path, identity: LogIdentity) -> std::io::Result<()> {
-    let text = format!("store {}\ntimeline {}\n", identity.store, identity.timeline);
+    let mut text = format!("store {}\ntimeline {}\n", identity.store, identity.timeline);
+    text.push_str(&check_line(&text));
     crate::disk::write(&dir.join(INDEX_ORIGIN_FILE), text.as_bytes())?;
     crate::disk::sync_folder(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // One changed byte in this file made it a witness of a timeline that never was,
+    // and a sound store was refused.
+    #[test]
+    fn a_changed_origin_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = LogIdentity {
+            store: Uuid::new_v4(),
+            timeline: Uuid::new_v4(),
+        };
+        sign_index(dir.path(), identity).unwrap();
+        assert!(index_is_of(dir.path(), identity));
+        let path = dir.path().join(INDEX_ORIGIN_FILE);
+        let sound = std::fs::read(&path).unwrap();
+        for at in 0..sound.len() {
+            for bit in 0..8 {
+                let mut bytes = sound.clone();
+                bytes[at] ^= 1 << bit;
+                std::fs::write(&path, bytes).unwrap();
+                assert_eq!(index_origin_in(dir.path()), None, "byte {at}");
+            }
+        }
+    }
 }
