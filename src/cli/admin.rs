@@ -17,7 +17,7 @@ use super::{
 ///
 /// Reads all of the log and checks checksums, hash chains, revisions and large
 /// bodies, and that views and index agree. Exits with 0 only when all is sound.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct VerifyArgs {
     /// Compare views and index with a rebuild too (slower)
     #[arg(long)]
@@ -29,7 +29,7 @@ pub struct VerifyArgs {
 /// The log is the truth: this loses nothing. Without an option, both. They are made
 /// beside the old ones, which stay if that fails; conversations that the log cannot
 /// give any more are marked as damaged.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct RebuildArgs {
     /// Only the views
     #[arg(long)]
@@ -40,7 +40,7 @@ pub struct RebuildArgs {
 }
 
 /// Show the store in numbers
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct StatsArgs {}
 
 /// Verifies the store.

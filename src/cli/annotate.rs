@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Judge an event, a turn or a branch, so that forks can be compared
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering annotate CONVERSATION --score 0.8 --label solved

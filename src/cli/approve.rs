@@ -18,7 +18,7 @@ use super::{
 const LINES: usize = 40;
 
 /// List the tool calls that wait for a decision
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering pending
@@ -32,7 +32,7 @@ pub struct PendingArgs {
 }
 
 /// Which call, and why.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct DecideArgs {
     /// The conversation: its UUID, or its id at its source
     conversation: String,
@@ -58,7 +58,7 @@ pub struct DecideArgs {
 /// Approve a tool call that waits
 ///
 /// The approval holds for exactly the arguments that are shown.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Example:
   treering approve CONVERSATION call_7 --reason 'only reads'")]
@@ -68,7 +68,7 @@ pub struct ApproveArgs {
 }
 
 /// Deny a tool call that waits
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Example:
   treering deny CONVERSATION call_7 --reason 'outside of the workspace'")]

@@ -70,6 +70,14 @@ impl Common {
         self.target_from(set(SERVER_ENV), set(DATA_ENV))
     }
 
+    /// True when a server is asked, and not a folder.
+    ///
+    /// # Errors
+    /// As [`Common::target`].
+    pub fn is_for_a_server(&self) -> Result<bool, CliError> {
+        Ok(matches!(self.target()?, Target::Server(_)))
+    }
+
     /// The folder of `--data` or its defaults, whatever `--server` says.
     ///
     /// # Errors

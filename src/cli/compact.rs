@@ -24,7 +24,7 @@ const EXTRACT_LINES: usize = 24;
 /// A compaction cuts at the end of a turn and keeps the last turns as they are.
 /// Nothing is lost: the originals stay readable (`expand`), searchable, and part
 /// of every fork made before. Without a subcommand it only plans.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(args_conflicts_with_subcommands = false)]
 #[command(after_help = "\
 Examples:
@@ -54,7 +54,7 @@ impl CompactArgs {
     }
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand, Debug, Clone)]
 enum What {
     Plan(PlanArgs),
     Apply(ApplyArgs),
@@ -62,7 +62,7 @@ enum What {
 }
 
 /// Show where it would cut, what stays, and what that saves
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 struct PlanArgs {
     /// Finished turns that stay [default: the conversation's policy, else 3]
     #[arg(long, value_name = "TURNS")]
@@ -80,7 +80,7 @@ struct PlanArgs {
 }
 
 /// Append a compaction
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(group = clap::ArgGroup::new("text").required(true))]
 struct ApplyArgs {
     /// The summary: its text, @FILE, or - for standard input
@@ -104,7 +104,7 @@ struct ApplyArgs {
 }
 
 /// Print the events that a compaction's summary stands for
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 struct ExpandArgs {
     /// The compaction [default: the branch's last one]
     #[arg(long, value_name = "REVISION")]

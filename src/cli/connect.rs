@@ -52,6 +52,17 @@ impl Interceptor for Tag {
     }
 }
 
+/// How a folder is opened for a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// What for.
+    pub mode: OpenMode,
+    /// When its log is made dense.
+    pub dense: Dense,
+    /// The views are made from the log, whatever is in the folder.
+    pub views_anew: bool,
+}
+
 /// A store that answers.
 #[derive(Debug)]
 pub struct Connection {
@@ -62,27 +73,23 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the store that the options name. `mode` is what a folder is
-    /// opened for; `ends_dense`: closing it may take as long as making its log dense
-    /// takes.
+    /// Connects to the store that the options name. What it is opened for holds for
+    /// a folder, not for a server.
     ///
     /// # Errors
     /// [`CliError::Connect`] when no server answers, [`CliError::Locked`] when
     /// another process holds the folder, [`CliError::Open`] when it cannot be
     /// opened.
-    pub async fn open(common: &Common, mode: OpenMode, ends_dense: bool) -> Result<Self, CliError> {
+    pub async fn open(common: &Common, opening: Opening) -> Result<Self, CliError> {
         match common.target()? {
             Target::Server(url) => Self::to_server(&url, &common.namespace).await,
             Target::Data(dir) => {
                 let (namespace, tag) = tag(&common.namespace)?;
                 let (client, server) = pipes();
                 let options = OpenOptions {
-                    mode,
-                    dense: if ends_dense {
-                        Dense::WhenClosed
-                    } else {
-                        Dense::Usually
-                    },
+                    mode: opening.mode,
+                    dense: opening.dense,
+                    views_anew: opening.views_anew,
                     ..OpenOptions::new(dir)
                 };
                 let embedded = Embedded::start(options, None, None, server).await?;

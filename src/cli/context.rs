@@ -18,7 +18,7 @@ use super::{
 /// The body goes to standard output, ready to be sent. With --explain you see
 /// instead what is in it and why: the budget by section, what each step of the
 /// pipeline did, and every item with the event that it came from.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering context CONVERSATION --explain
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Parser, Clone)]
     struct Line {
         #[command(flatten)]
         args: ContextArgs,

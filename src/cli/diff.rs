@@ -15,7 +15,7 @@ use super::{
 const LINES: usize = 6;
 
 /// Compare two branches: where they part, then what each of them did
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering diff CONVERSATION main retry

@@ -171,6 +171,12 @@ impl CliError {
         }
     }
 
+    /// True when views were in the way that can be made anew.
+    #[must_use]
+    pub fn is_of_damaged_views(&self) -> bool {
+        matches!(self, Self::Status(status) if reason(status) == VIEWS_DAMAGED)
+    }
+
     /// One line on what to do about it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
@@ -238,6 +244,8 @@ pub fn status_exit(code: Code) -> Exit {
 
 /// `ErrorInfo.reason` of a status about a store that a newer version wrote.
 const NEWER_FORMAT: &str = "NEWER_FORMAT";
+/// `ErrorInfo.reason` of a status about views that are damaged.
+const VIEWS_DAMAGED: &str = "VIEWS_DAMAGED";
 
 /// `ErrorInfo.reason`; empty when there is none.
 fn reason(status: &Status) -> String {
@@ -249,6 +257,11 @@ fn reason(status: &Status) -> String {
 
 /// What to do about a status: what it says itself, else what its code suggests.
 fn status_hint(status: &Status) -> Option<String> {
+    if reason(status) == VIEWS_DAMAGED {
+        let hint = "a server does so by itself, try again in a moment; without one, run \
+                    `treering rebuild`";
+        return Some(hint.into());
+    }
     if let Some(hint) = hint_in_details(status) {
         return Some(hint);
     }

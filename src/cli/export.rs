@@ -33,7 +33,7 @@ pub enum Format {
 /// What was imported comes back equal, unknown fields included. Without a
 /// conversation: all of them, oldest first. Of a damaged conversation its sound part is
 /// written, and standard error says so; the exit code tells it too.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering export --format openai-chat > all.jsonl

@@ -13,7 +13,7 @@ use super::{
 /// Start a new branch (or conversation) from any revision of a branch
 ///
 /// Nothing is copied: the new branch shares the history up to that revision.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering fork CONVERSATION --at 41 --name retry

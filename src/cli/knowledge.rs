@@ -25,7 +25,7 @@ const DETAIL_CHARS: usize = 60;
 /// or `find_` show files, `inspect_` and `analyze_` variables, and arguments like
 /// `cwd` the working directory. The conversation's `knowledge` policy changes
 /// them.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering knowledge CONVERSATION
@@ -61,7 +61,7 @@ pub struct KnowledgeArgs {
     what: Option<What>,
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand, Debug, Clone)]
 enum What {
     /// Fill the empty file and variable arguments of a call
     Suggest {

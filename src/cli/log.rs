@@ -16,7 +16,7 @@ use super::{
 const LINES: usize = 12;
 
 /// Read the events of a branch, with the history that it inherited
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering log CONVERSATION                       the active branch

@@ -17,7 +17,7 @@ const PAGE: u32 = 500;
 const ID_COLUMNS: usize = 36;
 
 /// List the conversations, newest first
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering ls --limit 20

@@ -46,18 +46,22 @@ use std::{io::Write, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use args::Common;
-pub use connect::Connection;
+pub use connect::{Connection, Opening};
 pub use error::{CliError, EXIT_CODES_HELP};
 use output::{Out, Paint, Tone};
 
-use crate::{codec::pb, disk, engine::OpenMode};
+use crate::{
+    codec::pb,
+    disk,
+    engine::{Dense, OpenMode},
+};
 
 /// Keeps what agents do, and lets you read, fork, replay and search it
 ///
 /// A store is a folder (--data DIR) or a server (--server URL); every command
 /// works on both and prints the same. Start with `treering demo`, or import
 /// conversations of your own with `treering import`.
-#[derive(Parser, Debug)]
+#[derive(Parser, Debug, Clone)]
 #[command(name = "treering", version, after_help = EXIT_CODES_HELP, max_term_width = 100)]
 #[command(arg_required_else_help = true, infer_subcommands = false)]
 struct Cli {
@@ -67,7 +71,7 @@ struct Cli {
     command: Command,
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand, Debug, Clone)]
 enum Command {
     Serve(serve::ServeArgs),
     Demo(demo::DemoArgs),
@@ -105,7 +109,7 @@ enum Command {
 /// Print a completion script for a shell
 ///
 /// For bash: treering completions bash > ~/.local/share/bash-completion/completions/treering
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Clone)]
 struct CompletionsArgs {
     /// The shell
     shell: clap_complete::Shell,
@@ -116,6 +120,7 @@ struct CompletionsArgs {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     disk::keep_private();
+    crate::contained::keep_contained_panics_quiet();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -169,17 +174,39 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
             replay::serve_tools::listen(&args, &cli.common, out).await
         }
         command => {
-            let (mode, ends_dense) = (command.opens(), command.ends_dense());
-            let store = Connection::open(&cli.common, mode, ends_dense).await?;
-            let done = on_store(command, &store, out).await;
-            // What was printed is shown before the engine takes its time to end.
-            let shown = out.flush();
-            let closed = store.close().await;
-            done?;
-            shown?;
-            closed
+            let opening = command.opening();
+            match open_and_run(command.clone(), opening, &cli.common, out).await {
+                // A command that reads cannot mend them, but can do without.
+                Err(error) if error.is_of_damaged_views() && opening.mode.is_read_only() => {
+                    if out.is_begun() || cli.common.is_for_a_server()? {
+                        return Err(error);
+                    }
+                    let anew = Opening {
+                        views_anew: true,
+                        ..opening
+                    };
+                    open_and_run(command, anew, &cli.common, out).await
+                }
+                done => done,
+            }
         }
     }
+}
+
+async fn open_and_run(
+    command: Command,
+    opening: Opening,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let store = Connection::open(common, opening).await?;
+    let done = on_store(command, &store, out).await;
+    // What was printed is shown before the engine takes its time to end.
+    let shown = out.flush();
+    let closed = store.close().await;
+    done?;
+    shown?;
+    closed
 }
 
 async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result<(), CliError> {
@@ -220,6 +247,18 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
 }
 
 impl Command {
+    fn opening(&self) -> Opening {
+        Opening {
+            mode: self.opens(),
+            dense: if self.ends_dense() {
+                Dense::WhenClosed
+            } else {
+                Dense::Usually
+            },
+            views_anew: false,
+        }
+    }
+
     /// True when the command takes its time anyway, and may as well leave a store
     /// that takes little room.
     fn ends_dense(&self) -> bool {

@@ -23,6 +23,8 @@ const WIDTH_MAX: usize = 120;
 /// Standard output.
 pub struct Out {
     to: Box<dyn Write + Send>,
+    /// Something was written.
+    is_begun: bool,
     /// What colours there are.
     pub paint: Paint,
     /// Print JSON lines, not text.
@@ -62,6 +64,7 @@ impl Out {
         };
         Self {
             to,
+            is_begun: false,
             paint: Paint(colored),
             json,
             width: width(),
@@ -74,6 +77,7 @@ impl Out {
         let captured = Captured::default();
         let out = Self {
             to: Box::new(captured.clone()),
+            is_begun: false,
             paint: Paint(false),
             json,
             width: PLAIN_WIDTH,
@@ -86,6 +90,7 @@ impl Out {
     /// # Errors
     /// What the stream says.
     pub fn line(&mut self, text: impl Display) -> io::Result<()> {
+        self.is_begun = true;
         writeln!(self.to, "{text}")
     }
 
@@ -94,7 +99,14 @@ impl Out {
     /// # Errors
     /// What the stream says.
     pub fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.is_begun = true;
         self.to.write_all(bytes)
+    }
+
+    /// True when something was written: what was printed cannot be taken back.
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        self.is_begun
     }
 
     /// Shows what was written so far.

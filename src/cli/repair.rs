@@ -24,7 +24,7 @@ const CONVERSATIONS_SHOWN_MAX: usize = 20;
 /// a new timeline. What cannot be used, and the manifest of before, are put into a
 /// folder beside; nothing is deleted. Exits with 6 when something is lost, and with
 /// 0 once that is accepted or nothing is.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering repair --data ./store                  # what is lost

@@ -30,7 +30,7 @@ const LINES: usize = 40;
 /// With --serve-tools nothing is printed from the past: the calls that an agent
 /// makes on a fork are answered with the results that the branch it left has
 /// recorded for the same tool and arguments, and at the end both are compared.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering replay CONVERSATION                 everything, at once

@@ -13,7 +13,7 @@ const SCHEME: &str = "treering:";
 ///
 /// A snapshot in a request stands for a result with a reference; this is how to read
 /// what it stands for. The text goes to standard output as it was recorded.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering result treering:CONVERSATION/14

@@ -18,7 +18,7 @@ use crate::engine::{SalvageError, Salvaged, salvage};
 /// Goes through the log and takes each conversation up to its first damage. What is
 /// taken stays as it was: ids, times, actors, revisions, positions, bodies and chain
 /// hashes. The damaged store is not changed; keep it until a backup is found.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering salvage --data ./store --to ./sound

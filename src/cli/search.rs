@@ -16,7 +16,7 @@ use super::{
 ///
 /// Words are ranked by BM25. A query knows "exact phrases", beginnings of words
 /// (pre*), AND, OR, NOT, +must, -mustnot and (groups).
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering search connection refused

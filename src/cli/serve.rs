@@ -32,7 +32,7 @@ pub fn listen_default() -> SocketAddr {
 /// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
 /// health are on. There are no keys yet: anybody who reaches the port can read
 /// and write everything, so by default only this machine can.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering serve --data ./store

@@ -17,7 +17,7 @@ use super::{
 ///
 /// Values are JSON and kept as they are written. With --long-term they belong to
 /// the namespace, and every request of its conversations can have them.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering set CONVERSATION open_file '\"src/main.rs\"' tests '{\"failed\": 2}'
@@ -51,7 +51,7 @@ pub struct SetArgs {
 }
 
 /// Show the active context, then every change as it comes
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering watch CONVERSATION --once                     the keys as they are

@@ -15,7 +15,7 @@ use super::{
 use crate::domain::EventKind;
 
 /// Show a conversation: its branches as a tree, their heads, what is open
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering show CONVERSATION

@@ -20,7 +20,7 @@ use super::{
 /// A sub-context has its own model, prompt and history. When it returns, it is
 /// sealed, and its parent gets one summary, in one step; the call that asked for
 /// it gets its result with it.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering sub spawn CONVERSATION --call call_7 --purpose 'find the tides' --model gpt-5-mini
@@ -39,7 +39,7 @@ impl SubArgs {
     }
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand, Debug, Clone)]
 enum What {
     Spawn(SpawnArgs),
     Return(ReturnArgs),
@@ -47,7 +47,7 @@ enum What {
 }
 
 /// Begin a sub-context
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 struct SpawnArgs {
     /// The parent: its UUID, or its id at its source
     conversation: String,
@@ -100,7 +100,7 @@ struct SpawnArgs {
 }
 
 /// End a sub-context and tell its parent
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 struct ReturnArgs {
     /// The child
     conversation: String,
@@ -116,7 +116,7 @@ struct ReturnArgs {
 }
 
 /// List the conversations that came from one
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 struct LsArgs {
     /// The parent: its UUID, or its id at its source
     conversation: String,

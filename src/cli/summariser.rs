@@ -14,7 +14,7 @@ use crate::{
 const MARKS_DIR: &str = "summariser";
 
 /// A model that writes summaries by itself; off without `--summariser-url`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Summaries by a model (off without --summariser-url)")]
 pub struct SummariserArgs {
     /// OpenAI-compatible endpoint, up to `/chat/completions`
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser, Debug)]
+    #[derive(Parser, Debug, Clone)]
     struct Line {
         #[command(flatten)]
         summariser: SummariserArgs,

@@ -19,7 +19,7 @@ use super::{
 const SUMMARY_LINES: usize = 6;
 
 /// Show the tool calls of a branch, newest first
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering tools CONVERSATION

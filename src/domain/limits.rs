@@ -52,6 +52,9 @@ pub const APPENDS_DOUBTED_FOR: Duration = Duration::from_secs(5);
 pub const PUBLISH_WAIT_MAX: Duration = Duration::from_secs(2);
 /// A hint when to come again while the views catch up with the log.
 pub const VIEWS_RETRY: Duration = Duration::from_millis(250);
+/// After how long a search makes sense again that has met a damaged index, which is
+/// made anew.
+pub const INDEX_RETRY: Duration = Duration::from_secs(5);
 
 /// Bounds that the configuration can change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

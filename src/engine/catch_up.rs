@@ -23,7 +23,7 @@ pub(super) const VIEWS_CACHE_BYTES: usize = 64 << 20;
 const LOOKED_AT_AGAIN_MAX: usize = 256;
 
 /// Where views are made that are to take the place of those at `path`.
-fn beside(path: &Path) -> PathBuf {
+pub(super) fn beside(path: &Path) -> PathBuf {
     path.with_extension("new.redb")
 }
 

@@ -179,6 +179,13 @@ pub enum ReadError {
     /// It was stopped before it had ended.
     #[error("the read was stopped: the store is closing, or nobody waits for it")]
     Stopped,
+    /// The views are not what was written. They are made from the log: nothing is
+    /// lost, and an engine that may write makes them anew by itself.
+    #[error("the views are damaged ({message}); nothing is lost, they are made anew from the log")]
+    ViewsDamaged {
+        /// What was found.
+        message: String,
+    },
     /// The store failed.
     #[error("the store failed: {message}")]
     Storage {
@@ -199,6 +206,13 @@ pub enum SearchError {
     /// Something it needs could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The index is not what was written. It is made from the log: nothing is lost,
+    /// and a new one is under way.
+    #[error("the search index is damaged ({message}); it is made anew from the log")]
+    IndexDamaged {
+        /// What was found.
+        message: String,
+    },
     /// The index failed.
     #[error("the search index failed: {message}; `treering rebuild` makes it anew")]
     Index {
@@ -289,8 +303,10 @@ impl From<LogError> for ReadError {
 
 impl From<ViewsError> for ReadError {
     fn from(error: ViewsError) -> Self {
-        Self::Storage {
-            message: error.to_string(),
+        let message = error.to_string();
+        match error {
+            ViewsError::Damaged { what } => Self::ViewsDamaged { message: what },
+            _ => Self::Storage { message },
         }
     }
 }
@@ -353,6 +369,12 @@ impl AppendError {
     pub(super) fn of_views(error: &ViewsError) -> Self {
         match error {
             ViewsError::Closed => Self::views_behind(),
+            ViewsError::Damaged { what } => Self::Unready {
+                message: format!(
+                    "the views are damaged ({what}); nothing is lost, they are made anew"
+                ),
+                retry_after_ms: VIEWS_RETRY.as_millis() as u64,
+            },
             other => Self::Storage {
                 message: other.to_string(),
             },

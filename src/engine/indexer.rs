@@ -260,6 +260,24 @@ impl Indexer {
         }
     }
 
+    /// A search has found an index to be damaged: it is made anew.
+    pub fn condemn(&self, index: &Arc<SearchIndex>, reason: &str) {
+        let mut doing = lock(&self.doing);
+        // Another search was first, or it is another index by now.
+        if *doing != Doing::Following || !Arc::ptr_eq(index, &self.index()) {
+            return;
+        }
+        tracing::warn!(
+            reason,
+            "the search index is damaged; it is made anew from the log"
+        );
+        *doing = Doing::Remaking {
+            reason: reason.to_owned(),
+        };
+        self.reached.send_replace(0);
+        self.hurry.notify_one();
+    }
+
     pub(super) fn replace(&self, index: Arc<SearchIndex>) {
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = index;
     }

@@ -94,6 +94,9 @@ pub struct OpenOptions {
     pub mode: OpenMode,
     /// When the log is made dense.
     pub dense: Dense,
+    /// The views are made from the log, whatever is in the folder: for those that
+    /// were found to be damaged ([`ReadError::ViewsDamaged`]).
+    pub views_anew: bool,
 }
 
 /// When the events of a log are packed into blocks (`docs/FORMAT.md`).
@@ -117,6 +120,7 @@ impl OpenOptions {
             limits: Limits::default(),
             mode: OpenMode::Create,
             dense: Dense::default(),
+            views_anew: false,
         }
     }
 

@@ -6,14 +6,14 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
 
 use super::{
     Engine, Inner, OpenOptions,
-    catch_up::{VIEWS_CACHE_BYTES, catch_up, open_views, reopen},
+    catch_up::{VIEWS_CACHE_BYTES, beside, catch_up, empty, open_views, reopen},
     damage::Marks,
     dense::Density,
     error::{OpenError, ReadError},
@@ -38,9 +38,8 @@ pub(super) const VIEWS_FILE: &str = "views.redb";
 pub(super) const INDEX_FOLDER: &str = "index";
 /// How often the views are made durable. What is not is read from the log again.
 const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
-/// Appends wait while the views are made durable, so that at most one part in
-/// this many of the time goes to it.
-const VIEWS_DURABLE_SHARE: u32 = 25;
+/// How long after a failure damaged views are made anew again.
+const MEND_AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Memory for pages of views, and for frames, that are only looked at, in bytes.
 const VIEWS_LOOK_CACHE_BYTES: usize = 1 << 20;
 /// How long closing waits for reads that are under way.
@@ -75,7 +74,12 @@ impl Engine {
             return Self::open_to_read(options, log).await;
         }
         let views_path = dir.join(VIEWS_FILE);
-        let views = open_views(&views_path).map_err(|error| failed(&dir, &error))?;
+        let views = if options.views_anew {
+            empty(&beside(&views_path))
+        } else {
+            open_views(&views_path)
+        };
+        let views = views.map_err(|error| failed(&dir, &error))?;
         let (announcing, keeping) = (Arc::clone(&log), Arc::clone(&log));
         let parts = Parts {
             density: Density::start(&log, options.dense),
@@ -99,6 +103,7 @@ impl Engine {
         let dir = options.data_dir.clone();
         let in_memory = || Views::in_memory().map_err(|error| failed(&dir, &error));
         let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
+            _ if options.views_anew => in_memory()?,
             Ok(views) if witness::are_of(&views, &*log) => views,
             Ok(_) => in_memory()?,
             Err(error) => {
@@ -253,7 +258,7 @@ impl Engine {
             started_at: TimestampMicros::now(),
         });
         if !inner.options.mode.is_read_only() {
-            tokio::spawn(keep_views_durable(Arc::downgrade(&inner)));
+            tokio::spawn(tend_views(Arc::downgrade(&inner)));
         }
         tokio::spawn(super::indexer::run(Arc::downgrade(&inner)));
         Ok(Self { inner })
@@ -342,24 +347,29 @@ fn log_options() -> RedbLogOptions {
     options
 }
 
-async fn keep_views_durable(inner: std::sync::Weak<Inner>) {
+/// Puts the views on disk now and then, and makes them anew when they are damaged.
+async fn tend_views(inner: std::sync::Weak<Inner>) {
     let mut durable_to = 0;
-    let mut pause = VIEWS_DURABLE_EVERY;
+    let mut mend_from = Instant::now();
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(VIEWS_DURABLE_EVERY).await;
         let Some(inner) = inner.upgrade() else { return };
         if inner.closing.load(Ordering::Acquire) {
             return;
         }
         (inner.keep_lock)();
+        if inner.views.load().are_damaged() {
+            if mend_from <= Instant::now() && !inner.mend_views().await {
+                mend_from = Instant::now() + MEND_AGAIN_AFTER;
+            }
+            continue;
+        }
         let published = inner.published.load(Ordering::Acquire);
         if published == durable_to {
             continue;
         }
         let views = inner.views.load_full();
-        let started = std::time::Instant::now();
         let done = tokio::task::spawn_blocking(move || views.make_durable()).await;
-        pause = VIEWS_DURABLE_EVERY.max(started.elapsed() * VIEWS_DURABLE_SHARE);
         match done {
             Ok(Ok(_)) => durable_to = published,
             Ok(Err(error)) => tracing::warn!(%error, "the views were not made durable"),

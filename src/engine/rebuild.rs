@@ -40,6 +40,25 @@ impl Engine {
     }
 }
 
+impl Inner {
+    /// Makes views anew that were found to be damaged. False: it did not succeed.
+    pub(super) async fn mend_views(self: &Arc<Self>) -> bool {
+        tracing::error!("the views are damaged: they are made anew from the log; nothing is lost");
+        // Nobody listens how far it is.
+        let (mut reports, _) = mpsc::channel(1);
+        match rebuild(self, true, false, &mut reports).await {
+            Ok(made) => {
+                tracing::info!(events = made.events, "the views are whole again");
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "the views were not made anew; it is tried again");
+                false
+            }
+        }
+    }
+}
+
 type Reports = mpsc::Sender<Result<RebuildItem, ReadError>>;
 
 async fn rebuild(

@@ -14,10 +14,7 @@ use super::{
 use crate::{
     disk,
     domain::{ConversationId, ShardId, TimestampMicros},
-    log::{
-        LogReader, OpenMode, RedbLog, RedbLogOptions, Repair as LogRepair, Witness,
-        repair as repair_log,
-    },
+    log::{LogError, LogReader, RedbLog, Repair as LogRepair, Repairing, Witness},
     search::SearchIndex,
     views::Views,
 };
@@ -56,21 +53,31 @@ pub async fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> 
 
 fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     let refused = |error| log_refused(dir, error);
-    let derived = Derived::of(dir);
-    let found = repair_log(dir, &derived.witness, false).map_err(refused)?;
-    let mut repair = Repair {
-        conversations: derived.touched(&found),
-        log: found,
-    };
-    if !accept_loss {
+    let looking = Repairing::to_look(dir).map_err(refused)?;
+    let derived = Derived::of(dir, &looking);
+    let mut repair = derived.told(looking.look(&derived.witness).map_err(refused)?);
+    let is_accepted = accept_loss && !(repair.log.is_whole() && derived.earlier.is_empty());
+    if !repair.log.can_be_rebuilt && !is_accepted {
         return Ok(repair);
     }
-    let mut outdated = derived.earlier;
-    if !repair.log.is_whole() {
-        repair.log = repair_log(dir, &derived.witness, true).map_err(refused)?;
-        outdated = vec![dir.join(VIEWS_FILE), dir.join(INDEX_FOLDER)];
+    drop((derived, looking));
+    let mending = match Repairing::to_mend(dir) {
+        Err(LogError::ReadOnly { .. }) if !accept_loss => {
+            repair.log.unproven =
+                Some("the segments say all that it said, but it cannot be written here".to_owned());
+            return Ok(repair);
+        }
+        mending => mending.map_err(refused)?,
+    };
+    // Another repair may have come between.
+    let derived = Derived::of(dir, &mending);
+    let mended = mending.mend(&derived.witness, accept_loss);
+    let repair = derived.told(mended.map_err(refused)?);
+    if repair.log.went_on {
+        move_aside(dir, &[dir.join(VIEWS_FILE), dir.join(INDEX_FOLDER)])?;
+    } else if accept_loss {
+        move_aside(dir, &derived.earlier)?;
     }
-    move_aside(dir, &outdated)?;
     Ok(repair)
 }
 
@@ -85,9 +92,9 @@ struct Derived {
 }
 
 impl Derived {
-    fn of(dir: &Path) -> Self {
+    fn of(dir: &Path, repairing: &Repairing) -> Self {
         let (views_path, index_path) = (dir.join(VIEWS_FILE), dir.join(INDEX_FOLDER));
-        let log = remains(dir);
+        let log = repairing.log().map(Arc::new);
         let mut derived = Self {
             witness: Witness::default(),
             views: None,
@@ -135,6 +142,14 @@ impl Derived {
         counts
     }
 
+    /// With the conversations that a loss touches.
+    fn told(&self, log: LogRepair) -> Repair {
+        Repair {
+            conversations: self.touched(&log),
+            log,
+        }
+    }
+
     /// Conversations whose last event is lost.
     fn touched(&self, found: &LogRepair) -> Vec<ConversationId> {
         let is_lost = |offset: u64| {
@@ -152,16 +167,6 @@ impl Derived {
             .map(|row| row.id)
             .collect()
     }
-}
-
-/// The log, or what is left of it, if there is anything to tell which one it is.
-fn remains(dir: &Path) -> Option<Arc<RedbLog>> {
-    let options = RedbLogOptions::default();
-    if let Ok(log) = RedbLog::open(dir, options, OpenMode::Read) {
-        return Some(Arc::new(log));
-    }
-    let log = RedbLog::open_remains(dir, options).ok()?;
-    (log.head() > 0).then(|| Arc::new(log))
 }
 
 /// What views know of events that are there, and are others. What is not there any

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     disk::copying::copy_folder,
     domain::*,
-    log::{LOG_FOLDER, Witness},
+    log::{LOG_FOLDER, Repairing, Witness},
 };
 
 fn events(id: ConversationId, texts: &[&str]) -> AppendCommand {
@@ -194,11 +194,9 @@ async fn a_repair_that_was_broken_off_is_ended_by_the_next() {
         reached: 3,
         contradiction: None,
     };
-    assert!(
-        crate::log::repair(dir.path(), &witness, true)
-            .unwrap()
-            .went_on
-    );
+    let broken_off = Repairing::to_mend(dir.path()).unwrap();
+    assert!(broken_off.mend(&witness, true).unwrap().went_on);
+    drop(broken_off);
     assert!(dir.path().join("views.redb").exists());
     let done = repair(dir.path(), true).await.unwrap();
     assert!(done.log.is_whole(), "{done:?}");
@@ -209,6 +207,36 @@ async fn a_repair_that_was_broken_off_is_ended_by_the_next() {
     let engine = open(dir.path(), OpenMode::Append).await.unwrap();
     engine.close().await;
     assert_nothing_is_gone(&before, dir.path());
+}
+
+// Two repairs at once: the second had heard its witnesses before the first was done,
+// and accepted the same loss again, in a third timeline.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_repairs_at_once_one_accepts_the_loss() {
+    for _ in 0..12 {
+        let dir = tempfile::tempdir().unwrap();
+        store(dir.path()).await;
+        let log = dir.path().join(LOG_FOLDER);
+        let last = log.join("0000000000000001.redb");
+        std::fs::write(&last, b"no segment").unwrap();
+        let both = (0..3).map(|_| repair(dir.path(), true));
+        let mut went_on = 0;
+        for done in futures::future::join_all(both).await {
+            match done {
+                Ok(done) => went_on += u32::from(done.log.went_on),
+                Err(OpenError::Locked { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(went_on, 1);
+        let names = std::fs::read_dir(&log).unwrap();
+        let aside = |name: String| name.starts_with("set-aside");
+        let asides = names.filter(|entry| {
+            let name = entry.as_ref().unwrap().file_name();
+            aside(name.to_string_lossy().into_owned())
+        });
+        assert_eq!(asides.count(), 1);
+    }
 }
 
 // An append to a log that went back was refused, but only after the segment had been

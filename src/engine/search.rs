@@ -1,7 +1,10 @@
 //! Searching, with everything that the index does not know: branches, names,
 //! and the text that snippets are made from.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    time::Duration,
+};
 
 use super::{
     Engine,
@@ -14,13 +17,16 @@ use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
     domain::{BranchId, BranchName, ConversationId, EventBody, Namespace, Position, Role},
     search::{
-        Hit, LineageSegment, Scope, SearchFilters, SearchQuery, Snippet, Snippeter, searchable_text,
+        Hit, IndexError, LineageSegment, Scope, SearchError as Failed, SearchFilters, SearchQuery,
+        Snippet, Snippeter, searchable_text,
     },
     views::EventEntry,
 };
 
 /// Longest snippet, in bytes.
 const SNIPPET_BYTES_MAX: usize = 240;
+/// How long a search that has met a damaged index waits for a new one.
+const INDEX_MADE_WITHIN: Duration = Duration::from_secs(10);
 /// Most conversations that a search over sub-contexts spans.
 const SUB_CONTEXTS_MAX: usize = 1_000;
 
@@ -43,14 +49,31 @@ impl Engine {
             }
             inner.indexer.wait_for(position.offset).await?;
         }
+        let searched = self.search_index(request.clone()).await;
+        let Err(SearchError::IndexDamaged { .. }) = searched else {
+            return searched;
+        };
+        // It is made anew; a small one is there before anybody would ask again.
+        let head = inner.published.load(std::sync::atomic::Ordering::Acquire);
+        match tokio::time::timeout(INDEX_MADE_WITHIN, inner.indexer.wait_for(head)).await {
+            Ok(waited) => waited?,
+            Err(_) => return searched,
+        }
+        self.search_index(request).await
+    }
+
+    async fn search_index(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
         let search = |engine: Self| async move { engine.inner.search(request).await };
         self.on(Lane::Short, search).await
     }
 }
 
-fn refused(error: crate::search::SearchError) -> SearchError {
+fn refused(error: Failed) -> SearchError {
     match error {
-        crate::search::SearchError::Index(error) => SearchError::Index {
+        Failed::Index(IndexError::NeedsRebuild { reason }) => {
+            SearchError::IndexDamaged { message: reason }
+        }
+        Failed::Index(error) => SearchError::Index {
             message: error.to_string(),
         },
         other => SearchError::Query {
@@ -84,7 +107,12 @@ impl Inner {
         };
         let index = self.indexer.index();
         work::check()?;
-        let results = index.search(&query).map_err(refused)?;
+        let results = index.search(&query).map_err(|error| {
+            if let Failed::Index(IndexError::NeedsRebuild { reason }) = &error {
+                self.indexer.condemn(&index, reason);
+            }
+            refused(error)
+        })?;
         let mut snippeter = Snippeter::for_query(&index, &query).map_err(refused)?;
         let mut names = Names::default();
         let mut hits = Vec::with_capacity(results.hits.len());

@@ -8,13 +8,14 @@ use std::{
 use bytes::Bytes;
 use futures::StreamExt;
 
-use super::{AppendError, Engine, OpenError, VerifyItem};
+use super::{AppendError, Engine, OpenError, OpenOptions, ReadError, VerifyItem};
 use crate::{
     domain::*,
     log::{
         EncodedFrame, EventLog, FrameBatch,
         fallible::{Fallible, Outcome},
     },
+    views::Views,
 };
 
 /// A guard against hanging.
@@ -220,4 +221,55 @@ async fn a_fault_gives_no_advice_that_does_not_help() {
         }
     }
     assert!(faults > 0);
+}
+
+// Rows of large views are looked at when they are read, which may be long after the
+// start. A server that meets damage in them makes new ones while it serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_views_are_made_anew_while_they_are_served() {
+    const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
+    let conversation = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let event = NewEvent::new(conversation, created);
+    let command = AppendCommand::new(Namespace::default(), vec![event]);
+    engine.append(command).await.unwrap();
+    let inner = &engine.inner;
+    inner.views.load().make_durable().unwrap();
+    let views = inner.views_path.clone().unwrap();
+    let mut bytes = std::fs::read(&views).unwrap();
+    let blocks = bytes.windows(ZSTD_MAGIC.len());
+    let found: Vec<_> = blocks
+        .enumerate()
+        .filter_map(|(at, window)| (window == ZSTD_MAGIC).then_some(at))
+        .collect();
+    // As if the file had rotted below the engine, but for what a start looks at.
+    let damaged = dir.path().join("damaged.redb");
+    let mut rotten = None;
+    for at in found {
+        bytes[at] ^= 0x10;
+        std::fs::write(&damaged, &bytes).unwrap();
+        match Views::open_unchanged(&damaged, 1 << 20) {
+            Ok(views) => rotten = Some(views),
+            Err(_) => bytes[at] ^= 0x10,
+        }
+    }
+    inner.views.store(Arc::new(rotten.unwrap()));
+    let read = || async {
+        let namespace = Namespace::default();
+        engine
+            .conversation(&namespace, conversation, None, None)
+            .await
+    };
+    let met = read().await.unwrap_err();
+    assert!(matches!(met, ReadError::ViewsDamaged { .. }), "{met}");
+    let mended = async {
+        while let Err(error) = read().await {
+            assert!(matches!(error, ReadError::ViewsDamaged { .. }), "{error}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, mended).await.unwrap();
+    engine.close().await;
 }

@@ -26,8 +26,8 @@ pub mod writer;
 
 #[cfg(feature = "redb")]
 pub use self::redb::{
-    LOG_FOLDER, LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, Rewriter, Rewritten, Witness,
-    repair,
+    LOG_FOLDER, LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, Repairing, Rewriter,
+    Rewritten, Witness,
 };
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;

@@ -7,7 +7,6 @@
 //! [`SearchIndex::reached`] with nothing missing and nothing twice.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError, RwLock},
     time::{Duration, Instant},
@@ -33,7 +32,10 @@ use super::{
     },
     unchanged::Unchanged,
 };
-use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
+use crate::{
+    contained::contained,
+    domain::{ConversationId, Namespace, Position, Revision, ShardId},
+};
 
 /// What is written by one version is not read by another: the index is rebuilt.
 /// To raise with any change of the fields, the passages or the analyser.
@@ -231,8 +233,7 @@ impl SearchIndex {
     ) -> Result<Self, IndexError> {
         // tantivy answers some damage by a panic.
         let open = || Self::opened(index, fields, dir, options, merges);
-        catch_unwind(AssertUnwindSafe(open))
-            .unwrap_or_else(|_| Err(rebuild("a segment cannot be read")))
+        contained(open).unwrap_or_else(|_| Err(rebuild("a segment cannot be read")))
     }
 
     fn opened(
@@ -718,8 +719,24 @@ fn io_error(action: &'static str, dir: &Path, source: std::io::Error) -> IndexEr
 fn unreadable(dir: &Path, error: TantivyError) -> IndexError {
     match engine_error("opened", dir, error) {
         IndexError::Engine { source, .. } if is_damage(&source) => rebuild(source.to_string()),
+        error @ IndexError::Io { .. } => match no_file_in(dir) {
+            Some(name) => rebuild(format!("{name} is not a file")),
+            None => error,
+        },
         error => error,
     }
+}
+
+/// What stands in the place of a file of the index, and is none: no system will let
+/// it be read later.
+fn no_file_in(dir: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(dir).ok()?;
+    entries.flatten().find_map(|entry| {
+        let found = std::fs::metadata(entry.path()).ok()?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Locks hold nothing that could be made anew.
+        (!found.is_file() && !name.ends_with(".lock")).then_some(name)
+    })
 }
 
 /// What opening says of files that are not what was written, and not of a system

@@ -1,7 +1,5 @@
 //! Searching: what is asked, what is found.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use tantivy::{Term, query::Query};
 
 use super::{
@@ -14,8 +12,11 @@ use super::{
     proximity::{POOL, rescore},
     syntax::{self, QueryError},
 };
-use crate::domain::{
-    BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
+use crate::{
+    contained::contained,
+    domain::{
+        BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
+    },
 };
 
 /// How deep a search pages: offset and limit together.
@@ -189,7 +190,7 @@ impl SearchIndex {
         let published = self.published();
         // tantivy answers some damage by a panic.
         let run = || self.run(&published, &planned, query);
-        let found = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        let found = contained(run).unwrap_or_else(|_| {
             Err(IndexError::NeedsRebuild {
                 reason: "a segment cannot be read".to_owned(),
             })

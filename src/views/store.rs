@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
@@ -65,6 +64,17 @@ struct Inner {
     rows: Option<Arc<RowStore>>,
     /// None: in memory.
     path: RwLock<Option<PathBuf>>,
+    /// A read or a write has met what was not written.
+    damaged: AtomicBool,
+}
+
+impl Inner {
+    fn noted<T>(&self, done: Result<T, ViewsError>) -> Result<T, ViewsError> {
+        if matches!(done, Err(ViewsError::Damaged { .. })) {
+            self.damaged.store(true, Ordering::Release);
+        }
+        done
+    }
 }
 
 impl Views {
@@ -137,6 +147,7 @@ impl Views {
             inner: Arc::new(Inner {
                 rows: None,
                 path: RwLock::default(),
+                damaged: AtomicBool::new(false),
             }),
         }
     }
@@ -179,6 +190,7 @@ impl Views {
             inner: Arc::new(Inner {
                 rows: Some(rows),
                 path: RwLock::new(path),
+                damaged: AtomicBool::new(false),
             }),
         })
     }
@@ -206,7 +218,13 @@ impl Views {
     /// [`ViewsError::NoSpace`], [`ViewsError::Storage`]; after one of them nothing
     /// can be applied any more, and the store must be opened again.
     pub fn make_durable(&self) -> Result<u64, ViewsError> {
-        contained(|| self.rows()?.flush())
+        self.inner.noted(contained(|| self.rows()?.flush()))
+    }
+
+    /// True when something of them was found to be damaged: they are to be made anew.
+    #[must_use]
+    pub fn are_damaged(&self) -> bool {
+        self.inner.damaged.load(Ordering::Acquire)
     }
 
     /// Size of the file in bytes; 0 in memory.
@@ -235,7 +253,8 @@ impl Views {
         &self,
         work: impl FnOnce(&Reader) -> Result<T, ViewsError>,
     ) -> Result<T, ViewsError> {
-        contained(|| work(&Reader(Arc::new(self.rows()?.snapshot()))))
+        let done = contained(|| work(&Reader(Arc::new(self.rows()?.snapshot()))));
+        self.inner.noted(done)
     }
 
     /// Writes all or nothing; readers see it at once, the disk later.
@@ -243,14 +262,15 @@ impl Views {
         &self,
         work: impl FnOnce(&mut Writer) -> Result<(), ViewsError>,
     ) -> Result<(), ViewsError> {
-        contained(|| {
+        let done = contained(|| {
             let rows = self.rows()?;
             rows.write(work)?;
             if rows.state.load().recent.bytes() > RECENT_BYTES_MAX {
                 rows.flush()?;
             }
             Ok(())
-        })
+        });
+        self.inner.noted(done)
     }
 }
 
@@ -258,7 +278,7 @@ impl Views {
 /// panic where it was changed since; nothing of a panicking transaction is kept,
 /// and the views can be rebuilt, so a panic is an answer like another.
 fn contained<T>(work: impl FnOnce() -> Result<T, ViewsError>) -> Result<T, ViewsError> {
-    catch_unwind(AssertUnwindSafe(work))
+    crate::contained::contained(work)
         .unwrap_or_else(|_| Err(ViewsError::damaged("the store panicked")))
 }
 
@@ -452,7 +472,8 @@ impl RowStore {
         if self.failed.load(Ordering::Acquire) {
             return Err(ViewsError::Closed);
         }
-        let done = self.flush_recent();
+        // After a panic, too, what is on its way must not be replaced by what came since.
+        let done = contained(|| self.flush_recent());
         if done.is_err() {
             self.failed.store(true, Ordering::Release);
         }
@@ -543,6 +564,98 @@ impl Drop for Snapshot {
             if *count == 0 {
                 readers.remove(&self.as_of);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::StorageBackend;
+
+    use super::*;
+
+    const SOUND: u64 = 0;
+    const REFUSES: u64 = 1;
+    const PANICS: u64 = 2;
+
+    /// A file that begins to fail.
+    #[derive(Debug)]
+    struct Failing {
+        file: InMemoryBackend,
+        how: Arc<AtomicU64>,
+    }
+
+    impl Failing {
+        fn check(&self) -> io::Result<()> {
+            match self.how.load(Ordering::SeqCst) {
+                REFUSES => Err(io::ErrorKind::StorageFull.into()),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    impl StorageBackend for Failing {
+        fn len(&self) -> io::Result<u64> {
+            self.file.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.file.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.check()?;
+            self.file.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.check()?;
+            // Not in `write`: redb holds a lock there, and would panic again when dropped.
+            assert!(self.how.load(Ordering::SeqCst) != PANICS, "no sync");
+            self.file.sync_data()
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.check()?;
+            self.file.write(offset, data)
+        }
+    }
+
+    fn put(views: &Views, number: u8) -> Result<(), ViewsError> {
+        views.write(|writer| {
+            let row = Bytes::from(vec![number; 100]);
+            writer.table(CONVERSATIONS).put(row.slice(..1), row);
+            Ok(())
+        })
+    }
+
+    // What was on its way into the file when that failed is in no file and no log
+    // entry would bring it again: readers must go on seeing it, and nothing may be
+    // built on it until the views are opened again and have caught up.
+    #[test]
+    fn what_could_not_be_moved_is_still_seen() {
+        for how in [REFUSES, PANICS] {
+            let fails = Arc::new(AtomicU64::new(SOUND));
+            let file = Failing {
+                file: InMemoryBackend::new(),
+                how: Arc::clone(&fails),
+            };
+            let db = Database::builder().create_with_backend(file).unwrap();
+            let views = Views::prepare(db, None, 1 << 20).unwrap();
+            put(&views, 1).unwrap();
+            views.make_durable().unwrap();
+            put(&views, 2).unwrap();
+            fails.store(how, Ordering::SeqCst);
+            assert!(views.make_durable().is_err());
+            assert!(matches!(put(&views, 3), Err(ViewsError::Closed)));
+            fails.store(SOUND, Ordering::SeqCst);
+            assert!(matches!(views.make_durable(), Err(ViewsError::Closed)));
+            let seen = views.read(|reader| {
+                let rows = reader.table(CONVERSATIONS).iter();
+                let keys = rows.map(|row| Ok::<_, ViewsError>(row?.0[0]));
+                keys.collect::<Result<Vec<_>, _>>()
+            });
+            assert_eq!(seen.unwrap(), [1, 2], "failure {how}");
         }
     }
 }

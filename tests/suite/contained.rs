@@ -538,6 +538,79 @@ async fn a_missing_file_of_the_index_is_made_anew() {
     }
 }
 
+// A folder stood where a file of the index had been, and every search failed, at
+// every start: that it cannot be mapped was taken for a refusal that would pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_with_a_folder_for_a_file_is_made_anew() {
+    let sample = sample().await;
+    let index = sample.dir.path().join("index");
+    for ending in ["fieldnorm", "pos", "store", "meta.json"] {
+        let files = std::fs::read_dir(&index).unwrap();
+        let mut paths = files.map(|entry| entry.unwrap().path());
+        let ends = |path: &PathBuf| path.to_string_lossy().ends_with(ending);
+        let path = paths.find(ends).expect(ending);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let engine = open(sample.dir.path()).await;
+        assert_eq!(hits(&engine).await, CONVERSATIONS * 8, "{ending}");
+        engine.close().await;
+    }
+}
+
+// An index whose postings are another's opens, and fails in each search, for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_fails_in_a_search_is_made_anew() {
+    let sample = sample().await;
+    let other = tempfile::tempdir().unwrap();
+    let engine = open(other.path()).await;
+    let id = store::conversation(&engine).await;
+    store::append(&engine, vec![store::message(id, "another needle")])
+        .await
+        .unwrap();
+    assert_eq!(hits(&engine).await, 1);
+    engine.close().await;
+    let postings = |dir: &Path| {
+        let files = std::fs::read_dir(dir.join("index")).unwrap();
+        let paths = files.map(|entry| entry.unwrap().path());
+        let is_idx = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "idx");
+        paths.filter(is_idx).collect::<Vec<_>>()
+    };
+    let foreign = postings(other.path()).remove(0);
+    for own in postings(sample.dir.path()) {
+        std::fs::copy(&foreign, own).unwrap();
+    }
+    let engine = open(sample.dir.path()).await;
+    assert_eq!(hits(&engine).await, CONVERSATIONS * 8);
+    engine.close().await;
+}
+
+// Rows of the views are looked at when they are read. Damage there costs no data: a
+// command that only reads must not change them, and does without them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_does_without_damaged_views() {
+    const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+    let sample = sample().await;
+    let data = sample.dir.path().to_str().unwrap();
+    let views = sample.dir.path().join("views.redb");
+    let whole = std::fs::read(&views).unwrap();
+    let blocks = places_of(&whole, &ZSTD_MAGIC);
+    assert!(blocks.len() > 1);
+    for at in blocks {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        std::fs::write(&views, &damaged).unwrap();
+        let listed = child::run(&["ls", "--data", data, "--json"]).await;
+        let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+        assert!(listed.status.success(), "byte {at}: {said}");
+        let lines = listed.stdout.iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(lines, sample.ids.len() + 1, "byte {at}");
+        assert!(
+            std::fs::read(&views).unwrap() == damaged,
+            "a look changed it"
+        );
+    }
+}
+
 // Whatever byte of the log is changed while there are no views: the store opens, or
 // says that it is damaged; what is served is the beginning of what was written, and
 // what is missing is marked.

@@ -7,13 +7,14 @@ use std::{
 
 /// What each module may use of this crate, besides itself. The compiler holds
 /// the outer arrows, because adapters are features; this holds the inner ones.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
+    ("contained", &[]),
     ("domain", &[]),
     ("disk", &[]),
     ("codec", &["domain"]),
-    ("log", &["domain", "disk"]),
-    ("views", &["domain", "disk"]),
-    ("search", &["domain"]),
+    ("log", &["contained", "domain", "disk"]),
+    ("views", &["contained", "domain", "disk"]),
+    ("search", &["contained", "domain"]),
     ("importer", &["domain", "codec"]),
     ("context", &["domain"]),
     (
@@ -27,6 +28,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     (
         "cli",
         &[
+            "contained",
             "domain",
             "disk",
             "codec",

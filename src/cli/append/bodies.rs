@@ -23,7 +23,7 @@ pub enum Role {
 }
 
 /// Something that was said.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Message {
     /// Who says it
     #[arg(value_enum)]
@@ -33,7 +33,7 @@ pub struct Message {
 }
 
 /// A call.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Call {
     /// Its id, as the provider gave it
     call_id: String,
@@ -48,7 +48,7 @@ pub struct Call {
 }
 
 /// What a call returned.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Result {
     /// The call
     call_id: String,
@@ -63,14 +63,14 @@ pub struct Result {
 }
 
 /// A text.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Prompt {
     /// The text
     text: String,
 }
 
 /// Model settings.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Config {
     /// The model
     #[arg(
@@ -94,7 +94,7 @@ pub struct Config {
 }
 
 /// Tools on offer.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Tools {
     /// JSON: a list of {name, description, input_schema, guidance, discoverable,
     /// needs_approval}
@@ -102,7 +102,7 @@ pub struct Tools {
 }
 
 /// Names.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Words {
     /// Names of tools
     #[arg(required = true)]
@@ -110,7 +110,7 @@ pub struct Words {
 }
 
 /// How to use a tool.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Guidance {
     /// The tool
     tool: String,
@@ -119,7 +119,7 @@ pub struct Guidance {
 }
 
 /// Something that the conversation is about.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Entity {
     /// Its id in the world
     id: String,
@@ -130,7 +130,7 @@ pub struct Entity {
 }
 
 /// A finished call in short.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub struct Snapshot {
     /// The call
     call_id: String,

@@ -20,7 +20,7 @@ use bodies::{Call, Config, Message, Prompt, Result as CallResult, Tools, Words};
 /// The events are on disk when the command returns. Texts are given as they are, as
 /// @FILE, or as - for standard input. `new` as the conversation begins one and
 /// prints its id.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   id=$(treering append new message user 'Where is the port set?' --json | jq -r .events[0].conversation)
@@ -48,7 +48,7 @@ pub struct AppendArgs {
     what: What,
 }
 
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand, Debug, Clone)]
 enum What {
     /// Something that was said
     Message(Message),

@@ -52,7 +52,7 @@ const TRAJECTORIES_ENV: &str = "TREERING_TEST_DATA";
 /// needs are made in a temporary folder and removed afterwards; no store of
 /// yours is touched. Close other programs, and give it a disk that is a disk:
 /// on tmpfs, durable appends mean nothing.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Rows:
   append    durable appends of 256 writers, and of one, in this process

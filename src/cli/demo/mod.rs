@@ -38,7 +38,7 @@ const DEMO_DATA: &str = ".treering-demo";
 /// Makes a store in ./.treering-demo (or --data DIR), starts a server, and lets
 /// a small scripted agent work in the folder that you stand in. Its tools really
 /// run, and only read. Then it shows what was kept, and serves until Ctrl-C.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering demo                     the tour, then serves until Ctrl-C

@@ -37,7 +37,7 @@ pub enum Format {
 /// Importing the same file again adds nothing; when it has grown, what is new is
 /// added. Files may be compressed (.gz, .zst); `-` reads standard input. A line
 /// that is no conversation is reported and does not stop the rest.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering import --format openai-chat conversations.jsonl more.jsonl.zst

@@ -31,7 +31,7 @@ const ACTOR: &str = "replay";
 const DIFF_EVENTS_MAX: u32 = 1_000;
 
 /// How an agent runs again with recorded results.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "With --serve-tools")]
 pub struct ServeToolsArgs {
     /// Answer the tool calls that are made on --branch with recorded results

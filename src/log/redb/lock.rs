@@ -134,7 +134,7 @@ fn take(
     lock: impl Fn(&File) -> Result<(), TryLockError>,
 ) -> Result<File, LogError> {
     for _ in 0..TRIES_MAX {
-        let file = open().map_err(|error| refused(path, error))?;
+        let file = open().map_err(|error| not_opened(path, error))?;
         match lock(&file) {
             Ok(()) if is_at(&file, path) => return Ok(file),
             // Deleted meanwhile: another process may hold the one that came after.
@@ -154,6 +154,17 @@ fn take(
         "locking the data folder",
         io::Error::other("the lock file keeps being deleted"),
     ))
+}
+
+fn not_opened(path: &Path, error: io::Error) -> LogError {
+    if path.is_dir() {
+        let what = format!(
+            "{} is a folder, which Treering never makes: move it away",
+            path.display()
+        );
+        return LogError::from_io("locking the data folder", io::Error::other(what));
+    }
+    refused(path, error)
 }
 
 /// True when an open file is the one that its path leads to.

@@ -51,7 +51,7 @@ pub use self::{
     lock::{FolderLock, LOCK_FILE},
     manifest::{MANIFEST, Manifest},
     open::OpenMode,
-    repair::{LostRange, Repair, Witness, repair},
+    repair::{LostRange, Repair, Repairing, Witness},
     rewriter::Rewriter,
     rewriting::Rewritten,
 };

@@ -81,14 +81,24 @@ pub(super) fn open_remains(
         Err(LogError::WentBack { .. } | LogError::Damaged { .. }) => {}
         opened => return opened,
     }
-    let path = data.join(LOG_FOLDER);
     let lock = FolderLock::share(data)?;
-    let folder = DiskFolder::open(&path).map_err(|error| lock::refused(&path, error))?;
-    let (manifest, head) = repair::remains(&folder)?;
-    let active = Active::closed(head + 1, String::new());
-    let log = RedbLog::assemble(folder, options, OpenMode::Read, manifest, active, head);
+    let log = remains_of(&data.join(LOG_FOLDER), options)?;
     *super::lock_of(&log.lock) = lock;
     Ok(log)
+}
+
+/// What is left of a log whose folder's lock the caller holds.
+pub(super) fn remains_of(
+    path: &Path,
+    options: RedbLogOptions,
+) -> Result<RedbLog<DiskFolder>, LogError> {
+    let folder = DiskFolder::open(path).map_err(|error| lock::refused(path, error))?;
+    let (manifest, head) = repair::remains(&folder)?;
+    let active = Active::closed(head + 1, String::new());
+    let mode = OpenMode::Read;
+    Ok(RedbLog::assemble(
+        folder, options, mode, manifest, active, head,
+    ))
 }
 
 /// What the system means that lets nobody write to a segment, or not us.

@@ -1,15 +1,15 @@
 //! Going on after a loss: the only way in which a log gets shorter, and only
 //! when somebody says so.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{
-    LOG_FOLDER,
+    LOG_FOLDER, OpenMode, RedbLog, RedbLogOptions,
     active::{self, create_segment},
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
     manifest::{self, FORM_BLOCKS, Found, Manifest, Mark, SegmentEntry, Timeline},
-    open::{is_unknown, leftover, look, names},
+    open::{self, is_unknown, leftover, look, names},
 };
 use crate::{
     domain::{ContentHash, TimestampMicros},
@@ -41,6 +41,8 @@ pub struct Repair {
     pub manifest_lost: bool,
     /// The segments said all again that it had said, and it was written anew.
     pub manifest_rebuilt: bool,
+    /// They can say it, and it was not written yet.
+    pub can_be_rebuilt: bool,
     /// Why they cannot, where nothing else is lost.
     pub unproven: Option<String>,
     /// What proves that the log is not the one that it was, as the witnesses say
@@ -81,72 +83,118 @@ pub struct Witness {
     pub contradiction: Option<String>,
 }
 
-/// Finds out what of a data folder's log is lost. A manifest that is lost, and
-/// nothing with it, is written anew from what the segments say. With `accept`, lets
-/// the log go on without what is lost, in a new timeline; what cannot be used is
-/// moved aside, nothing is deleted.
+/// A log that is looked at, or mended, while nobody else changes it.
 ///
-/// # Errors
-/// [`LogError::Locked`], [`LogError::NoStore`], [`LogError::NewerFormat`], and
-/// what the system says; nothing has changed then, unless it failed on the way,
-/// and then it can be repeated.
-pub fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<Repair, LogError> {
-    let path = data.join(LOG_FOLDER);
-    if !data.is_dir() || witness.reached == 0 && !path.is_dir() {
-        return Err(LogError::NoStore {
-            path: data.to_owned(),
-        });
+/// Witnesses are to be heard under the same lock: what they know of a log that
+/// another process mends meanwhile is no longer true of it.
+#[derive(Debug)]
+pub struct Repairing {
+    data: PathBuf,
+    log: PathBuf,
+    /// None: there is no lock file, and who only looks makes none.
+    _lock: Option<FolderLock>,
+}
+
+impl Repairing {
+    /// To look at it, beside others who do.
+    ///
+    /// # Errors
+    /// [`LogError::Locked`], [`LogError::NoStore`], and what the system says.
+    pub fn to_look(data: &Path) -> Result<Self, LogError> {
+        if !data.is_dir() {
+            return Err(no_store(data));
+        }
+        Ok(Self::holding(data, FolderLock::share(data)?))
     }
-    if accept {
-        crate::disk::make_folder(&path).map_err(|error| lock::refused(&path, error))?;
-        let _lock = FolderLock::acquire(data)?;
-        return mend(&path, witness, true);
+
+    /// To mend it, alone. Only for a folder that was found to hold a store.
+    ///
+    /// # Errors
+    /// [`LogError::Locked`], [`LogError::ReadOnly`], and what the system says.
+    pub fn to_mend(data: &Path) -> Result<Self, LogError> {
+        Ok(Self::holding(data, Some(FolderLock::acquire(data)?)))
     }
-    let shared = FolderLock::share(data)?;
-    if !path.is_dir() {
-        return Ok(Repair {
+
+    fn holding(data: &Path, lock: Option<FolderLock>) -> Self {
+        Self {
+            data: data.to_owned(),
+            log: data.join(LOG_FOLDER),
+            _lock: lock,
+        }
+    }
+
+    /// The log, or what is left of it, to read; none: nothing tells which one it is.
+    #[must_use]
+    pub fn log(&self) -> Option<RedbLog<DiskFolder>> {
+        let options = RedbLogOptions::default();
+        let whole = open_folder(&self.log)
+            .and_then(|folder| RedbLog::open_with(folder, options, OpenMode::Read));
+        if let Ok(log) = whole {
+            return Some(log);
+        }
+        let left = open::remains_of(&self.log, options).ok()?;
+        (left.head() > 0).then_some(left)
+    }
+
+    /// Finds out what is lost. Changes nothing.
+    ///
+    /// # Errors
+    /// [`LogError::NoStore`], [`LogError::NewerFormat`], and what the system says.
+    pub fn look(&self, witness: &Witness) -> Result<Repair, LogError> {
+        if self.log.is_dir() {
+            let (found, mut outcome) = assess(&open_folder(&self.log)?, witness)?;
+            outcome.can_be_rebuilt = found.rebuilt().is_some();
+            return Ok(outcome);
+        }
+        if witness.reached == 0 {
+            return Err(no_store(&self.data));
+        }
+        Ok(Repair {
             lost: lost_up_to(1, witness.reached),
             manifest_lost: true,
             ..Repair::default()
-        });
+        })
     }
-    let folder = open_folder(&path)?;
-    let (found, mut outcome) = assess(&folder, witness)?;
-    if found.rebuilt().is_none() {
-        return Ok(outcome);
-    }
-    drop((shared, folder));
-    match FolderLock::acquire(data) {
-        Ok(_lock) => mend(&path, witness, false),
-        Err(LogError::ReadOnly { .. }) => {
-            outcome.unproven =
-                Some("the segments say all that it said, but it cannot be written here".to_owned());
-            Ok(outcome)
+
+    /// Writes a manifest anew that is lost, and nothing with it, from what the
+    /// segments say. With `accept`, lets the log go on without what is lost, in a
+    /// new timeline; what cannot be used is moved aside, nothing is deleted.
+    ///
+    /// # Errors
+    /// As [`Repairing::look`]; nothing has changed then, unless it failed on the
+    /// way, and then it can be repeated.
+    pub fn mend(&self, witness: &Witness, accept: bool) -> Result<Repair, LogError> {
+        let told = self.look(witness)?;
+        if !told.can_be_rebuilt && (!accept || told.is_whole()) {
+            return Ok(told);
         }
-        Err(error) => Err(error),
+        let path = &self.log;
+        crate::disk::make_folder(path).map_err(|error| lock::refused(path, error))?;
+        let folder = open_folder(path)?;
+        let (found, mut outcome) = assess(&folder, witness)?;
+        if let Some(manifest) = found.rebuilt() {
+            outcome.moved_to = move_aside(&folder, path, &outcome, &[])?;
+            put_in_place(&folder, manifest)?;
+            outcome.manifest_rebuilt = true;
+            outcome.unproven = None;
+            return Ok(outcome);
+        }
+        let unused = found.empty_last.as_ref().and_then(|last| last.file.clone());
+        outcome.moved_to = move_aside(&folder, path, &outcome, unused.as_slice())?;
+        go_on(&folder, found, outcome.head)?;
+        outcome.went_on = true;
+        Ok(outcome)
+    }
+}
+
+fn no_store(data: &Path) -> LogError {
+    LogError::NoStore {
+        path: data.to_owned(),
     }
 }
 
 fn open_folder(path: &Path) -> Result<DiskFolder, LogError> {
     DiskFolder::open(path).map_err(|error| lock::refused(path, error))
-}
-
-/// Does what is needed, with the folder held.
-fn mend(path: &Path, witness: &Witness, accept: bool) -> Result<Repair, LogError> {
-    let folder = open_folder(path)?;
-    let (found, mut outcome) = assess(&folder, witness)?;
-    if let Some(manifest) = found.rebuilt() {
-        outcome.moved_to = move_aside(&folder, path, &outcome, &[])?;
-        put_in_place(&folder, manifest)?;
-        outcome.manifest_rebuilt = true;
-        outcome.unproven = None;
-    } else if accept && !outcome.is_whole() {
-        let unused = found.empty_last.as_ref().and_then(|last| last.file.clone());
-        outcome.moved_to = move_aside(&folder, path, &outcome, unused.as_slice())?;
-        go_on(&folder, found, outcome.head)?;
-        outcome.went_on = true;
-    }
-    Ok(outcome)
 }
 
 /// What is left of a log, with every segment sealed, and where that ends.

@@ -1,9 +1,6 @@
 //! One segment: a redb file with a table of frames and a table of large bodies.
 
-use std::{
-    ops::Bound,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::ops::Bound;
 
 use bytes::Bytes;
 use redb::{
@@ -18,6 +15,7 @@ use super::{
     folder::{Access, Folder},
 };
 use crate::{
+    contained::contained,
     disk::Overlay,
     domain::{ContentHash, Namespace},
     log::{
@@ -52,8 +50,11 @@ impl StoreError {
     pub(super) fn into_log(self, offset: u64, doing: &'static str) -> LogError {
         match self.0 {
             redb::Error::Io(error) => match error.kind() {
-                // redb reads pages where its tree says that they are.
-                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidData => {
+                // redb reads pages where its tree says that they are. A folder can be
+                // opened like a file, but not read.
+                std::io::ErrorKind::UnexpectedEof
+                | std::io::ErrorKind::InvalidData
+                | std::io::ErrorKind::IsADirectory => {
                     LogError::damaged(offset, format!("{doing}: {error}"))
                 }
                 _ => LogError::from_io(doing, error),
@@ -75,7 +76,7 @@ pub(super) fn guarded<T>(
     doing: &'static str,
     operation: impl FnOnce() -> Result<T, StoreError>,
 ) -> Result<T, LogError> {
-    match catch_unwind(AssertUnwindSafe(operation)) {
+    match contained(operation) {
         Ok(result) => result.map_err(|error| error.into_log(offset, doing)),
         Err(_) => Err(LogError::damaged(
             offset,
@@ -178,11 +179,11 @@ fn open_sealed_file<F: Folder>(
     cache_bytes: usize,
 ) -> Result<SealedFile, LogError> {
     let doing = "opening a sealed segment";
-    let opened = catch_unwind(AssertUnwindSafe(|| {
+    let opened = contained(|| {
         Builder::new()
             .set_cache_size(cache_bytes)
             .open_read_only_with_backend(storage)
-    }));
+    });
     let failed = match opened {
         Ok(Ok(database)) => return Ok(SealedFile::Closed(database)),
         Ok(Err(error)) => StoreError::from(error).into_log(first_offset, doing),

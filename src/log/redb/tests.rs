@@ -37,6 +37,17 @@ async fn all<F: Folder>(log: Arc<RedbLog<F>>) -> Result<Vec<Record>, LogError> {
     Ok(read.into_iter().map(|(_, record)| record).collect())
 }
 
+/// Looks, and mends what may be mended.
+fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<Repair, LogError> {
+    let looking = Repairing::to_look(data)?;
+    let told = looking.look(witness)?;
+    if !told.can_be_rebuilt && (!accept || told.is_whole()) {
+        return Ok(told);
+    }
+    drop(looking);
+    Repairing::to_mend(data)?.mend(witness, accept)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_in_redb_conforms() {
     // The suite is what the port means; both backends must agree on it. Once

@@ -35,7 +35,10 @@ use crate::{
         RenderError,
         policy::{CONTEXT_POLICY, PolicyError},
     },
-    domain::Rejection,
+    domain::{
+        Rejection,
+        limits::{INDEX_RETRY, VIEWS_RETRY},
+    },
     engine::{AppendError, ContextError, ReadError, SearchError},
 };
 
@@ -278,6 +281,11 @@ impl From<ReadError> for Refusal {
                 refusal
             }
             ReadError::Stopped => of(Code::Unavailable, "CLOSING"),
+            ReadError::ViewsDamaged { .. } => {
+                let mut refusal = of(Code::Unavailable, "VIEWS_DAMAGED");
+                refusal.retry = Some(VIEWS_RETRY);
+                refusal
+            }
             ReadError::Storage { .. } => of(Code::Internal, "STORAGE"),
         }
     }
@@ -289,6 +297,11 @@ impl From<SearchError> for Refusal {
         match &error {
             SearchError::Query { .. } => of(Code::InvalidArgument, "QUERY").field("query"),
             SearchError::Read(error) => error.clone().into(),
+            SearchError::IndexDamaged { .. } => {
+                let mut refusal = of(Code::Unavailable, "INDEX_DAMAGED");
+                refusal.retry = Some(INDEX_RETRY);
+                refusal
+            }
             SearchError::Index { .. } => of(Code::Internal, "INDEX"),
         }
     }

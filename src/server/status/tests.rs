@@ -402,6 +402,10 @@ fn failures_of_reads_and_searches() {
             ReadError::NewerFormat { message: message() },
             Code::FailedPrecondition,
         ),
+        (
+            ReadError::ViewsDamaged { message: message() },
+            Code::Unavailable,
+        ),
         (ReadError::Storage { message: message() }, Code::Internal),
     ] {
         assert_eq!(Status::from(error.clone()).code(), code, "{error:?}");
@@ -412,6 +416,10 @@ fn failures_of_reads_and_searches() {
         (
             SearchError::Query { message: message() },
             Code::InvalidArgument,
+        ),
+        (
+            SearchError::IndexDamaged { message: message() },
+            Code::Unavailable,
         ),
         (SearchError::Index { message: message() }, Code::Internal),
     ] {
