@@ -83,7 +83,7 @@ impl Engine {
         let (announcing, keeping) = (Arc::clone(&log), Arc::clone(&log));
         let parts = Parts {
             density: Density::start(&log, options.dense),
-            log,
+            log: Arc::clone(&log) as _,
             announce: Box::new(move |address| {
                 if let Err(error) = announcing.set_address(address) {
                     tracing::warn!(%error, "the address could not be written to the lock file");
@@ -94,7 +94,12 @@ impl Engine {
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Folder(dir.join(INDEX_FOLDER)),
         };
-        Self::start(options, parts).await
+        let started = Self::start(options, parts).await;
+        if started.is_err() {
+            // What was begun may hold it a little longer, but not its lock.
+            let _ = log.close().await;
+        }
+        started
     }
 
     /// Over a folder in which nothing may change: what catching up adds to the

@@ -26,6 +26,7 @@ use super::{
     columns::OpenColumns,
     document::{Passage, SearchableEvent, passages},
     error::IndexError,
+    files,
     plan::only_revisions,
     schema::{
         Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_value,
@@ -138,6 +139,7 @@ struct WriterState {
     changed_at: Option<Instant>,
     /// There are documents or erasures to commit, not only a mark.
     has_operations: bool,
+    noted: files::Noted,
 }
 
 impl SearchIndex {
@@ -257,6 +259,9 @@ impl SearchIndex {
         if options.verify == VerifyOnOpen::Checksums {
             verify(&index, dir)?;
         }
+        if let Some(name) = files::not_as_noted(dir, &metas.segments) {
+            return Err(rebuild(format!("{name} is not the file that it was")));
+        }
         let writer = open_writer(&index, dir, &options, merges)?;
         let reader = index
             .reader_builder()
@@ -273,6 +278,7 @@ impl SearchIndex {
             durable_at: now,
             changed_at: None,
             has_operations: false,
+            noted: files::Noted::new(),
         };
         let this = Self {
             fields,
@@ -533,7 +539,22 @@ impl SearchIndex {
         state.durable_at = Instant::now();
         state.changed_at = None;
         state.has_operations = false;
-        self.publish(state)
+        self.publish(state)?;
+        self.note_files(state);
+        Ok(())
+    }
+
+    fn note_files(&self, state: &mut WriterState) {
+        if self.merges == Merges::Never || !self.dir.is_dir() {
+            return;
+        }
+        let segments = self.index.searchable_segment_metas();
+        let noted = segments
+            .map_err(std::io::Error::other)
+            .and_then(|segments| files::note(&self.dir, &segments, &mut state.noted));
+        if let Err(error) = noted {
+            tracing::warn!(%error, "the files of the search index were not listed");
+        }
     }
 
     /// Runs one operation of the writer. A failed one makes the writer unusable

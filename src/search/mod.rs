@@ -15,6 +15,7 @@ mod columns;
 pub mod document;
 mod error;
 mod exclusion;
+mod files;
 mod hits;
 mod index;
 mod plan;

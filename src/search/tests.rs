@@ -604,7 +604,11 @@ fn damage_is_noticed() {
             assert!(is_sound(open(dir.path())), "{} byte {at}", path.display());
         }
         std::fs::write(path, &sound[..sound.len() / 2]).unwrap();
-        assert!(needs_rebuild(&open(dir.path())), "{} cut", path.display());
+        // Without its own list, an index is as sound as before.
+        let is_list = path.ends_with("files");
+        let opened = open(dir.path());
+        assert!(is_list || needs_rebuild(&opened), "{} cut", path.display());
+        drop(opened);
         std::fs::remove_file(path).unwrap();
         let opened = open(dir.path());
         assert!(is_sound(opened), "{} missing", path.display());

@@ -1,0 +1,101 @@
+//! Which files the index is made of.
+//!
+//! Each file of a segment has a checksum of its own, and tantivy does not know
+//! which file belongs to which segment: one of another index, sound in itself, is
+//! taken, and searches find too little without a word. Files of segments are never
+//! changed once they are committed, so their lengths and last bytes (where their
+//! checksums are) are noted beside them, and compared when the index is opened.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs::{self, File},
+    io::{self, Read, Seek, SeekFrom},
+    path::Path,
+};
+
+use tantivy::index::SegmentMeta;
+
+/// The file that lists the others.
+const LIST: &str = "files";
+/// What is compared of a file's end, in bytes: tantivy's footer is shorter.
+const END_BYTES: u64 = 128;
+
+/// Files that were noted: name to what is said of it.
+pub(super) type Noted = BTreeMap<String, String>;
+
+/// Notes the files of segments that were committed. What is noted already is not
+/// looked at again.
+///
+/// # Errors
+/// What the system says. The index is right all the same: a file that is not in the
+/// list is believed.
+pub(super) fn note(dir: &Path, segments: &[SegmentMeta], noted: &mut Noted) -> io::Result<()> {
+    let mut now = Noted::new();
+    for name in files_of(dir, segments)? {
+        let said = match noted.get(&name) {
+            Some(said) => said.clone(),
+            None => describe(&dir.join(&name))?,
+        };
+        now.insert(name, said);
+    }
+    if now != *noted {
+        let lines = now.iter().map(|(name, said)| format!("{name} {said}\n"));
+        let text: String = lines.collect();
+        let check = blake3::hash(text.as_bytes()).to_hex();
+        // One that is half written does not match its check, and is passed over.
+        fs::write(dir.join(LIST), format!("{text}{check}\n"))?;
+        *noted = now;
+    }
+    Ok(())
+}
+
+/// A file of these segments that is not the one that was noted; none: all are, as
+/// far as they were noted.
+pub(super) fn not_as_noted(dir: &Path, segments: &[SegmentMeta]) -> Option<String> {
+    let noted = read(dir)?;
+    let mut names = files_of(dir, segments).ok()?.into_iter();
+    names.find(|name| {
+        let said = noted.get(name);
+        said.is_some_and(|said| describe(&dir.join(name)).is_ok_and(|found| found != *said))
+    })
+}
+
+/// A segment's files are called by its id.
+fn files_of(dir: &Path, segments: &[SegmentMeta]) -> io::Result<Vec<String>> {
+    let ids = segments.iter().map(|segment| segment.id().uuid_string());
+    let ids: HashSet<String> = ids.collect();
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let id = name.split('.').next();
+        if id.is_some_and(|id| ids.contains(id)) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn read(dir: &Path) -> Option<Noted> {
+    let text = fs::read_to_string(dir.join(LIST)).ok()?;
+    let (lines, check) = text.trim_end().rsplit_once('\n')?;
+    let lines = format!("{lines}\n");
+    if blake3::hash(lines.as_bytes()).to_hex().as_str() != check {
+        return None;
+    }
+    let pair = |line: &str| {
+        let (name, said) = line.split_once(' ')?;
+        Some((name.to_owned(), said.to_owned()))
+    };
+    lines.lines().map(pair).collect()
+}
+
+/// Its length, and a hash of its end.
+fn describe(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(END_BYTES)))?;
+    let mut end = Vec::new();
+    file.take(END_BYTES).read_to_end(&mut end)?;
+    let hash = blake3::hash(&end).to_hex();
+    Ok(format!("{bytes} {}", &hash[..16]))
+}
