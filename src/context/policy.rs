@@ -89,21 +89,23 @@ impl Default for CompactionPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Drop {
-    /// Results of finished turns become snapshots, oldest first.
+    /// Long results of finished turns are cut to head and tail, oldest first.
     ToolResults,
     /// Reasoning of finished turns goes.
     Reasoning,
     /// What tool results have shown goes.
     Knowledge,
-    /// Whole finished turns go, oldest first.
-    Turns,
+    /// Whole steps and messages go, oldest first, in the open turn too. The first
+    /// message of the user stays as long as there is room, the last one always.
+    #[serde(alias = "turns")]
+    Steps,
     /// The dialogue summary goes.
     DialogueSummary,
     /// The namespace's long-term context goes.
     LongTermContext,
     /// The active context goes.
     ActiveContext,
-    /// Long results of the open turn are cut to head and tail.
+    /// Long results of the open turn are cut to head and tail, oldest first.
     OpenTurnResults,
     /// Guidance goes.
     Guidance,
@@ -115,10 +117,10 @@ impl Drop {
         Self::ToolResults,
         Self::Reasoning,
         Self::Knowledge,
-        Self::Turns,
+        Self::OpenTurnResults,
+        Self::Steps,
         Self::DialogueSummary,
         Self::LongTermContext,
-        Self::OpenTurnResults,
         Self::Guidance,
         Self::ActiveContext,
     ];
@@ -206,7 +208,7 @@ impl Drop {
     pub fn section(self) -> Section {
         match self {
             Self::ToolResults => Section::ToolResults,
-            Self::Reasoning | Self::Turns => Section::Messages,
+            Self::Reasoning | Self::Steps => Section::Messages,
             Self::Knowledge => Section::Knowledge,
             Self::DialogueSummary => Section::DialogueSummary,
             Self::LongTermContext => Section::LongTermContext,

@@ -7,6 +7,7 @@
 //! decided here.
 
 mod append;
+mod budget;
 mod build;
 mod child;
 mod disk;
@@ -64,6 +65,7 @@ Rows:
   quality   nDCG@10 on scifact
   kill      opening after kill -9; memory after many events
   build     requests, by window and by length of the history, hot, cold and over gRPC
+  budget    how much of a budget requests use, and what of them a prompt cache serves
   turns     tokens sent, and served by a prefix cache, by when results give way to snapshots
   soak      mixed load at half the peak for --minutes: what drifts (only when it is named)
 
@@ -112,6 +114,7 @@ enum Group {
     Quality,
     Kill,
     Build,
+    Budget,
     Turns,
     Soak,
 }
@@ -128,6 +131,7 @@ impl Group {
             Self::Quality => "quality",
             Self::Kill => "kill",
             Self::Build => "build",
+            Self::Budget => "budget",
             Self::Turns => "turns",
             Self::Soak => "soak",
         }
@@ -283,6 +287,7 @@ impl Setup {
             Group::Quality => search::quality(self).await,
             Group::Kill => kill::measure(self).await,
             Group::Build => build::measure(self).await,
+            Group::Budget => budget::measure(self).await,
             Group::Turns => turns::measure(self).await,
             Group::Soak => soak::measure(self, &self.soak).await,
         }

@@ -72,8 +72,7 @@ impl Sum {
 /// # Errors
 /// When a conversation cannot be lived through.
 pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
-    let mut files = setup.trajectory_files();
-    files.retain(|file| !file.to_string_lossy().contains(LEFT_OUT));
+    let files = source_files(setup);
     if files.is_empty() {
         setup.left_out("turns", "real conversations");
         return Ok(Vec::new());
@@ -93,8 +92,15 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     Ok(rows(&sums, conversations))
 }
 
+/// Files of each source, without what is there for its volume only.
+pub(super) fn source_files(setup: &Setup) -> Vec<PathBuf> {
+    let mut files = setup.trajectory_files();
+    files.retain(|file| !file.to_string_lossy().contains(LEFT_OUT));
+    files
+}
+
 /// Conversations of a file, evenly spread.
-fn spread(file: &Path, take: usize) -> Result<Vec<ImportedConversation>, CliError> {
+pub(super) fn spread(file: &Path, take: usize) -> Result<Vec<ImportedConversation>, CliError> {
     let mut all = Vec::new();
     for line in lines(file)? {
         all.push(line);
@@ -146,7 +152,7 @@ async fn live(
     Ok(())
 }
 
-fn answers(event: &NewEvent) -> bool {
+pub(super) fn answers(event: &NewEvent) -> bool {
     matches!(&event.body, EventBody::MessageAppended(message) if message.role == Role::Assistant)
 }
 

@@ -1,77 +1,261 @@
-//! Cutting long results to head and tail.
+//! Cutting long texts to head and tail: what is said first, and the last lines, where
+//! errors stand.
 
 use crate::{
-    context::draft::{Call, Content, Fate, Item, Outcome, ResultOutcome, full_result_ref},
-    domain::ContentPart,
+    context::{
+        draft::{Block, Content, Item, Message, Outcome, ResultOutcome, Step, full_result_ref},
+        shared::SharedContent,
+        steps,
+    },
+    domain::{ContentPart, EventRef},
 };
 
-/// Characters of a result's text that stay in front and at the end: what a
-/// command says first, and its last lines, where errors are.
-const HEAD_CHARS: usize = 1_200;
-const TAIL_CHARS: usize = 800;
-/// Shorter texts stay whole: a cut would save next to nothing.
-const WHOLE_CHARS_MAX: usize = 2_400;
+/// Of what stays, so much stands in front: tenths.
+const HEAD_TENTHS: usize = 5;
+/// A cut moves back to the end of a line that is at most so far: a share of its part.
+const LINE_WITHIN: usize = 4;
+/// Least that a cut leaves out, as a share of the text: less is not worth a gap.
+const SAVES_AT_LEAST: usize = 8;
+/// Shortest that a text is cut to, in bytes: room for a first and a last line.
+pub(super) const LEAST_BYTES: usize = 160;
 
-/// Cuts the long results of a step; false when none is long.
-pub(super) fn results(item: &mut Item) -> bool {
-    let long = |call: &Call| matches!(&call.outcome, Outcome::Result(result) if is_long(result));
-    if !item.step().is_some_and(|step| step.calls().any(long)) {
-        return false;
-    }
-    if let Content::Step(step) = item.content.make_mut() {
-        for call in step.calls_mut() {
-            if let Outcome::Result(result) = &mut call.outcome
-                && is_long(result)
-            {
-                shorten(result);
-            }
+/// What of a step may be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// What its calls returned.
+    Results,
+    /// That, and what the model said.
+    All,
+}
+
+/// Bytes of an item's texts that can be cut.
+pub(super) fn bytes(item: &Item, of: Of) -> usize {
+    match &*item.content {
+        Content::Instruction(_) => 0,
+        Content::Message(message) => message.parts.iter().map(part_bytes).sum(),
+        Content::Step(step) => {
+            let said = step.blocks.iter().map(|block| match block {
+                Block::Call(call) => match &call.outcome {
+                    Outcome::Result(result) => result_bytes(result),
+                    _ => 0,
+                },
+                Block::Part(part) if of == Of::All => part_bytes(part),
+                Block::Part(_) => 0,
+            });
+            said.sum()
         }
     }
-    item.fate = Fate::Shortened;
-    item.reason = "over the budget: long results are cut to head and tail".into();
+}
+
+/// An item whose texts have at most about so many bytes together; none when that would
+/// save little. Reasoning and calls stay as they are.
+pub(super) fn item(item: &Item, bytes_max: usize, of: Of) -> Option<SharedContent> {
+    let all = bytes(item, of);
+    steps::note(1);
+    if all < bytes_max + bytes_max / SAVES_AT_LEAST {
+        return None;
+    }
+    let each_max = fair_share(item, bytes_max, of).max(LEAST_BYTES);
+    let mut content = item.content.clone();
+    let changed = match content.make_mut() {
+        Content::Instruction(_) => false,
+        Content::Message(message) => cut_message(message, item.events.first(), each_max),
+        Content::Step(step) => cut_step(step, each_max, of),
+    };
+    changed.then_some(content)
+}
+
+/// The most that each text may have, so that all have `bytes_max` together: short ones
+/// leave theirs to the long ones.
+fn fair_share(item: &Item, bytes_max: usize, of: Of) -> usize {
+    let mut sizes: Vec<usize> = match &*item.content {
+        Content::Instruction(_) => Vec::new(),
+        Content::Message(message) => message.parts.iter().map(part_bytes).collect(),
+        Content::Step(step) => {
+            let sizes = step.blocks.iter().map(|block| match block {
+                Block::Call(call) => match &call.outcome {
+                    Outcome::Result(result) => result_bytes(result),
+                    _ => 0,
+                },
+                Block::Part(part) if of == Of::All => part_bytes(part),
+                Block::Part(_) => 0,
+            });
+            sizes.collect()
+        }
+    };
+    sizes.sort_unstable();
+    let (mut left, mut count) = (bytes_max, sizes.len());
+    for size in sizes {
+        if size * count >= left {
+            return left / count.max(1);
+        }
+        left -= size;
+        count -= 1;
+    }
+    bytes_max
+}
+
+fn part_bytes(part: &ContentPart) -> usize {
+    match part {
+        ContentPart::Text(text) => text.len(),
+        _ => 0,
+    }
+}
+
+fn result_bytes(result: &ResultOutcome) -> usize {
+    /// A medium counts as a page of text.
+    const MEDIUM_BYTES: usize = 4_096;
+    let parts = result.parts.iter().map(|part| match part.text() {
+        Some(text) => text.len(),
+        None => MEDIUM_BYTES,
+    });
+    let structured = match result.parts.is_empty() {
+        true => result.structured.as_str().len(),
+        false => 0,
+    };
+    parts.sum::<usize>() + structured + result.error_message.len()
+}
+
+fn cut_message(message: &mut Message, at: Option<&EventRef>, each_max: usize) -> bool {
+    let mark = Mark::of("this message", at.copied());
+    let long = |part: &ContentPart| is_long(part_bytes(part), each_max);
+    if !message.parts.iter().any(long) {
+        return false;
+    }
+    let parts = message.parts.iter().map(|part| match part {
+        ContentPart::Text(text) if is_long(text.len(), each_max) => {
+            ContentPart::Text(mark.cut(text, each_max))
+        }
+        part => part.clone(),
+    });
+    message.parts = parts.collect::<Vec<_>>().into();
     true
 }
 
-fn is_long(result: &ResultOutcome) -> bool {
-    let long = |part: &ContentPart| match part.text() {
-        Some(text) => text.len() > WHOLE_CHARS_MAX,
-        None => true,
-    };
-    !result.shortened && (result.parts.iter().any(long) || structured_is_long(result))
+fn cut_step(step: &mut Step, each_max: usize, of: Of) -> bool {
+    let mut changed = false;
+    for block in &mut step.blocks {
+        match block {
+            Block::Call(call) => {
+                if let Outcome::Result(result) = &mut call.outcome
+                    && is_long(result_bytes(result), each_max)
+                {
+                    cut_result(result, each_max);
+                    changed = true;
+                }
+            }
+            Block::Part(part) if of == Of::All => {
+                if let ContentPart::Text(text) = &**part
+                    && is_long(text.len(), each_max)
+                {
+                    let text = Mark::of("what was said", None).cut(text, each_max);
+                    *part = ContentPart::Text(text).into();
+                    changed = true;
+                }
+            }
+            Block::Part(_) => {}
+        }
+    }
+    changed
 }
 
-fn structured_is_long(result: &ResultOutcome) -> bool {
-    result.parts.is_empty() && result.structured.as_str().len() > WHOLE_CHARS_MAX
+fn is_long(bytes: usize, each_max: usize) -> bool {
+    bytes > each_max + each_max / SAVES_AT_LEAST
 }
 
-fn shorten(result: &mut ResultOutcome) {
-    let reference = full_result_ref(result.event);
-    let parts: Vec<ContentPart> = if structured_is_long(result) {
-        vec![ContentPart::Text(cut(
-            result.structured.as_str(),
-            &reference,
-        ))]
-    } else {
-        let parts = result.parts.iter().map(|part| match part.text() {
-            Some(text) if text.len() > WHOLE_CHARS_MAX => ContentPart::Text(cut(text, &reference)),
-            Some(_) => part.clone(),
-            None => ContentPart::Text(format!("[a medium is left out; in full: {reference}]")),
-        });
-        parts.collect()
-    };
+fn cut_result(result: &mut ResultOutcome, each_max: usize) {
+    let mark = Mark::of("this result", Some(result.event));
+    let error = std::mem::take(&mut result.error_message);
+    let is_told = |part: &ContentPart| part.text().is_some_and(|text| text.contains(&error));
+    // What the text says already is not said again.
+    if !error.is_empty() && !result.parts.iter().any(is_told) {
+        result.error_message = match is_long(error.len(), each_max) {
+            true => mark.cut(&error, each_max),
+            false => error,
+        };
+    }
+    let room = each_max
+        .saturating_sub(result.error_message.len())
+        .max(LEAST_BYTES);
+    if result.parts.is_empty() {
+        let text = result.structured.as_str();
+        if is_long(text.len(), room) {
+            result.parts = vec![ContentPart::Text(mark.cut(text, room))].into();
+        }
+        result.shortened = true;
+        return;
+    }
+    let mut left = room;
+    let mut parts = Vec::with_capacity(result.parts.len());
+    for part in result.parts.iter() {
+        match part.text() {
+            Some(text) if is_long(text.len(), left.max(LEAST_BYTES)) => {
+                parts.push(ContentPart::Text(mark.cut(text, left.max(LEAST_BYTES))));
+                left = 0;
+            }
+            Some(text) => {
+                left = left.saturating_sub(text.len());
+                parts.push(part.clone());
+            }
+            None => {
+                let text = format!("[a medium is left out{}]", mark.whole);
+                parts.push(ContentPart::Text(text));
+            }
+        }
+    }
     result.parts = parts.into();
     result.shortened = true;
 }
 
-fn cut(text: &str, reference: &str) -> String {
-    let head = floor(text, HEAD_CHARS);
-    let tail = ceil(text, text.len() - TAIL_CHARS);
-    format!(
-        "{}\n[… {} bytes are left out; in full: {reference} …]\n{}",
-        &text[..head],
-        tail - head,
-        &text[tail..]
-    )
+/// What stands where a text was cut.
+struct Mark {
+    of: &'static str,
+    /// Where the whole is, or nothing.
+    whole: String,
+}
+
+impl Mark {
+    fn of(of: &'static str, at: Option<EventRef>) -> Self {
+        Self {
+            of,
+            whole: at.map_or_else(String::new, |at| {
+                format!("; the whole: {}", full_result_ref(at))
+            }),
+        }
+    }
+
+    /// Head and tail of a text, about `bytes_max` together.
+    fn cut(&self, text: &str, bytes_max: usize) -> String {
+        let head_max = bytes_max * HEAD_TENTHS / 10;
+        let head = line_end_before(text, floor(text, head_max));
+        let tail = line_start_after(text, ceil(text, text.len() - (bytes_max - head_max)));
+        format!(
+            "{}\n[… {} of {} bytes of {} are left out{} …]\n{}",
+            &text[..head],
+            tail - head,
+            text.len(),
+            self.of,
+            self.whole,
+            &text[tail..]
+        )
+    }
+}
+
+/// The end of the last whole line, if that is near.
+fn line_end_before(text: &str, at: usize) -> usize {
+    match text[..at].rfind('\n') {
+        Some(line) if at - line <= at / LINE_WITHIN => line,
+        _ => at,
+    }
+}
+
+/// The begin of the next line, if that is near.
+fn line_start_after(text: &str, at: usize) -> usize {
+    let rest = text.len() - at;
+    match text[at..].find('\n') {
+        Some(line) if line < rest / LINE_WITHIN => at + line + 1,
+        _ => at,
+    }
 }
 
 fn floor(text: &str, mut at: usize) -> usize {

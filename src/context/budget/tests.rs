@@ -3,15 +3,15 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     context::{
-        draft::{Outcome, Step},
+        draft::{Content, Outcome, Speaker, Step},
         enhancer,
         explain::sections,
         policy::ToolResults,
         provider::{self, Provider},
         tokens::Counter,
-        window::samples::{Story, nexts, told},
+        window::samples::{Story, json, nexts, told},
     },
-    domain::{EventBody, PromptSet},
+    domain::{ContextSet, EventBody, PromptSet, ToolResultRecorded},
 };
 
 fn tally() -> Tally {
@@ -64,15 +64,46 @@ fn turns(count: usize, words: usize) -> Story {
     story
 }
 
-fn dropped_turns(draft: &Draft) -> Vec<u32> {
-    let mut turns: Vec<_> = draft
-        .items
-        .iter()
-        .filter(|item| item.fate == Fate::Dropped)
-        .map(|item| item.turn)
-        .collect();
-    turns.dedup();
-    turns
+/// An open turn of so many steps, with results of so many words.
+fn open_turn(steps: usize, words: usize) -> Story {
+    let mut story = Story::new().user("fix the failing test");
+    for step in 0..steps {
+        let id = format!("c{step}");
+        let text = format!(
+            "step {step} begins\n{}\nerror: step {step} failed",
+            "word ".repeat(words)
+        );
+        story = story.assistant("").call(&id).result(&id, &text);
+    }
+    story
+}
+
+fn notes(draft: &Draft) -> Vec<String> {
+    let notes = draft.items.iter().filter(|item| item.enhancer == "budget");
+    notes.map(text_of).collect()
+}
+
+fn text_of(item: &Item) -> String {
+    match &*item.content {
+        Content::Message(message) => message.parts[0].text().unwrap_or_default().to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn of_fate(draft: &Draft, fate: Fate) -> Vec<usize> {
+    let items = draft.items.iter().enumerate();
+    let items = items.filter(|(_, item)| item.fate == fate);
+    items.map(|(place, _)| place).collect()
+}
+
+fn results(draft: &Draft) -> Vec<String> {
+    let kept = draft.items.iter().filter(|item| item.fate != Fate::Dropped);
+    let calls = kept.filter_map(Item::step).flat_map(Step::calls);
+    let results = calls.filter_map(|call| match &call.outcome {
+        Outcome::Result(result) => Some(result.parts[0].text().unwrap_or_default().to_owned()),
+        _ => None,
+    });
+    results.collect()
 }
 
 // Nothing gives way without a budget, or within one.
@@ -86,100 +117,213 @@ fn what_fits_stays_whole() {
     }
 }
 
-// Results can be had back by reference, so they go before what was said.
+// Results can be had back by reference, so they are cut before a step goes: the oldest
+// first, and with their ends, where errors stand.
 #[test]
-fn results_give_way_before_turns() {
-    let (draft, fitted) = fitted(&turns(10, 500).user("and now?"), &policy(3_000));
-    assert!(fitted.tokens <= 3_000 && fitted.tokens_before > 5_000);
-    assert_eq!(dropped_turns(&draft), Vec::<u32>::new());
-    let shortened: Vec<_> = draft
+fn results_give_way_before_steps_oldest_first() {
+    let story = turns(10, 500).user("and now?");
+    let (draft, fitted) = fitted(&story, &policy(4_500));
+    assert!(fitted.tokens <= 4_500 && fitted.tokens_before > 5_000);
+    assert_eq!(of_fate(&draft, Fate::Dropped), Vec::<usize>::new());
+    let shortened = of_fate(&draft, Fate::Shortened);
+    let steps = draft.items.iter().enumerate();
+    let steps = steps.filter(|(_, item)| item.step().is_some_and(|s| s.calls().count() > 0));
+    let steps: Vec<_> = steps.map(|(place, _)| place).collect();
+    assert!(!shortened.is_empty() && shortened.len() < steps.len());
+    assert_eq!(shortened, steps[..shortened.len()]);
+}
+
+// A turn of 54 steps was dropped as a whole: 33 of 8,000 tokens were sent. Its oldest
+// steps go one by one; the task and the newest results stay.
+#[test]
+fn a_long_open_turn_keeps_its_task_and_its_newest_steps() {
+    let (draft, fitted) = fitted(&open_turn(54, 1_000), &policy(8_000));
+    assert!(!fitted.over_budget && fitted.tokens > 5_600, "{fitted:?}");
+    let kept = draft.items.iter().filter(|item| item.fate != Fate::Dropped);
+    assert_eq!(
+        text_of(kept.clone().next().unwrap()),
+        "fix the failing test"
+    );
+    let results = results(&draft);
+    let newest = results.last().unwrap();
+    assert!(newest.contains("error: step 53 failed") && !newest.contains("left out"));
+    assert!(results.iter().all(|text| text.contains("failed")));
+    let [note] = notes(&draft).try_into().unwrap();
+    assert!(
+        note.contains("steps of this conversation are left out here"),
+        "{note}"
+    );
+    assert!(
+        note.contains("treering:00000000-0000-0000-0000-000000000007/"),
+        "{note}"
+    );
+}
+
+// One result was many times the budget: the turn's only step went, or the request went
+// over. It is cut to what there is room for, with its last lines.
+#[test]
+fn one_huge_result_is_cut_to_the_budget() {
+    let text = format!("first line\n{}\nlast line", "word ".repeat(50_000));
+    let story = Story::new().user("go").assistant("").call("a");
+    let (draft, fitted) = fitted(&story.result("a", &text), &policy(4_000));
+    assert!(!fitted.over_budget && fitted.tokens > 2_800, "{fitted:?}");
+    let result = &results(&draft)[0];
+    assert!(result.starts_with("first line") && result.ends_with("last line"));
+    assert!(
+        result.contains("the whole: treering:00000000-0000-0000-0000-000000000007/5"),
+        "{result}"
+    );
+}
+
+// A failure that the text tells already was told again once the text was cut.
+#[test]
+fn an_error_is_told_once() {
+    let error = format!("cannot do it: {}", "because ".repeat(3_000));
+    let story =
+        Story::new()
+            .user("go")
+            .assistant("")
+            .call("a")
+            .then(EventBody::ToolResultRecorded(ToolResultRecorded {
+                error_message: error.clone(),
+                success: false,
+                ..ToolResultRecorded::text("a", &error)
+            }));
+    for provider in Provider::ALL {
+        let window = story.input();
+        let mut draft = draft(&window, &policy(1_000), provider);
+        let fitted = fit(&window, &policy(1_000), &tally(), &mut draft);
+        assert!(!fitted.over_budget);
+        let body = provider::render(&draft, &policy(1_000)).unwrap().body;
+        let body = String::from_utf8(body).unwrap();
+        assert_eq!(
+            body.matches("cannot do it").count(),
+            1,
+            "{provider}: {body}"
+        );
+    }
+}
+
+// The last question stands, however old it is: what was done since may go, it may not.
+#[test]
+fn the_last_question_stays_behind_a_long_turn() {
+    let mut story = turns(20, 50).user("and now the other one");
+    for step in 0..60 {
+        let id = format!("s{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    let (draft, fitted) = fitted(&story, &policy(3_000));
+    assert!(!fitted.over_budget && fitted.tokens > 2_100, "{fitted:?}");
+    let kept: Vec<_> = draft
         .items
         .iter()
-        .filter(|item| item.fate == Fate::Shortened)
-        .map(|item| item.turn)
+        .filter(|item| item.fate != Fate::Dropped)
+        .map(text_of)
         .collect();
-    // The oldest ones, and the last ones not.
-    assert!(
-        !shortened.is_empty() && shortened.len() < 10,
-        "{shortened:?}"
-    );
-    let oldest: Vec<u32> = (1..=shortened.len()).map(|turn| turn as u32).collect();
-    assert_eq!(shortened, oldest);
+    let place = |text: &str| kept.iter().position(|kept| kept == text);
+    let (first, last) = (place("question 0"), place("and now the other one"));
+    assert!(first.is_some() && first < last, "{kept:#?}");
+    assert_eq!(notes(&draft).len(), 2);
 }
 
 // At its limit, a conversation must not lose its cached front at every request: the
 // cut must stay where it is for many of them.
 #[test]
 fn the_cut_moves_seldom() {
-    let mut policy = policy(2_000);
-    policy.drop_order = vec![Drop::Turns];
-    let cuts: Vec<_> = (10..60)
-        .map(|count| {
-            let (draft, fitted) = fitted(&turns(count, 60).user("and now?"), &policy);
-            assert!(fitted.tokens <= 2_000);
-            dropped_turns(&draft).len()
-        })
-        .collect();
-    let mut moves = cuts.clone();
-    moves.dedup();
-    assert!(cuts.is_sorted(), "{cuts:?}");
-    assert!(moves.len() * 4 <= cuts.len(), "{cuts:?}");
+    for (words, budget) in [(60, 2_000), (100, 8_000)] {
+        let story = open_turn(300, words);
+        let fronts: Vec<_> = (10..300)
+            .map(|steps| {
+                let window = story.input_at(2 + steps * 3);
+                let mut draft = draft(&window, &policy(budget), Provider::Neutral);
+                let fitted = fit(&window, &policy(budget), &tally(), &mut draft);
+                assert!(!fitted.over_budget);
+                (
+                    of_fate(&draft, Fate::Dropped),
+                    of_fate(&draft, Fate::Shortened),
+                )
+            })
+            .collect();
+        let mut moves = fronts.clone();
+        moves.dedup();
+        assert!(moves.len() * 3 <= fronts.len(), "{} moves", moves.len());
+    }
 }
 
-// The open turn's results are what the model works on: they are cut to head and
-// tail only when all else is gone, and keep their reference.
+// The active context is another one in each request. What it takes must not move what
+// gives way, or nothing is ever served from a cache.
 #[test]
-fn long_results_of_the_open_turn_are_cut() {
-    let text = format!("first line\n{}last line", "word ".repeat(5_000));
-    let story = Story::new()
-        .user("go")
-        .assistant("")
-        .call("a")
-        .result("a", &text);
-    let (draft, fitted) = fitted(&story, &policy(1_200));
-    assert!(!fitted.over_budget, "{fitted:?}");
-    let call = draft
-        .items
-        .iter()
-        .filter_map(Item::step)
-        .flat_map(Step::calls)
-        .next();
-    let Outcome::Result(result) = &call.unwrap().outcome else {
-        panic!("the result stays");
-    };
-    let text = result.parts[0].text().unwrap();
-    assert!(text.starts_with("first line") && text.ends_with("last line"));
-    assert!(
-        text.contains("treering:00000000-0000-0000-0000-000000000007/5"),
-        "{text}"
-    );
-    assert!(result.shortened);
+fn what_changes_beside_the_conversation_moves_nothing() {
+    let fronts: Vec<_> = (0..20)
+        .map(|size| {
+            let value = format!(r#"{{"a": "{}"}}"#, "x ".repeat(size));
+            let set = EventBody::ContextSet(ContextSet {
+                key: "k".to_owned(),
+                value: json(&value),
+                provider: String::new(),
+            });
+            let (draft, _) = fitted(&open_turn(40, 300).then(set), &policy(8_000));
+            (
+                of_fate(&draft, Fate::Dropped),
+                of_fate(&draft, Fate::Shortened),
+            )
+        })
+        .collect();
+    let mut moves = fronts;
+    moves.dedup();
+    assert!(moves.len() <= 2, "{moves:?}");
 }
 
 // What may never go can be too much. Then the request says so, and by how much.
 #[test]
 fn too_much_is_said() {
-    let story = Story::new().user(&"word ".repeat(500));
+    let story = turns(3, 100).user(&"word ".repeat(500));
     let (draft, fitted) = fitted(&story, &policy(100));
     assert!(fitted.over_budget);
     let excess = fitted.tokens - 100;
     assert!(draft.warnings[0].contains(&format!("{excess} tokens over its budget of 100")));
-    assert_eq!(draft.items.len(), 1);
+    let kept = draft.items.iter().filter(|item| item.fate != Fate::Dropped);
+    assert_eq!(kept.count(), 2, "the prompt and the last question");
+}
+
+// Policies were written with the name that dropping had when whole turns went.
+#[test]
+fn the_old_name_of_steps_is_known() {
+    let policy = ContextPolicy::merged("", r#"{"drop_order": ["turns", "steps"]}"#).unwrap();
+    assert_eq!(policy.drop_order, [Drop::Steps, Drop::Steps]);
 }
 
 fn steps_are_whole(before: &Draft, after: &Draft) -> Result<(), TestCaseError> {
-    prop_assert_eq!(before.items.len(), after.items.len());
-    for (whole, now) in before.items.iter().zip(&after.items) {
+    let told = after.items.iter().filter(|item| item.enhancer != "budget");
+    let told: Vec<_> = told.collect();
+    prop_assert_eq!(before.items.len(), told.len());
+    for (whole, now) in before.items.iter().zip(told) {
         if let (Some(whole), Some(now)) = (whole.step(), now.step()) {
             let calls = |step: &Step| step.calls().map(|call| call.request).collect::<Vec<_>>();
             prop_assert_eq!(calls(whole), calls(now));
         }
-        let open = now.section == Section::OpenTurn;
         let instruction = matches!(*now.content, Content::Instruction(_));
-        prop_assert!(!(open || instruction) || now.fate != Fate::Dropped);
+        prop_assert!(!instruction || now.fate != Fate::Dropped);
         prop_assert_eq!(now.tokens == 0, now.fate == Fate::Dropped);
     }
     Ok(())
+}
+
+/// Tokens of what always stays.
+fn stays(draft: &Draft) -> u64 {
+    let by_user = |item: &&Item| {
+        matches!(&*item.content, Content::Message(message) if message.speaker == Speaker::User)
+            && matches!(item.section, Section::Messages | Section::OpenTurn)
+    };
+    let system = draft.items.iter();
+    let system = system.filter(|item| item.section == Section::System);
+    let last = draft.items.iter().rev().find(by_user);
+    draft.tools_tokens
+        + system.map(|item| item.tokens).sum::<u64>()
+        + last.map_or(0, |item| item.tokens)
 }
 
 fn orders() -> impl Strategy<Value = Vec<Drop>> {
@@ -220,11 +364,43 @@ proptest! {
             let fits = budget == 0 || fitted.tokens <= budget;
             prop_assert_eq!(fits, !fitted.over_budget);
             prop_assert_eq!(fits, after.warnings.len() == before.warnings.len());
+            if policy.drop_order == Drop::DEFAULT && stays(&before) <= budget {
+                prop_assert!(fits, "{} of {budget}", fitted.tokens);
+            }
+            let mut again = before.clone();
+            fit(&window, &policy, &tally, &mut again);
+            prop_assert_eq!(&again, &after);
             steps_are_whole(&before, &after)?;
             let lines: u64 = sections(&after, &tally).iter().map(|line| line.tokens).sum();
             prop_assert_eq!(lines, after.tokens());
             let rendered = provider::render(&after, &policy);
             prop_assert!(rendered.is_ok(), "{provider}: {:?}", rendered.err());
         }
+    }
+
+    // Whatever is said and however long the results are: a budget that there is enough
+    // for is used, and where something went stands a note.
+    #[test]
+    fn a_budget_is_used(
+        sizes in prop::collection::vec(0..3_000_usize, 1..60),
+        asked in prop::collection::vec(any::<bool>(), 60),
+        budget in 1_000..20_000_u64,
+    ) {
+        let mut story = Story::new().user("fix it");
+        for (step, size) in sizes.iter().enumerate() {
+            let id = format!("c{step}");
+            if asked[step] {
+                story = story.user("go on");
+            }
+            story = story.assistant("I look.").call(&id).result(&id, &"word ".repeat(*size));
+        }
+        let window = story.input();
+        let mut draft = draft(&window, &policy(budget), Provider::OpenAiChat);
+        let enough = draft.tokens() >= budget;
+        let fitted = fit(&window, &policy(budget), &tally(), &mut draft);
+        prop_assert!(!fitted.over_budget);
+        prop_assert!(!enough || fitted.tokens * 10 >= budget * 7, "{} of {budget}", fitted.tokens);
+        let gone = !of_fate(&draft, Fate::Dropped).is_empty();
+        prop_assert_eq!(gone, !notes(&draft).is_empty());
     }
 }

@@ -100,6 +100,11 @@ impl Tally {
         }
     }
 
+    /// What every count is multiplied with.
+    pub(in crate::context) fn factor(&self) -> f64 {
+        self.factor
+    }
+
     /// What it counts with.
     #[must_use]
     pub fn counter(&self) -> Counter {

@@ -1,0 +1,242 @@
+//! What a budget does to a request: real conversations are lived through again, and
+//! before each answer of the model its request is built at several budgets. Counted is
+//! how much of the budget it uses, and how much of it stands in the request before it:
+//! what a provider's prompt cache can serve. Every body is read by the checker.
+
+use std::collections::HashMap;
+
+use super::{
+    Setup, failed,
+    row::{Row, Target, Unit},
+    stores,
+    turns::{answers, source_files, spread},
+};
+use crate::{
+    cli::error::CliError,
+    context::{Explanation, Provider, Section, pairing},
+    domain::{BranchName, Limits, Namespace},
+    engine::{BuildQuery, Built, Engine},
+    importer::ImportedConversation,
+};
+
+/// Budgets, in tokens.
+const BUDGETS: [u64; 4] = [4_000, 8_000, 16_000, 64_000];
+/// Whose bodies.
+const PROVIDERS: [Provider; 4] = [
+    Provider::Anthropic,
+    Provider::OpenAiChat,
+    Provider::OpenAiResponses,
+    Provider::Gemini,
+];
+/// Conversations of each file, spread evenly.
+const CONVERSATIONS: usize = 40;
+const QUICK_CONVERSATIONS: usize = 6;
+/// Requests of one conversation that are built for each budget.
+const REQUESTS_MAX: usize = 200;
+/// Of so many requests one is built for every provider; all are for the first.
+const EVERY_PROVIDER: usize = 8;
+/// A request uses its budget well from this share on.
+const WELL: f64 = 0.7;
+/// It falls off a cliff below this one.
+const CLIFF: f64 = 0.25;
+
+const IDS: [&str; 4] = ["budget.4k", "budget.8k", "budget.16k", "budget.64k"];
+
+/// What was counted at one budget.
+#[derive(Clone, Debug, Default)]
+struct Sum {
+    requests: u64,
+    /// With enough to fill the budget's larger part.
+    enough: u64,
+    well: u64,
+    cliff: u64,
+    /// Above the budget, though the instructions and the last message of the user fit.
+    over: u64,
+    /// Above it because these do not fit.
+    over_alone: u64,
+    /// The checker refused them.
+    illegal: u64,
+    /// Bytes of bodies that have one before them, and of these what that one begins with.
+    later_bytes: u64,
+    shared_bytes: u64,
+    shares: Vec<f64>,
+}
+
+/// Measures these rows; none without real conversations.
+///
+/// # Errors
+/// When a conversation cannot be lived through.
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+    let files = source_files(setup);
+    if files.is_empty() {
+        setup.left_out("budget", "real conversations");
+        return Ok(Vec::new());
+    }
+    let take = setup.or_quick(CONVERSATIONS, QUICK_CONVERSATIONS);
+    let mut sums = vec![Sum::default(); BUDGETS.len()];
+    let mut conversations = 0;
+    for file in &files {
+        for conversation in spread(file, take)? {
+            conversations += 1;
+            setup.doing("budget");
+            live(&conversation, &mut sums).await?;
+        }
+    }
+    Ok(rows(&mut sums, conversations))
+}
+
+/// Bodies of a conversation that grows, by budget: the last one of each branch.
+type LastBodies = HashMap<(Option<BranchName>, usize), Vec<u8>>;
+
+async fn live(conversation: &ImportedConversation, sums: &mut [Sum]) -> Result<(), CliError> {
+    let engine = Engine::in_memory(Limits::default())
+        .await
+        .map_err(|error| failed("opening a store in memory", error))?;
+    let mut last = LastBodies::new();
+    let all = conversation.events.iter().filter(|event| answers(event));
+    // The last ones: there the windows are largest.
+    let passed_over = all.count().saturating_sub(REQUESTS_MAX);
+    let mut requests = 0;
+    for event in &conversation.events {
+        if answers(event) {
+            requests += 1;
+            if requests > passed_over {
+                let providers = match (requests - passed_over).is_multiple_of(EVERY_PROVIDER) {
+                    true => &PROVIDERS[..],
+                    false => &PROVIDERS[..1],
+                };
+                let at = (conversation, event.branch.as_ref());
+                build(&engine, at, providers, &mut last, sums).await?;
+            }
+        }
+        stores::append(&engine, vec![event.clone()]).await?;
+    }
+    if let Some(event) = conversation.events.last() {
+        let at = (conversation, event.branch.as_ref());
+        build(&engine, at, &PROVIDERS, &mut last, sums).await?;
+    }
+    engine.close().await;
+    Ok(())
+}
+
+async fn build(
+    engine: &Engine,
+    (conversation, branch): (&ImportedConversation, Option<&BranchName>),
+    providers: &[Provider],
+    last: &mut LastBodies,
+    sums: &mut [Sum],
+) -> Result<(), CliError> {
+    for (place, budget) in BUDGETS.into_iter().enumerate() {
+        for provider in providers {
+            let id = conversation.conversation;
+            let query = BuildQuery {
+                branch: branch.cloned(),
+                policy: format!(r#"{{"budget_tokens":{budget}}}"#),
+                ..BuildQuery::new(Namespace::default(), id, *provider)
+            };
+            let built = engine
+                .build(query)
+                .await
+                .map_err(|error| failed("building a request", error))?;
+            let sum = &mut sums[place];
+            sum.count(&built, budget);
+            sum.illegal += u64::from(!pairing::check(*provider, &built.request).is_empty());
+            if *provider == PROVIDERS[0] {
+                let body = without_breakpoints(&built.request);
+                let before = last.insert((branch.cloned(), place), body.clone());
+                if let Some(before) = before {
+                    sum.later_bytes += body.len() as u64;
+                    sum.shared_bytes += common(&before, &body);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The body as a cache compares it: a breakpoint is no part of what is said.
+fn without_breakpoints(body: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(body);
+    let text = text.replace(r#","cache_control":{"type":"ephemeral"}"#, "");
+    text.into_bytes()
+}
+
+fn common(before: &[u8], now: &[u8]) -> u64 {
+    let equal = before.iter().zip(now).take_while(|(then, now)| then == now);
+    equal.count() as u64
+}
+
+impl Sum {
+    #[allow(clippy::cast_precision_loss)]
+    fn count(&mut self, built: &Built, budget: u64) {
+        let told = &built.explanation;
+        self.requests += 1;
+        let share = told.tokens as f64 / budget as f64;
+        if told.tokens > budget {
+            match stays(told) > budget {
+                true => self.over_alone += 1,
+                false => self.over += 1,
+            }
+            return;
+        }
+        if told.tokens_before_budget as f64 >= WELL * budget as f64 {
+            self.enough += 1;
+            self.well += u64::from(share >= WELL);
+            self.cliff += u64::from(share < CLIFF);
+            self.shares.push(share);
+        }
+    }
+}
+
+/// Tokens of what always stays: the instructions, the tools, and the last message of the
+/// user.
+fn stays(told: &Explanation) -> u64 {
+    let of_user = |item: &&crate::context::ExplainedItem| {
+        item.label.starts_with("user")
+            && matches!(item.section, Section::Messages | Section::OpenTurn)
+    };
+    let last = told.items.iter().rev().find(of_user);
+    let last = last.map_or(0, |item| item.whole_tokens);
+    let fixed = told
+        .sections
+        .iter()
+        .filter(|line| matches!(line.section, Section::System | Section::Tools));
+    last + fixed.map(|line| line.tokens).sum::<u64>()
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn rows(sums: &mut [Sum], conversations: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (sum, (id, budget)) in sums.iter_mut().zip(IDS.into_iter().zip(BUDGETS)) {
+        sum.shares.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let place = (sum.shares.len() as f64 * share) as usize;
+            sum.shares.get(place).copied().unwrap_or_default() * 100.0
+        };
+        let row = Row::new(
+            id,
+            format!("requests that use {:.0} % of {budget} tokens", WELL * 100.0),
+            sum.well as f64 / sum.enough.max(1) as f64,
+            Unit::Plain,
+        );
+        rows.push(row.aim(Target::AtLeast(1.0)).note(format!(
+            "of {} with enough to fill it; use at the least {:.0} %, first percentile {:.0} %, \
+             median {:.0} %; {} use less than {:.0} %; {} are above it, and {} more because the \
+             instructions and the last message of the user are; {} are refused by the checker; \
+             the request before it is the front of {:.1} % of what is sent; {} requests of \
+             {conversations} real conversations",
+            sum.enough,
+            at(0.0),
+            at(0.01),
+            at(0.5),
+            sum.cliff,
+            CLIFF * 100.0,
+            sum.over,
+            sum.over_alone,
+            sum.illegal,
+            100.0 * sum.shared_bytes as f64 / sum.later_bytes.max(1) as f64,
+            sum.requests,
+        )));
+    }
+    rows
+}

@@ -1,0 +1,552 @@
+//! Which items of the conversation stay, which are cut, and which go.
+//!
+//! Nothing is remembered from one request to the next, and yet what was decided stays for
+//! many of them: whenever the growing conversation passes its budget, everything up to
+//! there is laid out anew to [`TARGET_PERCENT`] of it, and what comes after that stands
+//! behind it as it is. Where it passed is found by adding up, so the front of the next
+//! request is the same until it passes again.
+
+use super::{
+    cut::{self, Of},
+    note,
+};
+use crate::context::{
+    draft::{Content, Draft, Fate, Item, Section, Speaker},
+    enhancers::drop_reasoning,
+    shared::SharedContent,
+    steps,
+    tokens::Tally,
+};
+
+/// What a layout fills of the budget. The rest is room to grow in.
+const TARGET_PERCENT: u64 = 82;
+/// What stands beside the conversation counts in steps of this share of the budget, so
+/// that a value that changes with each request does not move what gives way.
+const STEADY_SHARE: u64 = 32;
+/// A long result keeps this share of the budget when there is too little room, within
+/// these tokens.
+const SHORT_SHARE: u64 = 32;
+const SHORT_TOKENS: (u64, u64) = (100, 600);
+/// A note's share of the budget, within these tokens.
+const NOTE_SHARE: u64 = 32;
+const NOTE_TOKENS: (u64, u64) = (120, 400);
+/// Bytes of a token, for a first guess: what comes out is counted.
+const TOKEN_BYTES: f64 = 3.5;
+/// Steps that are passed over because they alone would take much of what is left.
+const PASSED_OVER_MAX: usize = 6;
+/// Cuts that are tried again to fill what is left.
+const REFITS_MAX: usize = 8;
+
+/// What may give way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct May {
+    pub finished_results: bool,
+    pub open_results: bool,
+    pub reasoning: bool,
+    pub steps: bool,
+}
+
+/// What an item becomes.
+#[derive(Clone, Debug)]
+enum Form {
+    Whole,
+    Cut(SharedContent),
+    Gone,
+}
+
+/// An item of the conversation.
+#[derive(Clone, Debug)]
+struct Piece<'a> {
+    /// Its place in the draft.
+    place: usize,
+    item: &'a Item,
+    form: Form,
+    /// Tokens in this form.
+    tokens: u64,
+    /// Its short form, once it was made: none where it has none.
+    short: Option<Option<(SharedContent, u64)>>,
+}
+
+/// What the conversation becomes.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// By the place of each item of the conversation, in order.
+    forms: Vec<(usize, Form, u64)>,
+    /// Tokens of the request, without its notes.
+    pub tokens: u64,
+    /// It is within the budget.
+    pub fits: bool,
+    /// What is left to the conversation.
+    pub room: u64,
+    note_tokens: u64,
+}
+
+/// Lays a counted draft out.
+pub(super) fn plan(draft: &Draft, tally: &Tally, may: May, budget: u64) -> Plan {
+    let pieces = pieces(draft);
+    steps::note(pieces.len());
+    let all: u64 = pieces.iter().map(|piece| piece.tokens).sum();
+    let beside = draft.tokens().saturating_sub(all);
+    let unit = (budget / STEADY_SHARE).max(1);
+    let steady = beside.div_ceil(unit) * unit;
+    let target = budget * TARGET_PERCENT / 100;
+    let held = held(&pieces, steady, budget, target);
+    let layout = |pieces, room| Layout {
+        pieces,
+        tally,
+        may,
+        budget,
+        room,
+    };
+    let front = pieces[..held].to_vec();
+    let mut forms = layout(front, target.saturating_sub(steady)).run();
+    forms.extend(pieces[held..].iter().cloned());
+    let tokens = |pieces: &[Piece<'_>]| pieces.iter().map(|piece| piece.tokens).sum::<u64>();
+    if beside + tokens(&forms) > budget {
+        forms = layout(pieces, budget.saturating_sub(beside)).run();
+    }
+    let tokens = beside + tokens(&forms);
+    let forms = forms.into_iter();
+    Plan {
+        forms: forms
+            .map(|piece| (piece.place, piece.form, piece.tokens))
+            .collect(),
+        tokens,
+        fits: tokens <= budget,
+        room: budget.saturating_sub(beside),
+        note_tokens: note_tokens(budget),
+    }
+}
+
+fn note_tokens(budget: u64) -> u64 {
+    (budget / NOTE_SHARE).clamp(NOTE_TOKENS.0, NOTE_TOKENS.1)
+}
+
+fn pieces(draft: &Draft) -> Vec<Piece<'_>> {
+    let items = draft.items.iter().enumerate();
+    let said = items.filter(|(_, item)| {
+        item.fate != Fate::Dropped
+            && matches!(
+                item.section,
+                Section::Messages | Section::OpenTurn | Section::Compaction
+            )
+    });
+    said.map(|(place, item)| Piece {
+        place,
+        item,
+        form: Form::Whole,
+        tokens: item.tokens,
+        short: None,
+    })
+    .collect()
+}
+
+/// How many pieces there were when the conversation last passed its budget.
+fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
+    let (mut tokens, mut held) = (steady, 0);
+    for (at, piece) in pieces.iter().enumerate() {
+        tokens += piece.tokens;
+        if tokens > budget {
+            held = at + 1;
+            tokens = target;
+        }
+    }
+    held
+}
+
+fn is_of_user(item: &Item) -> bool {
+    let by_user =
+        matches!(&*item.content, Content::Message(message) if message.speaker == Speaker::User);
+    by_user && item.section != Section::Compaction
+}
+
+struct Layout<'a, 't> {
+    pieces: Vec<Piece<'a>>,
+    tally: &'t Tally,
+    may: May,
+    budget: u64,
+    /// Tokens for the pieces, and for notes.
+    room: u64,
+}
+
+impl<'a> Layout<'a, '_> {
+    fn run(mut self) -> Vec<Piece<'a>> {
+        if self.tokens() > self.room && !self.shorten() && self.may.steps {
+            self.let_steps_go();
+        }
+        self.fill();
+        self.pieces
+    }
+
+    fn tokens(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.tokens).sum()
+    }
+
+    /// Results are cut, the oldest first, until the rest has room. False: that is not
+    /// enough.
+    fn shorten(&mut self) -> bool {
+        let mut tokens = self.tokens();
+        let least: u64 = self.pieces.iter().map(|piece| self.least(piece)).sum();
+        if least > self.room && self.may.steps {
+            return false;
+        }
+        for at in 0..self.pieces.len() {
+            if tokens <= self.room {
+                break;
+            }
+            if let Some((content, short)) = self.short(at) {
+                let piece = &mut self.pieces[at];
+                tokens -= piece.tokens - short;
+                piece.tokens = short;
+                piece.form = Form::Cut(content);
+            }
+        }
+        tokens <= self.room
+    }
+
+    /// No form of it has fewer tokens, but none at all.
+    fn least(&self, piece: &Piece<'_>) -> u64 {
+        let outcomes = match self.may_cut(piece.item) {
+            true => self.tally.outcomes(&piece.item.content),
+            false => 0,
+        };
+        match self.may_think(piece.item) {
+            true => piece.tokens.saturating_sub(outcomes),
+            // Reasoning is not counted apart: any of it may be.
+            false => 0,
+        }
+    }
+
+    fn may_cut(&self, item: &Item) -> bool {
+        match item.section {
+            Section::OpenTurn => self.may.open_results,
+            _ => self.may.finished_results,
+        }
+    }
+
+    /// Its reasoning stays. That of an open turn always does: providers want it back.
+    fn may_think(&self, item: &Item) -> bool {
+        item.section == Section::OpenTurn || !self.may.reasoning
+    }
+
+    /// The short form of a piece and its tokens, where that saves something.
+    fn short(&mut self, at: usize) -> Option<(SharedContent, u64)> {
+        if self.pieces[at].short.is_none() {
+            let (low, high) = SHORT_TOKENS;
+            let tokens = (self.budget / SHORT_SHARE).clamp(low, high);
+            let short = self.cut_to(self.pieces[at].item, self.bytes_of(tokens));
+            self.pieces[at].short = Some(short);
+        }
+        self.pieces[at].short.clone().flatten()
+    }
+
+    fn bytes_of(&self, tokens: u64) -> usize {
+        scaled(tokens, TOKEN_BYTES / self.tally.factor())
+    }
+
+    fn cut_to(&self, item: &Item, bytes: usize) -> Option<(SharedContent, u64)> {
+        let mut short = item.clone();
+        if !self.may_think(item) {
+            drop_reasoning(&mut short);
+            if short.step().is_some_and(|step| step.blocks.is_empty()) {
+                short = item.clone();
+            }
+        }
+        if item.step().is_some()
+            && self.may_cut(item)
+            && let Some(content) = cut::item(&short, bytes, Of::Results)
+        {
+            short.content = content;
+        }
+        let tokens = self.tally.item(&short);
+        (tokens < item.tokens).then_some((short.content, tokens))
+    }
+
+    /// Steps go, the oldest first, but neither the first message of the user nor the
+    /// last. The newest results stay as whole as half of the room allows, the older ones
+    /// are cut, and what has no place after that goes.
+    fn let_steps_go(&mut self) {
+        let note = note_tokens(self.budget);
+        for piece in &mut self.pieces {
+            piece.form = Form::Gone;
+            piece.tokens = 0;
+        }
+        let mut left = self.room;
+        let last = self.pieces.iter().rposition(|piece| is_of_user(piece.item));
+        if let Some(last) = last {
+            left = left.saturating_sub(self.keep(last));
+        }
+        // One where the oldest steps were, and one more when the last question is old.
+        left = left.saturating_sub(2 * note);
+        let first = self.pieces.iter().position(|piece| is_of_user(piece.item));
+        let summary = self
+            .pieces
+            .iter()
+            .position(|piece| piece.item.section == Section::Compaction);
+        for at in [summary, first].into_iter().flatten() {
+            if Some(at) != last {
+                left = left.saturating_sub(self.keep_within(at, left / 4));
+            }
+        }
+        self.fill_from_the_end(left, note);
+    }
+
+    fn keep(&mut self, at: usize) -> u64 {
+        let piece = &mut self.pieces[at];
+        piece.form = Form::Whole;
+        piece.tokens = piece.item.tokens;
+        piece.tokens
+    }
+
+    /// Keeps a message whole, cut, or not at all.
+    fn keep_within(&mut self, at: usize, tokens: u64) -> u64 {
+        if self.pieces[at].item.tokens <= tokens {
+            return self.keep(at);
+        }
+        match self.fitted(at, tokens, Of::All) {
+            Some((content, cut)) => self.cut(at, content, cut),
+            None => 0,
+        }
+    }
+
+    fn cut(&mut self, at: usize, content: SharedContent, tokens: u64) -> u64 {
+        let piece = &mut self.pieces[at];
+        piece.form = Form::Cut(content);
+        piece.tokens = tokens;
+        tokens
+    }
+
+    /// A piece cut to so many tokens: a form that has no more; none when there is none.
+    fn fitted(&self, at: usize, tokens: u64, of: Of) -> Option<(SharedContent, u64)> {
+        let item = self.pieces[at].item;
+        let all = cut::bytes(item, of);
+        if all == 0 || tokens >= item.tokens {
+            return None;
+        }
+        let beside = match of {
+            Of::Results => item
+                .tokens
+                .saturating_sub(self.tally.outcomes(&item.content)),
+            Of::All => 0,
+        };
+        let room = tokens.checked_sub(beside)?;
+        let of_texts = (item.tokens - beside).max(1);
+        // Texts are no denser than the whole; a mark comes on top.
+        for percent in [94, 85, 70, 50] {
+            let bytes = all as u128 * u128::from(room) * percent / 100 / u128::from(of_texts);
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            if bytes < cut::LEAST_BYTES {
+                return None;
+            }
+            let Some(content) = cut::item(item, bytes, of) else {
+                continue;
+            };
+            let cut = self.tally.item(&Item {
+                content: content.clone(),
+                ..item.clone()
+            });
+            if cut <= tokens {
+                return Some((content, cut));
+            }
+        }
+        None
+    }
+
+    fn fill_from_the_end(&mut self, mut left: u64, note: u64) {
+        let share = self.room / 2;
+        let (mut whole, mut is_recent) = (0, true);
+        let (mut passed_over, mut after_gap) = (0, false);
+        for at in (0..self.pieces.len()).rev() {
+            if !matches!(self.pieces[at].form, Form::Gone) {
+                after_gap = false;
+                continue;
+            }
+            let tokens = self.pieces[at].item.tokens;
+            let gap = if after_gap { note } else { 0 };
+            let is_newest = at + 1 == self.pieces.len();
+            let most = share.saturating_sub(whole).min(left.saturating_sub(gap));
+            let mut taken = 0;
+            if is_recent {
+                taken = self.take_recent(at, most, if is_newest { most } else { share / 3 });
+                whole += taken;
+                is_recent = taken > 0;
+            }
+            if taken == 0 {
+                taken = self.take_short(at, left.saturating_sub(gap));
+            }
+            if taken > 0 {
+                left = left.saturating_sub(taken + gap);
+                after_gap = false;
+                continue;
+            }
+            after_gap = true;
+            let is_large = tokens > self.room / 8;
+            passed_over += 1;
+            if !is_large || passed_over > PASSED_OVER_MAX || left < self.room / 16 {
+                break;
+            }
+        }
+    }
+
+    /// Takes one of the newest: whole, or where it is large, cut to what one may have.
+    fn take_recent(&mut self, at: usize, most: u64, one_max: u64) -> u64 {
+        if self.pieces[at].item.tokens <= most {
+            return self.keep(at);
+        }
+        if !self.may_cut(self.pieces[at].item) {
+            return 0;
+        }
+        match self.fitted(at, most.min(one_max), Of::Results) {
+            Some((content, tokens)) => self.cut(at, content, tokens),
+            None => 0,
+        }
+    }
+
+    fn take_short(&mut self, at: usize, most: u64) -> u64 {
+        match self.short(at) {
+            Some((content, tokens)) if tokens <= most => self.cut(at, content, tokens),
+            None if self.pieces[at].item.tokens <= most => self.keep(at),
+            _ => 0,
+        }
+    }
+
+    /// Gives what is left to what was cut: the first question, then the newest first.
+    fn fill(&mut self) {
+        let note = note_tokens(self.budget);
+        let notes = self.gaps() * note;
+        let mut left = self.room.saturating_sub(self.tokens() + notes);
+        let first = self.pieces.iter().position(|piece| is_of_user(piece.item));
+        let newest_first = (0..self.pieces.len()).rev();
+        let order: Vec<usize> = first.into_iter().chain(newest_first).collect();
+        let mut tries = 0;
+        for at in order {
+            let (now, whole) = (self.pieces[at].tokens, self.pieces[at].item.tokens);
+            if !matches!(self.pieces[at].form, Form::Cut(_)) {
+                continue;
+            }
+            if whole - now <= left {
+                left -= self.keep(at) - now;
+            } else if left > self.budget / 50 && tries < REFITS_MAX {
+                tries += 1;
+                let of = match self.pieces[at].item.step() {
+                    Some(_) => Of::Results,
+                    None => Of::All,
+                };
+                if let Some((content, tokens)) = self.fitted(at, now + left, of)
+                    && tokens > now
+                {
+                    left -= self.cut(at, content, tokens) - now;
+                }
+            }
+        }
+        self.fill_with_parts(left, note);
+    }
+
+    /// Where much is left because what has no place is large, parts of it come in.
+    fn fill_with_parts(&mut self, mut left: u64, note: u64) {
+        let mut tries = 0;
+        for at in (0..self.pieces.len()).rev() {
+            if left <= self.budget / 12 + note || tries >= REFITS_MAX {
+                return;
+            }
+            if !matches!(self.pieces[at].form, Form::Gone) {
+                continue;
+            }
+            tries += 1;
+            let most = left - note;
+            let tokens = match self.pieces[at].item.tokens <= most {
+                true => self.keep(at),
+                false => self.keep_within(at, most),
+            };
+            if tokens > 0 {
+                left = left.saturating_sub(tokens + note);
+            }
+        }
+    }
+
+    /// Runs of pieces that went.
+    fn gaps(&self) -> u64 {
+        let mut gaps = 0;
+        let mut in_gap = false;
+        for piece in &self.pieces {
+            let is_gone = matches!(piece.form, Form::Gone);
+            gaps += u64::from(is_gone && !in_gap);
+            in_gap = is_gone;
+        }
+        gaps
+    }
+}
+
+fn scaled(tokens: u64, factor: f64) -> usize {
+    // Budgets are far below 2^52.
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss
+    )]
+    let bytes = (tokens as f64 * factor) as usize;
+    bytes
+}
+
+impl Plan {
+    /// Makes the draft what was planned. Where something went comes a note, as long as
+    /// there is room for it.
+    pub fn apply(self, draft: &mut Draft, tally: &Tally, budget: u64) {
+        let mut left = budget.saturating_sub(self.tokens);
+        let mut notes: Vec<(usize, Item)> = Vec::new();
+        let mut run: Vec<usize> = Vec::new();
+        let places = self.forms.iter().map(|(place, form, _)| (*place, form));
+        let ended = [(usize::MAX, &Form::Whole)];
+        for (place, form) in places.chain(ended) {
+            if matches!(form, Form::Gone) {
+                run.push(place);
+                continue;
+            }
+            let Some(first) = run.first().copied() else {
+                continue;
+            };
+            let gone: Vec<_> = run.drain(..).map(|place| &draft.items[place]).collect();
+            if let Some(note) = note::note(&gone, tally, self.note_tokens.min(left)) {
+                left -= note.tokens;
+                notes.push((first, note));
+            }
+        }
+        for (place, form, tokens) in self.forms {
+            change(&mut draft.items[place], form, tokens);
+        }
+        insert(draft, notes);
+    }
+}
+
+fn change(item: &mut Item, form: Form, tokens: u64) {
+    match form {
+        Form::Whole => {}
+        Form::Cut(content) => {
+            item.content = content;
+            item.tokens = tokens;
+            item.fate = Fate::Shortened;
+            item.reason = match item.step() {
+                Some(_) => "over the budget: results in short",
+                None => "over the budget: cut to head and tail",
+            }
+            .into();
+        }
+        Form::Gone => super::drop(item, "over the budget: the oldest steps go first"),
+    }
+}
+
+/// Puts items in before others, by their places.
+fn insert(draft: &mut Draft, notes: Vec<(usize, Item)>) {
+    if notes.is_empty() {
+        return;
+    }
+    let items = std::mem::take(&mut draft.items);
+    draft.items.reserve(items.len() + notes.len());
+    let mut notes = notes.into_iter().peekable();
+    for (place, item) in items.into_iter().enumerate() {
+        while let Some((_, note)) = notes.next_if(|(at, _)| *at == place) {
+            draft.items.push(note);
+        }
+        draft.items.push(item);
+    }
+}
