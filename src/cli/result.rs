@@ -103,6 +103,7 @@ fn request(args: &ResultArgs) -> Result<pb::GetResultRequest, CliError> {
         line_first,
         line_last,
         which: Some(which),
+        ..pb::GetResultRequest::default()
     })
 }
 
@@ -113,6 +114,7 @@ fn place(reference: &str) -> Result<(String, u64), CliError> {
         .unwrap_or(reference)
         .rsplit_once('/')
         .and_then(|(conversation, revision)| {
+            let revision = revision.trim_start_matches('#');
             Some((conversation.to_owned(), revision.parse().ok()?))
         })
         .ok_or_else(|| CliError::Usage {
@@ -130,6 +132,7 @@ mod tests {
     #[test]
     fn references_are_read_or_refused() {
         assert_eq!(place("treering:abc/14").unwrap(), ("abc".into(), 14));
+        assert_eq!(place("abc/#14").unwrap(), ("abc".into(), 14));
         assert_eq!(
             place("tau/airline/3-0/9").unwrap(),
             ("tau/airline/3-0".into(), 9)

@@ -294,11 +294,20 @@ pub struct Snapshot {
     pub success: bool,
     /// One or a few lines.
     pub summary: String,
+    /// How the request names the whole result: see
+    /// [`short_reference`](super::references::short_reference).
+    pub reference: String,
     /// The summary was recorded by someone; false: it is the engine's extract.
     pub recorded: bool,
 }
 
 impl Snapshot {
+    /// As the model reads it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("[short {}] {}", self.reference, self.summary)
+    }
+
     /// Reference to the whole result: `treering:CONVERSATION/REVISION`.
     #[must_use]
     pub fn full_result_ref(&self) -> String {

@@ -13,11 +13,13 @@
 //! - [`target`], [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
 //!   it must keep;
 //! - [`explain`]: what is told about it;
+//! - [`digest`], [`references`]: a result in a few lines, and how to get it back;
 //! - [`compaction`], [`summary`]: what stands for what was cut;
 //! - [`knowledge`]: what tool results have shown.
 
 pub mod budget;
 pub mod compaction;
+pub mod digest;
 pub mod draft;
 pub mod enhancer;
 pub mod enhancers;
@@ -29,6 +31,7 @@ pub mod pairing;
 pub mod policy;
 pub mod prefix;
 pub mod provider;
+pub mod references;
 #[cfg(test)]
 mod samples;
 pub mod shared;

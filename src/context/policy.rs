@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::draft::Section;
+use super::{draft::Section, references::READ_TOOL};
 
 /// Name of the policy in `ConversationCreated.policies`.
 pub const CONTEXT_POLICY: &str = "context";
@@ -31,6 +31,11 @@ pub struct ContextPolicy {
     pub anthropic_cache_breakpoints: bool,
     /// Most tokens of the answer, where a provider requires the number.
     pub max_output_tokens: u64,
+    /// Name of the tool that reads shortened results, where the caller answers its
+    /// calls: it is offered when something is shortened. JSON: a name, or `true`
+    /// for the usual one.
+    #[serde(deserialize_with = "read_tool")]
+    pub read_tool: Option<String>,
 }
 
 impl Default for ContextPolicy {
@@ -44,8 +49,23 @@ impl Default for ContextPolicy {
             unsupported_media: UnsupportedMedia::default(),
             anthropic_cache_breakpoints: true,
             max_output_tokens: 4_096,
+            read_tool: None,
         }
     }
+}
+
+fn read_tool<'de, D: Deserializer<'de>>(json: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Told {
+        Switch(bool),
+        Name(String),
+    }
+    Ok(match Option::<Told>::deserialize(json)? {
+        None | Some(Told::Switch(false)) => None,
+        Some(Told::Switch(true)) => Some(READ_TOOL.to_owned()),
+        Some(Told::Name(name)) => Some(name).filter(|name| !name.trim().is_empty()),
+    })
 }
 
 /// When finished calls give way to their snapshots. JSON: `"keep"`,

@@ -15,6 +15,7 @@ use crate::{
         body,
         pb::{self, record_result_request::Item},
     },
+    context::references::ReadArguments,
     domain::{
         AppendCommand, ConversationId, EventKind, Expectation, ExpectedRevision, Namespace,
         NewEvent,
@@ -80,6 +81,27 @@ impl Range {
             }
         }
     }
+}
+
+/// What a model asks for.
+///
+/// # Errors
+/// [`Malformed`] when its arguments name no result, or the request says in another
+/// way, too, what is wanted.
+pub(super) fn asked(request: &pb::GetResultRequest) -> Result<ReadArguments, Malformed> {
+    let ranges = [
+        request.byte_start,
+        request.byte_length,
+        request.line_first,
+        request.line_last,
+    ];
+    if request.which.is_some() || ranges.iter().any(|number| *number != 0) {
+        let message = "are given together with another way to say what is wanted: choose one";
+        return Err(Malformed::new("arguments", message));
+    }
+    let text = std::str::from_utf8(&request.arguments)
+        .map_err(|_| Malformed::new("arguments", "are not UTF-8"))?;
+    ReadArguments::parse(text).map_err(|error| Malformed::new("arguments", error.to_string()))
 }
 
 fn newlines(text: &str) -> impl Iterator<Item = usize> + '_ {

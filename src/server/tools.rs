@@ -16,9 +16,12 @@ use super::{
 };
 use crate::{
     codec::pb::{self, tools_server::Tools},
-    domain::{ConversationId, Revision},
-    engine::{KnowledgeQuery, ReadError, ToolHistoryQuery, WhichResult},
+    domain::{BranchName, ConversationId, Revision},
+    engine::{KnowledgeQuery, LineageStep, ReadError, ToolHistoryQuery, WhichResult},
 };
+
+/// A result in pieces.
+type Results = BoxStream<'static, Result<pb::GetResultResponse, Status>>;
 
 /// Thin over the engine.
 pub(super) struct ToolsService(pub Shared);
@@ -34,9 +37,45 @@ impl ToolsService {
     }
 }
 
+impl ToolsService {
+    /// A result that a model asks for, by the arguments of its call.
+    async fn read_shortened(
+        &self,
+        call: Call,
+        branch: Option<&BranchName>,
+        request: &pb::GetResultRequest,
+    ) -> Result<Response<Results>, Status> {
+        let asked = result_text::asked(request)?;
+        let id = self.find(&call, &request.conversation_id).await?;
+        let engine = &self.0.engine;
+        let of = asked.conversation.unwrap_or(id);
+        if of != id {
+            // A model reads what its own history holds, and nothing else.
+            let lineage = engine.lineage(&call.namespace, id, branch).await?;
+            let held = |step: &LineageStep| step.conversation == of && asked.revision <= step.up_to;
+            if !lineage.steps.iter().any(held) {
+                let message = "names a result that is not in the history of this conversation";
+                return Err(Malformed::new("arguments", message).into());
+            }
+        }
+        let which = WhichResult::Revision(asked.revision);
+        let result = engine.result(&call.namespace, of, None, which).await?;
+        let range = result_text::Range::Lines {
+            first: asked.line_first,
+            last: asked.line_last,
+        };
+        let messages = futures::stream::iter(result_text::messages(result, range)?);
+        Ok(Response::new(call.bound(
+            messages,
+            self.0.stop.clone(),
+            Phase::Cut,
+        )))
+    }
+}
+
 #[tonic::async_trait]
 impl Tools for ToolsService {
-    type GetResultStream = BoxStream<'static, Result<pb::GetResultResponse, Status>>;
+    type GetResultStream = Results;
 
     async fn history(
         &self,
@@ -126,6 +165,9 @@ impl Tools for ToolsService {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
         let branch = from_proto::branch("branch", &request.branch)?;
+        if !request.arguments.is_empty() {
+            return self.read_shortened(call, branch.as_ref(), &request).await;
+        }
         let range = result_text::Range::of(&request)?;
         let which = match request.which {
             Some(Which::Revision(revision)) => WhichResult::Revision(Revision(revision)),

@@ -2,6 +2,7 @@
 //! for the whole request, then the window, then what is made anew each time.
 
 mod guidance;
+mod made;
 mod messages;
 mod params;
 mod prompts;
@@ -69,7 +70,7 @@ static BUILT_IN: &[BuiltIn] = &[
     ),
     on(
         tools::NAME,
-        "The tools on offer: those defined, then those discovered, in the order of discovery.",
+        "The tools on offer: those defined, then those discovered; made from the window's calls where nothing defined any.",
         tools::PARAMS,
         &tools::Tools,
     ),

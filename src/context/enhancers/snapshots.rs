@@ -5,14 +5,16 @@ use std::{collections::HashMap, sync::Arc};
 use super::params::{Param, ParamKind, Params};
 use crate::{
     context::{
+        digest::{Said, digest},
         draft::{Call, Content, Draft, Fate, Item, Outcome, ResultOutcome, Section, Snapshot},
         enhancer::Enhancer,
         explain::EnhancerReport,
         policy::{ContextPolicy, ToolResults},
-        summary::result_summary,
+        references::short_reference,
+        tokens::Counter,
         window::{WindowEvent, WindowInput},
     },
-    domain::{EventBody, EventRef, Revision, ToolResultRecorded},
+    domain::{ContentPart, ConversationId, EventBody, EventRef, Revision, ToolResultRecorded},
 };
 
 pub(super) const NAME: &str = "tool_snapshots";
@@ -20,7 +22,7 @@ pub(super) const PARAMS: &[Param] = &[
     Param::new(
         "max_chars",
         ParamKind::Number,
-        "Most characters of a summary that the engine makes. Default: 300.",
+        "Most characters of what the engine makes of a result. Default: 600.",
     ),
     Param::new(
         "min_chars",
@@ -28,7 +30,12 @@ pub(super) const PARAMS: &[Param] = &[
         "Results with less text stay as they are. Default: 0.",
     ),
 ];
-const MAX_CHARS: usize = 300;
+const MAX_CHARS: usize = 600;
+/// Nothing much shorter can stand for so few bytes: a reference alone takes a
+/// dozen.
+const BYTES_MIN: usize = 48;
+/// A text of so many times the bytes has more tokens, whatever is in it.
+const SURELY_LONGER: usize = 8;
 
 /// Replaces results as [`ContextPolicy::tool_results`] says.
 #[derive(Debug)]
@@ -80,9 +87,11 @@ fn finished_turns(draft: &Draft) -> u32 {
 
 /// Makes snapshots of a window's results.
 pub(crate) struct Snapshots<'a> {
+    conversation: ConversationId,
     recorded: HashMap<(&'a str, Revision), &'a str>,
     events: HashMap<EventRef, &'a Arc<WindowEvent>>,
     max_chars: usize,
+    counter: Counter,
 }
 
 impl<'a> Snapshots<'a> {
@@ -104,30 +113,66 @@ impl<'a> Snapshots<'a> {
         let set = policy.enhancers.get(NAME);
         let max_chars = set.and_then(|set| set.params.get("max_chars")?.as_u64());
         Self {
+            conversation: window.conversation,
             recorded,
             events,
             max_chars: max_chars.map_or(MAX_CHARS, |max| usize::try_from(max).unwrap_or(MAX_CHARS)),
+            counter: Counter::for_model(&window.branch.config.model_id),
         }
     }
 
-    /// Replaces the results of a step; false when it has none to replace.
+    /// Replaces the results of a step by their snapshots, each where that saves at
+    /// least a quarter of its tokens; false when there is none to replace.
     pub fn replace(&self, item: &mut Item, min_chars: usize, reason: &'static str) -> bool {
-        let is_long = |call: &Call| matches!(&call.outcome, Outcome::Result(result) if chars(result) >= min_chars);
-        if !item.step().is_some_and(|step| step.calls().any(is_long)) {
+        let Some(step) = item.step() else {
+            return false;
+        };
+        let short: Vec<Option<Snapshot>> = step
+            .calls()
+            .map(|call| self.shorter(call, min_chars))
+            .collect();
+        if short.iter().all(Option::is_none) {
             return false;
         }
         if let Content::Step(step) = item.content.make_mut() {
-            for call in step.calls_mut() {
-                if let Outcome::Result(result) = &call.outcome
-                    && chars(result) >= min_chars
-                {
-                    call.outcome = Outcome::Snapshot(self.snapshot(call, result));
+            for (call, short) in step.calls_mut().zip(short) {
+                if let Some(snapshot) = short {
+                    call.outcome = Outcome::Snapshot(snapshot);
                 }
             }
         }
         item.fate = Fate::Shortened;
         item.reason = reason.into();
         true
+    }
+
+    /// The snapshot of a call's result, if it is much shorter.
+    fn shorter(&self, call: &Call, min_chars: usize) -> Option<Snapshot> {
+        let Outcome::Result(result) = &call.outcome else {
+            return None;
+        };
+        let whole_bytes = chars(result);
+        if whole_bytes < min_chars || whole_bytes <= BYTES_MIN {
+            return None;
+        }
+        let snapshot = self.snapshot(call, result);
+        self.saves(result, whole_bytes, &snapshot.text())
+            .then_some(snapshot)
+    }
+
+    /// Whether a text has at most three quarters of a result's tokens.
+    fn saves(&self, result: &ResultOutcome, whole_bytes: usize, short: &str) -> bool {
+        // Bytes tell where they differ so much, and cost nothing to count.
+        if whole_bytes >= short.len().saturating_mul(SURELY_LONGER) {
+            return true;
+        }
+        let texts = result.parts.iter().filter_map(ContentPart::text);
+        let mut whole: u64 = texts.map(|text| self.counter.count(text)).sum();
+        if result.parts.is_empty() {
+            whole += self.counter.count(result.structured.as_str());
+        }
+        whole += self.counter.count(&result.error_message);
+        self.counter.count(short) * 4 <= whole * 3
     }
 
     fn snapshot(&self, call: &Call, result: &ResultOutcome) -> Snapshot {
@@ -141,15 +186,20 @@ impl<'a> Snapshots<'a> {
             event: result.event,
             success: result.success,
             summary,
+            reference: short_reference(self.conversation, result.event),
             recorded: recorded.is_some(),
         }
     }
 
     fn summary(&self, call: &Call, result: &ResultOutcome) -> String {
+        let said = Said {
+            tool: &call.tool,
+            arguments: call.arguments.as_str(),
+        };
         if let Some(event) = self.events.get(&result.event)
             && let EventBody::ToolResultRecorded(recorded) = &event.body
         {
-            return result_summary(recorded, self.max_chars);
+            return digest(said, recorded, self.max_chars);
         }
         let recorded = ToolResultRecorded {
             success: result.success,
@@ -158,7 +208,7 @@ impl<'a> Snapshots<'a> {
             structured: result.structured.clone(),
             ..ToolResultRecorded::text(call.call_id.clone(), "")
         };
-        result_summary(&recorded, self.max_chars)
+        digest(said, &recorded, self.max_chars)
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::params::{Param, ParamKind, Params};
+use super::{
+    made,
+    params::{Param, ParamKind, Params},
+};
 use crate::{
     context::{
         draft::Draft, enhancer::Enhancer, explain::EnhancerReport, policy::ContextPolicy, steps,
@@ -23,10 +26,15 @@ pub(super) const PARAMS: &[Param] = &[
         ParamKind::Names,
         "Do not offer these. Default: none.",
     ),
+    Param::new(
+        "from_calls",
+        ParamKind::Flag,
+        "Where nothing defined tools, define those that the window's calls name. Default: true.",
+    ),
 ];
 
 /// Core tools in the order of their definition, then discovered ones in the order
-/// of their discovery.
+/// of their discovery. Where no event defined any: those that were called.
 #[derive(Debug)]
 pub(super) struct Tools;
 
@@ -48,6 +56,23 @@ impl Enhancer for Tools {
             let name = tool.name.as_str();
             only.as_ref().is_none_or(|only| only.contains(name)) && !without.contains(name)
         };
+        let from_calls = params.flag("from_calls", draft).unwrap_or(true);
+        if from_calls && window.branch.tools_defined.is_none() {
+            // An eighth of the budget, at four bytes a token.
+            let bytes_max = match policy.budget_tokens {
+                0 => usize::MAX,
+                budget => usize::try_from(budget / 2).unwrap_or(usize::MAX),
+            };
+            let made = made::from_calls(window, bytes_max);
+            if !made.is_empty() {
+                draft.tools = made.into_iter().filter(|tool| offered(&tool)).collect();
+                let did = format!(
+                    "{} tools, made from the calls of the window: no event defines any",
+                    draft.tools.len()
+                );
+                return EnhancerReport::ran(NAME, did, draft.tools.len());
+            }
+        }
         let defined = defined(window);
         let core = defined.iter().filter(|tool| !tool.discoverable);
         let mut tools: Vec<_> = core.filter(offered).cloned().collect();

@@ -12,6 +12,8 @@
 
 mod advice;
 pub mod fold;
+#[cfg(test)]
+mod labelled_tests;
 pub mod policy;
 mod read;
 pub mod suggest;

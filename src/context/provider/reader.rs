@@ -388,17 +388,11 @@ impl<'a, 'p> Reader<'a, 'p> {
     pub fn outcome(&mut self, call: &'a Call) -> Result<Told<'a>, RenderError> {
         match &call.outcome {
             Outcome::Result(result) => self.result(result),
-            Outcome::Snapshot(snapshot) => {
-                let mut fields = Fields::default();
-                fields.push("result_summary", json::to_raw(&snapshot.summary));
-                fields.push("full_result_ref", json::to_raw(&snapshot.full_result_ref()));
-                let value = json::to_raw(&fields);
-                Ok(Told {
-                    is_error: !snapshot.success,
-                    pieces: vec![Piece::Text(Cow::Owned(value.get().to_owned()))],
-                    value: Some(value),
-                })
-            }
+            Outcome::Snapshot(snapshot) => Ok(Told {
+                is_error: !snapshot.success,
+                pieces: vec![Piece::Text(Cow::Owned(snapshot.text()))],
+                value: None,
+            }),
             Outcome::Missing { why, .. } => {
                 let why = if why.trim().is_empty() {
                     "There is no result of this call."

@@ -196,6 +196,7 @@ pub(crate) fn rich(provider: Provider) -> Draft {
         event: at(4),
         success: true,
         summary: "3 files".into(),
+        reference: "#4".into(),
         recorded: false,
     });
     let mut draft = draft(
@@ -392,6 +393,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
             event: at(3),
             success,
             summary,
+            reference: "#3".into(),
             recorded: false,
         })
     });

@@ -12,6 +12,8 @@ mod dialogue;
 mod due;
 mod facts;
 pub mod names;
+#[cfg(test)]
+mod probe_tests;
 mod result;
 mod shape;
 mod text;
@@ -21,5 +23,7 @@ pub use dialogue::{
     COMPACTION_EXTRACT_CHARS_MAX, DIALOGUE_SUMMARY_CHARS_MAX, compaction_extract, dialogue_summary,
 };
 pub use due::{DialogueDue, SnapshotDue, dialogue_due, snapshots_due};
+pub(super) use result::reports_error;
 pub use result::result_summary;
-pub(super) use text::{clip, one_line};
+pub(super) use shape::members as json_members;
+pub(super) use text::{clip, counted, one_line, says_something};

@@ -124,7 +124,8 @@ fn error_line(text: &str) -> Option<String> {
     lines.find(|line| reports_error(line)).map(one_line)
 }
 
-fn reports_error(line: &str) -> bool {
+/// A line that says that something went wrong.
+pub(in crate::context) fn reports_error(line: &str) -> bool {
     const STARTS: [&str; 6] = [
         "error:",
         "error[",

@@ -12,7 +12,7 @@ const SHOWN_MAX: usize = 8;
 /// Longest key or value that is quoted, in characters.
 const QUOTED_CHARS_MAX: usize = 60;
 /// An array's elements are looked into; what they hold is not.
-const DEPTH_MAX: u8 = 2;
+const DEPTH_MAX: u8 = 3;
 
 /// What a JSON text is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,23 @@ pub(super) enum Shape {
     Object(Vec<(String, Shape)>, usize),
     /// Not looked into.
     Deep,
+}
+
+/// What a JSON text holds at its top, each in a line: the members of an object,
+/// or what an array is of. None for any other text.
+pub(in crate::context) fn members(text: &str) -> Option<Vec<String>> {
+    match Shape::of(text)? {
+        Shape::Object(members, count) if count > 0 => {
+            let left = count - members.len();
+            let told = |(key, value): (String, Shape)| format!("{key}: {value}");
+            let mut lines: Vec<String> = members.into_iter().map(told).collect();
+            if left > 0 {
+                lines.push(format!("{} more keys", super::text::thousands(left)));
+            }
+            Some(lines)
+        }
+        shape => Some(vec![shape.to_string()]),
+    }
 }
 
 impl Shape {

@@ -71,7 +71,7 @@ pub(in crate::context) fn head(text: &str, max_chars: usize) -> String {
 }
 
 /// False for rules, brackets and blank lines.
-pub(super) fn says_something(line: &str) -> bool {
+pub(in crate::context) fn says_something(line: &str) -> bool {
     line.chars().any(char::is_alphanumeric)
 }
 
@@ -89,7 +89,7 @@ pub(super) fn thousands(number: usize) -> String {
 }
 
 /// `1 line`, `2,000 lines`.
-pub(super) fn counted(number: usize, what: &str) -> String {
+pub(in crate::context) fn counted(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {what}{plural}", thousands(number))
 }

@@ -237,9 +237,7 @@ impl Tally {
                     };
                     self.text(&result.error_message) + self.parts(&result.parts) + structured
                 }
-                Outcome::Snapshot(snapshot) => {
-                    self.text(&snapshot.summary) + self.text(&snapshot.full_result_ref())
-                }
+                Outcome::Snapshot(snapshot) => self.text(&snapshot.text()),
                 Outcome::Missing { why, .. } => self.text(why),
             }
     }

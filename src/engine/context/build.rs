@@ -16,7 +16,7 @@ use crate::{
         policy::{CONTEXT_POLICY, ContextPolicy},
         prefix::SentUnits,
         provider::{self, Check, Rendered},
-        stopping,
+        references, stopping,
         tokens::{Counter, Tally, TokenMemo, calibrate},
         window::WindowInput,
     },
@@ -286,7 +286,12 @@ struct Finished {
 impl Assembled {
     /// Makes it fit its budget.
     pub(super) fn fit(&mut self) -> Result<Fitted, ReadError> {
-        let fitted = budget::fit(&self.window, &self.policy, &self.tally, &mut self.draft);
+        let (policy, tally, draft) = (&self.policy, &self.tally, &mut self.draft);
+        references::reserve(&self.window, policy, tally, draft);
+        let mut fitted = budget::fit(&self.window, policy, tally, draft);
+        let unused = references::settle(policy, tally, draft);
+        fitted.tokens -= unused.min(fitted.tokens);
+        fitted.tokens_before -= unused.min(fitted.tokens_before);
         work::check()?;
         Ok(fitted)
     }

@@ -225,6 +225,19 @@ async fn large_results_go_in_and_out_in_pieces() {
         ..ask(Which::Revision(6))
     };
     assert_eq!(get(&server, bytes).await.1, b"0 \xe2");
+    // As a model asks for it, by the arguments of its call.
+    let asked = |arguments: &str| pb::GetResultRequest {
+        conversation_id: id.clone(),
+        arguments: arguments.to_owned().into(),
+        ..Default::default()
+    };
+    let by_model = r##"{"reference": "#6", "line_first": "1000", "line_last": 1001}"##;
+    assert_eq!(get(&server, asked(by_model)).await.1, part);
+    let foreign = r#"{"reference": "treering:00000000-0000-0000-0000-000000000007/6"}"#;
+    for wrong in ["{}", foreign] {
+        let status = server.tools().get_result(asked(wrong)).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{wrong}");
+    }
     let past = pb::GetResultRequest {
         byte_start: u64::MAX,
         ..ask(Which::Revision(6))

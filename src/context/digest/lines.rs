@@ -1,0 +1,278 @@
+//! What each line of an output is worth.
+
+use super::kind::Kind;
+use crate::context::summary::{reports_error, says_something};
+
+/// An output in lines: of a long one, its beginning and its end.
+pub(super) struct Output<'a> {
+    pub lines: Vec<Line<'a>>,
+}
+
+/// A line that says something.
+pub(super) struct Line<'a> {
+    pub text: &'a str,
+    /// Lines stand between it and the one before that say nothing or were not
+    /// looked at.
+    after_gap: bool,
+}
+
+/// How much a line matters. Lines of no worth come last, from the beginning.
+pub(super) type Worth = u32;
+
+const TOTAL: Worth = 1_000;
+const ERROR: Worth = 800;
+const FAILED: Worth = 700;
+const HEADER: Worth = 650;
+const BESIDE: Worth = 400;
+const LAST: Worth = 600;
+const FIRST: Worth = 500;
+const DEFINES: Worth = 200;
+/// Lines of the same worth beyond so many are worth less: the first errors say
+/// most, and there must be room for the end.
+const ALIKE_MAX: u32 = 6;
+
+impl<'a> Output<'a> {
+    pub fn of(text: &'a str, bytes_max: usize) -> Self {
+        let (start, end) = if text.len() <= 2 * bytes_max {
+            (text, "")
+        } else {
+            let start = text.floor_char_boundary(bytes_max);
+            let end = text.ceil_char_boundary(text.len() - bytes_max);
+            (&text[..start], &text[end..])
+        };
+        let mut lines: Vec<Line<'a>> = Vec::new();
+        for (part, is_end) in [(start, false), (end, true)] {
+            let mut gap = is_end && !part.is_empty();
+            for text in part.lines() {
+                if says_something(text) {
+                    let text = text.trim_end();
+                    lines.push(Line {
+                        text,
+                        after_gap: gap,
+                    });
+                    gap = false;
+                }
+            }
+        }
+        Self { lines }
+    }
+
+    /// Whether a line between two places was left out.
+    pub fn says_something_between(&self, from: usize, to: usize) -> bool {
+        to > from || self.lines.get(to).is_some_and(|line| line.after_gap)
+    }
+
+    /// The exit code that the output tells.
+    pub fn exit_code(&self) -> Option<i64> {
+        let ends = self
+            .lines
+            .iter()
+            .take(3)
+            .chain(self.lines.iter().rev().take(3));
+        ends.filter_map(|line| exit_code(line.text)).next()
+    }
+
+    /// Lines, as texts.
+    pub fn texts(&self) -> impl DoubleEndedIterator<Item = &'a str> {
+        self.lines.iter().map(|line| line.text)
+    }
+}
+
+/// `Exit code 1`, `exit status: 101`, `returned code 2`, `<returncode>1<`.
+fn exit_code(line: &str) -> Option<i64> {
+    const SIGNS: [&str; 6] = [
+        "exit code",
+        "exit status",
+        "exited with code",
+        "exited with",
+        "return code",
+        "returncode",
+    ];
+    let line = line
+        .get(..line.floor_char_boundary(120))?
+        .to_ascii_lowercase();
+    let after = SIGNS
+        .iter()
+        .find_map(|sign| line.split_once(sign).map(|(_, after)| after))?;
+    let after = after.trim_start_matches([':', '=', ' ', '>', '"', '\'', '(']);
+    let end = after
+        .char_indices()
+        .find(|(at, c)| !(c.is_ascii_digit() || *at == 0 && *c == '-'))
+        .map_or(after.len(), |(at, _)| at);
+    after[..end].parse().ok()
+}
+
+/// What each line is worth, with its place.
+pub(super) fn worth(output: &Output<'_>, kind: Kind) -> Vec<(Worth, usize)> {
+    let count = output.lines.len();
+    let mut worths: Vec<Worth> = Vec::with_capacity(count);
+    let mut alike: [u32; 2] = [0; 2];
+    for (at, line) in output.lines.iter().enumerate() {
+        let from_end = count - 1 - at;
+        let mut worth = match (at, from_end) {
+            (_, 0..3) => LAST - u32::try_from(from_end).unwrap_or(0) * 20,
+            (0..3, _) => FIRST - u32::try_from(at).unwrap_or(0) * 20,
+            _ => 0,
+        };
+        if let Some((own, nth)) = by_itself(line.text, kind) {
+            let seen = &mut alike[nth];
+            *seen += 1;
+            let own = if *seen > ALIKE_MAX { own / 4 } else { own };
+            worth = worth.max(own);
+        }
+        worths.push(worth);
+    }
+    if kind == Kind::Table && count > 0 {
+        worths[0] = HEADER;
+    }
+    // What stands below an error often says where and why.
+    for at in 1..count {
+        if worths[at - 1] >= FAILED && worths[at - 1] != TOTAL && worths[at] < BESIDE {
+            worths[at] = BESIDE;
+        }
+    }
+    worths.into_iter().zip(0..).collect()
+}
+
+/// What a line is worth by what it says, and which of two sorts that is.
+fn by_itself(text: &str, kind: Kind) -> Option<(Worth, usize)> {
+    let line = text.trim_start();
+    match kind {
+        Kind::Listing | Kind::Matches | Kind::Table => None,
+        Kind::Diff => {
+            (line.starts_with("diff --git") || line.starts_with("+++ ")).then_some((DEFINES, 1))
+        }
+        Kind::Code => defines(numberless(line)).then_some((DEFINES, 1)),
+        Kind::Tests | Kind::Compiler | Kind::Text => {
+            if is_total(line) {
+                Some((TOTAL, 0))
+            } else if reports_error(line) || is_located_error(line) {
+                Some((ERROR, 1))
+            } else if is_failed(line) {
+                Some((FAILED, 1))
+            } else {
+                None
+            }
+        }
+    }
+}
+
+/// A line that sums a run of tests or a build up.
+pub(super) fn is_total(line: &str) -> bool {
+    const STARTS: [&str; 9] = [
+        "test result:",
+        "Tests:",
+        "Test Suites:",
+        "Ran ",
+        "FAILED (",
+        "Total:",
+        "could not compile",
+        "error: could not compile",
+        "error: aborting",
+    ];
+    let bare = line.trim_matches(['=', ' ', '-']);
+    let counted = |word: &str| {
+        bare.match_indices(word).any(|(at, _)| {
+            bare[..at]
+                .trim_end()
+                .ends_with(|c: char| c.is_ascii_digit())
+        })
+    };
+    STARTS.iter().any(|start| bare.starts_with(start))
+        || bare.len() <= 160
+            && [
+                " passed",
+                " failed",
+                " errors",
+                " error,",
+                " problems",
+                " passing",
+                " failing",
+            ]
+            .iter()
+            .any(|word| counted(word))
+}
+
+/// A line that names something that failed.
+pub(super) fn is_failed(line: &str) -> bool {
+    const STARTS: [&str; 12] = [
+        "--- FAIL",
+        "FAIL",
+        "FAILED",
+        "not ok ",
+        "✗",
+        "✘",
+        "× ",
+        "E   ",
+        "assert",
+        "AssertionError",
+        "Expected",
+        "thread '",
+    ];
+    STARTS.iter().any(|start| line.starts_with(start))
+        || line.ends_with("... FAILED")
+        || line.ends_with(" FAILED")
+        || line.contains(": command not found")
+        || line.contains("No such file or directory")
+        || line.contains("Permission denied")
+}
+
+/// `path:12:5: error …`, `path(3,4): error …`, `path:12: undefined: x`.
+pub(super) fn is_located_error(line: &str) -> bool {
+    let Some((place, rest)) = line.split_once(": ") else {
+        return false;
+    };
+    let places = place.matches(':').count() >= 1
+        && place
+            .rsplit(':')
+            .next()
+            .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+        && place.contains('.')
+        && !place.contains(' ');
+    let says = [
+        "error",
+        "undefined",
+        "cannot",
+        "expected",
+        "not ",
+        "unknown",
+    ];
+    let rest = rest.get(..rest.floor_char_boundary(80)).unwrap_or(rest);
+    (places || place.ends_with(')') && place.contains('('))
+        && says.iter().any(|word| rest.contains(word))
+}
+
+/// A line of a numbered view without its number: `   12→code`, `12: code`.
+pub(super) fn numberless(line: &str) -> &str {
+    let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    if rest.len() == line.len() {
+        return line;
+    }
+    rest.trim_start_matches(['→', '\t', ':', '|', ' '])
+        .trim_start()
+}
+
+/// A line of code that begins something with a name.
+pub(super) fn defines(line: &str) -> bool {
+    const WORDS: [&str; 18] = [
+        "fn ",
+        "pub fn ",
+        "pub struct ",
+        "struct ",
+        "pub enum ",
+        "enum ",
+        "impl ",
+        "trait ",
+        "func ",
+        "type ",
+        "def ",
+        "class ",
+        "async def ",
+        "function ",
+        "export ",
+        "interface ",
+        "# ",
+        "## ",
+    ];
+    WORDS.iter().any(|word| line.starts_with(word))
+}

@@ -1,0 +1,183 @@
+//! A tool result in a few lines: what kind of output it is, and of that the lines
+//! that the next step needs.
+//!
+//! The first line says how it ended and how much there is. Then come lines of the
+//! result itself, in its own order, with `…` where something is left out: errors
+//! and totals before anything else, then the end and the beginning.
+//!
+//! - [`digest`]: the text that stands for a result;
+//! - `kind`: what the output is, by its lines and by the call;
+//! - `groups`: listings, matches and diffs, counted by place;
+//! - `lines`: what each line is worth.
+//!
+//! Everything quotes one line at a time, without control characters.
+
+mod groups;
+mod kind;
+mod lines;
+#[cfg(test)]
+mod tests;
+
+use super::{
+    steps,
+    summary::{clip, counted, json_members, one_line, result_summary, says_something},
+};
+use crate::domain::{ContentPart, ToolResultRecorded};
+
+pub use kind::Kind;
+
+/// Longest line that is quoted, in characters.
+const LINE_CHARS_MAX: usize = 200;
+/// Of a longer text its beginning and its end are looked at, so many bytes each.
+const LOOKED_AT_BYTES: usize = 256 << 10;
+
+/// The call that a result came of, as far as it helps to read the result.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said<'a> {
+    /// Name of the tool, or empty.
+    pub tool: &'a str,
+    /// Its arguments, JSON text, or empty.
+    pub arguments: &'a str,
+}
+
+/// A result in a few lines of at most `max_chars` characters in all (at least
+/// one), never empty.
+#[must_use]
+pub fn digest(said: Said<'_>, result: &ToolResultRecorded, max_chars: usize) -> String {
+    let text = text_of(result);
+    let short = text.len() <= max_chars && text.lines().nth(1).is_none();
+    if short || !says_something(&text) || has_media(result) {
+        return result_summary(result, max_chars);
+    }
+    if let Some(members) = json_members(&text) {
+        return of_json(result, &text, &members, max_chars);
+    }
+    let output = lines::Output::of(&text, LOOKED_AT_BYTES);
+    steps::note(output.lines.len());
+    let kind = Kind::of(said, &output);
+    let mut page = Page::new(max_chars);
+    page.put(&heading(result, &text, &output, kind));
+    for group in groups::of(kind, &output) {
+        page.put(&group);
+    }
+    page.lines(&output, kind);
+    page.text
+}
+
+/// What JSON holds: short members as they are, of long ones what they are.
+fn of_json(
+    result: &ToolResultRecorded,
+    text: &str,
+    members: &[String],
+    max_chars: usize,
+) -> String {
+    let mut page = Page::new(max_chars);
+    let failed = if result.success { "" } else { "failed, " };
+    let error = one_line(&result.error_message);
+    let error = if error.is_empty() {
+        error
+    } else {
+        format!("{error}, ")
+    };
+    page.put(&format!(
+        "{failed}{error}JSON, {}",
+        counted(text.len(), "byte")
+    ));
+    members.iter().for_each(|member| page.put(member));
+    page.text
+}
+
+/// How it ended, and how much there is.
+fn heading(result: &ToolResultRecorded, text: &str, output: &lines::Output, kind: Kind) -> String {
+    let mut told = Vec::new();
+    if !result.success {
+        told.push("failed".to_owned());
+    }
+    told.extend(output.exit_code().map(|code| format!("exit code {code}")));
+    let error = one_line(&result.error_message);
+    if !error.is_empty() && !text.contains(result.error_message.trim()) {
+        told.push(error);
+    }
+    let lines = text.lines().count();
+    told.push(counted(lines, "line"));
+    told.push(counted(text.len(), "byte"));
+    told.extend(groups::counts(kind, output));
+    told.join(", ")
+}
+
+fn text_of(result: &ToolResultRecorded) -> String {
+    let texts: Vec<&str> = result.parts.iter().filter_map(ContentPart::text).collect();
+    let text = texts.join("\n");
+    if !says_something(&text) && !result.structured.is_absent() {
+        return result.structured.as_str().to_owned();
+    }
+    text
+}
+
+fn has_media(result: &ToolResultRecorded) -> bool {
+    result.parts.iter().any(|part| {
+        matches!(
+            part,
+            ContentPart::Image(_) | ContentPart::File(_) | ContentPart::Audio(_)
+        )
+    })
+}
+
+/// Lines within a bound.
+struct Page {
+    text: String,
+    left: usize,
+}
+
+impl Page {
+    fn new(max_chars: usize) -> Self {
+        Self {
+            text: String::new(),
+            left: max_chars.max(1),
+        }
+    }
+
+    /// Adds a line, clipped to what is left.
+    fn put(&mut self, line: &str) {
+        let newline = usize::from(!self.text.is_empty());
+        if self.left <= newline {
+            return;
+        }
+        let line = clip(&one_line(line), self.left - newline);
+        if line.is_empty() {
+            return;
+        }
+        if newline > 0 {
+            self.text.push('\n');
+        }
+        self.left -= line.chars().count() + newline;
+        self.text.push_str(&line);
+    }
+
+    /// As many of the output's lines as there is room for, the worthiest first,
+    /// in the order of the output.
+    fn lines(&mut self, output: &lines::Output, kind: Kind) {
+        let mut by_worth = lines::worth(output, kind);
+        by_worth.sort_by_key(|(worth, at)| (std::cmp::Reverse(*worth), *at));
+        let mut chosen = Vec::new();
+        // A gap between two of them takes two characters.
+        let mut room = self.left;
+        for (_, at) in by_worth {
+            let line = clip(&one_line(output.lines[at].text), LINE_CHARS_MAX);
+            let needs = line.chars().count() + 3;
+            if needs <= room {
+                room -= needs;
+                chosen.push((at, line));
+            } else if room < 24 {
+                break;
+            }
+        }
+        chosen.sort_unstable_by_key(|(at, _)| *at);
+        let mut next = 0;
+        for (at, line) in chosen {
+            let skipped = output.says_something_between(next, at);
+            self.put(&if skipped { format!("… {line}") } else { line });
+            next = at + 1;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn of(text: &str, max_chars: usize) -> String {
+    digest(
+        Said::default(),
+        &ToolResultRecorded::text("call", text),
+        max_chars,
+    )
+}
+
+fn kind(text: &str) -> Kind {
+    Kind::of(Said::default(), &lines::Output::of(text, 1 << 16))
+}
+
+fn numbered(count: usize, line: impl Fn(usize) -> String) -> String {
+    (1..=count).map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn cargo_run() -> String {
+    let passed = numbered(80, |n| format!("test engine::case_{n} ... ok"));
+    format!(
+        "Exit code 101\nrunning 82 tests\n{passed}\ntest engine::broken ... FAILED\n\n\
+         failures:\n\n---- engine::broken stdout ----\n\
+         thread 'engine::broken' panicked at src/engine.rs:41:9:\n\
+         assertion `left == right` failed\n  left: 3\n right: 4\n\n\
+         failures:\n    engine::broken\n\n\
+         test result: FAILED. 81 passed; 1 failed; 0 ignored; finished in 0.41s"
+    )
+}
+
+// What the next step needs of a failed run stands at its end, and a first line
+// with a summary of the beginning hid it.
+#[test]
+fn a_run_of_tests_keeps_what_failed_and_how_it_ended() {
+    let told = of(&cargo_run(), 600);
+    for needed in [
+        "exit code 101",
+        "test result: FAILED. 81 passed; 1 failed",
+        "engine::broken ... FAILED",
+        "src/engine.rs:41:9",
+        "assertion `left == right` failed",
+    ] {
+        assert!(told.contains(needed), "{needed} is not in:\n{told}");
+    }
+    assert!(!told.contains("case_40"), "{told}");
+}
+
+// Each kind of output is told by its lines, whichever tool printed it.
+#[test]
+fn kinds_are_told_by_their_lines() {
+    let diff = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2\n--- a/src/a.rs\n+++ b/src/a.rs\n\
+                @@ -1,2 +1,2 @@\n-old\n+new\n same\n";
+    for (text, expected) in [
+        (cargo_run(), Kind::Tests),
+        ("== 3 passed, 1 failed in 0.2s ==\nFAILED a.py::x - boom".into(), Kind::Tests),
+        (numbered(9, |n| format!("src/a{n}.rs:{n}:fn x")), Kind::Matches),
+        (numbered(9, |n| format!("src/deep/a{n}.rs")), Kind::Listing),
+        (
+            "total 8\n-rw-r--r-- 1 dev dev 12 Jan 1 10:00 a.txt\ndrwxr-xr-x 2 dev dev 40 Jan 1 10:00 src\n\
+             -rw-r--r-- 1 dev dev 9 Jan 1 10:00 c.txt"
+                .into(),
+            Kind::Listing,
+        ),
+        (diff.into(), Kind::Diff),
+        ("name|age\nann|3\nbob|4\ncyd|5".into(), Kind::Table),
+        (numbered(9, |n| format!("    {n}→fn x{n}() {{")), Kind::Code),
+        (
+            "main.go:12:5: undefined: Foo\nmain.go:14:2: undefined: Bar\n".into(),
+            Kind::Compiler,
+        ),
+        ("Well then.\nIt is done, and that is all.".into(), Kind::Text),
+    ] {
+        assert_eq!(kind(&text), expected, "{text}");
+    }
+}
+
+// Where something was found or changed is worth more than the first of its lines.
+#[test]
+fn places_are_counted() {
+    let matches = numbered(40, |n| {
+        format!("src/file_{}.rs:{n}: let needle = {n};", n % 3)
+    });
+    let told = of(&matches, 400);
+    assert!(told.contains("40 matches in 3 files"), "{told}");
+    assert!(told.contains("src/file_0.rs: 13"), "{told}");
+    let hunk = numbered(60, |n| format!("+line {n}"));
+    let diff = format!(
+        "diff --git a/src/a.rs b/src/a.rs\n--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1 +1,60 @@\n-x\n{hunk}\n\
+         diff --git a/b.md b/b.md\n--- a/b.md\n+++ b/b.md\n@@ -1 +1 @@\n-y\n+z"
+    );
+    let told = of(&diff, 400);
+    assert!(told.contains("src/a.rs +60 -1"), "{told}");
+    assert!(told.contains("b.md +1 -1"), "{told}");
+    let listing = numbered(90, |n| format!("src/part_{}/file_{n}.rs", n % 3));
+    let told = of(&listing, 400);
+    assert!(
+        told.contains("90 lines") && told.contains("src/part_1/ 30"),
+        "{told}"
+    );
+}
+
+// JSON in JSON cost more than the result; members that are short stay readable.
+#[test]
+fn json_is_told_by_its_members() {
+    let rows: Vec<_> = (0..41)
+        .map(|n| serde_json::json!({"id": n, "name": "x"}))
+        .collect();
+    let text = serde_json::json!({"status": "ok", "total": 41, "rows": rows}).to_string();
+    let told = of(&text, 300);
+    assert_eq!(
+        told,
+        format!(
+            "JSON, {} bytes\nstatus: \"ok\"\ntotal: 41\nrows: array of 41 objects with keys id, name",
+            counted(text.len(), "byte").trim_end_matches(" bytes")
+        )
+    );
+}
+
+// What is left out shows, and lines keep their order.
+#[test]
+fn gaps_show_and_order_stays() {
+    let text = numbered(100, |n| match n {
+        50 => "error: the middle broke".to_owned(),
+        n => format!("step {n} went well enough to be of no interest at all"),
+    });
+    let told = of(&text, 400);
+    let lines: Vec<_> = told.lines().collect();
+    assert!(lines[0].starts_with("100 lines, "), "{told}");
+    assert!(lines.contains(&"… error: the middle broke"), "{told}");
+    let middle = told.find("the middle broke").unwrap();
+    assert!(told.find("step 1 ").unwrap() < middle, "{told}");
+    assert!(middle < told.find("step 100 ").unwrap(), "{told}");
+}
+
+// A megabyte is looked at from both ends; its middle is not, and that shows.
+#[test]
+fn long_output_is_looked_at_from_both_ends() {
+    let middle = "nothing to see here\n".repeat(60_000);
+    let text = format!("first line\n{middle}error: at the very end\nExit code: 2\n");
+    let told = of(&text, 400);
+    assert!(told.contains("exit code 2"), "{told}");
+    assert!(told.contains("error: at the very end"), "{told}");
+    assert!(told.contains("first line"), "{told}");
+}
+
+proptest! {
+    /// Whatever a tool prints: bounded, not empty, no control characters but ends
+    /// of lines, and the same each time.
+    #[test]
+    fn bounded_and_never_empty(
+        text in prop_oneof![any::<String>(), r"(error: x\n|a/b.rs:3: y\n|\| a \| b \|\n|[ -~]{0,40}\n){0,40}"],
+        error in any::<String>(),
+        success in any::<bool>(),
+        max in 0_usize..300,
+    ) {
+        let mut result = ToolResultRecorded::text("call", text);
+        result.error_message = error;
+        result.success = success;
+        let told = digest(Said::default(), &result, max);
+        prop_assert!(!told.is_empty());
+        prop_assert!(told.chars().count() <= max.max(1));
+        prop_assert!(!told.chars().any(|c| c.is_control() && c != '\n'));
+        prop_assert_eq!(&told, &digest(Said::default(), &result, max));
+    }
+}

@@ -1,0 +1,163 @@
+//! How well the defaults read real calls: 200 of them, labelled by hand with the
+//! files that each one touched (`tests/fixtures/knowledge/calls.jsonl`, which names
+//! the calls and holds the labels; the calls themselves are in the folder that
+//! `TREERING_TEST_DATA` names).
+//!
+//! A label is what a person would say: the files that the call read, created,
+//! edited, deleted or listed by name, with the directory that the call itself
+//! names before them. A call that failed touches nothing, a wildcard or a
+//! directory is no file, and a place that some program prints is no touch.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::Value;
+
+use super::*;
+use crate::domain::*;
+
+const LABELS: &str = "tests/fixtures/knowledge/calls.jsonl";
+
+/// A labelled call, as it was recorded.
+struct Labelled {
+    tool: String,
+    arguments: String,
+    result: ToolResultRecorded,
+    files: Vec<(String, String)>,
+}
+
+/// The calls, or none where there is no data.
+fn labelled() -> Option<Vec<Labelled>> {
+    let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
+        println!("skipped: TREERING_TEST_DATA names no data folder");
+        return None;
+    };
+    let labels = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(LABELS));
+    let labels: Vec<Value> = labels
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let mut wanted: BTreeMap<&str, HashSet<&str>> = BTreeMap::new();
+    for label in &labels {
+        let source = wanted.entry(label["source"].as_str().unwrap()).or_default();
+        source.insert(label["conversation"].as_str().unwrap());
+    }
+    let mut conversations = HashMap::new();
+    for (source, ids) in &wanted {
+        let file = data
+            .join("trajectories")
+            .join(format!("{source}.jsonl.zst"));
+        let file = std::fs::File::open(file).unwrap();
+        for line in BufReader::new(zstd::Decoder::new(file).unwrap()).lines() {
+            let conversation: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let id = conversation["id"].as_str().unwrap();
+            if ids.contains(id) {
+                conversations.insert(((*source).to_owned(), id.to_owned()), conversation);
+            }
+        }
+    }
+    let found = labels.iter().map(|label| {
+        let text = |key: &str| label[key].as_str().unwrap().to_owned();
+        let conversation = &conversations[&(text("source"), text("conversation"))];
+        of_call(conversation, label)
+    });
+    Some(found.collect())
+}
+
+fn of_call(conversation: &Value, label: &Value) -> Labelled {
+    let index = |key: &str| usize::try_from(label[key].as_u64().unwrap()).unwrap();
+    let messages = conversation["messages"].as_array().unwrap();
+    let call = &messages[index("message")]["tool_calls"][index("call")];
+    assert_eq!(call["function"]["name"], label["tool"]);
+    let of_call =
+        |message: &&Value| message["role"] == "tool" && message["tool_call_id"] == call["id"];
+    let answer = messages.iter().find(of_call).unwrap();
+    let content = answer["content"].as_str().unwrap_or_default();
+    let mut result = ToolResultRecorded::text("c", content);
+    let failed = answer["x"]["is_error"] == true || answer["x"]["error"].is_string();
+    result.success = !failed;
+    let files = label["files"].as_array().unwrap().iter();
+    let files = files.map(|file| {
+        let text = |at: usize| file[at].as_str().unwrap().to_owned();
+        (text(1), text(0))
+    });
+    Labelled {
+        tool: call["function"]["name"].as_str().unwrap().to_owned(),
+        arguments: call["function"]["arguments"].as_str().unwrap().to_owned(),
+        result,
+        files: files.collect(),
+    }
+}
+
+/// What the defaults find in one call.
+fn found(call: &Labelled) -> Vec<(String, String)> {
+    let mut knowledge = Knowledge::new(Arc::new(KnowledgePolicy::default()), 10_000);
+    let at = |revision| EventRef {
+        conversation: ConversationId::default(),
+        revision: Revision(revision),
+    };
+    let arguments = bytes::Bytes::from(call.arguments.clone());
+    let request = ToolCallRequested {
+        call_id: "c".to_owned(),
+        tool: call.tool.clone(),
+        arguments_hash: ContentHash(blake3::hash(&arguments).into()),
+        arguments: JsonText::from_checked(arguments),
+        message_revision: None,
+        needs_approval: false,
+    };
+    knowledge.apply(at(1), &EventBody::ToolCallRequested(request));
+    knowledge.apply(at(2), &EventBody::ToolResultRecorded(call.result.clone()));
+    let files = knowledge.files().iter();
+    files
+        .map(|file| (file.path.to_string(), how(file)))
+        .collect()
+}
+
+fn how(_file: &KnownFile) -> String {
+    String::new()
+}
+
+// Zero files were found in eleven real conversations of five sources: the defaults
+// must know the tools that agents have. Print the table with `--nocapture`.
+#[test]
+fn the_defaults_find_the_files_of_real_calls() {
+    let Some(calls) = labelled() else { return };
+    assert_eq!(calls.len(), 200);
+    let (mut right, mut wrong, mut missed, mut same_how) = (0, 0, 0, 0);
+    for (at, call) in calls.iter().enumerate() {
+        let found = found(call);
+        for (path, how) in &found {
+            match call.files.iter().find(|(labelled, _)| labelled == path) {
+                Some((_, labelled)) => {
+                    right += 1;
+                    same_how += usize::from(labelled == how);
+                    if labelled != how {
+                        println!("call {at} {}: {path} is {labelled}, not {how:?}", call.tool);
+                    }
+                }
+                None => {
+                    wrong += 1;
+                    println!("call {at} {}: {path} was not touched", call.tool);
+                }
+            }
+        }
+        for (path, how) in &call.files {
+            if !found.iter().any(|(found, _)| found == path) {
+                missed += 1;
+                println!("call {at} {}: {path} ({how}) was not found", call.tool);
+            }
+        }
+    }
+    let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
+    let (precision, recall) = (share(right, right + wrong), share(right, right + missed));
+    println!(
+        "{} files in 200 calls: precision {precision:.3}, recall {recall:.3}, how {:.3}",
+        right + missed,
+        share(same_how, right)
+    );
+}

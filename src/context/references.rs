@@ -1,0 +1,248 @@
+//! How a request refers to whole results: by `#REVISION`, explained once, and read
+//! back with a tool that the caller answers through `Tools.GetResult`.
+
+use super::{
+    draft::{Content, Draft, Fate, Item, Outcome, Section, full_result_ref},
+    policy::ContextPolicy,
+    tokens::Tally,
+    window::WindowInput,
+};
+use crate::domain::{ConversationId, EventRef, JsonText, Revision, ToolDefinition};
+
+/// Usual name of the tool that reads a shortened result.
+pub const READ_TOOL: &str = "treering_read_result";
+/// Who put the explanation in.
+const ENHANCER: &str = "tool_snapshots";
+/// What a reference in full begins with.
+const SCHEME: &str = "treering:";
+
+/// An event as a request of `conversation` names it: `#17`, or in full where
+/// another conversation holds it.
+#[must_use]
+pub fn short_reference(conversation: ConversationId, event: EventRef) -> String {
+    if event.conversation == conversation {
+        format!("#{}", event.revision)
+    } else {
+        full_result_ref(event)
+    }
+}
+
+/// Puts the explanation of references in, and the tool that reads them where the
+/// policy has one: where results are shortened, and where the budget will have to
+/// shorten some, so that it counts them. [`settle`] takes them out again.
+pub fn reserve(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
+    let over = policy.budget_tokens > 0 && draft.tokens() > policy.budget_tokens;
+    if !over && !refers(draft) {
+        return;
+    }
+    let tool = policy.read_tool.as_deref();
+    if let Some(name) = tool
+        && draft.tools.iter().all(|defined| defined.name != name)
+    {
+        let definition = definition(name);
+        draft.tools_tokens += tally.tools(std::slice::from_ref(&definition));
+        draft.tools.push(definition);
+    }
+    let text = note(window.conversation, tool);
+    let mut item = Item::new(Section::System, ENHANCER, Content::Instruction(text));
+    item.reason = "says what references to shortened results are".into();
+    tally.measure_item(&mut item);
+    item.whole_tokens = item.tokens;
+    let is_instruction = |item: &Item| matches!(&*item.content, Content::Instruction(_));
+    let place = draft.items.iter().rposition(is_instruction);
+    draft.items.insert(place.map_or(0, |place| place + 1), item);
+}
+
+/// Takes out what [`reserve`] put in, when nothing was shortened after all. The
+/// tokens that went with it.
+pub fn settle(policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) -> u64 {
+    if refers(draft) {
+        return 0;
+    }
+    let before = draft.tokens();
+    draft.items.retain(|item| !is_note(item));
+    let own = |tool: &ToolDefinition| {
+        tool.source == SOURCE && policy.read_tool.as_deref() == Some(&tool.name)
+    };
+    if let Some(at) = draft.tools.iter().position(own) {
+        let tokens = tally.tools(&draft.tools[at..=at]);
+        draft.tools_tokens = draft.tools_tokens.saturating_sub(tokens);
+        draft.tools.remove(at);
+    }
+    before.saturating_sub(draft.tokens())
+}
+
+fn is_note(item: &Item) -> bool {
+    item.enhancer == ENHANCER && matches!(&*item.content, Content::Instruction(_))
+}
+
+/// Whether something in the draft stands for more than it says.
+fn refers(draft: &Draft) -> bool {
+    let is_short = |outcome: &Outcome| match outcome {
+        Outcome::Snapshot(_) => true,
+        Outcome::Result(result) => result.shortened,
+        Outcome::Missing { .. } => false,
+    };
+    let shortened = |item: &&Item| item.fate == Fate::Shortened;
+    let mut steps = draft.items.iter().filter(shortened).filter_map(Item::step);
+    steps.any(|step| step.calls().any(|call| is_short(&call.outcome)))
+}
+
+/// What references are, for the model.
+fn note(conversation: ConversationId, tool: Option<&str>) -> String {
+    let read = match tool {
+        Some(tool) => format!("call {tool} with {{\"reference\": \"#N\"}}"),
+        None => format!("ask for {SCHEME}{conversation}/N"),
+    };
+    format!(
+        "Results of earlier tool calls that begin with [short #N] are shortened to the lines that \
+         matter most; … stands for lines that are left out. When you need more of one, {read}."
+    )
+}
+
+const SOURCE: &str = "treering";
+
+/// The tool that reads a shortened result.
+#[must_use]
+pub fn definition(name: &str) -> ToolDefinition {
+    let schema = r##"{"type":"object","properties":{"reference":{"type":"string","description":"What stands after \"short\" in the shortened result, for example #17"},"line_first":{"type":"integer","description":"First line to read, from 1; without it, from the start"},"line_last":{"type":"integer","description":"Last line to read; without it, to the end"}},"required":["reference"]}"##;
+    ToolDefinition {
+        name: name.to_owned(),
+        description: "Read a shortened tool result of this conversation again, whole or some of \
+                      its lines. The tool that gave it is not run again."
+            .to_owned(),
+        input_schema: JsonText::from_checked(bytes::Bytes::from_static(schema.as_bytes())),
+        source: SOURCE.to_owned(),
+        needs_approval: false,
+        guidance: String::new(),
+        discoverable: false,
+    }
+}
+
+/// What a call of the tool asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadArguments {
+    /// Whose event; none: of the conversation in which the call was made.
+    pub conversation: Option<ConversationId>,
+    /// The result's revision.
+    pub revision: Revision,
+    /// First line, from 1.
+    pub line_first: u64,
+    /// Last line; `u64::MAX`: to the end.
+    pub line_last: u64,
+}
+
+/// Arguments that name no result. The text is for the model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; give {{\"reference\": \"#N\"}} with the number of a shortened result")]
+pub struct BadReadArguments(&'static str);
+
+impl ReadArguments {
+    /// Reads a call's arguments as the model wrote them: what a model may get a
+    /// little wrong (a number as a text, `[short #17]` as a whole) is understood.
+    ///
+    /// # Errors
+    /// [`BadReadArguments`] when they name no result.
+    pub fn parse(arguments: &str) -> Result<Self, BadReadArguments> {
+        let value: serde_json::Value = serde_json::from_str(arguments)
+            .map_err(|_| BadReadArguments("the arguments are not JSON"))?;
+        // Some models send the object as a text.
+        let value = match value {
+            serde_json::Value::String(text) => {
+                serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text))
+            }
+            value => value,
+        };
+        let reference = match &value {
+            serde_json::Value::Object(map) => ["reference", "ref"].iter().find_map(|k| map.get(*k)),
+            value => Some(value),
+        };
+        let reference = match reference {
+            Some(serde_json::Value::String(text)) => text.clone(),
+            Some(serde_json::Value::Number(number)) => number.to_string(),
+            _ => return Err(BadReadArguments("there is no `reference`")),
+        };
+        let (conversation, revision) =
+            place(&reference).ok_or(BadReadArguments("the reference names no result"))?;
+        let line = |name: &str| match value.get(name)? {
+            serde_json::Value::String(text) => text.trim().parse().ok(),
+            number => number.as_u64(),
+        };
+        let line_first = line("line_first").unwrap_or(1).max(1);
+        let line_last = line("line_last")
+            .filter(|line| *line > 0)
+            .unwrap_or(u64::MAX);
+        if line_last < line_first {
+            return Err(BadReadArguments("`line_last` is before `line_first`"));
+        }
+        Ok(Self {
+            conversation,
+            revision,
+            line_first,
+            line_last,
+        })
+    }
+}
+
+/// `#17`, `17`, `[short #17]`, `treering:CONVERSATION/17`.
+fn place(reference: &str) -> Option<(Option<ConversationId>, Revision)> {
+    let text = reference
+        .trim()
+        .trim_matches(['[', ']', '`', '"', '(', ')']);
+    let text = text.strip_prefix("short").unwrap_or(text).trim();
+    let number = |text: &str| {
+        let digits = text.trim_start_matches('#');
+        digits
+            .parse()
+            .ok()
+            .filter(|number| *number > 0)
+            .map(Revision)
+    };
+    if let Some(revision) = number(text) {
+        return Some((None, revision));
+    }
+    let (conversation, revision) = text.strip_prefix(SCHEME)?.split_once('/')?;
+    Some((Some(conversation.parse().ok()?), number(revision)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A model copies a reference from what it reads: each way in which one can do
+    // that must find the result, and what names none must say so in words.
+    #[test]
+    fn arguments_are_read_as_models_write_them() {
+        let id = "00000000-0000-0000-0000-000000000007";
+        let full = format!(r#"{{"reference": "treering:{id}/17"}}"#);
+        for (arguments, line_first, line_last) in [
+            (r##"{"reference": "#17"}"##, 1, u64::MAX),
+            (r#"{"reference": "17"}"#, 1, u64::MAX),
+            (r#"{"reference": 17, "line_first": null}"#, 1, u64::MAX),
+            (
+                r#"{"ref": "[short #17]", "line_first": "3", "line_last": 9, "why": "x"}"#,
+                3,
+                9,
+            ),
+            (r##""{\"reference\": \"#17\"}""##, 1, u64::MAX),
+            (full.as_str(), 1, u64::MAX),
+        ] {
+            let read = ReadArguments::parse(arguments).unwrap();
+            assert_eq!(read.revision, Revision(17), "{arguments}");
+            assert_eq!((read.line_first, read.line_last), (line_first, line_last));
+            assert_eq!(read.conversation.is_some(), arguments == full);
+        }
+        for wrong in [
+            "",
+            "{}",
+            "[]",
+            r##"{"reference": "#0"}"##,
+            r#"{"reference": "the last one"}"#,
+            r#"{"reference": "treering:x/1"}"#,
+            r##"{"reference": "#3", "line_first": 9, "line_last": 2}"##,
+        ] {
+            let error = ReadArguments::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains("\"reference\""), "{wrong}: {error}");
+        }
+    }
+}
