@@ -36,6 +36,8 @@ pub use snippet::{Snippet, Snippeter};
 pub use syntax::QueryError;
 
 #[cfg(test)]
+mod known_items_tests;
+#[cfg(test)]
 mod quality_tests;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use crate::domain::{
     BranchId, ConversationId, EventKind, Namespace, Position, Revision, TimestampMicros,
 };
 
-fn data() -> Option<PathBuf> {
+pub(super) fn data() -> Option<PathBuf> {
     let dir = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from);
     if dir.is_none() {
         println!("skipped: TREERING_TEST_DATA names no data folder");
@@ -23,13 +23,13 @@ fn data() -> Option<PathBuf> {
     dir
 }
 
-fn json_lines(path: &Path) -> impl Iterator<Item = Value> {
+pub(super) fn json_lines(path: &Path) -> impl Iterator<Item = Value> {
     let file = std::fs::File::open(path).unwrap();
     let lines = BufReader::new(zstd::Decoder::new(file).unwrap()).lines();
     lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap())
 }
 
-fn result(position: u64, text: String) -> SearchableEvent {
+pub(super) fn result(position: u64, text: String) -> SearchableEvent {
     SearchableEvent {
         namespace: Namespace::default(),
         conversation: ConversationId::default(),
@@ -45,7 +45,7 @@ fn result(position: u64, text: String) -> SearchableEvent {
     }
 }
 
-fn index_of(events: &[SearchableEvent]) -> SearchIndex {
+pub(super) fn index_of(events: &[SearchableEvent]) -> SearchIndex {
     let index = SearchIndex::in_memory().unwrap();
     index
         .add(events, events[events.len() - 1].position)
@@ -55,7 +55,7 @@ fn index_of(events: &[SearchableEvent]) -> SearchIndex {
 }
 
 /// Positions of the best events.
-fn ranked(index: &SearchIndex, text: &str, limit: usize) -> Vec<u64> {
+pub(super) fn ranked(index: &SearchIndex, text: &str, limit: usize) -> Vec<u64> {
     let query = SearchQuery {
         limit,
         one_hit_per_event: true,
