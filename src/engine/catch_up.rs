@@ -30,6 +30,11 @@ pub(super) fn beside(path: &Path) -> PathBuf {
 /// Opens the views. In place of such as cannot be used come empty ones beside
 /// them, which [`catch_up`] fills and puts in their place.
 pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
+    if path.is_dir() {
+        // An empty one holds nothing; another is not ours.
+        std::fs::remove_dir(path)?;
+        tracing::warn!("a folder was in the place of the views; they are made anew");
+    }
     match Views::open(path, VIEWS_CACHE_BYTES) {
         Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {
             tracing::warn!(%error, "the views are made anew from the log");

@@ -291,7 +291,10 @@ impl Engine {
             tracing::error!(%error, "the writer did not stop cleanly");
         }
         self.inner.indexer.close().await;
-        self.inner.let_views_go().await;
+        let have_grown = self.inner.views.load().have_grown();
+        if self.inner.let_views_go().await && have_grown {
+            self.inner.compact_views().await;
+        }
         if let Err(error) = self.inner.log.close().await {
             tracing::warn!(%error, "the log was not closed cleanly; it is repaired at the next start");
         }
@@ -332,11 +335,28 @@ async fn refuse_a_log_that_went_back(dir: &Path, log: &Arc<RedbLog>) -> Result<(
 impl Inner {
     /// Closes the views, as soon as the reads that are under way have ended:
     /// another engine may open the folder while handles of this one are left.
-    async fn let_views_go(&self) {
+    /// True: nobody has them any more.
+    async fn let_views_go(&self) -> bool {
         let views = self.views.swap(Arc::new(Views::closed()));
         let patience = tokio::time::Instant::now() + READS_END_WITHIN;
         while Arc::strong_count(&views) > 1 && tokio::time::Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Arc::into_inner(views).is_some()
+    }
+
+    /// Gives back what the views' file has in free pages.
+    async fn compact_views(&self) {
+        let Some(path) = self.views_path.clone() else {
+            return;
+        };
+        let however_long = self.options.dense == super::Dense::WhenClosed;
+        let compacted =
+            tokio::task::spawn_blocking(move || Views::compact(&path, however_long)).await;
+        match compacted {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the views' file is as large as before"),
+            Err(error) => tracing::warn!(%error, "the views' file is as large as before"),
         }
     }
 }

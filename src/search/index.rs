@@ -753,10 +753,13 @@ fn unreadable(dir: &Path, error: TantivyError) -> IndexError {
 fn no_file_in(dir: &Path) -> Option<String> {
     let entries = std::fs::read_dir(dir).ok()?;
     entries.flatten().find_map(|entry| {
-        let found = std::fs::metadata(entry.path()).ok()?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Locks hold nothing that could be made anew.
-        (!found.is_file() && !name.ends_with(".lock")).then_some(name)
+        let is_wrong = match std::fs::metadata(entry.path()) {
+            Ok(found) => !found.is_file(),
+            // A link to nowhere.
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound && entry.path().is_symlink(),
+        };
+        is_wrong.then_some(name)
     })
 }
 

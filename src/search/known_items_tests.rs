@@ -138,8 +138,14 @@ fn measure(what: &str, events: &[SearchableEvent], items: &[Item]) -> BTreeMap<S
     }
     println!("{what}: {} texts", events.len());
     for (of, score) in &scores {
-        let (first, mrr) = (score.first / score.queries, score.reciprocal / score.queries);
-        println!("  {of:<12} {:3} queries: success@1 {first:.3}, MRR {mrr:.3}", score.queries);
+        let (first, mrr) = (
+            score.first / score.queries,
+            score.reciprocal / score.queries,
+        );
+        println!(
+            "  {of:<12} {:3} queries: success@1 {first:.3}, MRR {mrr:.3}",
+            score.queries
+        );
     }
     scores
 }
@@ -156,7 +162,10 @@ fn what_agents_ask_for_comes_first() {
         .partition(|item| item.of == EventKind::ToolResultRecorded);
     measure("tool results only", &results, &asked);
     measure("with messages", &all, &asked);
-    let others: Vec<Item> = others.into_iter().filter(|item| item.of == EventKind::MessageAppended).collect();
+    let others: Vec<Item> = others
+        .into_iter()
+        .filter(|item| item.of == EventKind::MessageAppended)
+        .collect();
     measure("messages", &all, &others);
     let _ = Namespace::default();
 }

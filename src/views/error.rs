@@ -89,7 +89,9 @@ impl ViewsError {
         use io::ErrorKind as Kind;
         match error.kind() {
             Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => Self::NoSpace,
-            Kind::InvalidData | Kind::UnexpectedEof => Self::damaged(error.to_string()),
+            Kind::InvalidData | Kind::UnexpectedEof | Kind::IsADirectory => {
+                Self::damaged(error.to_string())
+            }
             _ => Self::Storage {
                 source: Box::new(error),
             },

@@ -37,6 +37,12 @@ const REACHED_KEY: &[u8] = b"reached";
 /// reads all of it, which a start must have time for. In larger ones, damage
 /// shows when a row is read.
 const CHECKED_OPEN_BYTES_MAX: u64 = 256 << 20;
+/// A file is compacted that has grown by a quarter, and at least by this. In bytes.
+const GROWN_BYTES_MIN: u64 = 64 << 10;
+/// Larger ones are not compacted in passing: 64 MiB take about a second.
+const COMPACT_BYTES_MAX: u64 = 128 << 20;
+/// Memory for pages while a file is compacted, in bytes.
+const COMPACT_CACHE_BYTES: usize = 16 << 20;
 
 /// What was written and is not in the file takes at most about so much memory, in
 /// bytes; then whoever writes waits until it is.
@@ -66,6 +72,8 @@ struct Inner {
     path: RwLock<Option<PathBuf>>,
     /// A read or a write has met what was not written.
     damaged: AtomicBool,
+    /// Bytes of the file when it was opened; 0: it was new.
+    opened_bytes: u64,
 }
 
 impl Inner {
@@ -148,6 +156,7 @@ impl Views {
                 rows: None,
                 path: RwLock::default(),
                 damaged: AtomicBool::new(false),
+                opened_bytes: 0,
             }),
         }
     }
@@ -172,9 +181,11 @@ impl Views {
         path: Option<PathBuf>,
         cache_bytes: usize,
     ) -> Result<Self, ViewsError> {
-        let has_tables = db.begin_read()?.list_tables()?.next().is_some();
-        if !has_tables {
+        let mut opened_bytes = 0;
+        if db.begin_read()?.list_tables()?.next().is_none() {
             initialise(&db)?;
+        } else if let Some(path) = &path {
+            opened_bytes = std::fs::metadata(path)?.len();
         }
         let rows = RowStore::new(db, cache_bytes / BLOCKS_SHARE)?;
         let reader = Reader(Arc::new(rows.snapshot()));
@@ -191,6 +202,7 @@ impl Views {
                 rows: Some(rows),
                 path: RwLock::new(path),
                 damaged: AtomicBool::new(false),
+                opened_bytes,
             }),
         })
     }
@@ -219,6 +231,39 @@ impl Views {
     /// can be applied any more, and the store must be opened again.
     pub fn make_durable(&self) -> Result<u64, ViewsError> {
         self.inner.noted(contained(|| self.rows()?.flush()))
+    }
+
+    /// True when the file is much larger than when it was opened: some of it may be
+    /// free pages.
+    #[must_use]
+    pub fn have_grown(&self) -> bool {
+        let opened = self.inner.opened_bytes;
+        self.file_bytes() > opened + (opened / 4).max(GROWN_BYTES_MIN)
+    }
+
+    /// Gives the free pages of a file back to the system. It must not be open. A
+    /// file that is too large to do so in a moment is left as it is, unless
+    /// `however_long`.
+    ///
+    /// # Errors
+    /// As [`Views::open`]; the file is right all the same.
+    pub fn compact(path: &Path, however_long: bool) -> Result<(), ViewsError> {
+        if !however_long && std::fs::metadata(path)?.len() > COMPACT_BYTES_MAX {
+            return Ok(());
+        }
+        contained(|| {
+            let mut db = Database::builder()
+                .set_cache_size(COMPACT_CACHE_BYTES)
+                .create_with_backend(FileBackend::new(disk::file_options().open(path)?)?)?;
+            match db.compact() {
+                Ok(_) => Ok(()),
+                Err(redb::CompactionError::Storage(error)) => Err(error.into()),
+                // It was opened for this alone.
+                Err(error) => Err(ViewsError::Storage {
+                    source: Box::new(error),
+                }),
+            }
+        })
     }
 
     /// True when something of them was found to be damaged: they are to be made anew.
@@ -657,5 +702,44 @@ mod tests {
             });
             assert_eq!(seen.unwrap(), [1, 2], "failure {how}");
         }
+    }
+
+    // Blocks are written anew as they fill, and the file kept the room of the old
+    // ones for ever: 67 MB for 20.
+    #[test]
+    fn what_is_free_is_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("views.redb");
+        let views = Views::open(&path, 1 << 20).unwrap();
+        assert!(views.have_grown());
+        for round in 0..40_u16 {
+            let written = views.write(|writer| {
+                for number in 0..200_u16 {
+                    let key = blake3::hash(&[number.to_le_bytes(), round.to_le_bytes()].concat());
+                    let row = Bytes::copy_from_slice(key.as_bytes());
+                    writer.table(CONVERSATIONS).put(row.clone(), row);
+                }
+                Ok(())
+            });
+            written.unwrap();
+            views.make_durable().unwrap();
+        }
+        let rows = |views: &Views| {
+            let rows = views.read(|reader| reader.table(CONVERSATIONS).iter().collect());
+            let rows: Vec<(Bytes, Bytes)> = rows.unwrap();
+            rows
+        };
+        let (before, bytes) = (rows(&views), views.file_bytes());
+        assert!(matches!(
+            Views::compact(&path, false),
+            Err(ViewsError::Locked)
+        ));
+        drop(views);
+        Views::compact(&path, false).unwrap();
+        let views = Views::open(&path, 1 << 20).unwrap();
+        assert!(rows(&views) == before && before.len() == 8_000);
+        let left = views.file_bytes();
+        assert!(left * 2 < bytes, "{left} of {bytes}");
+        assert!(!views.have_grown());
     }
 }

@@ -447,14 +447,14 @@ async fn a_refusing_system_costs_no_index() {
     let index = dir.join("index");
     let meta = std::fs::read(index.join("meta.json")).unwrap();
     let lock = index.join(".tantivy-writer.lock");
-    let _ = std::fs::remove_file(&lock);
-    std::fs::create_dir(&lock).unwrap();
+    let held = std::fs::File::create(&lock).unwrap();
+    held.try_lock().unwrap();
     let engine = open(dir).await;
     let request = SearchRequest::new(store::ns(), "needle", 10);
     let answer = engine.search(request.clone()).await.unwrap();
     assert!(answer.lagging.is_some(), "{answer:?}");
     assert!(std::fs::read(index.join("meta.json")).unwrap() == meta);
-    std::fs::remove_dir(&lock).unwrap();
+    held.unlock().unwrap();
     assert_eq!(hits(&engine).await, CONVERSATIONS * 8);
     assert!(std::fs::read(index.join("meta.json")).unwrap() == meta);
     let answer = engine.search(request).await.unwrap();

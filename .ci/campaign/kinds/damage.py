@@ -288,8 +288,8 @@ HARMLESS = {foreign_index, foreign_views, old_derived, no_derived, file_for_inde
 
 
 def harmless(file, kind):
-    # A folder cannot be locked, and is not ours to remove.
-    if kind is directory and file is not None and file.name == "LOCK":
+    # What cannot be locked is not ours to remove.
+    if kind in (directory, dangling) and file is not None and file.name == "LOCK":
         return False
     return kind in HARMLESS or (file is not None and file.parts[0] != "log")
 

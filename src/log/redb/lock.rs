@@ -157,10 +157,12 @@ fn take(
 }
 
 fn not_opened(path: &Path, error: io::Error) -> LogError {
-    if path.is_dir() {
+    let is_link = path.is_symlink() && !path.exists();
+    if is_link || path.is_dir() {
         let what = format!(
-            "{} is a folder, which Treering never makes: move it away",
-            path.display()
+            "{} is a {}, which Treering never makes: move it away",
+            path.display(),
+            if is_link { "link to nowhere" } else { "folder" }
         );
         return LogError::from_io("locking the data folder", io::Error::other(what));
     }

@@ -112,7 +112,7 @@ pub(super) fn open_unchanged<F: Folder>(
             .open(file, Access::Read)
             .map_err(|error| missing_or_io(first_offset, doing, error))
     };
-    let io = |error| LogError::from_io(doing, error);
+    let io = |error| missing_or_io(first_offset, doing, error);
     let opened = open_on(
         Overlay::new(storage()?).map_err(io)?,
         first_offset,
