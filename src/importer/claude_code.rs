@@ -279,18 +279,20 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
     Ok(session)
 }
 
-/// The id that the lines say; else the file's name, and for standard input, which
-/// has none, a hash of its first line.
+/// The id that the first message says, else any line (progress of a process around it
+/// may name that one's session); else the file's name, and for standard input, which has
+/// none, a hash of its first line.
 fn session_id(lines: &[Bytes], path: &Path) -> String {
-    let said = lines.iter().find_map(|line| {
-        #[derive(serde::Deserialize)]
-        struct Said {
-            #[serde(rename = "sessionId")]
-            session_id: String,
+    let mut said = None;
+    for line in lines.iter().filter_map(|line| Marks::read(line)) {
+        let is_message = matches!(line.kind.as_str(), "user" | "assistant");
+        if is_message || said.is_none() {
+            said = Some(line.session_id);
         }
-        let said: Said = serde_json::from_slice(line).ok()?;
-        Some(said.session_id).filter(|id| !id.is_empty())
-    });
+        if is_message {
+            break;
+        }
+    }
     let named = || {
         let name = stem(path).filter(|_| path.as_os_str() != "-");
         name.map(str::to_owned)
@@ -299,12 +301,28 @@ fn session_id(lines: &[Bytes], path: &Path) -> String {
         .unwrap_or_else(|| blake3::hash(lines.first().map_or(&[], Bytes::as_ref)).to_string())
 }
 
+/// What tells whose a line is.
+#[derive(serde::Deserialize)]
+struct Marks {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(rename = "sessionId")]
+    session_id: String,
+}
+
+impl Marks {
+    /// None when the line does not say it.
+    fn read(line: &[u8]) -> Option<Self> {
+        let marks: Self = serde_json::from_slice(line).ok()?;
+        (!marks.session_id.is_empty()).then_some(marks)
+    }
+}
+
 /// The session that the first line of a file belongs to.
 fn first_session_id(path: &Path) -> Option<String> {
     let mut source = LineSource::open(path, |_| {}).ok()?;
     let (_, line) = source.next()?;
-    let line: Value = serde_json::from_slice(&line.ok()?).ok()?;
-    line["sessionId"].as_str().map(str::to_owned)
+    Marks::read(&line.ok()?).map(|marks| marks.session_id)
 }
 
 fn open(path: &Path) -> Result<LineSource, SessionFault> {

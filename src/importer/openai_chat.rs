@@ -6,6 +6,7 @@
 //! where its parent is, further ones open branches.
 
 mod line;
+mod tools;
 mod tree;
 
 use std::collections::HashMap;
@@ -114,6 +115,7 @@ pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
         boundaries: HashMap::new(),
         tools: HashMap::new(),
     };
+    import.timeline.define_tools(line.tools);
     import.run(&messages)?;
     let (events, notes) = import.timeline.finish();
     Ok(ImportedConversation {

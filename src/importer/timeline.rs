@@ -14,7 +14,7 @@ use super::{
 use crate::domain::{
     BranchForked, BranchId, BranchName, CancelReason, Compacted, CompactionTrigger,
     ConversationCreated, ConversationId, EventBody, NameError, NewEvent, Revision, Role,
-    SubContextSpawned, TimestampMicros, ToolCallCancelled, ToolCallRequested,
+    SubContextSpawned, TimestampMicros, ToolCallCancelled, ToolCallRequested, ToolDefinition,
 };
 
 /// Most calls that stay open on a branch: a little below the engine's default
@@ -110,6 +110,14 @@ impl Timeline {
         timeline.push(BranchIndex::MAIN, EventBody::ConversationCreated(created));
         timeline.root = timeline.fork_point(BranchIndex::MAIN);
         timeline
+    }
+
+    /// Says before the first message which tools there were.
+    pub(super) fn define_tools(&mut self, tools: Vec<ToolDefinition>) {
+        if !tools.is_empty() {
+            self.push(BranchIndex::MAIN, EventBody::ToolsDefined { tools });
+            self.root = self.fork_point(BranchIndex::MAIN);
+        }
     }
 
     /// Comes to a message of the tree: opens the branch that it begins, if it

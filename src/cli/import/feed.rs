@@ -233,7 +233,7 @@ fn format_of(source: &mut LineSource) -> io::Result<Format> {
 }
 
 /// Why a file is not imported, and what to do.
-fn refusal(asked: Option<Format>, format: Format) -> String {
+pub fn refusal(asked: Option<Format>, format: Format) -> String {
     match asked {
         _ if format == Format::ChatDocument => format!(
             "it holds {format}: openai-chat is one conversation a line, \

@@ -8,6 +8,8 @@ mod find;
 mod report;
 mod upload;
 
+#[cfg(test)]
+pub(super) use feed::refusal;
 pub use report::Report;
 
 use std::{fs, path::PathBuf, time::Instant};

@@ -293,6 +293,10 @@ fn a_session_is_told_by_its_lines() {
     let first = format!("{snapshot}\n{}\n", user("s1", "a", None, "hi"));
     assert_eq!(id("a/full.jsonl", &first), "s1");
     assert_eq!(id("b/full.jsonl", &user("s2", "a", None, "hi")), "s2");
+    // What ran around it is not it.
+    let around = r#"{"type":"progress","sessionId":"s0","data":{}}"#;
+    let both = format!("{around}\n{}\n", user("s1", "a", None, "hi"));
+    assert_eq!(id("a/full.jsonl", &both), "s1");
     // One that says nothing goes by the file's name.
     assert_eq!(id("b/named.jsonl", snapshot), "named");
 }

@@ -212,6 +212,20 @@ fn compactions_cut_at_turns() {
     assert_eq!(oddities(&imported), [(0, "compaction not at a turn's end")]);
 }
 
+// The tools that a line gives are defined before its first message, come back with it,
+// and are no reason to take a conversation for another one.
+#[test]
+fn tools_are_defined() {
+    let mut line = conversation(json!([{"role": "user", "content": "q"}]));
+    let without = import(&line);
+    line["tools"] = json!([{"type": "function", "function": {"name": "ls"}}]);
+    let (imported, events) = there_and_back(&line.to_string());
+    assert!(matches!(&imported.events[1].body,
+        EventBody::ToolsDefined { tools } if tools[0].name == "ls"));
+    assert_eq!(plan(&events, &imported).events, []);
+    assert_eq!(plan(&stored(&without), &imported).events, []);
+}
+
 // A call that nobody answered took all later compactions away: the engine does not
 // need it to be answered, and the request grew without end.
 #[test]

@@ -108,8 +108,11 @@ impl Merge<'_> {
         let name = event.branch.clone().unwrap_or_default();
         match &event.body {
             EventBody::BranchForked(forked) => return self.fork(name, forked),
-            // Which branch is the active one is decided at the end.
-            EventBody::BranchActivated => return self.note_place(self.cursor(&name)),
+            // Which branch is the active one is decided at the end; which tools there were
+            // is said once, and what somebody said since then holds.
+            EventBody::BranchActivated | EventBody::ToolsDefined { .. } => {
+                return self.note_place(self.cursor(&name));
+            }
             _ => {}
         }
         let cursor = self.cursor(&name);
