@@ -176,7 +176,7 @@ pub fn claude_session(data: &[u8]) -> Vec<ImportedConversation> {
     let mut session = Session {
         id: "session".to_owned(),
         lines: lines(own),
-        agents: Vec::new(),
+        ..Session::default()
     };
     if !agent.is_empty() {
         session.agents.push(("a1".to_owned(), lines(agent)));

@@ -357,6 +357,7 @@ mod tests {
             "treering --server http://h:1 show C",
             "treering serve --data D --listen 127.0.0.1:0",
             "treering demo --exit --data D",
+            "treering import --data D ~/.claude/projects",
             "treering import --data D --format openai-chat a.jsonl b.jsonl.zst -",
             "treering import --data D --format openai-chat --strict a.jsonl",
             "treering export --data D --format openai-chat",

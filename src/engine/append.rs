@@ -60,6 +60,22 @@ impl Engine {
         }
     }
 
+    /// Which of these idempotency keys were used, as far as reads have come.
+    ///
+    /// # Errors
+    /// [`ReadError`] when that cannot be read.
+    pub fn known_keys(
+        &self,
+        namespace: &Namespace,
+        keys: &[String],
+    ) -> Result<Vec<bool>, ReadError> {
+        let views = self.inner.views.load();
+        let known = keys.iter().map(|key| views.key(namespace, key));
+        known
+            .map(|found| Ok(found.map_err(ReadError::from)?.1.is_some()))
+            .collect()
+    }
+
     /// Hands a batch to the writer and returns a future of its outcome, so that
     /// many can be under way. Batches handed in by one task, one after the other,
     /// are decided in that order; only one that forks or compacts at a revision

@@ -8,7 +8,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::content;
 use crate::domain::{
-    ContentPart, MessageAppended, TimestampMicros, ToolCallRequested, ToolResultRecorded, Usage,
+    Compacted, ContentPart, MessageAppended, Role, TimestampMicros, ToolCallRequested,
+    ToolResultRecorded, Usage,
 };
 
 /// The origin of raw forms that start from here.
@@ -69,6 +70,12 @@ pub(super) fn result(
         x.insert("error".into(), result.error_message.as_str().into());
     }
     put_extra(out, x)
+}
+
+/// A compaction whose summary the source sent as a message.
+pub(super) fn summary(compacted: &Compacted, occurred_at: Option<TimestampMicros>) -> Value {
+    let said = MessageAppended::text(Role::User, compacted.summary.as_str());
+    message(&said, &[], occurred_at)
 }
 
 fn put_extra(mut out: Map<String, Value>, x: Map<String, Value>) -> Value {

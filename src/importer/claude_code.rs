@@ -10,13 +10,15 @@
 //! A session that has grown is imported as the same events and more: nothing
 //! that a later line says changes what an earlier one became. That is why the
 //! lines of one assistant message stay messages of their own, with the same
-//! `message_id`.
+//! `message_id`. Which session it is, its lines say, not the name of its file; a
+//! last line that is still being written is left for the next time.
 
 mod blocks;
 mod convert;
 mod line;
 mod place;
 mod render;
+mod shown;
 
 use std::{
     collections::HashMap,
@@ -25,15 +27,17 @@ use std::{
 };
 
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::{
     ImportedConversation, Oddity,
     openai_chat::conversation_id,
     source::{LineFault, LineSource},
 };
-use crate::domain::{NameError, Revision};
+use crate::domain::{Custom, NameError, Revision};
 use convert::{Child, convert};
 use line::SessionLine;
+pub(super) use line::first_object_end;
 pub use render::session_lines;
 
 /// The source of imported sessions.
@@ -76,12 +80,6 @@ pub enum SessionFault {
         /// The bound.
         max: usize,
     },
-    /// The file's name is no session id.
-    #[error("{} is not named after a session", path.display())]
-    Unnamed {
-        /// Which file.
-        path: PathBuf,
-    },
     /// A branch could not be named.
     #[error(transparent)]
     Branch(#[from] NameError),
@@ -90,12 +88,36 @@ pub enum SessionFault {
 /// A session as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// The tool's own id of it: the file's name.
+    /// The tool's own id of it, as its lines say.
     pub id: String,
     /// Lines of the session's file.
     pub lines: Vec<Bytes>,
     /// Lines of sub-agents that have files of their own: agent id and lines.
     pub agents: Vec<(String, Vec<Bytes>)>,
+    /// Files whose last line is not whole yet; it is not among the lines.
+    pub unfinished: Vec<PathBuf>,
+}
+
+impl Session {
+    /// A hash of all that was read: two sessions with the same one are equal.
+    #[must_use]
+    pub fn content_hash(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |name: &str, lines: &[Bytes]| {
+            hasher.update(&(name.len() as u64).to_le_bytes());
+            hasher.update(name.as_bytes());
+            hasher.update(&(lines.len() as u64).to_le_bytes());
+            for line in lines {
+                hasher.update(&(line.len() as u64).to_le_bytes());
+                hasher.update(line);
+            }
+        };
+        add(&self.id, &self.lines);
+        for (agent, lines) in &self.agents {
+            add(agent, lines);
+        }
+        hasher.finalize()
+    }
 }
 
 /// The sessions in the tool's own folder (`$CLAUDE_CONFIG_DIR`, else
@@ -156,55 +178,171 @@ fn is_agent(file: &Path) -> bool {
     stem(file).is_some_and(|stem| stem.starts_with("agent-"))
 }
 
-/// Reads a session's file and those of its sub-agents.
+/// True for the file of a sub-agent whose session lies where the tool keeps it: it is
+/// read with that.
+#[must_use]
+pub fn is_read_with_session(path: &Path) -> bool {
+    if !is_agent(path) || !is_lines(path) {
+        return false;
+    }
+    let Some(id) = first_session_id(path) else {
+        return false;
+    };
+    let file = format!("{id}.jsonl");
+    let folders = path.ancestors().skip(1).take(AGENT_FOLDERS_MAX + 3);
+    let mut folders = folders.map(|folder| folder.join(&file));
+    folders.any(|session| session.is_file())
+}
+
+/// True for events that hold a line as it came.
+pub(super) fn is_line(custom: &Custom) -> bool {
+    custom.type_name.starts_with(render::TYPE_PREFIX)
+}
+
+/// True for a line of a session: what else is in JSON lines says otherwise what it is.
+#[must_use]
+pub fn is_session_line(value: &Value) -> bool {
+    const TYPES: [&str; 12] = [
+        "user",
+        "assistant",
+        "system",
+        "progress",
+        "attachment",
+        "summary",
+        "ai-title",
+        "custom-title",
+        "file-history-snapshot",
+        "queue-operation",
+        "pr-link",
+        "agent-name",
+    ];
+    let Some(kind) = value["type"].as_str() else {
+        return false;
+    };
+    let marks = [
+        "sessionId",
+        "parentUuid",
+        "leafUuid",
+        "isSidechain",
+        "messageId",
+    ];
+    let has_mark = marks.iter().any(|mark| value.get(*mark).is_some());
+    let said = &value["message"];
+    let is_message = said["role"] == value["type"] && value.get("uuid").is_some();
+    (TYPES.contains(&kind) && (has_mark || is_message))
+        || (value["sessionId"].is_string() && value["uuid"].is_string())
+}
+
+/// Reads a session's file (`-`: standard input) and those of its sub-agents.
 ///
 /// # Errors
 /// [`SessionFault`] names the file, and the line if one was at fault.
 pub fn read_session(path: &Path) -> Result<Session, SessionFault> {
-    let unnamed = || SessionFault::Unnamed {
-        path: path.to_owned(),
-    };
-    let id = stem(path).ok_or_else(unnamed)?.to_owned();
+    read_session_from(path, open(path)?)
+}
+
+/// The same when the session's own file is open already.
+///
+/// # Errors
+/// [`SessionFault`] names the file, and the line if one was at fault.
+pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, SessionFault> {
     let mut left = SESSION_BYTES_MAX;
+    let own = read_lines(path, source, &mut left)?;
     let mut session = Session {
-        lines: read_lines(path, &mut left)?,
-        id,
-        agents: Vec::new(),
+        id: session_id(&own.lines, path),
+        lines: own.lines,
+        ..Session::default()
     };
+    session.unfinished.extend(own.unfinished);
+    if path.as_os_str() == "-" {
+        return Ok(session);
+    }
     let own_folder = path.with_extension("").join("subagents");
     let mut files = files_below(&own_folder, AGENT_FOLDERS_MAX);
     // Older versions kept them beside the sessions.
     let beside = path.parent().map(entries).unwrap_or_default();
     files.extend(beside.into_iter().filter(|file| is_agent(file)));
-    files.retain(|file| is_lines(file) && is_agent(file));
+    files.retain(|file| is_lines(file) && is_agent(file) && file != path);
     files.sort();
     for file in files {
         // A file beside it may be another session's.
-        let mut left_after = left;
-        let lines = read_lines(&file, &mut left_after)?;
         let inside = file.starts_with(&own_folder);
-        let ours = || {
-            let first = lines.first().map(SessionLine::read);
-            first.is_some_and(|line| line.text_of("sessionId") == session.id)
-        };
-        if inside || ours() {
-            let agent = stem(&file).unwrap_or_default();
-            let agent = agent.trim_start_matches("agent-").to_owned();
-            session.agents.push((agent, lines));
-            left = left_after;
+        if !inside && first_session_id(&file).as_deref() != Some(session.id.as_str()) {
+            continue;
         }
+        let read = read_lines(&file, open(&file)?, &mut left)?;
+        session.unfinished.extend(read.unfinished);
+        let agent = stem(&file).unwrap_or_default();
+        let agent = agent.trim_start_matches("agent-").to_owned();
+        session.agents.push((agent, read.lines));
     }
     Ok(session)
 }
 
-/// The lines of a file. `left` is how many bytes the session may still have.
-fn read_lines(path: &Path, left: &mut usize) -> Result<Vec<Bytes>, SessionFault> {
-    let source = LineSource::open(path, |_| {}).map_err(|error| SessionFault::Read {
+/// The id that the first message says, else any line (progress of a process around it
+/// may name that one's session); else the file's name, and for standard input, which has
+/// none, a hash of its first line.
+fn session_id(lines: &[Bytes], path: &Path) -> String {
+    let mut said = None;
+    for line in lines.iter().filter_map(|line| Marks::read(line)) {
+        let is_message = matches!(line.kind.as_str(), "user" | "assistant");
+        if is_message || said.is_none() {
+            said = Some(line.session_id);
+        }
+        if is_message {
+            break;
+        }
+    }
+    let named = || {
+        let name = stem(path).filter(|_| path.as_os_str() != "-");
+        name.map(str::to_owned)
+    };
+    said.or_else(named)
+        .unwrap_or_else(|| blake3::hash(lines.first().map_or(&[], Bytes::as_ref)).to_string())
+}
+
+/// What tells whose a line is.
+#[derive(serde::Deserialize)]
+struct Marks {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(rename = "sessionId")]
+    session_id: String,
+}
+
+impl Marks {
+    /// None when the line does not say it.
+    fn read(line: &[u8]) -> Option<Self> {
+        let marks: Self = serde_json::from_slice(line).ok()?;
+        (!marks.session_id.is_empty()).then_some(marks)
+    }
+}
+
+/// The session that the first line of a file belongs to.
+fn first_session_id(path: &Path) -> Option<String> {
+    let mut source = LineSource::open(path, |_| {}).ok()?;
+    let (_, line) = source.next()?;
+    Marks::read(&line.ok()?).map(|marks| marks.session_id)
+}
+
+fn open(path: &Path) -> Result<LineSource, SessionFault> {
+    LineSource::open(path, |_| {}).map_err(|error| SessionFault::Read {
         path: path.to_owned(),
         error,
-    })?;
+    })
+}
+
+/// The whole lines of a file.
+struct Read {
+    lines: Vec<Bytes>,
+    /// The file, when its last line is not whole.
+    unfinished: Option<PathBuf>,
+}
+
+/// Reads a file. `left` is how many bytes the session may still have.
+fn read_lines(path: &Path, mut source: LineSource, left: &mut usize) -> Result<Read, SessionFault> {
     let mut lines = Vec::new();
-    for (line, text) in source {
+    for (line, text) in &mut source {
         let text = text.map_err(|fault| SessionFault::Line {
             path: path.to_owned(),
             line,
@@ -220,7 +358,30 @@ fn read_lines(path: &Path, left: &mut usize) -> Result<Vec<Bytes>, SessionFault>
             })?;
         lines.push(text);
     }
-    Ok(lines)
+    let mut unfinished = None;
+    if !source.last_line_ended()
+        && let Some(last) = lines.pop()
+    {
+        let (whole, rest) = whole_objects(last);
+        if !rest.is_empty() {
+            unfinished = Some(path.to_owned());
+        }
+        lines.extend(Some(whole).filter(|whole| !whole.is_empty()));
+    }
+    Ok(Read { lines, unfinished })
+}
+
+/// The whole JSON objects that a line begins with, and what is behind them.
+fn whole_objects(mut line: Bytes) -> (Bytes, Bytes) {
+    let mut end = 0;
+    while let Some(object) = line::first_object_end(&line[end..]) {
+        end += object;
+    }
+    let rest = line.split_off(end);
+    if rest.iter().all(u8::is_ascii_whitespace) {
+        return (line, Bytes::new());
+    }
+    (line, rest)
 }
 
 /// Converts a session: first itself, then its sub-contexts, which name it as
@@ -230,9 +391,10 @@ fn read_lines(path: &Path, left: &mut usize) -> Result<Vec<Bytes>, SessionFault>
 /// # Errors
 /// [`SessionFault::Branch`] when a branch could not be named.
 pub fn import_session(session: &Session) -> Result<Vec<ImportedConversation>, SessionFault> {
-    let read = |lines: &[Bytes]| lines.iter().map(SessionLine::read).collect();
+    let read = |lines: &[Bytes]| lines.iter().flat_map(SessionLine::read).collect();
     let lines: Vec<SessionLine> = read(&session.lines);
-    let (own, mut chains) = line::split_chains(lines);
+    let with_files = session.agents.iter().map(|(agent, _)| agent.as_str());
+    let (own, mut chains) = line::split_chains(lines, &with_files.collect());
     for (agent, lines) in &session.agents {
         chains.push((agent.clone(), read(lines)));
     }

@@ -2,7 +2,7 @@
 //! what was not is rendered the same way.
 //!
 //! Events that the engine or an importer made (forks, cancellations,
-//! compactions) leave no message.
+//! compactions) leave no message, but for the summary that a source sent as one.
 
 use std::collections::HashMap;
 
@@ -153,6 +153,10 @@ fn messages(events: &[Decoded<'_>]) -> Result<Vec<String>, ExportFault> {
                     ours(result.raw.as_ref()),
                 )
             }
+            EventBody::Compacted(compacted) if compacted.raw.is_some() => raw::restore(
+                || canonical::summary(compacted, occurred_at),
+                ours(compacted.raw.as_ref()),
+            ),
             EventBody::SystemPromptSet(prompt) => {
                 let message = MessageAppended::text(Role::System, prompt.content.as_str());
                 Ok(canonical::message(&message, &[], occurred_at).to_string())

@@ -3,8 +3,9 @@
 //! Importers convert: text in, events out. They never talk to an engine or a
 //! server; whoever calls them appends what they return. [`openai_chat`] reads
 //! one conversation a line, [`claude_code`] reads the sessions of Claude Code,
-//! [`exporter`] writes conversations as OpenAI chat lines, [`source`] reads
-//! lines, `plan` says what a repeated import still has to append.
+//! [`format`](mod@format) tells what a file holds, [`source`] reads lines, [`exporter`]
+//! writes conversations as OpenAI chat lines, `plan` says what a repeated import still
+//! has to append.
 //!
 //! What came in comes back: a message is stored as typed events, and what they
 //! do not say (unknown fields, odd shapes) as a JSON Patch beside them, so that
@@ -19,6 +20,7 @@ mod tree;
 
 pub mod claude_code;
 pub mod exporter;
+pub mod format;
 pub mod openai_chat;
 pub mod plan;
 pub mod source;
@@ -29,7 +31,11 @@ use uuid::Uuid;
 
 use crate::domain::{ConversationId, EventBody, Namespace, NewEvent};
 
-pub use plan::{Plan, plan};
+pub use plan::{Parted, Plan, plan};
+
+/// Custom events of this type say that an import is complete; the content is told by the
+/// idempotency key that they were appended with.
+pub const MARK_TYPE: &str = "treering/imported";
 
 /// A conversation as events for a fresh stream: the n-th event is to get
 /// revision n, and revisions in the bodies rely on that.
@@ -78,6 +84,18 @@ impl ImportedConversation {
     }
 }
 
+impl ImportedConversation {
+    /// Names the parent by its place in the store, which may be another one than in
+    /// the source.
+    pub fn parent_in_store(&mut self, parent: &Plan) {
+        for event in &mut self.events {
+            if let EventBody::ConversationCreated(created) = &mut event.body {
+                created.parent = created.parent.take().map(|place| parent.in_store(place));
+            }
+        }
+    }
+}
+
 /// Something odd that was imported all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportNote {
@@ -123,6 +141,9 @@ pub enum Oddity {
     /// A parent that is not an earlier message: taken as following the one
     /// before it.
     ParentNotFound,
+    /// A message that says that nothing comes before it, though something does:
+    /// taken as following the one before it.
+    RootInside,
     /// A compaction that is not at the end of a turn: only its message is kept.
     CompactionNotAtTurn,
     /// A number that 64 bits cannot hold: the message is kept as text too.
@@ -147,6 +168,7 @@ impl Oddity {
             Self::CallNotTyped => "call without id or name",
             Self::UnknownRole => "unknown role",
             Self::ParentNotFound => "parent not found",
+            Self::RootInside => "no parent in the middle",
             Self::CompactionNotAtTurn => "compaction not at a turn's end",
             Self::NumberTooPrecise => "number too precise",
             Self::SubContextNotLinked => "sub-context not linked",
@@ -198,6 +220,9 @@ impl fmt::Display for Oddity {
             Self::UnknownRole => f.write_str("an unknown role; kept as a custom event"),
             Self::ParentNotFound => {
                 f.write_str("its parent is not an earlier message; taken as following the last one")
+            }
+            Self::RootInside => {
+                f.write_str("it names no parent; taken as following the message before it")
             }
             Self::CompactionNotAtTurn => f.write_str(
                 "a compaction before any turn has ended since the last one; kept as a message only",

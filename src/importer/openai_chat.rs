@@ -3,10 +3,13 @@
 //! Messages become typed events; what events do not say is kept as a JSON Patch
 //! beside them (see [`exporter`](super::exporter) for the way back). Messages
 //! that name their parent in `x.parent` make a tree: the first child goes on
-//! where its parent is, further ones and further roots open branches.
+//! where its parent is, further ones open branches.
 
 mod line;
+mod tools;
 mod tree;
+
+use std::collections::HashMap;
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -24,7 +27,7 @@ use crate::{
     codec::json,
     domain::{
         Config, ContentHash, ContentPart, ConversationCreated, ConversationId, Custom, EventBody,
-        JsonText, MessageAppended, NameError, RawMessage, Reasoning, Revision, Role,
+        JsonText, MessageAppended, NameError, RawEncoding, RawMessage, Reasoning, Revision, Role,
         ToolCallRequested, ToolResultRecorded,
     },
 };
@@ -109,9 +112,10 @@ pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
     let first_time = messages.first().and_then(|message| time_of(&message.value));
     let mut import = Import {
         timeline: Timeline::new(conversation, created, first_time),
-        marked: Vec::new(),
-        tools: std::collections::HashMap::new(),
+        boundaries: HashMap::new(),
+        tools: HashMap::new(),
     };
+    import.timeline.define_tools(line.tools);
     import.run(&messages)?;
     let (events, notes) = import.timeline.finish();
     Ok(ImportedConversation {
@@ -133,12 +137,38 @@ fn time_of(message: &Value) -> Option<crate::domain::TimestampMicros> {
     canonical::read_time(&message["x"]["ts"])
 }
 
+/// True for a line between what was replaced and its summary.
+fn is_boundary(message: &Value) -> bool {
+    let x = &message["x"];
+    is_said(&x["compact_boundary"]) && !is_said(&x["compact_summary"])
+}
+
+fn is_said(flag: &Value) -> bool {
+    !matches!(flag, Value::Null | Value::Bool(false))
+}
+
+/// True for events that hold a message as it came.
+pub(super) fn is_message(custom: &Custom) -> bool {
+    custom.type_name == MESSAGE_TYPE
+}
+
+/// A raw form that says: as it is rendered.
+fn nothing_more() -> RawMessage {
+    RawMessage {
+        origin: ORIGIN.to_owned(),
+        provider: String::new(),
+        model: String::new(),
+        encoding: RawEncoding::JsonPatch,
+        data: bytes::Bytes::from_static(b"[]"),
+    }
+}
+
 /// True where the source says that older context was replaced.
 fn is_compaction(message: &Value) -> bool {
     let x = &message["x"];
     ["compact_boundary", "compact_summary", "compaction"]
         .iter()
-        .any(|key| !matches!(x[key], Value::Null | Value::Bool(false)))
+        .any(|key| is_said(&x[*key]))
 }
 
 fn title(messages: &[Message<'_>]) -> Option<String> {
@@ -164,10 +194,10 @@ pub(super) fn shortened(text: &str) -> String {
 
 struct Import {
     timeline: Timeline,
-    /// By branch: its last message said that a compaction happened.
-    marked: Vec<bool>,
+    /// By branch whose last message said that a compaction comes: the tokens before.
+    boundaries: HashMap<BranchIndex, u64>,
     /// The tool that was last called with an id, on any branch.
-    tools: std::collections::HashMap<String, String>,
+    tools: HashMap<String, String>,
 }
 
 impl Import {
@@ -183,13 +213,18 @@ impl Import {
     }
 
     fn message(&mut self, branch: BranchIndex, message: &Message<'_>) {
-        if self.marked.len() <= branch.0 {
-            self.marked.resize(branch.0 + 1, false);
+        let boundary = self.boundaries.remove(&branch);
+        if is_boundary(&message.value) {
+            // It is there for people: the model was never shown it.
+            self.boundaries
+                .insert(branch, tokens_before(&message.value));
+            return self.keep_as_custom(branch, message);
         }
-        let compaction = is_compaction(&message.value);
-        let after_one = std::mem::replace(&mut self.marked[branch.0], compaction);
-        if compaction && !after_one {
-            self.timeline.compact(branch, tokens_before(&message.value));
+        if boundary.is_some() || is_compaction(&message.value) {
+            let tokens = boundary.unwrap_or_else(|| tokens_before(&message.value));
+            if self.compact(branch, tokens, message) {
+                return;
+            }
         }
         let role = message.value["role"].as_str().unwrap_or_default();
         match role {
@@ -198,12 +233,36 @@ impl Import {
             "user" => self.speak(branch, Role::User, message),
             "assistant" => self.speak(branch, Role::Assistant, message),
             "tool" => self.answer(branch, message),
-            _ => self.keep_as_custom(branch, message),
+            _ => {
+                self.timeline.note(Oddity::UnknownRole);
+                self.keep_as_custom(branch, message);
+            }
         }
     }
 
+    /// Appends a compaction, whose summary is this message if it is one. True: the
+    /// message needs nothing more.
+    fn compact(&mut self, branch: BranchIndex, tokens: u64, message: &Message<'_>) -> bool {
+        if !self.timeline.can_compact(branch) {
+            return false;
+        }
+        let summary = is_compaction(&message.value)
+            .then(|| message.value["content"].as_str())
+            .flatten()
+            .unwrap_or_default();
+        let mut compacted = self.timeline.compaction(branch, summary.to_owned(), tokens);
+        let is_summary = !summary.is_empty();
+        if is_summary {
+            let rendered = canonical::summary(&compacted, self.timeline.occurred_at);
+            compacted.raw = self
+                .keep(rendered, message)
+                .or_else(|| Some(nothing_more()));
+        }
+        self.timeline.push(branch, EventBody::Compacted(compacted));
+        is_summary
+    }
+
     fn keep_as_custom(&mut self, branch: BranchIndex, message: &Message<'_>) {
-        self.timeline.note(Oddity::UnknownRole);
         let custom = Custom {
             type_name: MESSAGE_TYPE.to_owned(),
             content_type: "application/json".to_owned(),

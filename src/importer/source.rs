@@ -45,6 +45,7 @@ pub struct LineSource {
     line: u64,
     bytes_max: usize,
     done: bool,
+    ended: bool,
 }
 
 impl LineSource {
@@ -91,6 +92,7 @@ impl LineSource {
             line: 0,
             bytes_max: LINE_BYTES_MAX,
             done: false,
+            ended: true,
         })
     }
 
@@ -99,6 +101,27 @@ impl LineSource {
     pub fn with_line_bytes_max(mut self, bytes_max: usize) -> Self {
         self.bytes_max = bytes_max;
         self
+    }
+
+    /// The first bytes, at most so many. They are read again as lines.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn head(&mut self, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let mut head = Vec::new();
+        let read = (&mut self.reader)
+            .take(bytes_max as u64)
+            .read_to_end(&mut head);
+        let rest = std::mem::replace(&mut self.reader, Box::new(io::empty()));
+        let again = io::Cursor::new(head.clone()).chain(rest);
+        self.reader = Box::new(BufReader::with_capacity(BUFFER_BYTES, again));
+        read.map(|_| head)
+    }
+
+    /// False when the last line that was read has no end: it may still be written.
+    #[must_use]
+    pub fn last_line_ended(&self) -> bool {
+        self.ended
     }
 
     /// The next line without its end; none at the end of the source.
@@ -113,13 +136,14 @@ impl LineSource {
         }
         self.line += 1;
         let ended = line.last() == Some(&b'\n');
+        self.ended = ended;
         while line.last().is_some_and(|end| matches!(end, b'\n' | b'\r')) {
             line.pop();
         }
         if line.len() > self.bytes_max {
             drop(line);
             if !ended {
-                self.skip_line()?;
+                self.ended = self.skip_line()?;
             }
             let max = self.bytes_max;
             return Err(LineFault::TooLong { max });
@@ -130,17 +154,18 @@ impl LineSource {
         Ok(Some(line))
     }
 
-    fn skip_line(&mut self) -> io::Result<()> {
+    /// True when there was an end.
+    fn skip_line(&mut self) -> io::Result<bool> {
         loop {
             let buffer = self.reader.fill_buf()?;
             if buffer.is_empty() {
-                return Ok(());
+                return Ok(false);
             }
             let end = buffer.iter().position(|&byte| byte == b'\n');
             let used = end.map_or(buffer.len(), |end| end + 1);
             self.reader.consume(used);
             if end.is_some() {
-                return Ok(());
+                return Ok(true);
             }
         }
     }

@@ -3,7 +3,7 @@
 //! built keeps the rules of every append.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     rc::Rc,
 };
 
@@ -14,7 +14,7 @@ use super::{
 use crate::domain::{
     BranchForked, BranchId, BranchName, CancelReason, Compacted, CompactionTrigger,
     ConversationCreated, ConversationId, EventBody, NameError, NewEvent, Revision, Role,
-    TimestampMicros, ToolCallCancelled, ToolCallRequested,
+    SubContextSpawned, TimestampMicros, ToolCallCancelled, ToolCallRequested, ToolDefinition,
 };
 
 /// Most calls that stay open on a branch: a little below the engine's default
@@ -34,6 +34,8 @@ struct BranchNow {
     /// The last message was the assistant's.
     closing: bool,
     cut: Revision,
+    /// Sub-contexts that have not returned.
+    running: BTreeSet<ConversationId>,
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +77,8 @@ pub(super) struct Timeline {
     root: ForkPoint,
     /// By message: where a later one leaves it.
     fork_points: HashMap<usize, ForkPoint>,
+    /// The branch that was continued last.
+    continued: BranchIndex,
 }
 
 impl Timeline {
@@ -101,10 +105,19 @@ impl Timeline {
             occurred_at,
             root,
             fork_points: HashMap::new(),
+            continued: BranchIndex::MAIN,
         };
         timeline.push(BranchIndex::MAIN, EventBody::ConversationCreated(created));
         timeline.root = timeline.fork_point(BranchIndex::MAIN);
         timeline
+    }
+
+    /// Says before the first message which tools there were.
+    pub(super) fn define_tools(&mut self, tools: Vec<ToolDefinition>) {
+        if !tools.is_empty() {
+            self.push(BranchIndex::MAIN, EventBody::ToolsDefined { tools });
+            self.root = self.fork_point(BranchIndex::MAIN);
+        }
     }
 
     /// Comes to a message of the tree: opens the branch that it begins, if it
@@ -115,8 +128,8 @@ impl Timeline {
     pub(super) fn arrive(&mut self, tree: &Tree, index: usize) -> Result<BranchIndex, NameError> {
         let node = tree.nodes[index];
         self.message_index = index;
-        if node.parent_unknown {
-            self.note(Oddity::ParentNotFound);
+        if let Some(oddity) = node.parent.oddity() {
+            self.note(oddity);
         }
         let from = match node.place {
             Place::Continues => None,
@@ -171,6 +184,10 @@ impl Timeline {
     pub(super) fn push(&mut self, branch: BranchIndex, body: EventBody) -> Revision {
         let revision = Revision(self.events.len() as u64 + 1);
         let message_index = self.message_index;
+        // What is kept beside the messages continues nothing.
+        if !matches!(body, EventBody::Custom(_)) {
+            self.continued = branch;
+        }
         let branch = &mut self.branches[branch.0];
         branch.now.apply(revision, &body, message_index);
         let mut event = NewEvent::new(self.conversation, body).on_branch(branch.name.clone());
@@ -230,25 +247,41 @@ impl Timeline {
         self.push(branch, EventBody::ToolCallCancelled(cancelled));
     }
 
-    /// Appends a compaction that stands for all finished turns, if one has
-    /// finished since the last. Its text is the message that follows, so it is
-    /// not repeated here.
-    pub(super) fn compact(&mut self, branch: BranchIndex, tokens_before: u64) {
+    /// True when a compaction can be appended: a turn has finished since the last.
+    /// Calls that nobody answered do not matter. Notes it when it cannot.
+    pub(super) fn can_compact(&mut self, branch: BranchIndex) -> bool {
         let now = &self.branches[branch.0].now;
-        if now.turn_end <= now.cut {
+        let can = now.turn_end > now.cut;
+        if !can {
             self.note(Oddity::CompactionNotAtTurn);
-            return;
         }
-        let compacted = Compacted {
-            summary: String::new(),
-            cut_revision: now.turn_end,
+        can
+    }
+
+    /// A compaction that stands for all finished turns.
+    pub(super) fn compaction(
+        &self,
+        branch: BranchIndex,
+        summary: String,
+        tokens_before: u64,
+    ) -> Compacted {
+        Compacted {
+            summary,
+            cut_revision: self.branches[branch.0].now.turn_end,
             kept_turns: 0,
             tokens_before,
             tokens_after: 0,
             trigger: CompactionTrigger::Imported,
             raw: None,
-        };
-        self.push(branch, EventBody::Compacted(compacted));
+        }
+    }
+
+    /// Records that a call's work is done in a sub-context, unless that is known.
+    pub(super) fn spawn(&mut self, branch: BranchIndex, spawned: SubContextSpawned) {
+        let running = &self.branches[branch.0].now.running;
+        if !running.contains(&spawned.conversation) {
+            self.push(branch, EventBody::SubContextSpawned(spawned));
+        }
     }
 
     /// The events, and the notes with one more for each call that nobody
@@ -270,6 +303,9 @@ impl Timeline {
         });
         self.notes.extend(unanswered);
         self.notes.sort_by_key(|note| note.message_index);
+        if self.continued != BranchIndex::MAIN {
+            self.push(self.continued, EventBody::BranchActivated);
+        }
         (self.events, self.notes)
     }
 }
@@ -300,10 +336,17 @@ impl BranchNow {
                 self.open.remove(cancelled.call_id.as_str());
             }
             EventBody::Compacted(compacted) => self.cut = compacted.cut_revision,
+            EventBody::SubContextSpawned(spawned) => {
+                self.running.insert(spawned.conversation);
+            }
+            EventBody::SubContextReturned(returned) => {
+                self.running.remove(&returned.conversation);
+            }
             _ => {}
         }
         self.head = revision;
-        if self.closing && self.open.is_empty() {
+        // A fork is no part of a turn: where the branch leaves its parent is.
+        if self.closing && !matches!(body, EventBody::BranchForked(_)) {
             self.turn_end_before = self.turn_end;
             self.turn_end = revision;
         }

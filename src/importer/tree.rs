@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::timeline::BranchIndex;
+use super::{Oddity, timeline::BranchIndex};
 
 /// How a message comes to its branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +16,33 @@ pub(super) enum Place {
     ForksRoot,
 }
 
+/// What a message says of the one that it follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parent {
+    /// One that is there, or nothing at all.
+    Fits,
+    /// One that is not there before it.
+    NotFound,
+    /// That it follows nothing, though it is not the first.
+    Denied,
+}
+
+impl Parent {
+    /// What is odd about it.
+    pub(super) fn oddity(self) -> Option<Oddity> {
+        match self {
+            Self::Fits => None,
+            Self::NotFound => Some(Oddity::ParentNotFound),
+            Self::Denied => Some(Oddity::RootInside),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub(super) branch: BranchIndex,
     pub(super) place: Place,
-    /// Its parent is no earlier message.
-    pub(super) parent_unknown: bool,
+    pub(super) parent: Parent,
     /// It is kept beside the messages, and is none.
     pub(super) is_beside: bool,
 }
@@ -54,7 +75,7 @@ impl Tree {
     }
 
     /// Adds a message that goes on where `branch` is.
-    pub(super) fn continues(&mut self, branch: BranchIndex, parent_unknown: bool) {
+    pub(super) fn continues(&mut self, branch: BranchIndex, parent: Parent) {
         let index = self.next_index();
         match self.tips.get_mut(branch.0) {
             Some(tip) => *tip = index,
@@ -63,7 +84,7 @@ impl Tree {
         self.nodes.push(Node {
             branch,
             place: Place::Continues,
-            parent_unknown,
+            parent,
             is_beside: false,
         });
     }
@@ -73,24 +94,24 @@ impl Tree {
         self.nodes.push(Node {
             branch,
             place: Place::Continues,
-            parent_unknown: false,
+            parent: Parent::Fits,
             is_beside: true,
         });
     }
 
     /// Adds a message that opens a branch: after `parent`, or at the root.
-    pub(super) fn forks(&mut self, parent: Option<usize>) {
+    pub(super) fn forks(&mut self, after: Option<usize>) {
         let branch = BranchIndex(self.tips.len().max(1));
         let index = self.next_index();
         if self.tips.is_empty() {
             self.tips.push(index);
         }
         self.tips.push(index);
-        self.forked.extend(parent);
+        self.forked.extend(after);
         self.nodes.push(Node {
             branch,
-            place: parent.map_or(Place::ForksRoot, |parent| Place::Forks { parent }),
-            parent_unknown: false,
+            place: after.map_or(Place::ForksRoot, |parent| Place::Forks { parent }),
+            parent: Parent::Fits,
             is_beside: false,
         });
     }

@@ -20,6 +20,9 @@ pub const RESULT_CHUNK_BYTES: usize = 256 << 10;
 /// Bodies in the answer of a diff, both sides together, in bytes.
 pub const DIFF_BYTES_MAX: usize = 32 << 20;
 
+/// Idempotency keys of one question: some hundred KiB, answered in milliseconds.
+pub const KNOWN_KEYS_MAX: usize = 4_096;
+
 /// Requests of one append stream that wait for their answers.
 pub const STREAM_APPENDS_MAX: usize = 256;
 

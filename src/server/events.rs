@@ -117,6 +117,17 @@ impl Events for EventsService {
         Ok(Response::new(bound))
     }
 
+    async fn known_keys(
+        &self,
+        request: Request<pb::KnownKeysRequest>,
+    ) -> Result<Response<pb::KnownKeysResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let keys = request.into_inner().idempotency_keys;
+        from_proto::at_most_keys("idempotency_keys", keys.len())?;
+        let known = self.0.engine.known_keys(&call.namespace, &keys)?;
+        Ok(Response::new(pb::KnownKeysResponse { known }))
+    }
+
     async fn subscribe(
         &self,
         request: Request<pb::SubscribeRequest>,

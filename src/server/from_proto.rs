@@ -13,6 +13,7 @@ use crate::{
         limits::{IDEMPOTENCY_KEY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
     },
     engine::{ReadQuery, Source, StartAfter},
+    server::bounds::KNOWN_KEYS_MAX,
 };
 
 /// A field of a request that cannot be taken.
@@ -53,6 +54,15 @@ pub(super) fn required(field: &str, text: &str) -> Result<(), Malformed> {
 /// A text within the bound of ids and names.
 pub(super) fn check_short(field: &str, text: &str) -> Result<(), Malformed> {
     at_most(field, text, SHORT_TEXT_BYTES_MAX)
+}
+
+/// No more keys than one request may ask for.
+pub(super) fn at_most_keys(field: &str, keys: usize) -> Result<(), Malformed> {
+    if keys > KNOWN_KEYS_MAX {
+        let message = format!("has {keys} keys; at most {KNOWN_KEYS_MAX} are allowed");
+        return Err(Malformed::new(field, message));
+    }
+    Ok(())
 }
 
 fn at_most(field: &str, text: &str, max: usize) -> Result<(), Malformed> {

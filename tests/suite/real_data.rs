@@ -15,7 +15,7 @@ use treering::{
     codec::body,
     domain::*,
     engine::*,
-    importer::{self, Plan, exporter, openai_chat, source::LineSource},
+    importer::{self, exporter, openai_chat, source::LineSource},
 };
 
 /// There for its volume: two thirds of all that there is.
@@ -143,7 +143,7 @@ async fn comes_back(engine: &Engine, imported: &importer::ImportedConversation, 
     let resolved = engine.resolve(&ns(), &id.to_string()).await;
     assert_eq!(resolved.unwrap(), id);
     let stored = events(engine, Source::Conversation(id)).await;
-    assert_eq!(importer::plan(&stored, imported), Plan::Nothing);
+    assert_eq!(importer::plan(&stored, imported).events, []);
     let back: Value = serde_json::from_str(&exporter::export_line(&stored).unwrap()).unwrap();
     let expected: Value = serde_json::from_slice(line).unwrap();
     assert!(back == expected, "{} comes back equal", imported.source_id);

@@ -1,21 +1,25 @@
 //! Reads files and converts what they hold, on a thread of its own: reading,
 //! decompressing and converting go on while the store writes.
+//!
+//! What was imported before is told from a hash of all that it says, which its last
+//! append had as its idempotency key: the store knows the key, and nothing is converted.
 
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-};
+use std::{fmt, io, path::Path, sync::Arc, thread};
 
+use bytes::Bytes;
 use indicatif::ProgressBar;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::Format;
+use super::find::Candidate;
 use crate::{
     codec::{envelope::new_event_to_pb, pb},
     domain::Namespace,
-    importer::{self, ImportedConversation, claude_code, openai_chat, source::LineSource},
+    importer::{
+        self, ImportedConversation, claude_code,
+        format::{self, Format},
+        openai_chat,
+        source::{LineFault, LineSource},
+    },
 };
 
 /// Conversations that wait for the store.
@@ -25,6 +29,12 @@ const WAITING_MAX: usize = 32;
 const WAITING_KIB_MAX: u32 = 256 << 10;
 /// Events of one append: a large conversation takes several.
 const BATCH_EVENTS_MAX: usize = 4_000;
+/// Lines that the store is asked about at once.
+const ASKED_MAX: usize = 512;
+/// The same in bytes.
+const ASKED_BYTES_MAX: usize = 4 << 20;
+/// Of the hash of a content, what makes its key: 160 bits.
+const KEY_HASH_CHARS: usize = 40;
 /// Bytes of one append.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
@@ -53,6 +63,8 @@ pub struct Ready {
     pub origin: Origin,
     /// What it holds.
     pub imported: ImportedConversation,
+    /// The idempotency key that says that all of it is there; empty for a sub-context.
+    pub key: String,
     /// The same as appends, to be made one after the other.
     pub batches: Vec<Vec<pb::NewEvent>>,
     /// About how much memory it takes, in bytes.
@@ -75,13 +87,22 @@ impl Ready {
 /// What reading brings.
 #[derive(Debug)]
 pub enum Found {
+    /// What a file holds.
+    File(Format),
     /// A conversation.
     Conversation(Box<Ready>),
+    /// A conversation that was imported before, word for word.
+    Known,
     /// A line that is none.
     BadLine(Origin, String),
-    /// A file that cannot be read, or not to its end.
+    /// A last line that is still being written.
+    Unfinished(Origin),
+    /// A file that cannot be read, or not to its end, or holds something else.
     BadFile(Origin, String),
 }
+
+/// Tells of idempotency keys which are known to the store.
+pub type Ask = Box<dyn Fn(Vec<String>) -> Vec<bool> + Send>;
 
 /// Conversations as they are read.
 #[derive(Debug)]
@@ -90,13 +111,15 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Starts to read the files, one after the other.
+    /// Starts to read the files, one after the other. `format` is what they must hold;
+    /// none: whatever each holds. `ask`: what was imported before is passed over.
     #[must_use]
     pub fn start(
-        format: Format,
-        files: Vec<PathBuf>,
+        format: Option<Format>,
+        files: Vec<Candidate>,
         bar: ProgressBar,
         namespace: Namespace,
+        ask: Option<Ask>,
     ) -> Self {
         let (found, receiver) = mpsc::channel(WAITING_MAX);
         let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
@@ -104,15 +127,12 @@ impl Feed {
             found,
             namespace,
             room,
+            ask,
         };
         // It ends with the files, or when nobody listens any more.
         thread::spawn(move || {
             for file in &files {
-                let read = match format {
-                    Format::OpenaiChat => openai_chat_file(file, &bar, &to),
-                    Format::ClaudeCode => claude_code_file(file, &bar, &to),
-                };
-                if read.is_err() {
+                if read_file(format, file, &bar, &to).is_err() {
                     return;
                 }
             }
@@ -134,20 +154,28 @@ struct Sender {
     found: mpsc::Sender<Found>,
     namespace: Namespace,
     room: Arc<Semaphore>,
+    ask: Option<Ask>,
 }
 
 impl Sender {
-    fn ready(&self, origin: Origin, imported: ImportedConversation) -> Ready {
-        ready(origin, imported.in_namespace(&self.namespace))
+    fn ready(&self, origin: Origin, imported: ImportedConversation, key: String) -> Ready {
+        ready(origin, imported.in_namespace(&self.namespace), key)
     }
-}
 
-fn send(to: &Sender, mut found: Found) -> Result<(), Gone> {
-    if let Found::Conversation(ready) = &mut found {
-        let room = Arc::clone(&to.room).acquire_many_owned(ready.kib());
-        ready.room = Some(futures::executor::block_on(room).map_err(|_| Gone)?);
+    /// For each content, whether it was imported before.
+    fn known(&self, keys: &[String]) -> Vec<bool> {
+        let known = self.ask.as_ref().map(|ask| ask(keys.to_vec()));
+        let known = known.filter(|known| known.len() == keys.len());
+        known.unwrap_or_else(|| vec![false; keys.len()])
     }
-    to.found.blocking_send(found).map_err(|_| Gone)
+
+    fn send(&self, mut found: Found) -> Result<(), Gone> {
+        if let Found::Conversation(ready) = &mut found {
+            let room = Arc::clone(&self.room).acquire_many_owned(ready.kib());
+            ready.room = Some(futures::executor::block_on(room).map_err(|_| Gone)?);
+        }
+        self.found.blocking_send(found).map_err(|_| Gone)
+    }
 }
 
 fn name(file: &Path) -> String {
@@ -158,65 +186,187 @@ fn name(file: &Path) -> String {
     }
 }
 
-fn openai_chat_file(file: &Path, bar: &ProgressBar, to: &Sender) -> Result<(), Gone> {
-    let file_name = name(file);
-    let origin = |line| Origin {
-        file: file_name.clone(),
-        line,
+fn read_file(
+    asked: Option<Format>,
+    file: &Candidate,
+    bar: &ProgressBar,
+    to: &Sender,
+) -> Result<(), Gone> {
+    let origin = Origin {
+        file: name(&file.path),
+        line: 0,
     };
     let counted = bar.clone();
-    let lines = match LineSource::open(file, move |bytes| counted.inc(bytes)) {
-        Ok(lines) => lines,
-        Err(error) => return send(to, Found::BadFile(origin(0), error.to_string())),
+    let opened = LineSource::open(&file.path, move |bytes| counted.inc(bytes));
+    let told = opened.and_then(|mut source| Ok((format_of(&mut source)?, source)));
+    let (format, source) = match told {
+        Ok(told) => told,
+        Err(error) => return to.send(Found::BadFile(origin, error.to_string())),
     };
-    for (number, line) in lines {
-        let origin = origin(number);
-        let found = match line {
-            Ok(line) => match openai_chat::import_line(&line) {
-                Ok(imported) => Found::Conversation(Box::new(to.ready(origin, imported))),
-                Err(fault) => Found::BadLine(origin, fault.to_string()),
-            },
-            Err(fault @ importer::source::LineFault::TooLong { .. }) => {
-                Found::BadLine(origin, fault.to_string())
+    if format == Format::Empty {
+        // Whoever writes it has not come far yet.
+        return to.send(Found::Unfinished(origin));
+    }
+    let is_wanted = format.is_imported() && asked.is_none_or(|asked| asked == format);
+    if !is_wanted && file.is_named {
+        return to.send(Found::BadFile(origin, refusal(asked, format)));
+    }
+    to.send(Found::File(format))?;
+    match format {
+        _ if !is_wanted => Ok(()),
+        Format::OpenaiChat => openai_chat_file(&origin, source, to),
+        _ => claude_code_file(&file.path, origin, source, to),
+    }
+}
+
+fn format_of(source: &mut LineSource) -> io::Result<Format> {
+    let mut format = Format::Empty;
+    for bytes_max in [format::HEAD_BYTES, format::LONG_HEAD_BYTES] {
+        let head = source.head(bytes_max)?;
+        let is_all = head.len() < bytes_max;
+        format = format::of_head(&head, is_all);
+        if is_all || format.is_imported() {
+            break;
+        }
+    }
+    Ok(format)
+}
+
+/// Why a file is not imported, and what to do.
+pub fn refusal(asked: Option<Format>, format: Format) -> String {
+    match asked {
+        _ if format == Format::ChatDocument => format!(
+            "it holds {format}: openai-chat is one conversation a line, \
+             {{\"id\", \"messages\": [...]}}"
+        ),
+        Some(asked) if format.is_imported() => format!(
+            "it holds {format}, not {}: leave --format out, or give --format {}",
+            asked.name(),
+            format.name()
+        ),
+        _ if matches!(format, Format::OtherJson | Format::NoJson) => format!(
+            "it holds {format}: openai-chat (one conversation a line) and claude-code (sessions) \
+             can be imported"
+        ),
+        _ => format!("it holds {format}, which cannot be imported yet"),
+    }
+}
+
+/// What a content was imported under.
+fn key_of(format: Format, hash: &blake3::Hash) -> String {
+    let hash = hash.to_hex();
+    format!("import/{}/{}", format.name(), &hash[..KEY_HASH_CHARS])
+}
+
+/// A line that was read, with its key.
+type NumberedLine = (u64, Bytes, String);
+
+fn openai_chat_file(origin: &Origin, mut source: LineSource, to: &Sender) -> Result<(), Gone> {
+    let mut waiting: Vec<NumberedLine> = Vec::new();
+    let mut bytes = 0;
+    let at = |line| Origin {
+        line,
+        ..origin.clone()
+    };
+    while let Some((number, line)) = source.next() {
+        match line {
+            Ok(line) if !source.last_line_ended() && !is_whole(&line) => {
+                to.send(Found::Unfinished(at(number)))?;
             }
-            Err(fault @ importer::source::LineFault::Read(_)) => {
-                Found::BadFile(origin, fault.to_string())
+            Ok(line) => {
+                bytes += line.len();
+                let key = key_of(Format::OpenaiChat, &blake3::hash(&line));
+                waiting.push((number, line, key));
+                if waiting.len() >= ASKED_MAX || bytes >= ASKED_BYTES_MAX {
+                    bytes = 0;
+                    openai_chat_lines(origin, std::mem::take(&mut waiting), to)?;
+                }
             }
+            Err(fault) => {
+                openai_chat_lines(origin, std::mem::take(&mut waiting), to)?;
+                let what = fault.to_string();
+                to.send(match fault {
+                    LineFault::TooLong { .. } => Found::BadLine(at(number), what),
+                    LineFault::Read(_) => Found::BadFile(at(number), what),
+                })?;
+            }
+        }
+    }
+    openai_chat_lines(origin, waiting, to)
+}
+
+/// False for the beginning of a JSON text.
+fn is_whole(line: &[u8]) -> bool {
+    match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
+        Ok(_) => true,
+        Err(error) => !error.is_eof(),
+    }
+}
+
+fn openai_chat_lines(origin: &Origin, lines: Vec<NumberedLine>, to: &Sender) -> Result<(), Gone> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<String> = lines.iter().map(|(_, _, key)| key.clone()).collect();
+    let known = to.known(&keys);
+    for ((line, text, key), known) in lines.into_iter().zip(known) {
+        let origin = Origin {
+            line,
+            ..origin.clone()
         };
-        send(to, found)?;
+        if known {
+            to.send(Found::Known)?;
+            continue;
+        }
+        let found = match openai_chat::import_line(&text) {
+            Ok(imported) => Found::Conversation(Box::new(to.ready(origin, imported, key))),
+            Err(fault) => Found::BadLine(origin, fault.to_string()),
+        };
+        to.send(found)?;
     }
     Ok(())
 }
 
 /// A session is one conversation, and one for each of its sub-agents.
-fn claude_code_file(file: &Path, bar: &ProgressBar, to: &Sender) -> Result<(), Gone> {
-    let origin = Origin {
-        file: name(file),
-        line: 0,
+fn claude_code_file(
+    file: &Path,
+    origin: Origin,
+    source: LineSource,
+    to: &Sender,
+) -> Result<(), Gone> {
+    let session = match claude_code::read_session_from(file, source) {
+        Ok(session) => session,
+        Err(fault) => return to.send(Found::BadFile(origin, fault.to_string())),
     };
-    let converted =
-        claude_code::read_session(file).and_then(|session| claude_code::import_session(&session));
-    bar.inc(fs::metadata(file).map_or(0, |meta| meta.len()));
-    let mut conversations = match converted {
+    for unfinished in &session.unfinished {
+        let file = name(unfinished);
+        to.send(Found::Unfinished(Origin { file, line: 0 }))?;
+    }
+    let key = key_of(Format::ClaudeCode, &session.content_hash());
+    if to.known(std::slice::from_ref(&key)) == [true] {
+        return to.send(Found::Known);
+    }
+    let mut conversations = match claude_code::import_session(&session) {
         Ok(conversations) => conversations.into_iter(),
-        Err(fault) => return send(to, Found::BadFile(origin, fault.to_string())),
+        Err(fault) => return to.send(Found::BadFile(origin, fault.to_string())),
     };
     let Some(session) = conversations.next() else {
         return Ok(());
     };
-    let mut session = to.ready(origin.clone(), session);
+    let mut session = to.ready(origin.clone(), session, key);
     session.children = conversations
-        .map(|child| to.ready(origin.clone(), child))
+        .map(|child| to.ready(origin.clone(), child, String::new()))
         .collect();
-    send(to, Found::Conversation(Box::new(session)))
+    to.send(Found::Conversation(Box::new(session)))
 }
 
-fn ready(origin: Origin, imported: ImportedConversation) -> Ready {
+fn ready(origin: Origin, imported: ImportedConversation, key: String) -> Ready {
     let batches = batches(imported.events.clone());
     let bytes = batches.iter().flatten().map(size).sum();
     Ready {
         origin,
         imported,
+        key,
         batches,
         bytes,
         children: Vec::new(),

@@ -4,9 +4,12 @@
 //! brings over one pipelined stream, [`report`] keeps count and tells the user.
 
 mod feed;
+mod find;
 mod report;
 mod upload;
 
+#[cfg(test)]
+pub(super) use feed::refusal;
 pub use report::Report;
 
 use std::{fs, path::PathBuf, time::Instant};
@@ -20,40 +23,58 @@ use super::{
     output::{Out, Unit, progress},
     text::things,
 };
+use crate::importer;
 use feed::Feed;
+use find::Candidate;
 use upload::Upload;
 
 /// What files hold.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
+    /// Told from what each file holds.
+    Auto,
     /// One conversation a line: {"id", "source", "messages": [...]}.
     OpenaiChat,
     /// Session files of Claude Code; sub-agents become sub-contexts.
     ClaudeCode,
 }
 
-/// Import conversations from files
+impl Format {
+    /// What files must hold; none: anything that can be imported.
+    fn required(self) -> Option<importer::format::Format> {
+        match self {
+            Self::Auto => None,
+            Self::OpenaiChat => Some(importer::format::Format::OpenaiChat),
+            Self::ClaudeCode => Some(importer::format::Format::ClaudeCode),
+        }
+    }
+}
+
+/// Import conversations from files and folders
 ///
-/// Importing the same file again adds nothing; when it has grown, what is new is
-/// added. Files may be compressed (.gz, .zst); `-` reads standard input. A line
-/// that is no conversation is reported and does not stop the rest.
+/// What a file holds is told from its content, and a file of another format is refused
+/// by name. Importing the same again adds nothing; when it has grown, what is new is
+/// added; where its past has changed, that becomes a branch. Folders are walked. Files
+/// may be compressed (.gz, .zst); `-` reads standard input. A line that is no
+/// conversation is reported and does not stop the rest; a last line that is still being
+/// written is left for the next time.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering import --format openai-chat conversations.jsonl more.jsonl.zst
-  zcat old.gz | treering import --format openai-chat -
-  treering import --format claude-code ~/.claude/projects/*/*.jsonl
+  treering import conversations.jsonl more.jsonl.zst
+  treering import ~/.claude/projects
+  zcat old.gz | treering import -
   treering import --format openai-chat --strict FILE || echo 'something was odd'")]
 pub struct ImportArgs {
-    /// What the files hold
-    #[arg(long, value_enum)]
+    /// What the files must hold
+    #[arg(long, value_enum, default_value = "auto")]
     format: Format,
     /// Refuse conversations that contradict themselves (a result without its
     /// call …), and exit with 1 when there was one, or a line that is none
     #[arg(long)]
     strict: bool,
-    /// The files; `-` is standard input
-    #[arg(required = true, value_name = "FILE")]
+    /// Files and folders; `-` is standard input
+    #[arg(required = true, value_name = "PATH")]
     files: Vec<PathBuf>,
 }
 
@@ -85,8 +106,12 @@ pub async fn files(
     store: &Connection,
 ) -> Result<Report, CliError> {
     let started = Instant::now();
+    let files = find::candidates(&files);
     let bar = progress("import", bytes_of(&files), Unit::Bytes);
-    let feed = Feed::start(format, files, bar.clone(), store.namespace().clone());
+    // What is odd is told of what is read, so all of it is.
+    let ask = (!strict).then(|| upload::asks(store));
+    let namespace = store.namespace().clone();
+    let feed = Feed::start(format.required(), files, bar.clone(), namespace, ask);
     let report = Report::new(bar.clone(), strict);
     let done = Upload::new(store, &report).run(feed).await;
     bar.finish_and_clear();
@@ -95,10 +120,10 @@ pub async fn files(
 }
 
 /// How much there is to read; unknown with standard input.
-fn bytes_of(files: &[PathBuf]) -> Option<u64> {
+fn bytes_of(files: &[Candidate]) -> Option<u64> {
     files
         .iter()
-        .map(|file| fs::metadata(file).ok().filter(fs::Metadata::is_file))
+        .map(|file| fs::metadata(&file.path).ok().filter(fs::Metadata::is_file))
         .map(|meta| meta.map(|meta| meta.len()))
         .sum()
 }

@@ -12,7 +12,7 @@ use super::{
     feed::Origin,
     note,
 };
-use crate::importer::{ImportNote, ImportedConversation};
+use crate::importer::{ImportNote, ImportedConversation, Parted, format::Format};
 
 /// What came of an import.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +27,12 @@ pub struct Counts {
     pub known: u64,
     /// … and contradict themselves, with `--strict`.
     pub refused: u64,
+    /// Branches that were opened because the past of a source changed.
+    pub parted: u64,
+    /// Files whose last line is left for the next time.
+    pub unfinished: u64,
+    /// Files, by what they hold.
+    pub files: BTreeMap<Format, u64>,
     /// Conversations and files that were not imported.
     pub failed: u64,
     /// Lines that are no conversation.
@@ -90,6 +96,41 @@ impl Report {
         note(&self.bar, &format!("{origin}: {why}"));
     }
 
+    /// A file holds this.
+    pub fn file(&self, format: Format) {
+        *self.counts.borrow_mut().files.entry(format).or_default() += 1;
+    }
+
+    /// A conversation was imported before, word for word.
+    pub fn known(&self) {
+        let mut counts = self.counts.borrow_mut();
+        counts.conversations += 1;
+        counts.known += 1;
+    }
+
+    /// The last line is not whole: the next import takes it.
+    pub fn unfinished(&self, origin: &Origin) {
+        self.counts.borrow_mut().unfinished += 1;
+        note(
+            &self.bar,
+            &format!("{origin}: its last line is not whole yet; it is left for the next import"),
+        );
+    }
+
+    /// A source goes on otherwise than what is stored of it.
+    pub fn parted(&self, origin: &Origin, imported: &ImportedConversation, parted: &Parted) {
+        self.counts.borrow_mut().parted += 1;
+        let id = imported.conversation;
+        let Parted { branch, after } = parted;
+        note(
+            &self.bar,
+            &format!(
+                "{origin}: what {id} has after #{after} is not what the source says now; that is \
+                 on the branch {branch}"
+            ),
+        );
+    }
+
     /// A file, or a conversation, was not imported.
     pub fn failed(&self, origin: &Origin, why: &str) {
         self.counts.borrow_mut().failed += 1;
@@ -142,7 +183,8 @@ impl Report {
     #[must_use]
     pub fn summary(&self) -> String {
         let counts = self.counts.borrow();
-        let mut text = format!(
+        let mut text = found(&counts.files);
+        text.push_str(&format!(
             "{} read in {:.1} s: {} new, {} continued, {} already there; {} appended",
             things(counts.conversations, "conversation", "conversations"),
             self.took.as_secs_f64(),
@@ -150,8 +192,10 @@ impl Report {
             count(counts.continued),
             count(counts.known),
             things(counts.events, "event", "events")
-        );
+        ));
         for (number, what) in [
+            (counts.parted, "branches opened where a past has changed"),
+            (counts.unfinished, "last lines left for the next import"),
             (counts.refused, "refused: contradicting themselves"),
             (counts.failed, "not imported"),
             (counts.bad_lines, "not a conversation (lines)"),
@@ -176,6 +220,8 @@ impl Report {
             .number("new", counts.new)
             .number("continued", counts.continued)
             .number("known", counts.known)
+            .number("branches", counts.parted)
+            .number("unfinished", counts.unfinished)
             .number("refused", counts.refused)
             .number("failed", counts.failed)
             .number("bad_lines", counts.bad_lines)
@@ -186,6 +232,28 @@ impl Report {
             oddities.number(&what.replace(' ', "_"), *number);
         }
         object.raw("oddities", &oddities.finish());
+        let mut files = Object::new();
+        for (format, number) in &counts.files {
+            files.number(format.name(), *number);
+        }
+        object.raw("files", &files.finish());
         object.finish()
     }
+}
+
+/// What the files hold, a line for what is imported and one for each other thing.
+fn found(files: &BTreeMap<Format, u64>) -> String {
+    let mut text = String::new();
+    for (format, number) in files {
+        let what = match format.is_imported() {
+            true => "",
+            false => ": passed over",
+        };
+        text.push_str(&format!(
+            "{} of {}{what}\n",
+            things(*number, "file", "files"),
+            format.name()
+        ));
+    }
+    text
 }

@@ -4,18 +4,26 @@
 //! pipelined stream. What is refused there (it exists, or the store was busy) is
 //! compared with what is stored, and only the rest is appended. Large ones, and
 //! those that refer to their own past, take several appends, one after the
-//! other; when such an import breaks off, the next one goes on where it stopped.
+//! other; when such an import breaks off, the next one goes on where it stopped. The
+//! last append of a conversation has the key of its content: what has it is there.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::StreamExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, mpsc},
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::{
     super::{connect::Connection, error::CliError, read},
-    feed::{Feed, Found, Origin, Ready, batches},
+    feed::{Ask, Feed, Found, Origin, Ready, batches},
     report::{Arrival, Report},
 };
 use crate::{
@@ -23,7 +31,7 @@ use crate::{
         envelope,
         pb::{self, append_stream_response::Outcome, expected_revision::Expected},
     },
-    domain::{Namespace, NewEvent, StoredEvent},
+    domain::{BranchName, ConversationId, Custom, EventBody, Namespace, NewEvent, StoredEvent},
     importer::{self, ImportedConversation, Plan},
 };
 
@@ -33,6 +41,8 @@ const IN_FLIGHT: usize = 64;
 const IN_FLIGHT_KIB: usize = 48 * 1024;
 /// Conversations that are compared with the store at the same time.
 const COMPARED: usize = 8;
+/// How often a conversation is compared when somebody else appends to it.
+const COMPARE_TRIES: u32 = 3;
 /// How often an append is tried again while the store is busy.
 const TRIES: u32 = 20;
 /// Pause before the next try.
@@ -43,7 +53,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Upload<'a> {
     store: &'a Connection,
     report: &'a Report,
+    /// By conversation: files may hold the same one.
+    turns: Turns,
 }
+
+type Turns = Mutex<HashMap<ConversationId, Arc<tokio::sync::Mutex<()>>>>;
 
 /// A conversation that is on the stream.
 struct Sent {
@@ -51,10 +65,20 @@ struct Sent {
     _room: OwnedSemaphorePermit,
 }
 
+/// How a conversation got into the store.
+struct Done {
+    how: Arrival,
+    plan: Plan,
+    /// The key of its content was used.
+    key_is_used: bool,
+}
+
 /// Why one conversation is not in the store.
 enum Refusal {
     /// It alone: the import goes on.
     One(String),
+    /// It is not what it was when it was read.
+    Moved,
     /// The store is gone: nothing more can be done.
     All(CliError),
 }
@@ -74,7 +98,11 @@ impl<'a> Upload<'a> {
     /// An import into this store.
     #[must_use]
     pub fn new(store: &'a Connection, report: &'a Report) -> Self {
-        Self { store, report }
+        Self {
+            store,
+            report,
+            turns: Turns::default(),
+        }
     }
 
     /// Appends everything that the feed brings.
@@ -118,6 +146,18 @@ impl<'a> Upload<'a> {
                     self.report.failed(&origin, &why);
                     continue;
                 }
+                Found::File(format) => {
+                    self.report.file(format);
+                    continue;
+                }
+                Found::Known => {
+                    self.report.known();
+                    continue;
+                }
+                Found::Unfinished(origin) => {
+                    self.report.unfinished(&origin);
+                    continue;
+                }
                 Found::Conversation(ready) => ready,
             };
             if !self.report.read(&ready.origin, &ready.imported.notes) {
@@ -131,7 +171,7 @@ impl<'a> Upload<'a> {
                 continue;
             }
             let events = ready.batches.pop().unwrap_or_default();
-            let request = first_append(&ready.imported, events);
+            let request = first_append(&ready, events);
             let kib = u32::try_from((ready.bytes / 1024).clamp(1, IN_FLIGHT_KIB)).unwrap_or(1);
             let Ok(permit) = Arc::clone(&room).acquire_many_owned(kib).await else {
                 return Ok(());
@@ -161,9 +201,12 @@ impl<'a> Upload<'a> {
             })?;
             match answer.outcome {
                 Some(Outcome::Appended(appended)) => {
-                    let events = appended.events.len() as u64;
-                    self.report
-                        .arrived(&sent.ready.imported, Arrival::New, events);
+                    let (how, events) = if appended.repeated_key {
+                        (Arrival::Known, 0)
+                    } else {
+                        (Arrival::New, appended.events.len() as u64)
+                    };
+                    self.report.arrived(&sent.ready.imported, how, events);
                 }
                 Some(Outcome::Error(_)) | None => {
                     if unsure.send(sent.ready).await.is_err() {
@@ -187,34 +230,60 @@ impl<'a> Upload<'a> {
 
     /// A conversation, and then its sub-contexts, which need it in the store.
     async fn compare_family(&self, ready: Ready) -> Result<(), CliError> {
-        let outcome = self.compare(&ready.imported).await;
-        let missing = matches!(outcome, Err(Refusal::One(_)));
+        let _turn = self.turn_of(ready.imported.conversation).await;
+        let has_children = !ready.children.is_empty();
+        let key = (!has_children).then_some(ready.key.as_str());
+        let outcome = self.compare(&ready.imported, key).await;
+        let plan = outcome.as_ref().ok().map(|done| done.plan.clone());
+        let mut whole = plan.is_some();
+        let mut is_marked = outcome.as_ref().is_ok_and(|done| done.key_is_used);
         self.settle(&ready.origin, &ready.imported, outcome)?;
-        for child in ready.children {
+        for mut child in ready.children {
             if !self.report.read(&child.origin, &child.imported.notes) {
+                whole = false;
                 continue;
             }
-            let outcome = if missing {
-                Err(Refusal::One(
+            let outcome = match &plan {
+                Some(plan) => {
+                    child.imported.parent_in_store(plan);
+                    self.compare(&child.imported, None).await
+                }
+                None => Err(Refusal::One(
                     "the session that it belongs to was not imported".into(),
-                ))
-            } else {
-                self.compare(&child.imported).await
+                )),
             };
+            whole &= outcome.is_ok();
+            is_marked = false;
             self.settle(&child.origin, &child.imported, outcome)?;
         }
+        if whole && !is_marked {
+            self.mark(ready.imported.conversation, &ready.key).await;
+        }
         Ok(())
+    }
+
+    /// Waits until no other copy of the conversation is being compared.
+    async fn turn_of(&self, conversation: ConversationId) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(turns.entry(conversation).or_default())
+        };
+        turn.lock_owned().await
     }
 
     fn settle(
         &self,
         origin: &Origin,
         imported: &ImportedConversation,
-        outcome: Result<(Arrival, u64), Refusal>,
+        outcome: Result<Done, Refusal>,
     ) -> Result<(), CliError> {
         match outcome {
-            Ok((how, events)) => {
-                self.report.arrived(imported, how, events);
+            Ok(done) => {
+                let events = done.plan.events.len() as u64;
+                self.report.arrived(imported, done.how, events);
+                for parted in &done.plan.parted {
+                    self.report.parted(origin, imported, parted);
+                }
                 Ok(())
             }
             Err(Refusal::One(why)) => {
@@ -222,29 +291,75 @@ impl<'a> Upload<'a> {
                 Ok(())
             }
             Err(Refusal::All(error)) => Err(error),
+            Err(Refusal::Moved) => {
+                let id = imported.conversation;
+                self.report.failed(
+                    origin,
+                    &format!("someone else appends to {id}: import it again once that has ended"),
+                );
+                Ok(())
+            }
         }
     }
 
     /// Compares a conversation with what is stored, and appends the rest.
-    async fn compare(&self, imported: &ImportedConversation) -> Result<(Arrival, u64), Refusal> {
+    async fn compare(
+        &self,
+        imported: &ImportedConversation,
+        key: Option<&str>,
+    ) -> Result<Done, Refusal> {
+        let mut tries = 1;
+        loop {
+            match self.compare_once(imported, key).await {
+                Err(Refusal::Moved) if tries < COMPARE_TRIES => tries += 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn compare_once(
+        &self,
+        imported: &ImportedConversation,
+        key: Option<&str>,
+    ) -> Result<Done, Refusal> {
         let id = imported.conversation.to_string();
         let existing = self.stored(&id).await?;
-        match importer::plan(&existing, imported) {
-            Plan::Nothing => Ok((Arrival::Known, 0)),
-            Plan::Append(events) => {
-                let how = if existing.is_empty() {
-                    Arrival::New
-                } else {
-                    Arrival::Continued
-                };
-                let number = events.len() as u64;
-                let next = existing.len() as u64 + 1;
-                self.append_in_steps(&id, next, events).await?;
-                Ok((how, number))
-            }
-            Plan::Conflict { at_revision } => Err(Refusal::One(format!(
-                "the conversation {id} is in the store with another content from #{at_revision} on"
-            ))),
+        let plan = importer::plan(&existing, imported);
+        let how = match (existing.is_empty(), plan.events.is_empty()) {
+            (true, _) => Arrival::New,
+            (false, true) => Arrival::Known,
+            (false, false) => Arrival::Continued,
+        };
+        let next = existing.len() as u64 + 1;
+        drop(existing);
+        let key_is_used = key.is_some() && !plan.events.is_empty();
+        self.append_in_steps(&id, next, plan.events.clone(), key)
+            .await?;
+        Ok(Done {
+            how,
+            plan,
+            key_is_used,
+        })
+    }
+
+    /// Notes that all of a content is there. Without it, the next import compares
+    /// again: that is no reason to fail.
+    async fn mark(&self, conversation: ConversationId, key: &str) {
+        let custom = Custom {
+            type_name: importer::MARK_TYPE.to_owned(),
+            content_type: "application/json".to_owned(),
+            data: "{}".into(),
+        };
+        let event =
+            NewEvent::new(conversation, EventBody::Custom(custom)).on_branch(BranchName::default());
+        let request = pb::AppendRequest {
+            conversation_id: conversation.to_string(),
+            idempotency_key: key.to_owned(),
+            events: vec![envelope::new_event_to_pb(&event)],
+            ..Default::default()
+        };
+        if let Err(Refusal::One(why)) = self.append_patiently(request).await {
+            tracing::debug!(why, "what was imported is not marked");
         }
     }
 
@@ -272,37 +387,55 @@ impl<'a> Upload<'a> {
         }
     }
 
+    /// Appends events from a revision on, the last of them with the key.
     async fn append_in_steps(
         &self,
         id: &str,
         mut next: u64,
         events: Vec<NewEvent>,
+        key: Option<&str>,
     ) -> Result<(), Refusal> {
-        for batch in batches(events) {
-            let expected = if next == 1 {
+        let batches = batches(events);
+        let last = batches.len();
+        for (index, batch) in batches.into_iter().enumerate() {
+            let is_first_event = next == 1;
+            let expected = if is_first_event {
                 Expected::NoStream(pb::expected_revision::NoStream {})
             } else {
                 Expected::Any(pb::expected_revision::Any {})
             };
+            let key = key.filter(|_| index + 1 == last).unwrap_or_default();
             let request = pb::AppendRequest {
                 conversation_id: id.to_owned(),
                 expected: Some(pb::ExpectedRevision {
                     expected: Some(expected),
                 }),
+                idempotency_key: key.to_owned(),
                 events: batch,
                 ..Default::default()
             };
-            let answer = self.append_patiently(request).await?;
+            let answer = match self.append_patiently(request).await {
+                // Another import was first: what it appended is read again.
+                Err(Refusal::One(_)) if is_first_event && self.exists(id).await => {
+                    return Err(Refusal::Moved);
+                }
+                answer => answer?,
+            };
             let first = answer.events.first().map_or(0, |event| event.revision);
             if first != next {
-                return Err(Refusal::One(format!(
-                    "someone else appends to {id}: #{next} was expected, #{first} came; import \
-                     into another namespace"
-                )));
+                return Err(Refusal::Moved);
             }
             next += answer.events.len() as u64;
         }
         Ok(())
+    }
+
+    async fn exists(&self, id: &str) -> bool {
+        let request = pb::GetConversationRequest {
+            conversation_id: id.to_owned(),
+            ..Default::default()
+        };
+        self.store.conversations().get(request).await.is_ok()
     }
 
     async fn append_patiently(
@@ -323,13 +456,27 @@ impl<'a> Upload<'a> {
     }
 }
 
-fn first_append(imported: &ImportedConversation, events: Vec<pb::NewEvent>) -> pb::AppendRequest {
+/// Asks the store which contents it knows.
+pub fn asks(store: &Connection) -> Ask {
+    let events = store.events();
+    let runtime = Handle::current();
+    Box::new(move |idempotency_keys| {
+        let mut events = events.clone();
+        let request = pb::KnownKeysRequest { idempotency_keys };
+        let answer = runtime.block_on(events.known_keys(request));
+        // A server that cannot tell: everything is compared.
+        answer.map_or_else(|_| Vec::new(), |answer| answer.into_inner().known)
+    })
+}
+
+fn first_append(ready: &Ready, events: Vec<pb::NewEvent>) -> pb::AppendRequest {
     let expected = Expected::NoStream(pb::expected_revision::NoStream {});
     pb::AppendRequest {
-        conversation_id: imported.conversation.to_string(),
+        conversation_id: ready.imported.conversation.to_string(),
         expected: Some(pb::ExpectedRevision {
             expected: Some(expected),
         }),
+        idempotency_key: ready.key.clone(),
         events,
         ..Default::default()
     }

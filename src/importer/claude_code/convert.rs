@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 
 use super::{
     SOURCE, blocks,
-    line::SessionLine,
+    line::{Form, SessionLine},
     place::places,
     render::{self, TYPE_PREFIX},
+    shown,
 };
 use crate::{
     domain::{
@@ -44,6 +45,16 @@ pub(super) struct AskedBy {
     pub(super) branch: BranchId,
     pub(super) revision: Revision,
     pub(super) call_id: String,
+}
+
+impl Child {
+    fn spawned(&self, call_id: &str) -> SubContextSpawned {
+        SubContextSpawned {
+            conversation: self.conversation,
+            call_id: call_id.to_owned(),
+            purpose: shortened(&self.prompt),
+        }
+    }
 }
 
 impl Default for AskedBy {
@@ -89,14 +100,16 @@ pub(super) fn convert(
         timeline: Timeline::new(conversation, created, first_time),
         children,
         prompts: HashMap::new(),
-        after_boundary: false,
+        boundary: None,
     };
     let tree = places(lines);
     for (index, line) in lines.iter().enumerate() {
         converter.timeline.occurred_at = time_of(line);
         let branch = converter.timeline.arrive(&tree, index)?;
-        if tree.nodes[index].is_beside {
-            converter.keep_as_custom(branch, line);
+        if let Form::Moved { agent, call_id } = &line.form {
+            converter.spawned(branch, agent, call_id);
+        } else if tree.nodes[index].is_beside {
+            converter.beside(branch, line);
         } else {
             converter.step(branch, line);
         }
@@ -114,7 +127,8 @@ pub(super) fn convert(
 }
 
 fn time_of(line: &SessionLine) -> Option<crate::domain::TimestampMicros> {
-    canonical::read_time(&line.value["timestamp"])
+    let said = canonical::read_time(&line.said()["timestamp"]);
+    said.or_else(|| canonical::read_time(&line.value["timestamp"]))
 }
 
 /// The first prompt that a person wrote.
@@ -148,27 +162,88 @@ struct Converter {
     children: Vec<Child>,
     /// Call id to the prompt that the call gives a sub-agent.
     prompts: HashMap<String, String>,
-    /// The last step was a compact boundary.
-    after_boundary: bool,
+    /// The last step was a compact boundary: the tokens before it.
+    boundary: Option<u64>,
 }
 
 impl Converter {
     fn step(&mut self, branch: BranchIndex, line: &SessionLine) {
-        let is_boundary = line.is_boundary();
-        let after_boundary = std::mem::replace(&mut self.after_boundary, is_boundary);
+        let boundary = self.boundary.take();
+        if line.is_boundary() {
+            let before = line.said()["compactMetadata"]["preTokens"].as_u64();
+            self.boundary = Some(before.unwrap_or_default());
+            return self.keep_as_custom(branch, line);
+        }
         // Older versions wrote the summary alone.
-        if is_boundary || (line.flag("isCompactSummary") && !after_boundary) {
-            let metadata = &line.value["compactMetadata"];
-            let before = metadata["preTokens"].as_u64().unwrap_or_default();
-            self.timeline.compact(branch, before);
+        let is_summary = line.flag("isCompactSummary");
+        if (boundary.is_some() || is_summary)
+            && self.compact(branch, boundary.unwrap_or_default(), line)
+        {
+            return;
         }
-        if line.is_assistant() {
-            self.assistant(branch, line);
-        } else if line.is_user() {
-            self.user(branch, line);
-        } else {
+        if line.is_shown_only() {
             self.keep_as_custom(branch, line);
+        } else if line.is_assistant() {
+            self.assistant(branch, line);
+        } else {
+            self.user(branch, line);
         }
+    }
+
+    /// Appends a compaction, whose summary is this line if it is one. True: the line
+    /// needs nothing more.
+    fn compact(&mut self, branch: BranchIndex, tokens: u64, line: &SessionLine) -> bool {
+        if !self.timeline.can_compact(branch) {
+            return false;
+        }
+        let text = line.whole_text().filter(|_| line.flag("isCompactSummary"));
+        let summary = text.unwrap_or_default().to_owned();
+        let is_summary = !summary.is_empty();
+        let compacted = self.timeline.compaction(branch, summary, tokens);
+        let mut bodies = vec![EventBody::Compacted(compacted)];
+        if is_summary {
+            self.keep_raw(&mut bodies, line, "");
+        }
+        self.timeline.push(branch, bodies.swap_remove(0));
+        is_summary
+    }
+
+    /// A line beside the steps. What it showed to the model is a message.
+    fn beside(&mut self, branch: BranchIndex, line: &SessionLine) {
+        let Some(parts) = shown::parts(line) else {
+            return self.keep_as_custom(branch, line);
+        };
+        let message = MessageAppended {
+            raw: Some(RawMessage {
+                origin: SOURCE.to_owned(),
+                provider: String::new(),
+                model: String::new(),
+                encoding: RawEncoding::Whole,
+                data: line.text.clone(),
+            }),
+            ..MessageAppended::new(Role::User, parts)
+        };
+        self.timeline
+            .push(branch, EventBody::MessageAppended(message));
+    }
+
+    /// A sub-agent was heard of here.
+    fn spawned(&mut self, branch: BranchIndex, agent: &str, call_id: &str) {
+        let child = self.children.iter_mut().find(|child| child.agent == agent);
+        let (Some(child), Some(request)) = (child, self.timeline.request_of(branch, call_id))
+        else {
+            return;
+        };
+        if child.asked_by.is_some() {
+            return;
+        }
+        child.asked_by = Some(AskedBy {
+            branch: self.timeline.branch_id(branch),
+            revision: request,
+            call_id: call_id.to_owned(),
+        });
+        let spawned = child.spawned(call_id);
+        self.timeline.spawn(branch, spawned);
     }
 
     fn keep_as_custom(&mut self, branch: BranchIndex, line: &SessionLine) {
@@ -194,7 +269,7 @@ impl Converter {
     }
 
     fn assistant(&mut self, branch: BranchIndex, line: &SessionLine) {
-        let message = &line.value["message"];
+        let message = &line.said()["message"];
         let model = short(&message["model"]).unwrap_or_default();
         let mut calls = Vec::new();
         let mut said = MessageAppended {
@@ -231,7 +306,7 @@ impl Converter {
     }
 
     fn user(&mut self, branch: BranchIndex, line: &SessionLine) {
-        let message = &line.value["message"];
+        let message = &line.said()["message"];
         let results = line.blocks().iter().filter(|b| b["type"] == "tool_result");
         let results = results.count();
         let mut parts = Vec::new();
@@ -253,7 +328,7 @@ impl Converter {
         }
         if let ([EventBody::ToolResultRecorded(result)], Some(structured), 1) = (
             bodies.as_mut_slice(),
-            line.value.get("toolUseResult"),
+            line.said().get("toolUseResult"),
             results,
         ) {
             result.structured = JsonText::from_checked(structured.to_string().into());
@@ -265,7 +340,7 @@ impl Converter {
             )));
         }
         self.keep_raw(&mut bodies, line, "");
-        let agent = line.value["toolUseResult"]["agentId"].as_str();
+        let agent = line.said()["toolUseResult"]["agentId"].as_str();
         for body in bodies {
             self.push_answer(branch, body, agent);
         }
@@ -306,25 +381,21 @@ impl Converter {
             self.timeline.push(branch, body);
             return;
         };
-        let conversation = self.children[child].conversation;
-        self.children[child].asked_by = Some(AskedBy {
+        let asked_by = AskedBy {
             branch: self.timeline.branch_id(branch),
             revision: self
                 .timeline
                 .request_of(branch, &call_id)
                 .unwrap_or_default(),
             call_id: call_id.clone(),
-        });
-        // Only now is it certain which call asked for it. The raw form of the
-        // line must stay on the first of its events that has one.
-        self.timeline.push(
-            branch,
-            EventBody::SubContextSpawned(SubContextSpawned {
-                conversation,
-                call_id: call_id.clone(),
-                purpose: shortened(&self.children[child].prompt),
-            }),
-        );
+        };
+        let child = &mut self.children[child];
+        child.asked_by.get_or_insert(asked_by);
+        let conversation = child.conversation;
+        // Unless it was heard of before, only now is it certain which call asked for
+        // it. The raw form of the line must stay on the first of its events that has
+        // one.
+        self.timeline.spawn(branch, child.spawned(&call_id));
         self.timeline.push(branch, body);
         self.timeline.push(
             branch,
@@ -336,25 +407,30 @@ impl Converter {
         );
     }
 
+    /// The side chain that a call asked for.
     fn child_of(&self, call_id: &str, agent: Option<&str>) -> Option<usize> {
-        let free = |child: &Child| child.asked_by.is_none();
-        let by_agent = agent.and_then(|agent| {
-            self.children
-                .iter()
-                .position(|c| free(c) && c.agent == agent)
+        let find = |is_it: &dyn Fn(&Child) -> bool| self.children.iter().position(is_it);
+        let known = find(&|child| {
+            let asked_by = child.asked_by.as_ref();
+            asked_by.is_some_and(|asked| asked.call_id == call_id)
         });
-        by_agent.or_else(|| {
+        let free = |child: &Child| child.asked_by.is_none();
+        let by_agent = || find(&|child| free(child) && agent == Some(child.agent.as_str()));
+        let by_prompt = || {
             let prompt = self.prompts.get(call_id)?;
-            self.children
-                .iter()
-                .position(|c| free(c) && c.prompt == *prompt)
-        })
+            find(&|child| free(child) && child.prompt == *prompt)
+        };
+        known.or_else(by_agent).or_else(by_prompt)
     }
 
     /// Keeps on the first event what the events do not say of their line.
     fn keep_raw(&mut self, bodies: &mut [EventBody], line: &SessionLine, model: &str) {
+        let origin = match line.form {
+            Form::Progress => render::PROGRESS_ORIGIN,
+            _ => SOURCE,
+        };
         let source = raw::Source {
-            origin: SOURCE,
+            origin,
             provider: "",
             model,
             value: &line.value,
@@ -365,7 +441,7 @@ impl Converter {
         }
         // The model is said by the raw form itself, so it must be there first.
         let nothing = RawMessage {
-            origin: SOURCE.to_owned(),
+            origin: origin.to_owned(),
             provider: String::new(),
             model: model.to_owned(),
             encoding: RawEncoding::JsonPatch,
@@ -374,7 +450,13 @@ impl Converter {
         set_raw(bodies, nothing);
         let all: Vec<_> = bodies.iter().collect();
         let rendered = render::line(&all, self.timeline.occurred_at);
-        let contents = render::contents(&line.value);
+        let (rendered, contents) = match line.form {
+            Form::Progress => (
+                render::progress(rendered),
+                render::contents(line.said(), render::PROGRESS_PLACE),
+            ),
+            _ => (rendered, render::contents(line.said(), "")),
+        };
         if let Some(raw) = raw::keep(&source, rendered, &contents) {
             set_raw(bodies, raw);
         }
@@ -385,6 +467,7 @@ fn set_raw(bodies: &mut [EventBody], raw: RawMessage) {
     match bodies.first_mut() {
         Some(EventBody::MessageAppended(message)) => message.raw = Some(raw),
         Some(EventBody::ToolResultRecorded(result)) => result.raw = Some(raw),
+        Some(EventBody::Compacted(compacted)) => compacted.raw = Some(raw),
         _ => {}
     }
 }

@@ -1,9 +1,9 @@
 //! One line of a session.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use super::super::{content::short, source::LINE_VALUES_MAX};
 use crate::codec::json;
@@ -13,18 +13,99 @@ pub(super) struct SessionLine {
     pub(super) text: Bytes,
     /// Null when it cannot be read.
     pub(super) value: Value,
+    pub(super) form: Form,
+}
+
+/// What a line is, beside what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A line of its own.
+    Plain,
+    /// Progress of a sub-agent: what it said is inside.
+    Progress,
+    /// Left in the session where such a line was: it is a line of the sub-agent's.
+    Moved {
+        /// The sub-agent.
+        agent: String,
+        /// The call that asked for it.
+        call_id: String,
+    },
 }
 
 impl SessionLine {
-    pub(super) fn read(text: &Bytes) -> Self {
-        let value = json::check_values(text, LINE_VALUES_MAX)
-            .and_then(|()| json::check_text(text))
-            .ok()
-            .and_then(|()| serde_json::from_slice(text).ok())
-            .filter(Value::is_object)
-            .unwrap_or_default();
-        let text = text.clone();
-        Self { text, value }
+    /// The lines that a line holds: one, unless its writer left out an end of line.
+    pub(super) fn read(text: &Bytes) -> Vec<Self> {
+        if let Some(line) = Self::readable(text.clone()) {
+            return vec![line];
+        }
+        let mut lines = Vec::new();
+        let mut rest = text.clone();
+        while let Some(end) = first_object_end(&rest) {
+            let Some(line) = Self::readable(rest.split_to(end)) else {
+                break;
+            };
+            lines.push(line);
+            let blank = rest.iter().take_while(|byte| byte.is_ascii_whitespace());
+            let blank = blank.count();
+            rest = rest.split_off(blank);
+        }
+        if lines.is_empty() {
+            rest = text.clone();
+        }
+        if !rest.is_empty() {
+            lines.push(Self {
+                text: rest,
+                value: Value::Null,
+                form: Form::Plain,
+            });
+        }
+        lines
+    }
+
+    fn readable(text: Bytes) -> Option<Self> {
+        json::check_values(&text, LINE_VALUES_MAX).ok()?;
+        json::check_text(&text).ok()?;
+        let value: Value = serde_json::from_slice(&text).ok()?;
+        value.is_object().then_some(Self {
+            text,
+            value,
+            form: Form::Plain,
+        })
+    }
+
+    /// What the line says, without what it is wrapped in.
+    pub(super) fn said(&self) -> &Value {
+        match self.form {
+            Form::Progress => &self.value["data"]["message"],
+            _ => &self.value,
+        }
+    }
+
+    /// The sub-agent whose progress this is, and the call that asked for it.
+    fn progress(&self) -> Option<(&str, &str)> {
+        let data = &self.value["data"];
+        let agent = data["agentId"].as_str().filter(|agent| !agent.is_empty())?;
+        let is_progress = self.text_of("type") == "progress"
+            && data["type"] == "agent_progress"
+            && data["message"].is_object();
+        is_progress.then(|| (agent, self.text_of("parentToolUseID")))
+    }
+
+    /// The place of this line in the session, its content elsewhere.
+    fn moved(&self, agent: &str, call_id: &str) -> Self {
+        let fields = ["uuid", "parentUuid", "timestamp"];
+        let fields = fields.iter().filter_map(|field| {
+            let value = self.value.get(*field)?;
+            Some(((*field).to_owned(), value.clone()))
+        });
+        Self {
+            text: Bytes::new(),
+            value: Value::Object(fields.collect()),
+            form: Form::Moved {
+                agent: agent.to_owned(),
+                call_id: call_id.to_owned(),
+            },
+        }
     }
 
     pub(super) fn is_readable(&self) -> bool {
@@ -32,11 +113,11 @@ impl SessionLine {
     }
 
     pub(super) fn text_of(&self, field: &str) -> &str {
-        self.value[field].as_str().unwrap_or_default()
+        self.said()[field].as_str().unwrap_or_default()
     }
 
     pub(super) fn flag(&self, field: &str) -> bool {
-        self.value[field] == Value::Bool(true)
+        self.said()[field] == Value::Bool(true)
     }
 
     /// The line's own text; it is UTF-8 whenever it is readable.
@@ -54,9 +135,9 @@ impl SessionLine {
 
     /// A line of this type whose message can be typed.
     fn says(&self, role: &str) -> bool {
-        let content = &self.value["message"]["content"];
+        let content = &self.said()["message"]["content"];
         self.text_of("type") == role
-            && self.value["message"]["role"] == role
+            && self.said()["message"]["role"] == role
             && (content.is_string() || content.is_array())
     }
 
@@ -69,8 +150,29 @@ impl SessionLine {
         self.is_user() || self.is_assistant() || self.is_boundary()
     }
 
+    /// A message that is there for people: the model is not shown it.
+    pub(super) fn is_shown_only(&self) -> bool {
+        let transcript = self.flag("isVisibleInTranscriptOnly") && !self.flag("isCompactSummary");
+        transcript || self.flag("isApiErrorMessage")
+    }
+
+    /// It says what it follows, be it nothing.
+    pub(super) fn names_parent(&self) -> bool {
+        self.said().get("parentUuid").is_some()
+    }
+
+    /// The text of a message that is one text.
+    pub(super) fn whole_text(&self) -> Option<&str> {
+        let content = &self.said()["message"]["content"];
+        match content.as_array().map(Vec::as_slice) {
+            Some([block]) if block["type"] == "text" => block["text"].as_str(),
+            Some(_) => None,
+            None => content.as_str(),
+        }
+    }
+
     pub(super) fn blocks(&self) -> &[Value] {
-        let content = self.value["message"]["content"].as_array();
+        let content = self.said()["message"]["content"].as_array();
         content.map_or(&[][..], Vec::as_slice)
     }
 
@@ -81,12 +183,12 @@ impl SessionLine {
     }
 
     pub(super) fn message_id(&self) -> String {
-        short(&self.value["message"]["id"]).unwrap_or_default()
+        short(&self.said()["message"]["id"]).unwrap_or_default()
     }
 
     /// The first text of the message.
     pub(super) fn prompt(&self) -> Option<&str> {
-        let content = &self.value["message"]["content"];
+        let content = &self.said()["message"]["content"];
         let block = || {
             self.blocks()
                 .iter()
@@ -102,40 +204,70 @@ pub(super) fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     line.prompt().map(str::to_owned)
 }
 
+/// Where the first JSON object of a text ends, if there is a whole one.
+pub(in crate::importer) fn first_object_end(text: &[u8]) -> Option<usize> {
+    let mut objects = serde_json::Deserializer::from_slice(text).into_iter::<&RawValue>();
+    let first = objects.next()?.ok()?;
+    let end = objects.byte_offset();
+    first.get().starts_with('{').then_some(end)
+}
+
 type Chain = (String, Vec<SessionLine>);
 
 /// The session's own lines, and those of each side chain in it by agent id, or
-/// by the id of its first line.
-pub(super) fn split_chains(lines: Vec<SessionLine>) -> (Vec<SessionLine>, Vec<Chain>) {
+/// by the id of its first line. Progress of sub-agents is a side chain too, unless
+/// they have files of their own, which say the same.
+pub(super) fn split_chains(
+    lines: Vec<SessionLine>,
+    with_files: &HashSet<&str>,
+) -> (Vec<SessionLine>, Vec<Chain>) {
     let mut own = Vec::new();
-    let mut chains: Vec<Chain> = Vec::new();
-    let mut by_name: HashMap<String, usize> = HashMap::new();
-    let mut by_line: HashMap<String, usize> = HashMap::new();
-    for line in lines {
-        if !line.flag("isSidechain") {
-            own.push(line);
+    let mut chains = Chains::default();
+    for mut line in lines {
+        if line.flag("isSidechain") {
+            let agent = line.text_of("agentId").to_owned();
+            chains.of(&line, &agent).push(line);
             continue;
         }
+        let progress = line
+            .progress()
+            .filter(|(agent, _)| !with_files.contains(agent));
+        let Some((agent, call_id)) = progress else {
+            own.push(line);
+            continue;
+        };
+        own.push(line.moved(agent, call_id));
+        let agent = agent.to_owned();
+        line.form = Form::Progress;
+        chains.of(&line, &agent).push(line);
+    }
+    (own, chains.all)
+}
+
+#[derive(Default)]
+struct Chains {
+    all: Vec<Chain>,
+    by_name: HashMap<String, usize>,
+    by_line: HashMap<String, usize>,
+}
+
+impl Chains {
+    /// The chain that a line belongs to.
+    fn of(&mut self, line: &SessionLine, agent: &str) -> &mut Vec<SessionLine> {
         let uuid = line.text_of("uuid").to_owned();
-        let agent = line.text_of("agentId").to_owned();
-        let known = by_name.get(&agent).filter(|_| !agent.is_empty());
-        let known = known.or_else(|| by_line.get(line.text_of("parentUuid")));
+        let known = self.by_name.get(agent).filter(|_| !agent.is_empty());
+        let known = known.or_else(|| self.by_line.get(line.text_of("parentUuid")));
         let chain = known.copied().unwrap_or_else(|| {
-            let name = if agent.is_empty() {
-                uuid.clone()
-            } else {
-                agent.clone()
-            };
-            chains.push((name, Vec::new()));
-            chains.len() - 1
+            let name = if agent.is_empty() { &uuid } else { agent };
+            self.all.push((name.to_owned(), Vec::new()));
+            self.all.len() - 1
         });
         if !agent.is_empty() {
-            by_name.insert(agent, chain);
+            self.by_name.insert(agent.to_owned(), chain);
         }
         if !uuid.is_empty() {
-            by_line.insert(uuid, chain);
+            self.by_line.insert(uuid, chain);
         }
-        chains[chain].1.push(line);
+        &mut self.all[chain].1
     }
-    (own, chains)
 }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::line::SessionLine;
-use crate::importer::tree::Tree;
+use crate::importer::tree::{Parent, Tree};
 
 #[derive(Clone, Copy)]
 struct Step {
@@ -26,11 +26,14 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
     let mut known: HashMap<&str, Option<Step>> = HashMap::new();
     let mut steps: HashMap<usize, Step> = HashMap::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
+    let mut last: Option<Step> = None;
     for (index, line) in lines.iter().enumerate() {
         let uuid = line.text_of("uuid");
         let parent = parent_of(line);
         let found = parent.and_then(|parent| known.get(parent).copied());
-        let step = found.flatten();
+        // What names no parent, or one that is not there, follows the line before.
+        let is_lost = found.is_none() && (parent.is_some() || !line.names_parent());
+        let step = if is_lost { last } else { found.flatten() };
         if !line.is_step() || (!uuid.is_empty() && known.contains_key(uuid)) {
             let branch = step.map_or(tree.current(), |step| tree.nodes[step.index].branch);
             tree.beside(branch);
@@ -53,23 +56,28 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
             group,
             is_results,
         };
+        // What was cut off before the first line is nobody's fault.
+        let link = match last {
+            Some(_) if is_lost && line.names_parent() && !line.is_boundary() => Parent::NotFound,
+            _ => Parent::Fits,
+        };
         match step {
             Some(step) => {
                 let branch = tree.nodes[step.index].branch;
                 let tip = tree.tip(branch).and_then(|tip| steps.get(&tip)).copied();
-                if tip.is_some_and(|tip| goes_on(&this, line, &step, &tip)) {
-                    tree.continues(branch, false);
+                if is_lost || tip.is_some_and(|tip| goes_on(&this, line, &step, &tip)) {
+                    tree.continues(branch, link);
                 } else {
                     tree.forks(Some(step.index));
                 }
             }
             None if steps.is_empty() || line.is_boundary() || line.flag("isCompactSummary") => {
-                tree.continues(tree.current(), false);
+                tree.continues(tree.current(), link);
             }
-            None if parent.is_some() && found.is_none() => tree.continues(tree.current(), true),
             None => tree.forks(None),
         }
         steps.insert(index, this);
+        last = Some(this);
         if !uuid.is_empty() {
             known.insert(uuid, Some(this));
         }

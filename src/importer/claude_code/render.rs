@@ -22,6 +22,22 @@ use crate::{
 /// Custom events of lines have type names that start so.
 pub(super) const TYPE_PREFIX: &str = "claude-code/";
 
+/// The origin of raw forms of lines that are progress of a sub-agent.
+pub(super) const PROGRESS_ORIGIN: &str = "claude-code/agent_progress";
+
+/// Where in such a line what the sub-agent said is.
+pub(super) const PROGRESS_PLACE: &str = "/data/message";
+
+/// Progress of a sub-agent that said this.
+pub(super) fn progress(said: Value) -> Value {
+    json!({
+        "type": "progress",
+        "isSidechain": false,
+        "userType": "external",
+        "data": {"type": "agent_progress", "normalizedMessages": [], "message": said},
+    })
+}
+
 /// The line that became these events. The first holds its raw form.
 pub(super) fn line(bodies: &[&EventBody], occurred_at: Option<TimestampMicros>) -> Value {
     let mut message = Map::new();
@@ -39,6 +55,10 @@ pub(super) fn line(bodies: &[&EventBody], occurred_at: Option<TimestampMicros>) 
                 content.extend(said.parts.iter().map(blocks::render_block));
                 plain = Some(blocks::render(&said.parts)).filter(Value::is_string);
                 put_message_fields(&mut message, said);
+            }
+            EventBody::Compacted(compacted) => {
+                plain = Some(Value::from(compacted.summary.as_str()));
+                content.push(json!({"type": "text", "text": compacted.summary}));
             }
             EventBody::ToolCallRequested(call) => content.push(json!({
                 "type": "tool_use",
@@ -76,11 +96,12 @@ pub(super) fn line(bodies: &[&EventBody], occurred_at: Option<TimestampMicros>) 
     Value::Object(line)
 }
 
-/// Places of content that sources write in more than one shape.
-pub(super) fn contents(line: &Value) -> Vec<String> {
-    let mut places = vec!["/message".to_owned()];
+/// Places of content that sources write in more than one shape. `place` is where the
+/// line is in what is kept.
+pub(super) fn contents(line: &Value, place: &str) -> Vec<String> {
+    let mut places = vec![format!("{place}/message")];
     let blocks = line["message"]["content"].as_array().map_or(0, Vec::len);
-    places.extend((0..blocks).map(|block| format!("/message/content/{block}")));
+    places.extend((0..blocks).map(|block| format!("{place}/message/content/{block}")));
     places
 }
 
@@ -147,7 +168,8 @@ pub fn session_lines(events: &[StoredEvent]) -> Result<Vec<Vec<u8>>, ExportFault
             }
             continue;
         }
-        let Some(raw) = raw_of(body).filter(|raw| raw.origin == SOURCE) else {
+        let ours = |raw: &&RawMessage| [SOURCE, PROGRESS_ORIGIN].contains(&raw.origin.as_str());
+        let Some(raw) = raw_of(body).filter(ours) else {
             continue;
         };
         let rest = decoded[at + 1..].iter().map(|(_, body)| body);
@@ -160,7 +182,13 @@ pub fn session_lines(events: &[StoredEvent]) -> Result<Vec<Vec<u8>>, ExportFault
             )
         });
         let rest: Vec<_> = std::iter::once(body).chain(rest).collect();
-        let rendered = || line(&rest, event.header.occurred_at);
+        let rendered = || {
+            let line = line(&rest, event.header.occurred_at);
+            match raw.origin.as_str() {
+                PROGRESS_ORIGIN => progress(line),
+                _ => line,
+            }
+        };
         let text = raw::restore(rendered, Some(raw))
             .map_err(|fault: RawFault| ExportFault::Raw { revision, fault })?;
         lines.push(text.into_bytes());

@@ -8,14 +8,16 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{ImportFault, Message};
-use crate::domain::{JsonText, limits::SHORT_TEXT_BYTES_MAX};
+use super::{ImportFault, Message, tools};
+use crate::domain::{JsonText, ToolDefinition, limits::SHORT_TEXT_BYTES_MAX};
 
 pub(super) struct Line<'a> {
     pub(super) id: String,
     pub(super) source: String,
     /// `meta.model`, or empty.
     pub(super) model: String,
+    /// The tools that the model had.
+    pub(super) tools: Vec<ToolDefinition>,
     /// All fields that the events do not give back, as one JSON object.
     pub(super) rest: JsonText,
     messages: &'a RawValue,
@@ -97,6 +99,7 @@ impl<'a> Line<'a> {
             id,
             source,
             model,
+            tools: field("tools").map(tools::read).unwrap_or_default(),
             rest,
             messages,
         })

@@ -7,7 +7,7 @@ use super::{super::exporter::export_line, super::source::LineSource, *};
 use crate::{
     domain::{CancelReason, EventKind, MediaSource, RawEncoding, StoredEvent},
     importer::{
-        Plan, plan,
+        plan,
         stored::{assert_legal, stored},
     },
 };
@@ -141,7 +141,7 @@ fn a_tree_becomes_branches() {
         {"role": "assistant", "content": null, "tool_calls": [call("a")], "x": {"parent": 0}},
         {"role": "tool", "tool_call_id": "a", "name": "ls", "content": "one", "x": {"parent": 1}},
         {"role": "tool", "tool_call_id": "a", "name": "ls", "content": "two", "x": {"parent": 1}},
-        {"role": "user", "content": "other", "x": {"parent": null}},
+        {"role": "user", "content": "other", "x": {"parent": 0}},
         {"role": "assistant", "content": "end", "x": {"parent": 3}},
     ]));
     let (imported, events) = there_and_back(&line.to_string());
@@ -160,6 +160,8 @@ fn a_tree_becomes_branches() {
             ("fork-4", K::BranchForked),
             ("fork-4", K::MessageAppended),
             ("fork-3", K::MessageAppended),
+            // What was continued last, not what was left.
+            ("fork-3", K::BranchActivated),
         ]
     );
     let EventBody::BranchForked(forked) = &imported.events[5].body else {
@@ -169,8 +171,9 @@ fn a_tree_becomes_branches() {
     assert_eq!(events[9].header.branch.0, 6);
 }
 
-// A compaction in the source is one here only where a turn has ended; its text
-// is the message that follows, and is not stored again.
+// A compaction in the source is one here only where a turn has ended. Its summary is
+// the message that follows, which is no message of the window any more; what stands
+// between them is for people, and left a bare message in every request.
 #[test]
 fn compactions_cut_at_turns() {
     let compacted = |imported: &ImportedConversation| {
@@ -195,11 +198,57 @@ fn compactions_cut_at_turns() {
     );
     assert_eq!(compacted(&imported), [(3, 167), (11, 167)]);
     assert!(imported.notes.is_empty());
+    let said = imported.events.iter().filter_map(|e| match &e.body {
+        EventBody::Compacted(c) => Some(c.summary.as_str()),
+        EventBody::MessageAppended(m) if m.role != Role::Assistant => m.parts[0].text(),
+        _ => None,
+    });
+    let said: Vec<_> = said.collect();
+    assert_eq!(said, ["q", "q2", "summary…", "summary…"]);
     let only =
         conversation(json!([{"role": "user", "content": "s", "x": {"compact_summary": true}}]));
     let (imported, _) = there_and_back(&only.to_string());
     assert_eq!(compacted(&imported), []);
     assert_eq!(oddities(&imported), [(0, "compaction not at a turn's end")]);
+}
+
+// The tools that a line gives are defined before its first message, come back with it,
+// and are no reason to take a conversation for another one.
+#[test]
+fn tools_are_defined() {
+    let mut line = conversation(json!([{"role": "user", "content": "q"}]));
+    let without = import(&line);
+    line["tools"] = json!([{"type": "function", "function": {"name": "ls"}}]);
+    let (imported, events) = there_and_back(&line.to_string());
+    assert!(matches!(&imported.events[1].body,
+        EventBody::ToolsDefined { tools } if tools[0].name == "ls"));
+    assert_eq!(plan(&events, &imported).events, []);
+    assert_eq!(plan(&stored(&without), &imported).events, []);
+}
+
+// A call that nobody answered took all later compactions away: the engine does not
+// need it to be answered, and the request grew without end.
+#[test]
+fn an_open_call_is_no_obstacle_to_compaction() {
+    let summary =
+        |text: &str| json!({"role": "user", "content": text, "x": {"compact_summary": true}});
+    let (imported, _) = there_and_back(
+        &conversation(json!([
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": null, "tool_calls": [call("lost")]},
+            {"role": "user", "content": "go on"}, {"role": "assistant", "content": "a"},
+            summary("one"),
+            {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"},
+            summary("two"),
+        ]))
+        .to_string(),
+    );
+    let summaries = imported.events.iter().filter_map(|e| match &e.body {
+        EventBody::Compacted(c) => Some(c.summary.clone()),
+        _ => None,
+    });
+    assert_eq!(summaries.collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!(oddities(&imported), [(1, "unanswered call")]);
 }
 
 // Content in other shapes must be typed where it can be, come back equal, and
@@ -325,26 +374,21 @@ fn hostile_lines_are_errors() {
     }
 }
 
-// Importing again must add nothing; a longer version adds its end; anything
-// else must not be touched.
+// Importing again must add nothing; a longer version adds its end; and what the source
+// says otherwise now goes on on a branch of its own, titles apart: they are no content.
 #[test]
 fn repeated_imports_are_planned() {
     let short = import(&conversation(json!([{"role": "user", "content": "a"}])));
     let long = import(&conversation(json!([
         {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])));
     let other = import(&conversation(json!([{"role": "user", "content": "z"}])));
-    assert_eq!(plan(&[], &short), Plan::Append(short.events.clone()));
-    assert_eq!(plan(&stored(&short), &short), Plan::Nothing);
-    assert_eq!(plan(&stored(&long), &short), Plan::Nothing);
-    assert_eq!(
-        plan(&stored(&short), &long),
-        Plan::Append(long.events[2..].to_vec())
-    );
-    let at_revision = Revision(1);
-    assert_eq!(
-        plan(&stored(&other), &short),
-        Plan::Conflict { at_revision }
-    );
+    assert_eq!(plan(&[], &short).events, short.events);
+    assert_eq!(plan(&stored(&short), &short).events, []);
+    assert_eq!(plan(&stored(&long), &short).events, []);
+    assert_eq!(plan(&stored(&short), &long).events, long.events[2..]);
+    let parted = plan(&stored(&other), &short);
+    assert_eq!(parted.parted[0].after, Revision(1));
+    assert_eq!(parted.events[1].body, short.events[1].body);
 }
 
 fn odd_value() -> impl Strategy<Value = Value> {
@@ -532,7 +576,7 @@ fn real_trajectories_come_back() {
             let line = line.unwrap();
             let text = std::str::from_utf8(&line).unwrap();
             let (imported, events) = there_and_back(text);
-            assert_eq!(plan(&events, &imported), Plan::Nothing, "{name}:{number}");
+            assert_eq!(plan(&events, &imported).events, [], "{name}:{number}");
             lines += 1;
             events_count += events.len();
             line_bytes += line.len();

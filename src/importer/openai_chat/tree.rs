@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::is_compaction;
-use crate::importer::tree::Tree;
+use crate::importer::tree::{Parent, Tree};
 
-/// A message without `x.parent` follows the one before it. One whose parent is
-/// null is a root: it opens a branch, unless it is where a compaction happened,
-/// which goes on where the list was.
+/// A message without `x.parent` follows the one before it, and so does one whose
+/// parent is not there or null: lists are cut and joined, and what was cut off is no
+/// reason to leave out of the history all that is still there.
 pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
     let mut tree = Tree::default();
     for message in messages {
@@ -17,20 +17,24 @@ pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
             .and_then(Value::as_u64)
             .and_then(|parent| usize::try_from(parent).ok())
             .filter(|parent| *parent < index);
-        let is_root = parent.is_some_and(Value::is_null) && !is_compaction(message);
-        let unknown = parent.is_some_and(|parent| !parent.is_null()) && earlier.is_none();
+        let link = match parent {
+            _ if earlier.is_some() => Parent::Fits,
+            None => Parent::Fits,
+            Some(Value::Null) if index == 0 || is_compaction(message) => Parent::Fits,
+            Some(Value::Null) => Parent::Denied,
+            Some(_) => Parent::NotFound,
+        };
         match earlier {
-            _ if index == 0 => tree.continues(tree.current(), unknown),
+            _ if index == 0 => tree.continues(tree.current(), link),
             Some(parent) => {
                 let branch = tree.nodes[parent].branch;
                 if tree.tip(branch) == Some(parent) {
-                    tree.continues(branch, false);
+                    tree.continues(branch, link);
                 } else {
                     tree.forks(Some(parent));
                 }
             }
-            None if is_root => tree.forks(None),
-            None => tree.continues(tree.current(), unknown),
+            None => tree.continues(tree.current(), link),
         }
     }
     tree
@@ -56,8 +60,9 @@ mod tests {
         places.collect()
     }
 
-    // The first child goes on, others fork; two roots are two branches; and a
-    // parent that comes later must not be followed.
+    // The first child goes on, others fork; a parent that comes later must not be
+    // followed; and one that is null in the middle (its message was cut off) forked
+    // at the beginning, so that the model lost all that was before it.
     #[test]
     fn trees_become_branches() {
         use Place::*;
@@ -84,14 +89,14 @@ mod tests {
             drawn(&[json!(null), json!(null), json!(0), none.clone(), none]),
             [
                 (0, Continues),
-                (1, ForksRoot),
                 (0, Continues),
-                (0, Continues),
-                (0, Continues),
+                (1, Forks { parent: 0 }),
+                (1, Continues),
+                (1, Continues),
             ]
         );
         let odd = places([json!({"x": {"parent": 7}}), json!({"x": {"parent": -1}})].iter());
-        assert!(odd.nodes.iter().all(|node| node.parent_unknown));
+        assert!(odd.nodes.iter().all(|node| node.parent == Parent::NotFound));
         assert!(
             odd.nodes
                 .iter()

@@ -61,10 +61,11 @@ async fn call_raw(server: &TestServer, path: &str, bytes: &[u8]) -> Result<(), S
     Ok(())
 }
 
-const METHODS: [&str; 18] = [
+const METHODS: [&str; 19] = [
     "Events/Append",
     "Events/AppendStream",
     "Events/Read",
+    "Events/KnownKeys",
     "Events/Subscribe",
     "Conversations/Get",
     "Conversations/List",

@@ -1,0 +1,190 @@
+//! What is stored of a conversation, as a tree of the events that importers make.
+//!
+//! Events that anybody else may have added (annotations, activations, snapshots,
+//! compactions that were not imported) are passed over: they do not make what
+//! was imported another conversation.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::{
+    codec::body,
+    domain::{
+        BranchId, BranchName, CompactionTrigger, EventBody, EventKind, Revision, StoredEvent,
+    },
+    importer::{claude_code, openai_chat},
+};
+
+/// A branch of the store.
+pub(super) struct Line {
+    pub(super) id: BranchId,
+    pub(super) name: BranchName,
+    pub(super) archived: bool,
+    /// Its own events that importers make, in order.
+    events: Vec<Revision>,
+    /// The last such event before its first own one.
+    root: Revision,
+}
+
+impl Line {
+    pub(super) fn forked(id: BranchId, name: BranchName, root: Revision) -> Self {
+        Self {
+            id,
+            name,
+            archived: false,
+            events: Vec::new(),
+            root,
+        }
+    }
+
+    /// The last event of its history that an importer makes.
+    pub(super) fn tip(&self) -> Revision {
+        self.events.last().copied().unwrap_or(self.root)
+    }
+
+    pub(super) fn push(&mut self, revision: Revision) {
+        self.events.push(revision);
+    }
+
+    /// The same as of a revision.
+    fn tip_at(&self, revision: Revision) -> Revision {
+        let upto = self.events.partition_point(|own| *own <= revision);
+        upto.checked_sub(1)
+            .map_or(self.root, |last| self.events[last])
+    }
+}
+
+pub(super) struct Known<'a> {
+    pub(super) lines: Vec<Line>,
+    line_of_branch: HashMap<BranchId, usize>,
+    /// By revision: what is there, and on which line.
+    events: HashMap<Revision, (&'a StoredEvent, usize)>,
+    /// By revision: what follows it, on its branch or on one that leaves it there.
+    next: HashMap<Revision, Vec<Revision>>,
+    claimed: HashSet<Revision>,
+    pub(super) active: BranchId,
+    pub(super) last: Revision,
+}
+
+impl<'a> Known<'a> {
+    /// `stored` are all events of the conversation in revision order.
+    pub(super) fn read(stored: &'a [StoredEvent]) -> Self {
+        let main = Line::forked(BranchId::MAIN, BranchName::default(), Revision::NONE);
+        let mut known = Self {
+            lines: vec![main],
+            line_of_branch: HashMap::from([(BranchId::MAIN, 0)]),
+            events: HashMap::new(),
+            next: HashMap::new(),
+            claimed: HashSet::new(),
+            active: BranchId::MAIN,
+            last: Revision::NONE,
+        };
+        for event in stored {
+            known.add(event);
+        }
+        known
+    }
+
+    fn add(&mut self, event: &'a StoredEvent) {
+        let header = &event.header;
+        let revision = header.revision;
+        self.last = revision;
+        if header.kind() == Some(EventKind::BranchForked) {
+            self.fork(event);
+            return;
+        }
+        let Some(&line) = self.line_of_branch.get(&header.branch) else {
+            return;
+        };
+        match header.kind() {
+            Some(EventKind::BranchActivated) => self.active = header.branch,
+            Some(EventKind::BranchArchived) => self.lines[line].archived = true,
+            Some(EventKind::BranchRenamed) => {
+                if let Ok(EventBody::BranchRenamed(name)) = decode(event) {
+                    self.lines[line].name = name;
+                }
+            }
+            _ if is_of_import(event) => {
+                let before = self.lines[line].tip();
+                self.next.entry(before).or_default().push(revision);
+                self.events.insert(revision, (event, line));
+                self.lines[line].push(revision);
+            }
+            _ => {}
+        }
+    }
+
+    fn fork(&mut self, event: &StoredEvent) {
+        let Ok(EventBody::BranchForked(forked)) = decode(event) else {
+            return;
+        };
+        let Some(&parent) = self.line_of_branch.get(&forked.parent) else {
+            return;
+        };
+        let root = self.lines[parent].tip_at(forked.fork_revision);
+        let id = event.header.branch;
+        self.line_of_branch.insert(id, self.lines.len());
+        self.lines.push(Line::forked(id, forked.name, root));
+    }
+
+    /// The event after `revision` that says just this, with its line. Each event is
+    /// given once: two equal ones of a source are two.
+    pub(super) fn take(
+        &mut self,
+        after: Revision,
+        kind: EventKind,
+        bytes: &[u8],
+    ) -> Option<(Revision, usize)> {
+        let next = self.next.get(&after)?;
+        let found = next.iter().copied().find(|revision| {
+            let (event, _) = self.events[revision];
+            let same = event.header.kind() == Some(kind)
+                // A conversation is the same whatever it was called when it began.
+                && (kind == EventKind::ConversationCreated || event.body == bytes);
+            same && !self.claimed.contains(revision)
+        })?;
+        self.claimed.insert(found);
+        Some((found, self.events[&found].1))
+    }
+
+    /// A name that no branch has: this one, or it with a number.
+    pub(super) fn free_name(&self, name: &BranchName) -> BranchName {
+        let taken = |name: &BranchName| self.lines.iter().any(|line| line.name == *name);
+        let numbered =
+            (2..).filter_map(|n| BranchName::new(&format!("{}-{n}", name.as_str())).ok());
+        std::iter::once(name.clone())
+            .chain(numbered)
+            .find(|name| !taken(name))
+            .unwrap_or_default()
+    }
+}
+
+fn decode(event: &StoredEvent) -> Result<EventBody, ()> {
+    let kind = event.header.kind().ok_or(())?;
+    body::decode(kind, &event.body).map_err(|_| ())
+}
+
+fn is_of_import(event: &StoredEvent) -> bool {
+    let Some(kind) = event.header.kind() else {
+        return false;
+    };
+    match kind {
+        EventKind::ConversationCreated
+        | EventKind::MessageAppended
+        | EventKind::ToolCallRequested
+        | EventKind::ToolResultRecorded
+        | EventKind::ToolCallCancelled
+        | EventKind::SubContextSpawned
+        | EventKind::SubContextReturned => true,
+        EventKind::Custom => decode(event).is_ok_and(|body| match body {
+            EventBody::Custom(custom) => {
+                claude_code::is_line(&custom) || openai_chat::is_message(&custom)
+            }
+            _ => false,
+        }),
+        EventKind::Compacted => decode(event).is_ok_and(|body| match body {
+            EventBody::Compacted(compacted) => compacted.trigger == CompactionTrigger::Imported,
+            _ => false,
+        }),
+        _ => false,
+    }
+}

@@ -1,0 +1,261 @@
+//! What a repeated import still has to append.
+//!
+//! Both sides are trees: what is stored, and what the source says now. What both
+//! have is matched from the root on; what is new is appended where the source has
+//! it. So a conversation that grew is continued, and where the source says
+//! something else than it did, a branch leaves what is stored.
+
+mod batches;
+mod known;
+
+use std::collections::HashMap;
+
+use super::ImportedConversation;
+use crate::{
+    codec::body,
+    domain::{
+        BranchForked, BranchId, BranchName, ConversationId, EventBody, EventKind, NewEvent,
+        ParentRef, Revision, StoredEvent, TimestampMicros,
+    },
+};
+pub use batches::batches;
+use known::{Known, Line};
+
+/// What to do about a conversation that may be known already.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// What is new, to be appended after the last stored revision. Empty: all of it
+    /// is there.
+    pub events: Vec<NewEvent>,
+    /// Branches that had to be opened because what is stored goes on differently.
+    pub parted: Vec<Parted>,
+    /// By imported revision, from 1: where it is, or will be.
+    places: Vec<(BranchId, Revision)>,
+}
+
+/// A branch on which the source goes on otherwise than what is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parted {
+    /// Its name.
+    pub branch: BranchName,
+    /// The last revision that both have.
+    pub after: Revision,
+}
+
+impl Plan {
+    /// The place in the store of one in the imported conversation: what its
+    /// sub-contexts name as their parent.
+    #[must_use]
+    pub fn in_store(&self, parent: ParentRef) -> ParentRef {
+        let index = parent.revision.0.checked_sub(1);
+        let place = index.and_then(|index| self.places.get(usize::try_from(index).ok()?));
+        match place {
+            Some(&(branch, revision)) => ParentRef {
+                branch,
+                revision,
+                ..parent
+            },
+            None => parent,
+        }
+    }
+}
+
+/// Compares what is stored (in revision order, all branches) with what was
+/// imported. What others have added to it does not matter.
+#[must_use]
+pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
+    if stored.is_empty() {
+        return Plan {
+            events: imported.events.clone(),
+            ..Plan::default()
+        };
+    }
+    let mut merge = Merge {
+        conversation: imported.conversation,
+        known: Known::read(stored),
+        plan: Plan::default(),
+        cursors: HashMap::new(),
+        last_step: None,
+    };
+    for event in &imported.events {
+        merge.event(event);
+    }
+    merge.activate();
+    merge.plan
+}
+
+/// Where a branch of the source is.
+#[derive(Clone)]
+struct Cursor {
+    line: usize,
+    after: Revision,
+    /// The source opens a branch here: its name there.
+    opens: Option<BranchName>,
+}
+
+struct Merge<'a> {
+    conversation: ConversationId,
+    known: Known<'a>,
+    plan: Plan,
+    /// By the name of the branch in the source.
+    cursors: HashMap<BranchName, Cursor>,
+    /// The line of the source's last step, and when that was.
+    last_step: Option<(usize, Option<TimestampMicros>)>,
+}
+
+impl Merge<'_> {
+    fn event(&mut self, event: &NewEvent) {
+        let name = event.branch.clone().unwrap_or_default();
+        match &event.body {
+            EventBody::BranchForked(forked) => return self.fork(name, forked),
+            // Which branch is the active one is decided at the end; which tools there were
+            // is said once, and what somebody said since then holds.
+            EventBody::BranchActivated | EventBody::ToolsDefined { .. } => {
+                return self.note_place(self.cursor(&name));
+            }
+            _ => {}
+        }
+        let cursor = self.cursor(&name);
+        let event = self.translated(event);
+        let kind = event.body.kind();
+        let bytes = body::encode(&event.body);
+        let (after, line) = self
+            .known
+            .take(cursor.after, kind, &bytes)
+            .unwrap_or_else(|| self.append(&cursor, event.clone()));
+        let now = Cursor {
+            line,
+            after,
+            opens: None,
+        };
+        if kind != EventKind::Custom {
+            self.last_step = Some((line, event.occurred_at));
+        }
+        self.note_place(now.clone());
+        self.cursors.insert(name, now);
+    }
+
+    fn cursor(&self, name: &BranchName) -> Cursor {
+        self.cursors.get(name).cloned().unwrap_or(Cursor {
+            line: 0,
+            after: Revision::NONE,
+            opens: None,
+        })
+    }
+
+    fn note_place(&mut self, cursor: Cursor) {
+        let branch = self.known.lines[cursor.line].id;
+        self.plan.places.push((branch, cursor.after));
+    }
+
+    /// The source opens a branch. Whether one is needed shows with its first event.
+    fn fork(&mut self, name: BranchName, forked: &BranchForked) {
+        let (branch, after) = self.place_of(forked.fork_revision);
+        let line = self.known.lines.iter().position(|line| line.id == branch);
+        let cursor = Cursor {
+            line: line.unwrap_or_default(),
+            after,
+            opens: Some(forked.name.clone()),
+        };
+        self.note_place(cursor.clone());
+        self.cursors.insert(name, cursor);
+    }
+
+    fn place_of(&self, imported: Revision) -> (BranchId, Revision) {
+        let index = imported.0.checked_sub(1);
+        let index = index.and_then(|index| usize::try_from(index).ok());
+        index
+            .and_then(|index| self.plan.places.get(index).copied())
+            .unwrap_or((BranchId::MAIN, Revision::NONE))
+    }
+
+    /// The event with the revisions of the store.
+    fn translated(&self, event: &NewEvent) -> NewEvent {
+        let mut event = event.clone();
+        match &mut event.body {
+            EventBody::ToolCallRequested(call) => {
+                let message = call.message_revision;
+                call.message_revision = message.map(|message| self.place_of(message).1);
+            }
+            EventBody::Compacted(compacted) => {
+                compacted.cut_revision = self.place_of(compacted.cut_revision).1;
+            }
+            _ => {}
+        }
+        event
+    }
+
+    /// Appends what is not there after `cursor`; gives its revision and its line.
+    fn append(&mut self, cursor: &Cursor, mut event: NewEvent) -> (Revision, usize) {
+        let line = &self.known.lines[cursor.line];
+        let goes_on = line.tip() == cursor.after && !line.archived && cursor.opens.is_none();
+        let line = if goes_on {
+            cursor.line
+        } else {
+            self.open(cursor, event.occurred_at)
+        };
+        let revision = self.next_revision();
+        self.known.lines[line].push(revision);
+        event.branch = Some(self.known.lines[line].name.clone());
+        self.plan.events.push(event);
+        (revision, line)
+    }
+
+    fn next_revision(&mut self) -> Revision {
+        self.known.last = Revision(self.known.last.0 + 1);
+        self.known.last
+    }
+
+    /// Opens a branch that leaves the store's history at the cursor.
+    fn open(&mut self, cursor: &Cursor, occurred_at: Option<TimestampMicros>) -> usize {
+        let wanted = cursor.opens.clone().unwrap_or_else(|| {
+            BranchName::new(&format!("changed-after-{}", cursor.after)).unwrap_or_default()
+        });
+        let name = self.known.free_name(&wanted);
+        if cursor.opens.is_none() {
+            self.plan.parted.push(Parted {
+                branch: name.clone(),
+                after: cursor.after,
+            });
+        }
+        let forked = BranchForked {
+            name: name.clone(),
+            parent: self.known.lines[cursor.line].id,
+            fork_revision: cursor.after,
+            system_prompt: String::new(),
+        };
+        let revision = self.next_revision();
+        let id = BranchId(revision.0);
+        self.push_structure(EventBody::BranchForked(forked), &name, occurred_at);
+        let line = Line::forked(id, name, cursor.after);
+        self.known.lines.push(line);
+        self.known.lines.len() - 1
+    }
+
+    fn push_structure(
+        &mut self,
+        body: EventBody,
+        branch: &BranchName,
+        occurred_at: Option<TimestampMicros>,
+    ) {
+        let mut event = NewEvent::new(self.conversation, body).on_branch(branch.clone());
+        event.occurred_at = occurred_at;
+        self.plan.events.push(event);
+    }
+
+    /// What was continued last becomes the active branch, if anything was.
+    fn activate(&mut self) {
+        let Some((line, occurred_at)) = self.last_step else {
+            return;
+        };
+        let line = &self.known.lines[line];
+        if self.plan.events.is_empty() || line.id == self.known.active || line.archived {
+            return;
+        }
+        let name = line.name.clone();
+        self.push_structure(EventBody::BranchActivated, &name, occurred_at);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+use super::*;
+use crate::importer::{openai_chat::import_line, stored::stored};
+
+/// A conversation of user messages, each with the index of its parent.
+fn conversation(messages: &[(&str, Option<usize>)]) -> ImportedConversation {
+    let messages: Vec<_> = messages
+        .iter()
+        .map(|(text, parent)| {
+            serde_json::json!({"role": "user", "content": text, "x": {"parent": parent}})
+        })
+        .collect();
+    let line = serde_json::json!({"id": "a", "source": "s", "messages": messages});
+    import_line(line.to_string().as_bytes()).unwrap()
+}
+
+/// What is stored after these imports, one after the other.
+fn stored_after(imports: &[&ImportedConversation]) -> Vec<StoredEvent> {
+    let mut all = imports[0].clone();
+    let mut events = stored(&all);
+    for import in &imports[1..] {
+        all.events.extend(plan(&events, import).events);
+        events = stored(&all);
+    }
+    events
+}
+
+fn texts(plan: &Plan) -> Vec<String> {
+    let texts = plan.events.iter().map(|event| match &event.body {
+        EventBody::MessageAppended(message) => message.parts[0].text().unwrap().to_owned(),
+        EventBody::BranchForked(forked) => format!("fork at {}", forked.fork_revision),
+        EventBody::BranchActivated => format!("activate {}", event.branch.as_ref().unwrap()),
+        other => other.kind().as_str().to_owned(),
+    });
+    texts.collect()
+}
+
+const GROWN: [(&str, Option<usize>); 4] =
+    [("1", None), ("2", Some(0)), ("3", Some(1)), ("4", Some(0))];
+
+// Importing again must add what is new and nothing else, whatever is known already.
+#[test]
+fn what_grew_is_continued() {
+    let whole = conversation(&GROWN);
+    for known in 1..=GROWN.len() {
+        let part = conversation(&GROWN[..known]);
+        let events = stored_after(&[&part]);
+        let rest = plan(&events, &whole);
+        assert_eq!(rest.parted, []);
+        let mut all = part.clone();
+        all.events.extend(rest.events);
+        let events = stored(&all);
+        assert_eq!(plan(&events, &whole).events, [], "{known} known");
+        // An older copy says nothing new either.
+        assert_eq!(plan(&events, &part).events, [], "{known} known");
+    }
+}
+
+// A conversation whose past changed was refused for ever. It goes on on a branch that
+// leaves the old one where both differ; saying it again adds nothing; and it can grow.
+#[test]
+fn a_changed_past_is_a_branch() {
+    let first = conversation(&[("1", None), ("2", Some(0)), ("3", Some(1))]);
+    let changed = [
+        ("1", None),
+        ("two", Some(0)),
+        ("three", Some(1)),
+        ("four", Some(2)),
+    ];
+    let short = conversation(&changed[..3]);
+    let parted = plan(&stored(&first), &short);
+    assert_eq!(
+        texts(&parted),
+        ["fork at 2", "two", "three", "activate changed-after-2"]
+    );
+    let after = Revision(2);
+    let branch = BranchName::new("changed-after-2").unwrap();
+    assert_eq!(parted.parted, [Parted { branch, after }]);
+    let events = stored_after(&[&first, &short]);
+    assert_eq!(plan(&events, &short).events, []);
+    assert_eq!(plan(&events, &first).events, []);
+    assert_eq!(texts(&plan(&events, &conversation(&changed))), ["four"]);
+}
+
+// The same text twice is two messages, and the same text on another branch is
+// another history.
+#[test]
+fn equal_messages_are_told_apart() {
+    let twice = conversation(&[("1", None), ("same", Some(0)), ("same", Some(0))]);
+    let events = stored(&twice);
+    assert_eq!(plan(&events, &twice).events, []);
+    let thrice = [
+        ("1", None),
+        ("same", Some(0)),
+        ("same", Some(0)),
+        ("same", Some(0)),
+    ];
+    let rest = plan(&events, &conversation(&thrice));
+    assert_eq!(texts(&rest), ["fork at 2", "same", "activate fork-3"]);
+}
+
+// What people add to an imported conversation is theirs: a note does not stand in the
+// way, and a message that they appended is left where it is.
+#[test]
+fn what_others_added_stays() {
+    let first = conversation(&[("1", None), ("2", Some(0))]);
+    let grown = conversation(&[("1", None), ("2", Some(0)), ("3", Some(1))]);
+    let with = |body: EventBody| {
+        let mut all = first.clone();
+        all.events.push(NewEvent::new(all.conversation, body));
+        stored(&all)
+    };
+    let noted = with(EventBody::AnnotationAdded(Default::default()));
+    let rest = plan(&noted, &grown);
+    assert_eq!((texts(&rest), rest.parted), (vec!["3".to_owned()], vec![]));
+    let mine = crate::domain::MessageAppended::text(crate::domain::Role::User, "mine");
+    let rest = plan(&with(EventBody::MessageAppended(mine)), &grown);
+    assert_eq!(texts(&rest), ["fork at 3", "3", "activate changed-after-3"]);
+}
