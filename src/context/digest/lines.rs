@@ -193,6 +193,19 @@ pub(super) fn is_total(line: &str) -> bool {
             .any(|word| counted(word))
 }
 
+/// A line with which a run of tests or a build says that it failed.
+pub(super) fn is_failed_run(line: &str) -> bool {
+    let line = line.trim_start();
+    line == "FAIL"
+        || line.starts_with("FAIL\t")
+        || line.starts_with("--- FAIL")
+        || line.starts_with("test result: FAILED")
+        || line.starts_with("FAILED (")
+        || line.starts_with("error: could not compile")
+        || line.starts_with("npm ERR!")
+        || line.ends_with("ERROR task failed")
+}
+
 /// A line that names something that failed.
 pub(super) fn is_failed(line: &str) -> bool {
     const STARTS: [&str; 12] = [

@@ -64,6 +64,21 @@ pub fn digest(said: Said<'_>, result: &ToolResultRecorded, max_chars: usize) -> 
     page.text
 }
 
+/// Whether a result says that something went wrong, though it may be recorded as
+/// one that worked: an exit code, a failed test.
+#[must_use]
+pub fn tells_failure(result: &ToolResultRecorded) -> bool {
+    if !result.success {
+        return true;
+    }
+    let text = text_of(result);
+    let output = lines::Output::of(&text, 16 << 10);
+    match output.exit_code() {
+        Some(code) => code != 0,
+        None => output.texts().any(lines::is_failed_run),
+    }
+}
+
 /// What JSON holds: short members as they are, of long ones what they are.
 fn of_json(
     result: &ToolResultRecorded,

@@ -30,9 +30,7 @@ fn session(line: &[u8]) -> Session {
     let mut events = Vec::new();
     let mut tools = BTreeSet::new();
     let mut original_chars = 0;
-    let mut conversation = ConversationId::default();
     for (at, event) in imported.events.iter().enumerate() {
-        conversation = event.conversation;
         if event.branch != first {
             continue;
         }
@@ -61,13 +59,9 @@ fn session(line: &[u8]) -> Session {
             body: event.body.clone(),
         }));
     }
-    let extract = compaction_extract(
-        conversation,
-        &events,
-        None,
-        &tools,
-        COMPACTION_EXTRACT_CHARS_MAX,
-    );
+    // As the default policy has it: a share of what it replaces, up to a bound.
+    let max_chars = (original_chars * 15 / 100).clamp(COMPACTION_EXTRACT_CHARS_MIN, 32_000);
+    let extract = compaction_extract(&events, None, &tools, max_chars);
     Session {
         extract,
         original_chars,

@@ -19,12 +19,50 @@ use treering::{codec::pb, domain::*, engine::*};
 use super::*;
 
 const TEST_LOG: &str = "running 41 tests\n\
+     test ledger::case_01 ... ok\n\
+     test ledger::case_02 ... ok\n\
+     test ledger::case_03 ... ok\n\
+     test ledger::case_04 ... ok\n\
+     test ledger::case_05 ... ok\n\
+     test ledger::case_06 ... ok\n\
+     test ledger::case_07 ... ok\n\
+     test ledger::case_08 ... ok\n\
+     test ledger::case_09 ... ok\n\
+     test ledger::case_10 ... ok\n\
+     test ledger::case_11 ... ok\n\
+     test ledger::case_12 ... ok\n\
+     test ledger::case_13 ... ok\n\
+     test ledger::case_14 ... ok\n\
+     test ledger::case_15 ... ok\n\
+     test ledger::case_16 ... ok\n\
+     test ledger::case_17 ... ok\n\
+     test ledger::case_18 ... ok\n\
+     test ledger::case_19 ... ok\n\
+     test ledger::case_20 ... ok\n\
+     test ledger::case_21 ... ok\n\
+     test ledger::case_22 ... ok\n\
+     test ledger::case_23 ... ok\n\
+     test ledger::case_24 ... ok\n\
+     test ledger::case_25 ... ok\n\
+     test ledger::case_26 ... ok\n\
+     test ledger::case_27 ... ok\n\
+     test ledger::case_28 ... ok\n\
+     test ledger::case_29 ... ok\n\
+     test ledger::case_30 ... ok\n\
     test invoice::rounds_half_up ... FAILED\n\
     ---- invoice::rounds_half_up stdout ----\n\
     assertion `left == right` failed\n  left: 1994\n right: 1995\n\
     test result: FAILED. 40 passed; 1 failed; finished in 0.31s";
-const SOURCE: &str =
-    "pub fn total_cents(net: f64, vat: f64) -> i64 {\n    (net * (1.0 + vat) * 100.0) as i64\n}\n";
+const SOURCE: &str = "pub fn total_cents(net: f64, vat: f64) -> i64 {\n    (net * (1.0 + vat) * 100.0) as i64\n}\n\
+     pub fn rate_1(net: f64) -> f64 {\n    net * 1.01\n}\n\
+     pub fn rate_2(net: f64) -> f64 {\n    net * 1.02\n}\n\
+     pub fn rate_3(net: f64) -> f64 {\n    net * 1.03\n}\n\
+     pub fn rate_4(net: f64) -> f64 {\n    net * 1.04\n}\n\
+     pub fn rate_5(net: f64) -> f64 {\n    net * 1.05\n}\n\
+     pub fn rate_6(net: f64) -> f64 {\n    net * 1.06\n}\n\
+     pub fn rate_7(net: f64) -> f64 {\n    net * 1.07\n}\n\
+     pub fn rate_8(net: f64) -> f64 {\n    net * 1.08\n}\n\
+     pub fn rate_9(net: f64) -> f64 {\n    net * 1.09\n}\n";
 
 /// A user asks; the assistant has called two tools at once.
 fn asked() -> Vec<EventBody> {
@@ -454,7 +492,7 @@ async fn snapshots_are_written_at_turn_end_and_history_is_cleared() {
         "{}",
         said[3]
     );
-    assert!(said[3].contains("rounds_half_up") && said[3].len() < 500);
+    assert!(said[3].contains("rounds_half_up") && said[3].len() < 800);
     assert_eq!(
         said[4],
         r#"read_file({"path":"src/invoice.rs"}) ~ total_cents casts to i64 without rounding"#
