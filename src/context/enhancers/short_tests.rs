@@ -1,6 +1,7 @@
 //! What snapshots save on real conversations. Not a test that can fail by itself
 //! but for its one rule, and it takes a minute:
 //! `TREERING_TEST_DATA=… cargo test --lib what_snapshots_save -- --ignored --nocapture`
+//! (with `TREERING_PRINT_SNAPSHOTS`, some of them are printed, too).
 
 use std::{
     collections::BTreeMap,
@@ -15,45 +16,26 @@ use crate::{
         enhancer,
         policy::{ContextPolicy, ToolResults},
         provider::Provider,
-        summary::result_summary,
+        summary::{probe_tests::last_branch, result_summary},
         tokens::{Counter, Tally},
         window::{WindowEvent, WindowInput},
     },
     domain::*,
-    importer::openai_chat,
 };
 
 /// Conversations of each source.
 const CONVERSATIONS: usize = 60;
 
 fn window(line: &[u8]) -> WindowInput {
-    let imported = openai_chat::import_line(line).unwrap();
-    let first = imported.events[0].branch.clone();
+    // A window begins anew with a compaction: here all of it counts.
+    let is_cut = |event: &Arc<WindowEvent>| matches!(event.body, EventBody::Compacted(_));
+    let mut events = last_branch(line);
+    events.retain(|event| !is_cut(event));
     let mut branch = BranchState::root();
-    let mut events = Vec::new();
-    let mut conversation = ConversationId::default();
-    for event in imported
-        .events
-        .into_iter()
-        .filter(|event| event.branch == first)
-    {
-        conversation = event.conversation;
-        let at = EventRef {
-            conversation,
-            revision: Revision(events.len() as u64 + 1),
-        };
-        // Its window begins anew with a compaction: here all of it counts.
-        if matches!(event.body, EventBody::Compacted(_)) {
-            continue;
-        }
-        branch.apply(at, &event.body);
-        events.push(Arc::new(WindowEvent {
-            at,
-            offset: at.revision.0,
-            recorded_at: TimestampMicros(0),
-            body: event.body,
-        }));
+    for event in &events {
+        branch.apply(event.at, &event.body);
     }
+    let conversation = events[0].at.conversation;
     let info = ConversationInfo::new(&ConversationCreated::default(), conversation);
     WindowInput {
         conversation,
@@ -77,6 +59,7 @@ fn what_snapshots_save() {
         return;
     };
     let counter = Counter::for_model("gpt-4o");
+    let print = std::env::var_os("TREERING_PRINT_SNAPSHOTS").is_some();
     let policy = ContextPolicy {
         tool_results: ToolResults::TurnEnd,
         ..ContextPolicy::default()
@@ -143,6 +126,9 @@ fn what_snapshots_save() {
                 whole += tokens;
                 json += as_json;
                 longer += u64::from(as_json > tokens);
+                if let Some(text) = now.as_ref().filter(|_| print && results % 97 == 0) {
+                    println!("--- {source}, {tokens} tokens of {}\n{text}", call.tool);
+                }
                 match now.map(|text| counter.count(&text)) {
                     Some(now) => {
                         assert!(

@@ -26,6 +26,8 @@ use crate::{
     },
 };
 
+/// A shorter message right after an imported compaction is no summary, in bytes.
+const SUMMARY_BYTES_MIN: usize = 400;
 /// Of one message that is kept, in bytes.
 const SAID_BYTES_MAX: usize = 64 << 10;
 /// Failures and commands that are kept: the last.
@@ -101,6 +103,7 @@ impl Gathered {
                     if let Some(call) = calls.remove(result.call_id.as_str()) {
                         gathered.result(call, result);
                     }
+                    gathered.after_compaction = false;
                 }
                 EventBody::ApprovalDecided(decided) if decided.decision == Decision::Denied => {
                     gathered.refused(&decided.reason);
@@ -152,9 +155,8 @@ impl Gathered {
         let text = &text[..text.floor_char_boundary(SAID_BYTES_MAX)];
         match message.role {
             Role::User => {
-                let is_summary = self.after_compaction || is_continuation(text);
-                if is_summary && !text.trim().is_empty() {
-                    self.after_compaction = false;
+                let is_next = std::mem::take(&mut self.after_compaction);
+                if is_continuation(text) || is_next && text.len() >= SUMMARY_BYTES_MIN {
                     self.imported_summary = Some(text.to_owned());
                     return;
                 }
@@ -163,6 +165,11 @@ impl Gathered {
                     return;
                 }
                 ids.note(&text);
+                // A message that was broken off and sent again, longer.
+                let again = |said: &Said| said.label.is_empty() && text.starts_with(&said.text);
+                if self.asked.last().is_some_and(again) {
+                    self.asked.pop();
+                }
                 self.asked.push(Said { label: "", text });
                 self.is_unanswered = true;
                 self.offer = None;
@@ -242,22 +249,30 @@ impl Gathered {
                 paths.push(path);
             }
         }
-        let key = key_of(call, line.as_deref());
+        let keys = keys_of(call, line.as_deref());
         let what = match &line {
             Some(line) => clip(&one_line(line), COMMAND_CHARS_MAX),
             None => clip(&one_line(call.arguments.as_str()), COMMAND_CHARS_MAX / 2),
         };
         if failed {
-            let said = result_summary(result, 300);
-            note_run(&mut self.failures, &mut self.failure_keys, &key, what, said);
+            // What comes last in a line is what it was for.
+            if let Some(key) = keys.last().filter(|_| !touch::only_looks(call)) {
+                let said = result_summary(result, 300);
+                note_run(&mut self.failures, &mut self.failure_keys, key, what, said);
+            }
             return;
         }
-        if let Some(at) = self.failure_keys.iter().position(|known| *known == key) {
+        while let Some(at) = self
+            .failure_keys
+            .iter()
+            .position(|known| keys.contains(known))
+        {
             self.failure_keys.remove(at);
             self.failures.remove(at);
         }
-        if line.as_deref().is_some_and(does_something) {
+        if line.is_some() && !keys.is_empty() {
             let said = last_words(result);
+            let key = keys.join("; ");
             note_run(&mut self.commands, &mut self.command_keys, &key, what, said);
         }
     }
@@ -349,26 +364,19 @@ fn note_run(
     }
 }
 
-/// What the same call another time would be: its programs, or the tool and the
-/// file.
-fn key_of(call: &ToolCallRequested, line: Option<&str>) -> String {
+/// What the same call another time would be: its programs that do more than look,
+/// or the tool and the file.
+fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<String> {
     if let Some(line) = line {
         let mut programs = touch::programs(line);
         programs.retain(|program| !is_quiet(program));
-        return programs.join("; ");
+        return programs;
     }
     let arguments: Value = serde_json::from_str(call.arguments.as_str()).unwrap_or_default();
     let file = ["file_path", "path", "filename"]
         .iter()
         .find_map(|key| arguments.get(*key)?.as_str());
-    format!("{} {}", call.tool, file.unwrap_or_default())
-}
-
-/// A command line that does more than look.
-fn does_something(line: &str) -> bool {
-    touch::programs(line)
-        .iter()
-        .any(|program| !is_quiet(program))
+    vec![format!("{} {}", call.tool, file.unwrap_or_default())]
 }
 
 /// Programs that only look, or only print.

@@ -16,7 +16,7 @@ mod facts;
 mod gather;
 pub mod names;
 #[cfg(test)]
-mod probe_tests;
+pub(in crate::context) mod probe_tests;
 mod result;
 mod shape;
 mod text;

@@ -22,6 +22,9 @@ const DIRECTORY_ARGUMENTS: [&str; 7] = [
     "dir",
 ];
 
+/// An output that is only a word that something was not found (`|| echo …`).
+const NOT_FOUND_BYTES_MAX: usize = 60;
+
 /// The files of a command line.
 pub(super) fn shell(spoken: Spoken<'_>, touched: &mut Touched) {
     let Some(line) = line_of(spoken.arguments) else {
@@ -265,7 +268,9 @@ impl Run<'_, '_> {
     /// Whether the output says that there is no such file.
     fn is_missing(&self, path: &str) -> bool {
         let mut lines = self.output.lines().take(200);
-        lines.any(|line| {
+        let only = self.output.trim().len() <= NOT_FOUND_BYTES_MAX
+            && self.output.to_ascii_lowercase().contains("not found");
+        only || lines.any(|line| {
             line.contains(path)
                 && (line.contains("No such file") || line.contains("Is a directory"))
         })

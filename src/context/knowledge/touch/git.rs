@@ -27,7 +27,10 @@ pub(super) fn git(run: &mut Run<'_, '_>, words: &[Word], lines: Lines) {
     };
     let output = run.output;
     match command.text.as_str() {
-        "add" | "commit" | "stash" | "update-index" => operands(run, rest, Touch::Listed),
+        "add" | "commit" | "stash" | "update-index" => {
+            operands(run, rest, Touch::Listed);
+            committed(run, output);
+        }
         "rm" => operands(run, rest, Touch::Deleted),
         "checkout" | "restore" => after_dashes(run, rest, command.text == "restore", Touch::Edited),
         "blame" | "annotate" => operands(run, rest, Touch::Read),
@@ -177,6 +180,18 @@ fn stat_line(line: &str) -> Option<&str> {
     };
     let whole = !path.starts_with("...") && !path.contains(['{', ' ']);
     (whole && output::is_path(path)).then_some(path)
+}
+
+/// ` create mode 100644 path`, ` delete mode 100644 path`, as a commit tells.
+fn committed(run: &mut Run<'_, '_>, output: &str) {
+    for line in output.lines() {
+        let told = line
+            .strip_prefix(" create mode ")
+            .or_else(|| line.strip_prefix(" delete mode "));
+        if let Some((_, path)) = told.and_then(|rest| rest.split_once(' ')) {
+            run.path(path.trim(), Touch::Listed);
+        }
+    }
 }
 
 fn merged(run: &mut Run<'_, '_>, output: &str) {

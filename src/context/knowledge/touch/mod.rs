@@ -211,6 +211,16 @@ pub(in crate::context) fn touched_by(
     Touched::of(form, spoken).files
 }
 
+/// Whether a call's tool only looks at files: one that found nothing is no error
+/// that is left open.
+pub(in crate::context) fn only_looks(call: &ToolCallRequested) -> bool {
+    use TouchForm::{Glob, List, Read, Search, Stat};
+    matches!(
+        form_of(&call.tool),
+        Some(Read | List | Glob | Search | Stat)
+    )
+}
+
 /// The command line of a call, if it has one.
 pub(in crate::context) fn command_line(call: &ToolCallRequested) -> Option<String> {
     if form_of(&call.tool) != Some(TouchForm::Shell) {

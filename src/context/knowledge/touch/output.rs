@@ -187,7 +187,11 @@ pub(super) fn is_path(text: &str) -> bool {
 /// `[File: /path (12 lines total)]`, as SWE-agent's editor answers.
 pub(super) fn file_header(output: &str, commands: &[Simple], touched: &mut Touched) {
     let edits = commands.iter().any(|command| command.name() == "edit");
-    if edits && let Some(path) = shown_file(output) {
+    let refused = output.contains("edit has introduced") || output.contains("edit was not applied");
+    if edits
+        && !refused
+        && let Some(path) = shown_file(output)
+    {
         touched.add(None, path, Touch::Edited);
     }
 }
