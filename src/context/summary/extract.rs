@@ -44,6 +44,9 @@ pub fn compaction_extract(
     without_tool_names(&clip(text.trim(), max_chars), tools)
 }
 
+/// Tells a section within so many characters.
+type Tell = fn(&Gathered, usize) -> String;
+
 struct Extract {
     text: String,
     left: usize,
@@ -65,7 +68,7 @@ impl Extract {
             let room = self.left * 6 / 10;
             self.section("Before that:", &whole_or_ends(&readable(previous), room));
         }
-        let sections: [(&str, fn(&Gathered, usize) -> String); 8] = [
+        let sections: [(&str, Tell); 8] = [
             ("The task, as it was first asked:", task),
             ("Asked later, and what was refused, in order:", asked_later),
             ("What is next:", next),

@@ -224,6 +224,13 @@ impl Run<'_, '_> {
                 self.option_file(operands, &["-o", "-O", "--output"], Created);
                 self.uploaded(operands);
             }
+            // What a loop goes over is used by what is in it.
+            "for" => {
+                let words = operands.iter().skip_while(|word| word.text != "in").skip(1);
+                words
+                    .filter(|word| looks_like_file(&word.text))
+                    .for_each(|word| self.file(word, Read));
+            }
             // The commands of SWE-agent's shell.
             "open" | "goto" => {
                 let files = plain_operands(operands, "a");
@@ -269,7 +276,8 @@ impl Run<'_, '_> {
     fn is_missing(&self, path: &str) -> bool {
         let mut lines = self.output.lines().take(200);
         let only = self.output.trim().len() <= NOT_FOUND_BYTES_MAX
-            && self.output.to_ascii_lowercase().contains("not found");
+            && self.output.to_ascii_lowercase().contains("not found")
+            && !self.output.contains("command not found");
         only || lines.any(|line| {
             line.contains(path)
                 && (line.contains("No such file") || line.contains("Is a directory"))
