@@ -123,10 +123,14 @@ fn heading(result: &ToolResultRecorded, text: &str, output: &lines::Output, kind
 fn text_of(result: &ToolResultRecorded) -> String {
     let texts: Vec<&str> = result.parts.iter().filter_map(ContentPart::text).collect();
     let text = texts.join("\n");
-    if !says_something(&text) && !result.structured.is_absent() {
+    if says_something(&text) {
+        return text;
+    }
+    if !result.structured.is_absent() {
         return result.structured.as_str().to_owned();
     }
-    text
+    // A failure may have nothing but its message.
+    result.error_message.clone()
 }
 
 fn has_media(result: &ToolResultRecorded) -> bool {
