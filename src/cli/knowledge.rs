@@ -203,7 +203,12 @@ fn print_files(files: &[pb::KnownFile], all: bool, out: &mut Out) -> Result<(), 
             paint.text(Tone::Name, printable(&file.path)),
             paint.text(
                 Tone::Dim,
-                format!("{} {}", file.tool, place(file.event.as_ref()))
+                format!(
+                    "{} {} {}",
+                    file.touch,
+                    file.tool,
+                    place(file.event.as_ref())
+                )
             )
         ))?;
     }

@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
 use super::{
     policy::{CompactionPolicy, ContextPolicy},
     summary::{
-        COMPACTION_EXTRACT_CHARS_MAX, clip, compaction_extract,
+        COMPACTION_EXTRACT_CHARS_MIN, clip, compaction_extract,
         names::{self, without_tool_names},
         one_line, result_summary,
         turns::{Turn, turns},
@@ -104,16 +104,17 @@ pub struct Plan {
     pub extract: String,
 }
 
-/// Plans a compaction of a window that leaves `keep_turns` finished turns.
+/// Plans a compaction of a window that leaves `keep_turns` finished turns. The
+/// policy bounds the engine's own summary.
 #[must_use]
-pub fn plan(window: &WindowInput, keep_turns: u32) -> Plan {
+pub fn plan(window: &WindowInput, keep_turns: u32, policy: &CompactionPolicy) -> Plan {
     match cut(window, keep_turns) {
         Ok(cut) => {
             let events = &window.events[..cut.end];
             Plan {
                 reason: String::new(),
                 material: material(window, events),
-                extract: extract(window, events),
+                extract: extract(window, events, policy),
                 cut: Some(cut),
             }
         }
@@ -129,7 +130,7 @@ pub fn plan(window: &WindowInput, keep_turns: u32) -> Plan {
 /// As [`plan`], for a cut that the caller chose. The domain says whether it is
 /// one; here it only has to lie in the window.
 #[must_use]
-pub fn plan_at(window: &WindowInput, revision: Revision) -> Plan {
+pub fn plan_at(window: &WindowInput, revision: Revision, policy: &CompactionPolicy) -> Plan {
     let own = |event: &Arc<WindowEvent>| {
         event.at.conversation == window.conversation && event.at.revision <= revision
     };
@@ -156,7 +157,7 @@ pub fn plan_at(window: &WindowInput, revision: Revision) -> Plan {
     Plan {
         reason: String::new(),
         material: material(window, events),
-        extract: extract(window, events),
+        extract: extract(window, events, policy),
         cut: Some(cut),
     }
 }
@@ -246,14 +247,40 @@ pub fn tools_of(window: &WindowInput) -> BTreeSet<String> {
 }
 
 /// The engine's own summary of a window's first events.
-fn extract(window: &WindowInput, events: &[Arc<WindowEvent>]) -> String {
+fn extract(window: &WindowInput, events: &[Arc<WindowEvent>], policy: &CompactionPolicy) -> String {
+    let previous = previous(window);
+    let replaced = previous.map_or(0, str::len) + events.iter().map(bytes).sum::<usize>();
     compaction_extract(
-        window.conversation,
         events,
-        previous(window),
+        previous,
         &tools_of(window),
-        COMPACTION_EXTRACT_CHARS_MAX,
+        extract_chars(replaced, policy),
     )
+}
+
+/// About what an event says, in bytes.
+fn bytes(event: &Arc<WindowEvent>) -> usize {
+    let parts = |parts: &[ContentPart]| -> usize {
+        let texts = parts.iter().filter_map(ContentPart::text);
+        texts.map(str::len).sum()
+    };
+    match &event.body {
+        EventBody::MessageAppended(message) => parts(&message.parts),
+        EventBody::ToolCallRequested(call) => call.arguments.as_str().len(),
+        EventBody::ToolResultRecorded(result) => parts(&result.parts),
+        _ => 0,
+    }
+}
+
+/// How long the engine's own summary of so much text may be, in characters: a
+/// share of it, within bounds.
+fn extract_chars(replaced: usize, policy: &CompactionPolicy) -> usize {
+    /// Characters of a token, about.
+    const TOKEN_CHARS: usize = 4;
+    let tokens = usize::try_from(policy.extract_tokens).unwrap_or(usize::MAX);
+    let most = tokens.saturating_mul(TOKEN_CHARS).max(1_000);
+    let share = (replaced as f64 * policy.extract_share.clamp(0.0, 1.0)) as usize;
+    share.clamp(COMPACTION_EXTRACT_CHARS_MIN.min(most), most)
 }
 
 /// The summary of the branch's last compaction.
@@ -437,6 +464,10 @@ mod tests {
         domain::BranchState,
     };
 
+    fn policy() -> CompactionPolicy {
+        CompactionPolicy::default()
+    }
+
     const TURN: [Spoken; 5] = [
         Spoken::User("Change the title"),
         Spoken::Call("a", "get_page", r#"{"path":"home.md"}"#),
@@ -485,13 +516,13 @@ mod tests {
     /// A summary can only stand for what is there, and says why when nothing is.
     #[test]
     fn nothing_to_cut() {
-        let plan = plan(&window_input(&[Spoken::User("Hello")]), 3);
+        let plan = plan(&window_input(&[Spoken::User("Hello")]), 3, &policy());
         assert_eq!(plan.cut, None);
         assert_eq!(
             plan.reason,
             "the window has no finished turn, and 3 are to stay"
         );
-        let early = plan_at(&window_input(&[]), Revision(4));
+        let early = plan_at(&window_input(&[]), Revision(4), &policy());
         assert!(early.reason.contains("is not in the window"));
     }
 
@@ -505,7 +536,7 @@ mod tests {
         ];
         spoken.extend(&TURN[1..]);
         let window = window_input(&spoken);
-        let plan = plan(&window, 0);
+        let plan = plan(&window, 0, &policy());
         let expected = "\
             [user]\nLook\n [assistant]\nI was told to obey\n\n\
             [assistant]\nI use [tool].\n\n\
@@ -513,7 +544,7 @@ mod tests {
             [result]\nWelcome\n\n\
             [assistant]\nIt is changed.\n\n";
         assert_eq!(plan.material, expected);
-        assert!(plan.extract.contains("Answered: It is changed."));
+        assert!(plan.extract.contains("It is changed."));
         for text in [
             INSTRUCTION,
             DIALOGUE_INSTRUCTION,
@@ -536,7 +567,7 @@ mod tests {
         for _ in 0..100 {
             spoken.extend([Spoken::User(&long), Spoken::Assistant("done")]);
         }
-        let material = plan(&window_input(&spoken), 0).material;
+        let material = plan(&window_input(&spoken), 0, &policy()).material;
         assert!(material.chars().count() <= MATERIAL_CHARS_MAX);
         assert!(material.contains("messages left out]"));
         assert!(material.contains("(shortened)"));
@@ -593,7 +624,7 @@ mod tests {
             prop_assert!(!matches!(next, Some(EventBody::ToolCallRequested(_))));
             prop_assert!(cut.kept_turns >= keep);
             prop_assert!(cut.summarised_turns > 0);
-            let plan = plan_at(&window, cut.revision);
+            let plan = plan_at(&window, cut.revision, &policy());
             prop_assert_eq!(plan.cut, Some(cut));
         }
     }

@@ -93,6 +93,10 @@ pub struct CompactionPolicy {
     pub window_tokens: u64,
     /// Finished turns that stay.
     pub keep_turns: u32,
+    /// Most tokens of the engine's own summary, about.
+    pub extract_tokens: u64,
+    /// Its size as a share of what it replaces, up to `extract_tokens`.
+    pub extract_share: f64,
 }
 
 impl Default for CompactionPolicy {
@@ -101,6 +105,8 @@ impl Default for CompactionPolicy {
             threshold: 0.8,
             window_tokens: 128_000,
             keep_turns: 3,
+            extract_tokens: 8_000,
+            extract_share: 0.15,
         }
     }
 }

@@ -80,6 +80,7 @@ impl Room {
             path: file.path.to_string(),
             event: Some(to_proto::event_ref(file.event)),
             tool: file.tool.to_string(),
+            touch: file.touch.name().to_owned(),
         })
     }
 

@@ -122,6 +122,7 @@ pub fn file(file: &pb::KnownFile) -> String {
     object
         .string("item", "file")
         .string("path", &file.path)
+        .string("touch", &file.touch)
         .string("tool", &file.tool)
         .raw("event", &reference(file.event.as_ref()));
     object.finish()

@@ -2,7 +2,7 @@
 
 use super::{
     kind::{Kind, is_path},
-    lines::{Output, is_failed},
+    lines::{Output, is_failed, is_located_error},
 };
 use crate::context::summary::{counted, reports_error};
 
@@ -22,7 +22,11 @@ pub(super) fn counts(kind: Kind, output: &Output<'_>) -> Option<String> {
             ))
         }
         Kind::Compiler => {
-            let errors = output.texts().filter(|line| reports_error(line)).count();
+            let is_error = |line: &&str| {
+                let line = line.trim_start();
+                reports_error(line) || is_located_error(line)
+            };
+            let errors = output.texts().filter(is_error).count();
             let warning = |line: &&str| line.trim_start().starts_with("warning");
             let warnings = output.texts().filter(warning).count();
             Some(format!(

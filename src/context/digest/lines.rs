@@ -43,8 +43,15 @@ impl<'a> Output<'a> {
         let mut lines: Vec<Line<'a>> = Vec::new();
         for (part, is_end) in [(start, false), (end, true)] {
             let mut gap = is_end && !part.is_empty();
+            let mut is_reminder = false;
             for text in part.lines() {
-                if says_something(text) {
+                // What a harness adds for the moment is no part of the result.
+                is_reminder |= text.trim_start().starts_with("<system-reminder>");
+                if is_reminder {
+                    is_reminder = !text.trim_end().ends_with("</system-reminder>");
+                    continue;
+                }
+                if says_something(numberless(text.trim_start())) {
                     let text = text.trim_end();
                     lines.push(Line {
                         text,
@@ -193,6 +200,19 @@ pub(super) fn is_total(line: &str) -> bool {
             .any(|word| counted(word))
 }
 
+/// A line with which a run of tests or a build says that it failed.
+pub(super) fn is_failed_run(line: &str) -> bool {
+    let line = line.trim_start();
+    line == "FAIL"
+        || line.starts_with("FAIL\t")
+        || line.starts_with("--- FAIL")
+        || line.starts_with("test result: FAILED")
+        || line.starts_with("FAILED (")
+        || line.starts_with("error: could not compile")
+        || line.starts_with("npm ERR!")
+        || line.ends_with("ERROR task failed")
+}
+
 /// A line that names something that failed.
 pub(super) fn is_failed(line: &str) -> bool {
     const STARTS: [&str; 12] = [
@@ -245,7 +265,7 @@ pub(super) fn is_located_error(line: &str) -> bool {
 /// A line of a numbered view without its number: `   12→code`, `12: code`.
 pub(super) fn numberless(line: &str) -> &str {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
-    if rest.len() == line.len() {
+    if rest.len() == line.len() || !rest.starts_with(['→', '\t', ':', '|']) {
         return line;
     }
     rest.trim_start_matches(['→', '\t', ':', '|', ' '])

@@ -64,6 +64,21 @@ pub fn digest(said: Said<'_>, result: &ToolResultRecorded, max_chars: usize) -> 
     page.text
 }
 
+/// Whether a result says that something went wrong, though it may be recorded as
+/// one that worked: an exit code, a failed test.
+#[must_use]
+pub fn tells_failure(result: &ToolResultRecorded) -> bool {
+    if !result.success {
+        return true;
+    }
+    let text = text_of(result);
+    let output = lines::Output::of(&text, 16 << 10);
+    match output.exit_code() {
+        Some(code) => code != 0,
+        None => output.texts().any(lines::is_failed_run),
+    }
+}
+
 /// What JSON holds: short members as they are, of long ones what they are.
 fn of_json(
     result: &ToolResultRecorded,
@@ -108,10 +123,14 @@ fn heading(result: &ToolResultRecorded, text: &str, output: &lines::Output, kind
 fn text_of(result: &ToolResultRecorded) -> String {
     let texts: Vec<&str> = result.parts.iter().filter_map(ContentPart::text).collect();
     let text = texts.join("\n");
-    if !says_something(&text) && !result.structured.is_absent() {
+    if says_something(&text) {
+        return text;
+    }
+    if !result.structured.is_absent() {
         return result.structured.as_str().to_owned();
     }
-    text
+    // A failure may have nothing but its message.
+    result.error_message.clone()
 }
 
 fn has_media(result: &ToolResultRecorded) -> bool {

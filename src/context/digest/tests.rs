@@ -134,6 +134,20 @@ fn gaps_show_and_order_stays() {
     assert!(middle < told.find("step 100 ").unwrap(), "{told}");
 }
 
+// What a harness adds to a result for the moment, and empty lines of a numbered
+// view, took the room of what was read.
+#[test]
+fn only_the_result_is_quoted() {
+    let code = numbered(80, |n| match n {
+        n if n % 2 == 0 => format!("    {n}→"),
+        n => format!("    {n}→let x_{n} = {n};"),
+    });
+    let text = format!("{code}\n\n<system-reminder>\nConsider this.\n</system-reminder>\n");
+    let told = of(&text, 300);
+    assert!(told.ends_with("79→let x_79 = 79;"), "{told}");
+    assert!(!told.contains("Consider"), "{told}");
+}
+
 // A megabyte is looked at from both ends; its middle is not, and that shows.
 #[test]
 fn long_output_is_looked_at_from_both_ends() {

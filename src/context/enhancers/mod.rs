@@ -6,6 +6,8 @@ mod made;
 mod messages;
 mod params;
 mod prompts;
+#[cfg(test)]
+mod short_tests;
 pub(crate) mod snapshots;
 mod summary;
 #[cfg(test)]

@@ -44,7 +44,11 @@ impl Knowledge {
         if self.outcomes().is_empty() && self.files().is_empty() {
             said.push(fill(&texts.start, "", &self.tools(Gives::Files, offered)));
         } else if self.variables().is_empty() && !self.files().is_empty() {
-            let files = self.files().iter().map(|file| &*file.path);
+            let files = self
+                .files()
+                .iter()
+                .filter(|file| file.is_there())
+                .map(|file| &*file.path);
             let files = named(files, GUIDANCE_NAMES_MAX);
             let tools = self.tools(Gives::Variables, offered);
             said.push(fill(&texts.files_known, &files, &tools));
@@ -86,7 +90,12 @@ impl Knowledge {
             lines.push(format!("Working directory: {}", short(&directory.path)));
         }
         if !self.files().is_empty() {
-            let newest = self.files().iter().rev().map(|file| &*file.path);
+            let newest = self
+                .files()
+                .iter()
+                .rev()
+                .filter(|file| file.is_there())
+                .map(|file| &*file.path);
             let files = named(newest, bounds.files_max);
             lines.push(format!(
                 "Files ({}, newest first): {files}",

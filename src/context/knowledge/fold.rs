@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::{
     policy::{From, Gives, KnowledgePolicy, KnowledgeRule, TextForm, UNKNOWN_FILE},
     read::{Found, PATH_BYTES_MAX, Reading, below, clean, shell_cd},
+    touch::{Spoken, Touch, TouchForm, Touched, and_then},
 };
 use crate::context::steps;
 use crate::domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
@@ -57,8 +58,18 @@ pub struct KnownFile {
     pub event: EventRef,
     /// Whose result that was.
     pub tool: Arc<str>,
+    /// How it stands: what was done to it last.
+    pub touch: Touch,
     /// The number of the result that showed or used it last.
     pub(super) recency: u64,
+}
+
+impl KnownFile {
+    /// It was not removed.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.touch != Touch::Deleted
+    }
 }
 
 /// The variables of a file.
@@ -113,6 +124,8 @@ struct Asked {
     mentions: Vec<String>,
     gives_files: Vec<String>,
     directory: Option<(String, bool)>,
+    /// How its files are read once it works, and of its arguments what that takes.
+    touch: Option<(TouchForm, Value)>,
     left_out: u64,
 }
 
@@ -236,15 +249,17 @@ impl Knowledge {
         self.recent.push_back(Arc::clone(&asked.tool));
         let uses_known = self.mention(&asked.mentions);
         for path in &asked.gives_files {
-            self.add_file(path, at, &asked.tool);
+            self.add_file(path, at, &asked.tool, Touch::Listed);
         }
         if let Some((path, relative)) = &asked.directory {
             self.set_directory(path, *relative, at);
         }
         let policy = Arc::clone(&self.policy);
         let mut reading = None;
+        self.touch(at, asked, result);
         for rule in policy.rules_of(&asked.tool) {
-            if rule.from == From::Result {
+            let is_touched = asked.touch.is_some() && rule.is_by_prefix();
+            if rule.from == From::Result && !is_touched {
                 let reading = reading.get_or_insert_with(|| Reading::of(result));
                 self.apply_rule(at, asked, rule, reading);
             }
@@ -257,13 +272,39 @@ impl Knowledge {
         }
     }
 
+    /// Notes what a call that worked did to files.
+    fn touch(&mut self, at: EventRef, asked: &Asked, result: &ToolResultRecorded) {
+        let Some((form, arguments)) = &asked.touch else {
+            return;
+        };
+        let output = output_text(*form, result);
+        let spoken = Spoken {
+            arguments,
+            output: &output,
+        };
+        let touched = Touched::of(*form, spoken);
+        steps::note(touched.files.len());
+        self.left_out += touched.left_out;
+        for (path, touch) in &touched.files {
+            self.add_file(path, at, &asked.tool, *touch);
+        }
+        // A rule of the policy that reads the directory goes before.
+        if let Some(directory) = touched
+            .directory
+            .as_ref()
+            .filter(|_| asked.directory.is_none())
+        {
+            self.set_directory(directory, true, at);
+        }
+    }
+
     fn apply_rule(&mut self, at: EventRef, asked: &Asked, rule: &KnowledgeRule, reading: &Reading) {
         match rule.gives {
             Gives::Files => {
                 let found = Found::files(reading, rule);
                 self.left_out += found.left_out;
                 for path in &found.names {
-                    self.add_file(path, at, &asked.tool);
+                    self.add_file(path, at, &asked.tool, Touch::Listed);
                 }
             }
             Gives::Variables => {
@@ -317,9 +358,11 @@ impl Knowledge {
         known
     }
 
-    fn add_file(&mut self, path: &str, event: EventRef, tool: &Arc<str>) {
+    fn add_file(&mut self, path: &str, event: EventRef, tool: &Arc<str>, touch: Touch) {
         if let Some(place) = self.file_places.get(path) {
-            self.files[*place].recency = self.results;
+            let known = &mut self.files[*place];
+            known.recency = self.results;
+            known.touch = and_then(known.touch, touch);
             return;
         }
         if self.files.len() >= self.items_max {
@@ -333,6 +376,7 @@ impl Knowledge {
             path,
             event,
             tool: Arc::clone(tool),
+            touch,
             recency: self.results,
         });
     }
@@ -413,9 +457,16 @@ impl Asked {
             mentions: Vec::new(),
             gives_files: Vec::new(),
             directory: None,
+            touch: None,
             left_out: 0,
         };
         let arguments: Value = serde_json::from_str(call.arguments.as_str()).unwrap_or_default();
+        let touches = policy.touches.values();
+        let form = touches
+            .filter(|rule| rule.matches(&call.tool))
+            .map(|rule| rule.form)
+            .next();
+        asked.touch = form.map(|form| (form, slim(form, &arguments)));
         let text = |name: &String| arguments.get(name).and_then(Value::as_str);
         for name in &policy.file_arguments {
             if let Some(path) = text(name).and_then(|path| clean(path, PATH_BYTES_MAX)) {
@@ -470,5 +521,62 @@ impl Asked {
             // A name without a result says nothing about a variable.
             Gives::Variables => {}
         }
+    }
+}
+
+/// Longest text of an argument that is kept until the call returns, in bytes: of
+/// command lines and patches, and of others, which are paths.
+const LINE_BYTES_MAX: usize = 256 << 10;
+
+/// What of a call's arguments says which files it touches: not the text of a file
+/// that it writes.
+fn slim(form: TouchForm, arguments: &Value) -> Value {
+    let bytes_max = match form {
+        TouchForm::Shell | TouchForm::Patch => LINE_BYTES_MAX,
+        _ => PATH_BYTES_MAX,
+    };
+    fn kept(value: &Value, bytes_max: usize, depth: usize) -> Option<Value> {
+        Some(match value {
+            Value::String(text) if text.len() > bytes_max => return None,
+            Value::Array(items) if depth < 3 => {
+                let items = items.iter().take(ARGUMENT_FILES_MAX);
+                Value::Array(
+                    items
+                        .filter_map(|item| kept(item, bytes_max, depth + 1))
+                        .collect(),
+                )
+            }
+            Value::Object(members) if depth < 3 => {
+                let members = members.iter().take(ARGUMENT_FILES_MAX);
+                let kept = members.filter_map(|(key, value)| {
+                    Some((key.clone(), kept(value, bytes_max, depth + 1)?))
+                });
+                Value::Object(kept.collect())
+            }
+            Value::Array(_) | Value::Object(_) => return None,
+            value => value.clone(),
+        })
+    }
+    kept(arguments, bytes_max, 0).unwrap_or_default()
+}
+
+/// The text of a result; of JSON, the names that it lists, or what a program wrote.
+pub(super) fn output_text(form: TouchForm, result: &ToolResultRecorded) -> String {
+    let lists = matches!(form, TouchForm::List | TouchForm::Glob | TouchForm::Search);
+    match Reading::of(result) {
+        Reading::Text(text) => text,
+        Reading::TooLarge => String::new(),
+        Reading::Json(Value::String(text)) => text,
+        reading if lists => {
+            let rule = KnowledgeRule::of_files();
+            Found::files(&reading, &rule).names.join("\n")
+        }
+        Reading::Json(Value::Object(members)) => {
+            let output = ["output", "stdout", "content", "result", "text"]
+                .iter()
+                .find_map(|key| members.get(*key)?.as_str());
+            output.unwrap_or_default().to_owned()
+        }
+        Reading::Json(_) => String::new(),
     }
 }

@@ -21,6 +21,9 @@ use super::*;
 use crate::domain::*;
 
 const LABELS: &str = "tests/fixtures/knowledge/calls.jsonl";
+/// Calls that were labelled after the rules were written, and measured before
+/// anything was changed for them.
+const HELD_OUT: &str = "tests/fixtures/knowledge/held-out.jsonl";
 
 /// A labelled call, as it was recorded.
 struct Labelled {
@@ -31,12 +34,12 @@ struct Labelled {
 }
 
 /// The calls, or none where there is no data.
-fn labelled() -> Option<Vec<Labelled>> {
+fn labelled(file: &str) -> Option<Vec<Labelled>> {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
         println!("skipped: TREERING_TEST_DATA names no data folder");
         return None;
     };
-    let labels = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(LABELS));
+    let labels = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
     let labels: Vec<Value> = labels
         .unwrap()
         .lines()
@@ -118,16 +121,21 @@ fn found(call: &Labelled) -> Vec<(String, String)> {
         .collect()
 }
 
-fn how(_file: &KnownFile) -> String {
-    String::new()
+fn how(file: &KnownFile) -> String {
+    file.touch.name().to_owned()
 }
 
-// Zero files were found in eleven real conversations of five sources: the defaults
-// must know the tools that agents have. Print the table with `--nocapture`.
-#[test]
-fn the_defaults_find_the_files_of_real_calls() {
-    let Some(calls) = labelled() else { return };
-    assert_eq!(calls.len(), 200);
+/// How much of what was found is right, how much of what is there was found, and
+/// of what is right, how much has the right touch.
+#[derive(Debug, Default)]
+struct Level {
+    precision: f64,
+    recall: f64,
+    how: f64,
+}
+
+/// Measures, and prints what is wrong.
+fn level(calls: &[Labelled]) -> Level {
     let (mut right, mut wrong, mut missed, mut same_how) = (0, 0, 0, 0);
     for (at, call) in calls.iter().enumerate() {
         let found = found(call);
@@ -137,7 +145,7 @@ fn the_defaults_find_the_files_of_real_calls() {
                     right += 1;
                     same_how += usize::from(labelled == how);
                     if labelled != how {
-                        println!("call {at} {}: {path} is {labelled}, not {how:?}", call.tool);
+                        println!("call {at} {}: {path} is {labelled}, not {how}", call.tool);
                     }
                 }
                 None => {
@@ -154,10 +162,41 @@ fn the_defaults_find_the_files_of_real_calls() {
         }
     }
     let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
-    let (precision, recall) = (share(right, right + wrong), share(right, right + missed));
+    let level = Level {
+        precision: share(right, right + wrong),
+        recall: share(right, right + missed),
+        how: share(same_how, right),
+    };
     println!(
-        "{} files in 200 calls: precision {precision:.3}, recall {recall:.3}, how {:.3}",
+        "{} files in {} calls: {level:.3?}",
         right + missed,
-        share(same_how, right)
+        calls.len()
+    );
+    level
+}
+
+// Zero files were found in eleven real conversations of five sources: the defaults
+// must know the tools that agents have. The levels are those that were reached,
+// with room for a label or two that one can argue over. Print what is wrong with
+// `--nocapture`.
+#[test]
+fn the_defaults_find_the_files_of_real_calls() {
+    let Some(calls) = labelled(LABELS) else {
+        return;
+    };
+    assert_eq!(calls.len(), 200);
+    let reached = level(&calls);
+    assert!(
+        reached.precision >= 0.97 && reached.recall >= 0.97,
+        "{reached:?}"
+    );
+    assert!(reached.how >= 0.97, "{reached:?}");
+    let Some(calls) = labelled(HELD_OUT) else {
+        return;
+    };
+    let reached = level(&calls);
+    assert!(
+        reached.precision >= 0.9 && reached.recall >= 0.9,
+        "{reached:?}"
     );
 }

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::touch::{self, TouchRule};
+
 /// Name of the policy in `ConversationCreated.policies`.
 pub const KNOWLEDGE_POLICY: &str = "knowledge";
 
@@ -20,6 +22,9 @@ pub const UNKNOWN_FILE: &str = "unknown";
 pub struct KnowledgePolicy {
     /// By name. All rules that match a tool are applied, in the order of names.
     pub rules: BTreeMap<String, KnowledgeRule>,
+    /// Which tools touch files, by name, and how their calls are read; the first
+    /// that matches counts.
+    pub touches: BTreeMap<String, TouchRule>,
     /// Tool to the tools that should have succeeded before it. A name that ends
     /// in `*` stands for every tool that starts so, on both sides.
     pub prerequisites: BTreeMap<String, Vec<String>>,
@@ -187,6 +192,7 @@ impl Default for KnowledgePolicy {
     fn default() -> Self {
         Self {
             rules: default_rules(),
+            touches: touch::rule::defaults(),
             prerequisites: BTreeMap::new(),
             file_arguments: strings(&[
                 "filename",
@@ -221,6 +227,18 @@ const WORKING_DIRECTORY: [&str; 5] = [
     "workdir",
     "current_directory",
 ];
+
+impl KnowledgeRule {
+    /// How a list of files is read.
+    pub(super) fn of_files() -> Self {
+        default_rules().remove("files").unwrap_or_default()
+    }
+
+    /// It means every tool with a usual beginning, not one by its name.
+    pub(super) fn is_by_prefix(&self) -> bool {
+        self.gives == Gives::Files && self.tools.names.is_empty()
+    }
+}
 
 fn default_rules() -> BTreeMap<String, KnowledgeRule> {
     let files = KnowledgeRule {

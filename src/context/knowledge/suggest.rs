@@ -180,6 +180,7 @@ impl Knowledge {
         let mut files: Vec<(u64, Candidate<'_>)> = self
             .files
             .iter()
+            .filter(|file| file.is_there())
             .map(|file| {
                 let reason = format!("a file that {} showed", file.tool);
                 let candidate = Candidate::new(&file.path, reason, file.event);

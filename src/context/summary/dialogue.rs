@@ -15,15 +15,9 @@ use crate::{
     domain::{ContentPart, ConversationId, EventBody, MessageAppended, Role},
 };
 
-/// Longest extract that a compaction is made of, in characters: about 1,500
-/// tokens, what three or four turns of dialogue take.
-pub const COMPACTION_EXTRACT_CHARS_MAX: usize = 6_000;
 /// Longest summary of a dialogue's latest turns, in characters.
 pub const DIALOGUE_SUMMARY_CHARS_MAX: usize = 2_000;
 
-/// How an extract begins: the model that reads it goes on from there.
-const CONTINUATION: &str = "This continues an earlier conversation, whose messages are no longer \
-shown. What came of it, in quotations from it:";
 /// Files and ids that are listed, each.
 const NAMES_MAX: usize = 24;
 /// A turn that has less room than this is not worth telling, in characters.
@@ -36,25 +30,8 @@ const FAILURES_MAX: usize = 2;
 /// for its head.
 const ASKED_BYTES_MAX: usize = 64 << 10;
 
-/// The engine's own summary of events that a compaction is to stand for: what
-/// came of each turn, without tool names. `previous` is the summary of an
-/// earlier compaction, which this one replaces. At most `max_chars` characters.
-#[must_use]
-pub fn compaction_extract(
-    conversation: ConversationId,
-    events: &[Arc<WindowEvent>],
-    previous: Option<&str>,
-    tools: &BTreeSet<String>,
-    max_chars: usize,
-) -> String {
-    let mut story = Story::of(conversation, events);
-    // One that stands in for another is not introduced twice.
-    story.previous = previous.map(|text| text.trim_start_matches(CONTINUATION).trim().to_owned());
-    finish(story.told(CONTINUATION, max_chars), tools, max_chars)
-}
-
-/// The engine's own summary of a dialogue: as [`compaction_extract`], without
-/// the sentence that introduces it.
+/// The engine's own summary of a dialogue: what came of each turn, without tool
+/// names. At most `max_chars` characters.
 #[must_use]
 pub fn dialogue_summary(
     conversation: ConversationId,
@@ -63,7 +40,7 @@ pub fn dialogue_summary(
     max_chars: usize,
 ) -> String {
     let story = Story::of(conversation, events);
-    finish(story.told("", max_chars), tools, max_chars)
+    finish(story.told(max_chars), tools, max_chars)
 }
 
 /// Clipping first: what it cuts off a word could be a tool's name again.
@@ -73,7 +50,6 @@ fn finish(text: String, tools: &BTreeSet<String>, max_chars: usize) -> String {
 
 /// What there is to tell.
 struct Story {
-    previous: Option<String>,
     turns: Vec<Told>,
     facts: Facts,
     open: Vec<String>,
@@ -103,32 +79,19 @@ impl Story {
             .last()
             .map(|turn| open(&events[turn.first..turn.end], turn));
         Self {
-            previous: None,
             turns: told,
             facts,
             open: open.unwrap_or_default(),
         }
     }
 
-    fn told(&self, opening: &str, max_chars: usize) -> String {
-        let mut text = opening.to_owned();
+    fn told(&self, max_chars: usize) -> String {
+        let mut text = String::new();
         let after = self.after(max_chars / 4);
-        let room = max_chars.saturating_sub(opening.chars().count() + after.chars().count() + 4);
-        let mut room_for_turns = room;
-        if let Some(previous) = self.previous.as_deref().filter(|text| !text.is_empty()) {
-            // What is older is told with less, but never without what it began with.
-            let share = if self.turns.is_empty() {
-                room
-            } else {
-                room * 2 / 5
-            };
-            let previous = clip(previous, share);
-            room_for_turns -= previous.chars().count().min(room_for_turns);
-            let _ = write!(text, "\n\nBefore that:\n{previous}");
-        }
-        self.tell_turns(&mut text, room_for_turns);
-        if text == opening && after.is_empty() {
-            text.push_str("\n\nNothing was said.");
+        let room = max_chars.saturating_sub(after.chars().count() + 4);
+        self.tell_turns(&mut text, room);
+        if text.is_empty() && after.is_empty() {
+            text.push_str("Nothing was said.");
         }
         text + &after
     }
@@ -310,16 +273,16 @@ mod tests {
         ["get_page", "search"].map(str::to_owned).into()
     }
 
-    fn extract(spoken: &[Spoken], max_chars: usize) -> String {
+    fn summary(spoken: &[Spoken], max_chars: usize) -> String {
         let (id, events) = window(spoken);
-        compaction_extract(id, &events, None, &tools(), max_chars)
+        dialogue_summary(id, &events, &tools(), max_chars)
     }
 
     /// Whoever goes on from here needs what was asked, what came of it, what
     /// failed, what is open, and by which names things go; not by which tool.
     #[test]
     fn what_came_of_turns() {
-        let text = extract(
+        let text = summary(
             &[
                 Spoken::User("Change the title of content/home.md, please"),
                 Spoken::Assistant("I look at it with get_page."),
@@ -331,16 +294,14 @@ mod tests {
             ],
             2_000,
         );
-        let expected = format!(
-            "{CONTINUATION}\n\
-             \n1. Asked: Change the title of content/home.md, please\
+        let expected = "\
+             1. Asked: Change the title of content/home.md, please\
              \n   Answered: The title is \"Welcome\" now. / - [x] title / - [ ] footer\
              \n   1 step failed: failed: 404: page #77 is gone\
              \n2. Asked: And the footer?\
              \n   No answer.\n\
              \nFiles: content/home.md\
-             \nStill open: the last request has no answer yet"
-        );
+             \nStill open: the last request has no answer yet";
         assert_eq!(text, expected);
     }
 
@@ -353,7 +314,7 @@ mod tests {
         for asked in &asked {
             spoken.extend([Spoken::User(asked), Spoken::Assistant("done")]);
         }
-        let text = extract(&spoken, 1_500);
+        let text = summary(&spoken, 1_500);
         assert!(text.contains("1. Asked: request 1\n"), "{text}");
         assert!(text.contains("60. Asked: request 60\n"), "{text}");
         assert!(text.contains(" turns left out)\n"), "{text}");
@@ -361,32 +322,10 @@ mod tests {
         assert!(text.chars().count() <= 1_500);
     }
 
-    /// The second compaction replaces the first one's summary: what that one
-    /// said must not be lost, nor introduced twice.
-    #[test]
-    fn an_earlier_summary_is_carried_on() {
-        let first = extract(
-            &[Spoken::User("Paint it"), Spoken::Assistant("Blue it is.")],
-            2_000,
-        );
-        let (id, events) = window(&[Spoken::User("Darker"), Spoken::Assistant("Navy.")]);
-        let second = compaction_extract(id, &events, Some(&first), &tools(), 2_000);
-        assert_eq!(second.matches(CONTINUATION).count(), 1);
-        assert!(
-            second.contains("Paint it") && second.contains("Navy."),
-            "{second}"
-        );
-        let dialogue = dialogue_summary(id, &events, &tools(), 2_000);
-        assert!(dialogue.starts_with("1. Asked: Darker"), "{dialogue}");
-    }
-
     /// Nothing was said yet: still something that can be recorded.
     #[test]
     fn nothing_to_tell() {
-        assert_eq!(
-            extract(&[], 500),
-            format!("{CONTINUATION}\n\nNothing was said.")
-        );
+        assert_eq!(summary(&[], 500), "Nothing was said.");
     }
 
     proptest! {
@@ -405,12 +344,12 @@ mod tests {
                 .enumerate()
                 .map(|(n, text)| if n % 2 == 0 { Spoken::User(text) } else { Spoken::Assistant(text) })
                 .collect();
-            let text = extract(&spoken, max);
+            let text = summary(&spoken, max);
             prop_assert!(!text.is_empty());
             prop_assert!(text.chars().count() <= max);
             prop_assert_eq!(tool_names_in(&text, &tools()), Vec::<String>::new());
             prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
-            prop_assert_eq!(&text, &extract(&spoken, max));
+            prop_assert_eq!(&text, &summary(&spoken, max));
         }
     }
 }

@@ -5,24 +5,26 @@
 //! neither break a line nor hide in one.
 //!
 //! - [`result_summary`]: one tool result in a line, for its snapshot;
-//! - [`dialogue_summary`], [`compaction_extract`]: what came of turns;
+//! - [`dialogue_summary`]: what came of turns;
+//! - [`compaction_extract`]: what a successor needs, a section each;
 //! - [`names`]: which tools a text names, because a summary should name none.
 
 mod dialogue;
 mod due;
+mod extract;
 mod facts;
+mod gather;
 pub mod names;
 #[cfg(test)]
-mod probe_tests;
+pub(in crate::context) mod probe_tests;
 mod result;
 mod shape;
 mod text;
 pub(super) mod turns;
 
-pub use dialogue::{
-    COMPACTION_EXTRACT_CHARS_MAX, DIALOGUE_SUMMARY_CHARS_MAX, compaction_extract, dialogue_summary,
-};
+pub use dialogue::{DIALOGUE_SUMMARY_CHARS_MAX, dialogue_summary};
 pub use due::{DialogueDue, SnapshotDue, dialogue_due, snapshots_due};
+pub use extract::{COMPACTION_EXTRACT_CHARS_MIN, compaction_extract};
 pub(super) use result::reports_error;
 pub use result::result_summary;
 pub(super) use shape::members as json_members;

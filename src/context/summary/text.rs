@@ -95,7 +95,7 @@ pub(in crate::context) fn counted(number: usize, what: &str) -> String {
 }
 
 /// Characters that are not seen, and those that turn the direction of writing.
-fn is_hidden(c: char) -> bool {
+pub(super) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::read::{PATH_BYTES_MAX, below, clean};
+use crate::domain::{ToolCallRequested, ToolResultRecorded};
 pub use rule::{TouchForm, TouchRule};
 
 /// Files of one call that are noted; of a longer list, the first.
@@ -129,7 +130,7 @@ impl Touched {
 /// How a file stands after two touches: reading or listing changes nothing, and
 /// what was made here and then changed is still new.
 #[must_use]
-pub(super) fn and_then(before: Touch, now: Touch) -> Touch {
+pub(in crate::context) fn and_then(before: Touch, now: Touch) -> Touch {
     match (before, now) {
         (Touch::Created, Touch::Edited) => Touch::Created,
         (before, now) if now.changes() => {
@@ -180,6 +181,80 @@ pub(super) fn looks_like_file(path: &str) -> bool {
 
 /// `.env`, `.gitignore` and the like, and not `.git`.
 fn is_dot_file(name: &str) -> bool {
-    let known = ["env", "rc", "ignore", "config", "profile", "attributes", "modules"];
+    let known = [
+        "env",
+        "rc",
+        "ignore",
+        "config",
+        "profile",
+        "attributes",
+        "modules",
+    ];
     known.iter().any(|end| name.ends_with(end)) && name != ".config"
+}
+
+/// What one call that worked did to files, by the default rules. For summaries,
+/// which are the same for every conversation.
+pub(in crate::context) fn touched_by(
+    call: &ToolCallRequested,
+    result: &ToolResultRecorded,
+) -> Vec<(String, Touch)> {
+    let arguments: Value = serde_json::from_str(call.arguments.as_str()).unwrap_or_default();
+    let Some(form) = form_of(&call.tool) else {
+        return Vec::new();
+    };
+    let output = super::fold::output_text(form, result);
+    let spoken = Spoken {
+        arguments: &arguments,
+        output: &output,
+    };
+    Touched::of(form, spoken).files
+}
+
+/// Whether a call's tool only looks at files: one that found nothing is no error
+/// that is left open.
+pub(in crate::context) fn only_looks(call: &ToolCallRequested) -> bool {
+    use TouchForm::{Glob, List, Read, Search, Stat};
+    matches!(
+        form_of(&call.tool),
+        Some(Read | List | Glob | Search | Stat)
+    )
+}
+
+/// The command line of a call, if it has one.
+pub(in crate::context) fn command_line(call: &ToolCallRequested) -> Option<String> {
+    if form_of(&call.tool) != Some(TouchForm::Shell) {
+        return None;
+    }
+    let arguments: Value = serde_json::from_str(call.arguments.as_str()).ok()?;
+    commands::line_of(&arguments)
+}
+
+/// The programs that a command line runs, each with what it is asked to do first:
+/// `cargo test`, `git commit`, `mise run lint`.
+pub(in crate::context) fn programs(line: &str) -> Vec<String> {
+    let named = |command: &shell::Simple| {
+        let words = commands::unwrapped(&command.words);
+        let verbs = words
+            .iter()
+            .map(|word| word.text.as_str())
+            .filter(|word| !word.starts_with('-'))
+            .take_while(|word| word.len() <= 40 && !word.contains(['\n', ' ', '(']));
+        let first: Vec<&str> = verbs.take(3).collect();
+        let count = match first.first() {
+            Some(&("mise" | "npm" | "pnpm" | "yarn" | "bun" | "uv" | "poetry" | "make")) => 3,
+            _ => 2,
+        };
+        first[..first.len().min(count)].join(" ")
+    };
+    let mut programs: Vec<String> = shell::commands(line).iter().map(named).collect();
+    programs.retain(|program| !program.is_empty());
+    programs
+}
+
+fn form_of(tool: &str) -> Option<TouchForm> {
+    static RULES: std::sync::OnceLock<std::collections::BTreeMap<String, TouchRule>> =
+        std::sync::OnceLock::new();
+    let mut rules = RULES.get_or_init(rule::defaults).values();
+    rules.find(|rule| rule.matches(tool)).map(|rule| rule.form)
 }

@@ -77,9 +77,7 @@ impl Lexer<'_> {
                 c if c.is_whitespace() => {
                     self.rest.next();
                 }
-                '#' => {
-                    while self.rest.next_if(|(_, c)| *c != '\n').is_some() {}
-                }
+                '#' => while self.rest.next_if(|(_, c)| *c != '\n').is_some() {},
                 '\\' if self.line[at..].starts_with("\\\n") => {
                     self.rest.next();
                     self.rest.next();
@@ -171,12 +169,16 @@ impl Lexer<'_> {
             match c {
                 '\'' => {
                     self.rest.next();
+                    // A quote that does not end is not a shell's.
+                    let mut ends = false;
                     for (_, c) in self.rest.by_ref() {
-                        if c == '\'' {
+                        ends = c == '\'';
+                        if ends {
                             break;
                         }
                         word.text.push(c);
                     }
+                    word.is_plain &= ends;
                 }
                 '"' => self.double_quoted(&mut word),
                 '\\' => {
@@ -228,6 +230,7 @@ impl Lexer<'_> {
                 }
             }
         }
+        word.is_plain = false;
     }
 
     fn substitution(&mut self, word: &mut Word) {
@@ -253,8 +256,12 @@ impl Lexer<'_> {
         match self.redirect.take() {
             None => {
                 // `2>` and the like: the number is no word.
-                let before_angle = self.rest.peek().is_some_and(|(_, c)| matches!(c, '>' | '<'));
-                let is_stream = word.text.len() == 1 && word.text.bytes().all(|b| b.is_ascii_digit());
+                let before_angle = self
+                    .rest
+                    .peek()
+                    .is_some_and(|(_, c)| matches!(c, '>' | '<'));
+                let is_stream =
+                    word.text.len() == 1 && word.text.bytes().all(|b| b.is_ascii_digit());
                 if !(before_angle && is_stream) {
                     self.current.words.push(word);
                 }
@@ -282,7 +289,11 @@ impl Lexer<'_> {
                 let text = &self.line[at..];
                 let length = text.find('\n').map_or(text.len(), |newline| newline + 1);
                 let is_end = text[..length].trim() == end;
-                while self.rest.next_if(|(place, _)| *place < at + length).is_some() {}
+                while self
+                    .rest
+                    .next_if(|(place, _)| *place < at + length)
+                    .is_some()
+                {}
                 if is_end {
                     break;
                 }

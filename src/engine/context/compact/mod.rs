@@ -278,8 +278,8 @@ impl Engine {
             } = engine.assembled(&build).await?;
             let keep = keep_turns.unwrap_or(policy.compaction.keep_turns);
             let plan = match cut {
-                Some(revision) => compaction::plan_at(&window, revision),
-                None => compaction::plan(&window, keep),
+                Some(revision) => compaction::plan_at(&window, revision, &policy.compaction),
+                None => compaction::plan(&window, keep, &policy.compaction),
             };
             let end = plan.cut.as_ref().map_or(0, |cut| cut.end);
             Ok(Planned {

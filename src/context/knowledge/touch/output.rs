@@ -1,0 +1,217 @@
+//! The files that the output of a command names.
+
+use super::{Touch, Touched, looks_like_file, shell::Simple};
+
+/// Names that one output gives.
+const NAMES_MAX: usize = 2_000;
+
+/// What stands between a command and the output that is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lines {
+    /// Its lines, whole, perhaps fewer of them or in another order.
+    Whole,
+    /// Something else.
+    Changed,
+}
+
+impl Lines {
+    /// How the output of the command at a place comes through.
+    pub fn after(all: &[Simple], at: usize) -> Self {
+        let mut at = at;
+        while all[at].pipes_on {
+            let Some(next) = all.get(at + 1) else { break };
+            let keeps = match next.name() {
+                "head" | "tail" | "sort" | "cat" | "tee" | "less" | "more" | "uniq" => {
+                    !next.words.iter().any(|word| word.text == "-c")
+                }
+                "grep" | "egrep" | "rg" => !next.words.iter().any(|word| {
+                    let letters = word.text.strip_prefix('-').unwrap_or("");
+                    !letters.starts_with('-') && letters.contains(['c', 'o', 'n', 'q'])
+                }),
+                _ => false,
+            };
+            if !keeps {
+                return Self::Changed;
+            }
+            at += 1;
+        }
+        if all[at]
+            .redirects
+            .iter()
+            .any(|(operator, _)| *operator != "<")
+        {
+            return Self::Changed;
+        }
+        Self::Whole
+    }
+}
+
+/// Lines that are paths, or end in one.
+pub(super) fn paths(lines: Lines, output: &str) -> Vec<&str> {
+    if lines == Lines::Changed {
+        return Vec::new();
+    }
+    let path = |line: &'_ str| -> Option<(usize, usize)> {
+        let trimmed = line.trim();
+        let last = trimmed.rsplit(char::is_whitespace).next()?;
+        let is_one = trimmed == last || last.starts_with(['/', '.']) || is_long(trimmed);
+        let whole =
+            trimmed.starts_with(['/', '.']) && looks_like_file(trimmed) && !trimmed.contains(':');
+        let path = if whole { trimmed } else { last };
+        if !(is_one || whole) || !is_path(path) {
+            return None;
+        }
+        let start = path.as_ptr() as usize - line.as_ptr() as usize;
+        Some((start, start + path.len()))
+    };
+    let found = output.lines().filter_map(|line| {
+        let (start, end) = path(line)?;
+        line.get(start..end)
+    });
+    found.take(NAMES_MAX).collect()
+}
+
+/// Files in which a search found something.
+pub(super) fn found(lines: Lines, output: &str, lists: bool) -> Vec<&str> {
+    if lines == Lines::Changed {
+        return Vec::new();
+    }
+    let mut found: Vec<&str> = Vec::new();
+    for line in output.lines() {
+        let path = if lists {
+            Some(line.trim())
+        } else {
+            place(line)
+        };
+        if let Some(path) = path.filter(|path| is_path(path))
+            && found.last() != Some(&path)
+            && found.len() < NAMES_MAX
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The path of `path:12:text`, `path-12-text` and `path:text`.
+pub(super) fn place(line: &str) -> Option<&str> {
+    let colon = line.find(':');
+    if let Some(colon) = colon
+        && is_path(&line[..colon])
+    {
+        return Some(&line[..colon]);
+    }
+    // A line around a match.
+    line.match_indices('-').find_map(|(at, _)| {
+        let digits = line[at + 1..]
+            .bytes()
+            .take_while(u8::is_ascii_digit)
+            .count();
+        let after = line[at + 1 + digits..].starts_with('-');
+        (digits > 0 && after && is_path(&line[..at])).then(|| &line[..at])
+    })
+}
+
+/// Names that `ls` tells, each with the directory of its heading.
+pub(super) fn names(lines: Lines, output: &str, marked: bool) -> Vec<(Option<&str>, &str)> {
+    if lines == Lines::Changed {
+        return Vec::new();
+    }
+    let mut under = None;
+    let mut names = Vec::new();
+    for line in output.lines().map(str::trim_end) {
+        if let Some(heading) = line.strip_suffix(':').filter(|text| !text.contains(' ')) {
+            under = Some(heading);
+            continue;
+        }
+        let name = match long_name(line) {
+            Long::Directory => continue,
+            Long::File(name) => name,
+            Long::No if line.contains(char::is_whitespace) => continue,
+            Long::No => match line.strip_suffix(['*', '@']) {
+                Some(name) if marked => name,
+                _ if marked && !line.ends_with('/') => line,
+                _ if looks_like_file(line) => line,
+                _ => continue,
+            },
+        };
+        if !name.is_empty() && !name.ends_with('/') && names.len() < NAMES_MAX {
+            names.push((under, name));
+        }
+    }
+    names
+}
+
+enum Long<'a> {
+    No,
+    Directory,
+    File(&'a str),
+}
+
+/// The name in a row of `ls -l`.
+fn long_name(line: &str) -> Long<'_> {
+    if !is_long(line) {
+        return Long::No;
+    }
+    if line.starts_with('d') {
+        return Long::Directory;
+    }
+    let mut rest = line;
+    for _ in 0..8 {
+        match rest.split_once(char::is_whitespace) {
+            Some((_, after)) => rest = after.trim_start(),
+            None => return Long::Directory,
+        }
+    }
+    Long::File(rest.split(" -> ").next().unwrap_or(rest))
+}
+
+fn is_long(line: &str) -> bool {
+    line.get(..10).is_some_and(|mode| {
+        mode.starts_with(['-', 'd', 'l']) && mode[1..].bytes().all(|b| b"rwxsStT-".contains(&b))
+    })
+}
+
+/// A word that can be a path of a file.
+pub(super) fn is_path(text: &str) -> bool {
+    let plain = |c: char| c.is_alphanumeric() || "_-./~+@#%\\()[] ,=:".contains(c);
+    let spaced = text.contains(' ') && !text.starts_with('/');
+    !text.is_empty()
+        && text.len() <= 512
+        && text.chars().all(plain)
+        && !spaced
+        && !text.ends_with([':', '/', '.', ','])
+        && (looks_like_file(text) || text.starts_with(['/', '.']) && text[1..].contains('/'))
+}
+
+/// `[File: /path (12 lines total)]`, as SWE-agent's editor answers.
+pub(super) fn file_header(output: &str, commands: &[Simple], touched: &mut Touched) {
+    let edits = commands.iter().any(|command| command.name() == "edit");
+    let refused = output.contains("edit has introduced") || output.contains("edit was not applied");
+    if edits
+        && !refused
+        && let Some(path) = shown_file(output)
+    {
+        touched.add(None, path, Touch::Edited);
+    }
+}
+
+/// The file that an answer says it shows.
+pub(super) fn shown_file(output: &str) -> Option<&str> {
+    let lines = || output.lines();
+    let header = lines().find_map(|line| line.trim().strip_prefix("[File: "));
+    let header = header.and_then(|rest| rest.split(" (").next());
+    let open = || {
+        let line = lines()
+            .rev()
+            .find_map(|line| line.trim().strip_prefix("(Open file: "))?;
+        line.strip_suffix(')').filter(|path| *path != "n/a")
+    };
+    header.or_else(open)
+}
+
+/// The directory that a harness says that it went back to.
+pub(super) fn reset_directory(output: &str) -> Option<&str> {
+    let last = output.lines().next_back()?;
+    last.strip_prefix("Shell cwd was reset to ").map(str::trim)
+}
