@@ -211,7 +211,7 @@ impl<'a> Gone<'a> {
 }
 
 /// What a message of the user says first.
-fn word<'a>(item: &'a Item) -> Option<(EventRef, &'a str)> {
+fn word(item: &Item) -> Option<(EventRef, &str)> {
     let Content::Message(message) = &*item.content else {
         return None;
     };
