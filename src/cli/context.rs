@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     connect::Connection,
-    error::CliError,
+    error::{CliError, Exit},
     json,
     output::{Out, Tone},
     pb,
@@ -18,6 +18,9 @@ use super::{
 /// The body goes to standard output, ready to be sent. With --explain you see
 /// instead what is in it and why: the budget by section, what each step of the
 /// pipeline did, and every item with the event that it came from.
+///
+/// A request that is above its budget, because the instructions and the last message of
+/// the user alone are, is not printed, and the exit code is 4: see --allow-over.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -47,6 +50,9 @@ pub struct ContextArgs {
     /// Most tokens of the request [default: the conversation's policy, else no bound]
     #[arg(long, value_name = "TOKENS")]
     budget: Option<u64>,
+    /// Print the request also when it is above its budget, and exit with 0
+    #[arg(long)]
+    allow_over: bool,
     /// As the branch was at this revision
     #[arg(
         long,
@@ -124,10 +130,10 @@ fn tool_results(text: &str) -> Result<Value, String> {
 ///
 /// # Errors
 /// What the store or the output says; [`CliError::Usage`] for a policy that is
-/// no JSON object.
+/// no JSON object; [`CliError::Outcome`] for a request above its budget.
 pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let policy = policy(&args)?;
-    let explain = args.explain;
+    let (explain, allow_over) = (args.explain, args.allow_over);
     let how = ExplanationText {
         paint: out.paint,
         width: out.width,
@@ -146,18 +152,39 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
     };
     if explain && !out.json {
         let answer = store.contexts().explain(request).await?.into_inner();
-        for line in explanation_lines(&answer.explanation.unwrap_or_default(), how) {
+        let told = answer.explanation.unwrap_or_default();
+        for line in explanation_lines(&told, how) {
             out.line(line)?;
         }
-        return Ok(());
+        return within_budget(&told, allow_over);
     }
     let answer = store.contexts().build(request).await?.into_inner();
     if out.json {
-        return Ok(out.line(json::built(&answer))?);
+        out.line(json::built(&answer))?;
+        return within_budget(&answer.explanation.unwrap_or_default(), allow_over);
     }
+    let told = answer.explanation.unwrap_or_default();
+    // A body that is not to be sent must not look like one.
+    within_budget(&told, allow_over)?;
     out.line(pretty_json(&String::from_utf8_lossy(&answer.request)))?;
-    tell_warnings(&answer.explanation.unwrap_or_default(), out);
+    tell_warnings(&told, out);
     Ok(())
+}
+
+fn within_budget(told: &pb::Explanation, allow_over: bool) -> Result<(), CliError> {
+    if !told.over_budget || allow_over {
+        return Ok(());
+    }
+    Err(CliError::Outcome {
+        what: format!(
+            "the request has {} tokens, its budget {}, and nothing more may be left out",
+            told.tokens, told.budget_tokens
+        ),
+        hint: "raise --budget, let more go in the policy's `drop_order`, or see it all the \
+               same with --allow-over; --explain tells what takes the tokens"
+            .into(),
+        exit: Exit::Refused,
+    })
 }
 
 /// What the sender should know goes beside the body, not into it.

@@ -371,6 +371,16 @@ async fn a_request_is_built_explained_and_compacted() {
     ] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
+    // Nothing that is above its budget looks like a request to be sent.
+    let over = ["--data", &data, "context", "one", "--budget", "1"];
+    let (text, done) = treering(&over).await;
+    assert_eq!((text.as_str(), exit(&done)), ("", code(4)));
+    let (text, done) = treering(&[&over[..], &["--explain"]].concat()).await;
+    assert!(text.contains("over its budget"), "{text}");
+    assert_eq!(exit(&done), code(4));
+    let all = context(&["-p", "openai-chat", "--budget", "1", "--allow-over"]).await;
+    assert!(all.contains("list the harbour"), "{all}");
+
     let past = context(&["--as-of", "2", "-p", "openai-chat"]).await;
     assert!(past.contains("list the harbour") && !past.contains("tool_calls"));
     let bad = ["--data", &data, "context", "one", "--policy", "{\"no\": 1}"];

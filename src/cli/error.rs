@@ -14,7 +14,7 @@ Exit codes:
   1  it failed
   2  the command line (or a query, id or name in it) cannot be understood
   3  there is no such conversation, branch, call or revision
-  4  refused: a rule or an expected revision stands against it
+  4  refused: a rule, an expected revision or a budget stands against it
   5  the store is locked by another process, or the server cannot be reached
   6  the store is damaged
   7  a newer version of treering wrote the store";

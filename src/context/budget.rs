@@ -36,12 +36,17 @@ pub struct Fitted {
 }
 
 /// Shortens and drops, in the policy's order, until a counted draft fits.
-pub fn fit(_: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) -> Fitted {
+pub fn fit(
+    window: &WindowInput,
+    policy: &ContextPolicy,
+    tally: &Tally,
+    draft: &mut Draft,
+) -> Fitted {
     let tokens_before = draft.tokens();
     let threshold_tokens = threshold_tokens(policy);
     let budget = policy.budget_tokens;
     if budget > 0 && tokens_before > budget {
-        give_way(policy, tally, draft);
+        give_way(window, policy, tally, draft);
     }
     let tokens = draft.tokens();
     let excess = match budget {
@@ -60,7 +65,7 @@ pub fn fit(_: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut D
     }
 }
 
-fn give_way(policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
+fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
     let budget = policy.budget_tokens;
     let mut may = May::default();
     let mut plan: Option<Plan> = None;
@@ -68,6 +73,7 @@ fn give_way(policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
         if tally.is_stopped() {
             return;
         }
+        let is_last = at + 1 == policy.drop_order.len();
         match measure {
             Drop::ToolResults => may.finished_results = true,
             Drop::OpenTurnResults => may.open_results = true,
@@ -78,16 +84,19 @@ fn give_way(policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
             | Drop::LongTermContext
             | Drop::ActiveContext
             | Drop::Guidance => {
-                if !drop_section(draft, measure.section()) && plan.is_some() {
+                if !drop_section(draft, measure.section()) && !is_last {
                     continue;
                 }
             }
         }
-        let made = layout::plan(draft, tally, may, budget);
+        if !is_last && !layout::may_fit(draft, tally, may, budget) {
+            continue;
+        }
+        let made = layout::plan(draft, window.conversation, tally, may, budget);
         // Without more to let go, a starved conversation is what there is.
         let is_enough = made.fits && (!may.steps || made.room >= budget / STARVED_SHARE);
         plan = Some(made);
-        if is_enough || at + 1 == policy.drop_order.len() {
+        if is_enough {
             break;
         }
     }

@@ -68,12 +68,14 @@ fn open_turn(steps: usize, text: &str) -> Story {
     story
 }
 
-/// One answer of the model with so many calls, each answered at once.
+/// One answer of the model with so many calls, and then their results.
 fn one_step(calls: usize) -> Story {
     let mut story = Story::new().user("go").assistant("I look.");
     for call in 0..calls {
-        let id = format!("c{call}");
-        story = story.call(&id).result(&id, "there");
+        story = story.call(&format!("c{call}"));
+    }
+    for call in 0..calls {
+        story = story.result(&format!("c{call}"), "there");
     }
     story
 }
@@ -152,8 +154,10 @@ fn rendering_a_step_of_many_calls() {
         grows_gently(provider.as_str(), 50, |n| {
             let mut story = Story::new().user("go").assistant("I look.");
             for number in (0..n).rev() {
-                let id = format!("c{number}");
-                story = story.then(oddly_named(&id)).result(&id, "there");
+                story = story.then(oddly_named(&format!("c{number}")));
+            }
+            for number in 0..n {
+                story = story.result(&format!("c{number}"), "there");
             }
             let draft = drafted(&story.input(), provider);
             let policy = ContextPolicy::default();

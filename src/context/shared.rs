@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     draft::{Block, Content, Outcome},
-    tokens::Encoding,
+    tokens::CountedFor,
     window::WindowEvent,
 };
 use crate::domain::{ContentPart, EventBody};
@@ -25,23 +25,29 @@ pub struct SharedContent(Arc<Noted>);
 /// A content, and what is known of it.
 struct Noted {
     content: Content,
-    counts: [OnceLock<Counts>; Encoding::COUNT],
+    counts: [OnceLock<Counts>; CountedFor::COUNT],
     told: OnceLock<Told>,
 }
 
 /// Tokens of a content, not scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// All of it.
+    /// All that is sent of it, without its reasoning.
     pub whole: u64,
     /// What came of a step's calls.
     pub outcomes: u64,
+    /// It has reasoning, which goes to some models and not to others.
+    pub thinks: bool,
 }
 
 impl Counts {
     /// Those of something without calls.
     pub fn of(whole: u64) -> Self {
-        Self { whole, outcomes: 0 }
+        Self {
+            whole,
+            outcomes: 0,
+            thinks: false,
+        }
     }
 }
 
@@ -66,10 +72,10 @@ impl SharedContent {
     /// kept.
     pub(super) fn counts(
         &self,
-        encoding: Encoding,
+        counted_for: CountedFor,
         count: impl FnOnce() -> Option<Counts>,
     ) -> Counts {
-        let place = &self.0.counts[encoding as usize];
+        let place = &self.0.counts[counted_for.index()];
         if let Some(known) = place.get() {
             return *known;
         }
@@ -174,6 +180,12 @@ impl Parts {
     #[must_use]
     pub fn recorded(event: &Arc<WindowEvent>) -> Self {
         Self(Source::Recorded(Arc::clone(event)))
+    }
+
+    /// Whether they are a recorded event's, and nobody made them for a request.
+    #[must_use]
+    pub fn are_recorded(&self) -> bool {
+        matches!(self.0, Source::Recorded(_))
     }
 
     /// Each of them, as something that can be kept.

@@ -4,6 +4,8 @@
 mod calibration;
 mod tally;
 
+use super::target::Provider;
+
 pub use calibration::{Calibration, calibrate};
 pub use tally::{
     AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, MESSAGE_TOKENS, Tally, TextKey,
@@ -27,9 +29,26 @@ pub struct Counter {
     pub exact: bool,
 }
 
+/// What a count is good for: the same content is sent to each provider in its own way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CountedFor {
+    pub encoding: Encoding,
+    pub provider: Provider,
+}
+
+impl CountedFor {
+    /// How many there are.
+    pub const COUNT: usize = Encoding::COUNT * Provider::ALL.len();
+
+    /// Its number.
+    pub fn index(self) -> usize {
+        self.provider as usize * Encoding::COUNT + self.encoding as usize
+    }
+}
+
 impl Encoding {
     /// How many there are.
-    pub(super) const COUNT: usize = 2;
+    const COUNT: usize = 2;
 
     /// OpenAI's name for it.
     #[must_use]

@@ -193,6 +193,9 @@ impl Sum {
 fn stays(told: &Explanation) -> u64 {
     let of_user = |item: &&crate::context::ExplainedItem| {
         item.label.starts_with("user")
+            // A late result is told as a message.
+            && !item.head.starts_with("[LATE RESULT]")
+            && !item.head.starts_with("[TOOL RESULT]")
             && matches!(item.section, Section::Messages | Section::OpenTurn)
     };
     let last = told.items.iter().rev().find(of_user);

@@ -7,7 +7,7 @@ use crate::{
         shared::SharedContent,
         steps,
     },
-    domain::{ContentPart, EventRef},
+    domain::{ContentPart, ConversationId, EventRef},
 };
 
 /// Of what stays, so much stands in front: tenths.
@@ -47,9 +47,22 @@ pub(super) fn bytes(item: &Item, of: Of) -> usize {
     }
 }
 
+/// An event as a request of a conversation names it: in full where another one holds it.
+pub(super) fn reference(conversation: ConversationId, event: EventRef) -> String {
+    match event.conversation == conversation {
+        true => format!("#{}", event.revision),
+        false => full_result_ref(event),
+    }
+}
+
 /// An item whose texts have at most about so many bytes together; none when that would
 /// save little. Reasoning and calls stay as they are.
-pub(super) fn item(item: &Item, bytes_max: usize, of: Of) -> Option<SharedContent> {
+pub(super) fn item(
+    item: &Item,
+    conversation: ConversationId,
+    bytes_max: usize,
+    of: Of,
+) -> Option<SharedContent> {
     let all = bytes(item, of);
     steps::note(1);
     if all < bytes_max + bytes_max / SAVES_AT_LEAST {
@@ -59,8 +72,11 @@ pub(super) fn item(item: &Item, bytes_max: usize, of: Of) -> Option<SharedConten
     let mut content = item.content.clone();
     let changed = match content.make_mut() {
         Content::Instruction(_) => false,
-        Content::Message(message) => cut_message(message, item.events.first(), each_max),
-        Content::Step(step) => cut_step(step, each_max, of),
+        Content::Message(message) => {
+            let at = item.events.first().map(|at| reference(conversation, *at));
+            cut_message(message, at, each_max)
+        }
+        Content::Step(step) => cut_step(step, conversation, each_max, of),
     };
     changed.then_some(content)
 }
@@ -116,8 +132,8 @@ fn result_bytes(result: &ResultOutcome) -> usize {
     parts.sum::<usize>() + structured + result.error_message.len()
 }
 
-fn cut_message(message: &mut Message, at: Option<&EventRef>, each_max: usize) -> bool {
-    let mark = Mark::of("this message", at.copied());
+fn cut_message(message: &mut Message, at: Option<String>, each_max: usize) -> bool {
+    let mark = Mark::of("this message", at);
     let long = |part: &ContentPart| is_long(part_bytes(part), each_max);
     if !message.parts.iter().any(long) {
         return false;
@@ -132,7 +148,7 @@ fn cut_message(message: &mut Message, at: Option<&EventRef>, each_max: usize) ->
     true
 }
 
-fn cut_step(step: &mut Step, each_max: usize, of: Of) -> bool {
+fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: Of) -> bool {
     let mut changed = false;
     for block in &mut step.blocks {
         match block {
@@ -140,7 +156,8 @@ fn cut_step(step: &mut Step, each_max: usize, of: Of) -> bool {
                 if let Outcome::Result(result) = &mut call.outcome
                     && is_long(result_bytes(result), each_max)
                 {
-                    cut_result(result, each_max);
+                    let at = reference(conversation, result.event);
+                    cut_result(result, at, each_max);
                     changed = true;
                 }
             }
@@ -163,8 +180,8 @@ fn is_long(bytes: usize, each_max: usize) -> bool {
     bytes > each_max + each_max / SAVES_AT_LEAST
 }
 
-fn cut_result(result: &mut ResultOutcome, each_max: usize) {
-    let mark = Mark::of("this result", Some(result.event));
+fn cut_result(result: &mut ResultOutcome, at: String, each_max: usize) {
+    let mark = Mark::of("this result", Some(at));
     let error = std::mem::take(&mut result.error_message);
     let is_told = |part: &ContentPart| part.text().is_some_and(|text| text.contains(&error));
     // What the text says already is not said again.
@@ -215,12 +232,10 @@ struct Mark {
 }
 
 impl Mark {
-    fn of(of: &'static str, at: Option<EventRef>) -> Self {
+    fn of(of: &'static str, at: Option<String>) -> Self {
         Self {
             of,
-            whole: at.map_or_else(String::new, |at| {
-                format!("; the whole: {}", full_result_ref(at))
-            }),
+            whole: at.map_or_else(String::new, |at| format!("; the whole: {at}")),
         }
     }
 

@@ -10,12 +10,15 @@ use super::{
     cut::{self, Of},
     note,
 };
-use crate::context::{
-    draft::{Content, Draft, Fate, Item, Section, Speaker},
-    enhancers::drop_reasoning,
-    shared::SharedContent,
-    steps,
-    tokens::Tally,
+use crate::{
+    context::{
+        draft::{Block, Content, Draft, Fate, Item, Section, Speaker, Step},
+        enhancers::drop_reasoning,
+        shared::SharedContent,
+        steps,
+        tokens::Tally,
+    },
+    domain::{ContentPart, ConversationId},
 };
 
 /// What a layout fills of the budget. The rest is room to grow in.
@@ -30,6 +33,8 @@ const SHORT_TOKENS: (u64, u64) = (100, 600);
 /// A note's share of the budget, within these tokens.
 const NOTE_SHARE: u64 = 32;
 const NOTE_TOKENS: (u64, u64) = (120, 400);
+/// A long message that is not one of the newest keeps this share of the room.
+const MESSAGE_SHARE: u64 = 8;
 /// Bytes of a token, for a first guess: what comes out is counted.
 const TOKEN_BYTES: f64 = 3.5;
 /// Steps that are passed over because they alone would take much of what is left.
@@ -44,6 +49,20 @@ pub(super) struct May {
     pub open_results: bool,
     pub reasoning: bool,
     pub steps: bool,
+}
+
+impl May {
+    fn cut(self, item: &Item) -> bool {
+        match item.section {
+            Section::OpenTurn => self.open_results,
+            _ => self.finished_results,
+        }
+    }
+
+    /// Its reasoning stays. That of an open turn always does: providers want it back.
+    fn thinks(self, item: &Item) -> bool {
+        item.section == Section::OpenTurn || !self.reasoning
+    }
 }
 
 /// What an item becomes.
@@ -82,7 +101,13 @@ pub(super) struct Plan {
 }
 
 /// Lays a counted draft out.
-pub(super) fn plan(draft: &Draft, tally: &Tally, may: May, budget: u64) -> Plan {
+pub(super) fn plan(
+    draft: &Draft,
+    conversation: ConversationId,
+    tally: &Tally,
+    may: May,
+    budget: u64,
+) -> Plan {
     let pieces = pieces(draft);
     steps::note(pieces.len());
     let all: u64 = pieces.iter().map(|piece| piece.tokens).sum();
@@ -93,6 +118,7 @@ pub(super) fn plan(draft: &Draft, tally: &Tally, may: May, budget: u64) -> Plan 
     let held = held(&pieces, steady, budget, target);
     let layout = |pieces, room| Layout {
         pieces,
+        conversation,
         tally,
         may,
         budget,
@@ -116,6 +142,33 @@ pub(super) fn plan(draft: &Draft, tally: &Tally, may: May, budget: u64) -> Plan 
         room: budget.saturating_sub(beside),
         note_tokens: note_tokens(budget),
     }
+}
+
+/// False where not even the least of everything fits: found without cutting anything.
+pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: May, budget: u64) -> bool {
+    if may.steps {
+        return true;
+    }
+    let pieces = pieces(draft);
+    steps::note(pieces.len());
+    let all: u64 = pieces.iter().map(|piece| piece.tokens).sum();
+    let least = pieces.iter().map(|piece| least(piece, tally, may));
+    draft.tokens().saturating_sub(all) + least.sum::<u64>() <= budget
+}
+
+/// No form of a piece has fewer tokens, but none at all.
+fn least(piece: &Piece<'_>, tally: &Tally, may: May) -> u64 {
+    let is_thought = |block: &Block| matches!(block, Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)));
+    let thinks = |step: &Step| step.blocks.iter().any(is_thought);
+    if !may.thinks(piece.item) && piece.item.step().is_some_and(thinks) {
+        // Reasoning is not counted apart: any of it may be.
+        return 0;
+    }
+    let outcomes = match may.cut(piece.item) {
+        true => tally.outcomes(&piece.item.content),
+        false => 0,
+    };
+    piece.tokens.saturating_sub(outcomes)
 }
 
 fn note_tokens(budget: u64) -> u64 {
@@ -154,14 +207,20 @@ fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
     held
 }
 
+/// Said by the user: a result that came late is told as a message, and is none.
 fn is_of_user(item: &Item) -> bool {
-    let by_user =
-        matches!(&*item.content, Content::Message(message) if message.speaker == Speaker::User);
+    let by_user = matches!(
+        &*item.content,
+        Content::Message(message)
+            if message.speaker == Speaker::User && message.parts.are_recorded()
+    );
     by_user && item.section != Section::Compaction
 }
 
 struct Layout<'a, 't> {
     pieces: Vec<Piece<'a>>,
+    /// The request's.
+    conversation: ConversationId,
     tally: &'t Tally,
     may: May,
     budget: u64,
@@ -186,8 +245,9 @@ impl<'a> Layout<'a, '_> {
     /// enough.
     fn shorten(&mut self) -> bool {
         let mut tokens = self.tokens();
-        let least: u64 = self.pieces.iter().map(|piece| self.least(piece)).sum();
-        if least > self.room && self.may.steps {
+        let pieces = self.pieces.iter();
+        let needed = pieces.map(|piece| least(piece, self.tally, self.may));
+        if self.may.steps && needed.sum::<u64>() > self.room {
             return false;
         }
         for at in 0..self.pieces.len() {
@@ -202,31 +262,6 @@ impl<'a> Layout<'a, '_> {
             }
         }
         tokens <= self.room
-    }
-
-    /// No form of it has fewer tokens, but none at all.
-    fn least(&self, piece: &Piece<'_>) -> u64 {
-        let outcomes = match self.may_cut(piece.item) {
-            true => self.tally.outcomes(&piece.item.content),
-            false => 0,
-        };
-        match self.may_think(piece.item) {
-            true => piece.tokens.saturating_sub(outcomes),
-            // Reasoning is not counted apart: any of it may be.
-            false => 0,
-        }
-    }
-
-    fn may_cut(&self, item: &Item) -> bool {
-        match item.section {
-            Section::OpenTurn => self.may.open_results,
-            _ => self.may.finished_results,
-        }
-    }
-
-    /// Its reasoning stays. That of an open turn always does: providers want it back.
-    fn may_think(&self, item: &Item) -> bool {
-        item.section == Section::OpenTurn || !self.may.reasoning
     }
 
     /// The short form of a piece and its tokens, where that saves something.
@@ -246,15 +281,15 @@ impl<'a> Layout<'a, '_> {
 
     fn cut_to(&self, item: &Item, bytes: usize) -> Option<(SharedContent, u64)> {
         let mut short = item.clone();
-        if !self.may_think(item) {
+        if !self.may.thinks(item) {
             drop_reasoning(&mut short);
             if short.step().is_some_and(|step| step.blocks.is_empty()) {
                 short = item.clone();
             }
         }
         if item.step().is_some()
-            && self.may_cut(item)
-            && let Some(content) = cut::item(&short, bytes, Of::Results)
+            && self.may.cut(item)
+            && let Some(content) = cut::item(&short, self.conversation, bytes, Of::Results)
         {
             short.content = content;
         }
@@ -338,7 +373,7 @@ impl<'a> Layout<'a, '_> {
             if bytes < cut::LEAST_BYTES {
                 return None;
             }
-            let Some(content) = cut::item(item, bytes, of) else {
+            let Some(content) = cut::item(item, self.conversation, bytes, of) else {
                 continue;
             };
             let cut = self.tally.item(&Item {
@@ -362,6 +397,13 @@ impl<'a> Layout<'a, '_> {
                 continue;
             }
             let tokens = self.pieces[at].item.tokens;
+            if tokens == 0 {
+                // Nothing of it is sent. It stays or goes with what comes after it.
+                if !after_gap {
+                    self.keep(at);
+                }
+                continue;
+            }
             let gap = if after_gap { note } else { 0 };
             let is_newest = at + 1 == self.pieces.len();
             let most = share.saturating_sub(whole).min(left.saturating_sub(gap));
@@ -393,7 +435,7 @@ impl<'a> Layout<'a, '_> {
         if self.pieces[at].item.tokens <= most {
             return self.keep(at);
         }
-        if !self.may_cut(self.pieces[at].item) {
+        if !self.may.cut(self.pieces[at].item) {
             return 0;
         }
         match self.fitted(at, most.min(one_max), Of::Results) {
@@ -406,6 +448,10 @@ impl<'a> Layout<'a, '_> {
         match self.short(at) {
             Some((content, tokens)) if tokens <= most => self.cut(at, content, tokens),
             None if self.pieces[at].item.tokens <= most => self.keep(at),
+            // What somebody said at length says something in part, too.
+            None if self.pieces[at].item.step().is_none() => {
+                self.keep_within(at, most.min(self.room / MESSAGE_SHARE))
+            }
             _ => 0,
         }
     }
@@ -449,7 +495,8 @@ impl<'a> Layout<'a, '_> {
             if left <= self.budget / 12 + note || tries >= REFITS_MAX {
                 return;
             }
-            if !matches!(self.pieces[at].form, Form::Gone) {
+            let is_gone = matches!(self.pieces[at].form, Form::Gone);
+            if !is_gone || self.pieces[at].item.tokens == 0 {
                 continue;
             }
             tries += 1;
@@ -505,7 +552,9 @@ impl Plan {
             let Some(first) = run.first().copied() else {
                 continue;
             };
-            let gone: Vec<_> = run.drain(..).map(|place| &draft.items[place]).collect();
+            let gone = run.drain(..).map(|place| &draft.items[place]);
+            // What is not sent anyhow leaves nothing behind.
+            let gone: Vec<_> = gone.filter(|item| item.tokens > 0).collect();
             if let Some(note) = note::note(&gone, tally, self.note_tokens.min(left)) {
                 left -= note.tokens;
                 notes.push((first, note));

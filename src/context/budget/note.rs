@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::{
     context::{
-        draft::{Call, Content, Item, Message, Section, Speaker},
+        draft::{Call, Content, Item, Message, Outcome, Section, Speaker},
         steps,
         summary::{clip, one_line},
         tokens::Tally,
@@ -15,11 +15,14 @@ use crate::{
 
 /// Name in explanations.
 pub(super) const BUDGET: &str = "budget";
-/// Calls that are told one by one, the last ones, and tools that are counted.
+/// Calls that are told one by one, the last ones; of what the user said so many for
+/// each of these; and tools that are counted.
 const CALLS_TOLD: usize = 12;
+const CALLS_PER_WORD: usize = 3;
 const TOOLS_TOLD: usize = 8;
-/// Characters of a call's arguments.
+/// Characters of a call's arguments, and of what the user said.
 const ARGUMENT_CHARS: usize = 70;
+const WORD_CHARS: usize = 160;
 /// Arguments that say most of a call.
 const TELLING: [&str; 12] = [
     "command",
@@ -39,7 +42,7 @@ const TELLING: [&str; 12] = [
 /// A note about neighbours that went; none when not even the shortest has so few tokens.
 pub(super) fn note(gone: &[&Item], tally: &Tally, tokens_max: u64) -> Option<Item> {
     let gone = Gone::of(gone)?;
-    let mut told = CALLS_TOLD.min(gone.calls.len());
+    let mut told = CALLS_TOLD;
     loop {
         let item = item(gone.text(told));
         let tokens = tally.item(&item);
@@ -79,6 +82,8 @@ struct Gone<'a> {
     last: EventRef,
     /// Oldest first.
     calls: Vec<&'a Call>,
+    /// What the user said, and where: oldest first.
+    words: Vec<(EventRef, &'a str)>,
 }
 
 impl<'a> Gone<'a> {
@@ -97,6 +102,7 @@ impl<'a> Gone<'a> {
             first,
             last: events.next_back().copied().unwrap_or(first),
             calls: all_steps.flat_map(|step| step.calls()).collect(),
+            words: items.iter().filter_map(|item| word(item)).collect(),
         })
     }
 
@@ -132,29 +138,52 @@ impl<'a> Gone<'a> {
         }
     }
 
+    /// With the last of what went, so many calls of it.
     fn text(&self, told: usize) -> String {
-        if self.calls.is_empty() {
-            return self.least();
-        }
         let mut text = self.head();
-        let _ = write!(text, " They called {}.", self.tools());
-        if told == 0 {
+        if !self.calls.is_empty() {
+            let _ = write!(text, " They called {}.", self.tools());
+        }
+        let lines = self.lines(told);
+        if lines.is_empty() {
             let _ = write!(text, " {}]", self.place());
             return text;
         }
         let of = self.last.conversation;
         let _ = write!(
             text,
-            " What a call returned is stored as treering:{of}/NUMBER; the last ones by NUMBER:"
+            " Each is stored: #NUMBER is treering:{of}/NUMBER. The last of them:"
         );
-        let of_same = |call: &&&Call| call.request.conversation == of;
-        let calls = self.calls.iter().rev().filter(of_same).take(told);
-        let lines: Vec<_> = calls.map(|call| line(call)).collect();
-        for line in lines.iter().rev() {
+        for line in lines {
             let _ = write!(text, "\n{line}");
         }
         text.push(']');
         text
+    }
+
+    /// The last calls and what the user said last, oldest first.
+    fn lines(&self, calls: usize) -> Vec<String> {
+        let of = self.last.conversation;
+        let last = self
+            .calls
+            .iter()
+            .rev()
+            .filter(|call| call.request.conversation == of);
+        let told = last.take(calls).map(|call| line(call));
+        let said = self
+            .words
+            .iter()
+            .rev()
+            .filter(|(at, _)| at.conversation == of);
+        let said = said.take(calls.div_ceil(CALLS_PER_WORD)).map(|(at, text)| {
+            let text: String = text.chars().take(WORD_CHARS * 4).collect();
+            let text = clip(&one_line(&text), WORD_CHARS);
+            (at.revision, format!("the user: {text}"))
+        });
+        let mut lines: Vec<_> = told.chain(said).collect();
+        lines.sort_by_key(|(at, _)| *at);
+        let lines = lines.into_iter().map(|(at, line)| format!("#{at} {line}"));
+        lines.collect()
     }
 
     /// Tools by how often they were called.
@@ -181,8 +210,17 @@ impl<'a> Gone<'a> {
     }
 }
 
-fn line(call: &Call) -> String {
-    use crate::context::draft::Outcome;
+/// What a message of the user says first.
+fn word(item: &Item) -> Option<(EventRef, &str)> {
+    let Content::Message(message) = &*item.content else {
+        return None;
+    };
+    let text = message.parts.iter().find_map(|part| part.text())?;
+    let is_said = message.speaker == Speaker::User && !text.trim().is_empty();
+    is_said.then_some((*item.events.first()?, text))
+}
+
+fn line(call: &Call) -> (Revision, String) {
     let (at, ended): (Revision, &str) = match &call.outcome {
         Outcome::Result(result) if result.success => (result.event.revision, ""),
         Outcome::Result(result) => (result.event.revision, " (failed)"),
@@ -191,7 +229,7 @@ fn line(call: &Call) -> String {
         Outcome::Missing { .. } => (call.request.revision, " (no result)"),
     };
     let tool = clip(&one_line(&call.tool), 40);
-    format!("{at} {tool} {}{ended}", argument(call))
+    (at, format!("{tool} {}{ended}", argument(call)))
 }
 
 /// What says most of what was asked for, in one line.
@@ -205,5 +243,33 @@ fn argument(call: &Call) -> String {
     });
     // A text of megabytes is not gone through for a line of it.
     let text: String = telling.unwrap_or(arguments).chars().take(400).collect();
-    clip(&one_line(&text), ARGUMENT_CHARS)
+    let text = one_line(&text);
+    match text.contains('/') && !text.contains(' ') {
+        true => clip_front(&text, ARGUMENT_CHARS),
+        false => clip(&text, ARGUMENT_CHARS),
+    }
+}
+
+/// The end of a path: there its file stands.
+fn clip_front(path: &str, max_chars: usize) -> String {
+    let over = path.chars().count().saturating_sub(max_chars);
+    if over == 0 {
+        return path.to_owned();
+    }
+    let rest: String = path.chars().skip(over + 1).collect();
+    format!("…{rest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Paths of a deep tree were told without the name of their file.
+    #[test]
+    fn the_end_of_a_path_stays() {
+        let path = "/home/me/".repeat(9) + "strategy/manual_commit_test.go";
+        let told = clip_front(&path, 30);
+        assert_eq!(told, "…trategy/manual_commit_test.go");
+        assert_eq!(clip_front("src/main.rs", 30), "src/main.rs");
+    }
 }

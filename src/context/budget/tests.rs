@@ -6,12 +6,15 @@ use crate::{
         draft::{Content, Outcome, Speaker, Step},
         enhancer,
         explain::sections,
-        policy::ToolResults,
+        policy::{CompactionPolicy, ToolResults},
         provider::{self, Provider},
         tokens::Counter,
         window::samples::{Story, json, nexts, told},
     },
-    domain::{ContextSet, EventBody, PromptSet, ToolResultRecorded},
+    domain::{
+        ContentPart, ContextSet, EventBody, Media, MediaSource, MessageAppended, PromptSet,
+        Reasoning, Role, ToolResultRecorded,
+    },
 };
 
 fn tally() -> Tally {
@@ -169,10 +172,7 @@ fn one_huge_result_is_cut_to_the_budget() {
     assert!(!fitted.over_budget && fitted.tokens > 2_800, "{fitted:?}");
     let result = &results(&draft)[0];
     assert!(result.starts_with("first line") && result.ends_with("last line"));
-    assert!(
-        result.contains("the whole: treering:00000000-0000-0000-0000-000000000007/5"),
-        "{result}"
-    );
+    assert!(result.contains("the whole: #5"), "{result}");
 }
 
 // A failure that the text tells already was told again once the text was cut.
@@ -226,7 +226,136 @@ fn the_last_question_stays_behind_a_long_turn() {
     let place = |text: &str| kept.iter().position(|kept| kept == text);
     let (first, last) = (place("question 0"), place("and now the other one"));
     assert!(first.is_some() && first < last, "{kept:#?}");
-    assert_eq!(notes(&draft).len(), 2);
+    let [between, _] = notes(&draft).try_into().unwrap();
+    // What was asked and is not there any more is told.
+    assert!(between.contains("the user: question 19"), "{between}");
+}
+
+/// Texts in a body, wherever they stand.
+fn texts_of(value: &serde_json::Value) -> u64 {
+    match value {
+        serde_json::Value::String(text) => Counter::for_model("").count(text),
+        serde_json::Value::Array(values) => values.iter().map(texts_of).sum(),
+        serde_json::Value::Object(fields) => fields.values().map(texts_of).sum(),
+        _ => 0,
+    }
+}
+
+// Reasoning that a provider does not take was in "4,018 tokens" of a body that says hi,
+// ok, and now?; so were pictures that it does not take, and errors that the text tells.
+#[test]
+fn what_is_not_sent_is_not_counted() {
+    let mut answer = MessageAppended::text(Role::Assistant, "ok");
+    let thought = Reasoning {
+        text: "hm ".repeat(4_000),
+        signature: "sig".into(),
+        provider: "mistral".to_owned(),
+        model: "magistral-medium".to_owned(),
+        ..Reasoning::default()
+    };
+    answer
+        .parts
+        .insert(0, ContentPart::Reasoning(thought.clone()));
+    let mut alone = MessageAppended::text(Role::Assistant, "");
+    alone.parts = vec![ContentPart::Reasoning(thought)];
+    let mut picture = MessageAppended::text(Role::User, "and now?");
+    picture.parts.push(ContentPart::Image(Media {
+        media_type: "image/x-unknown".to_owned(),
+        source: MediaSource::Absent,
+        name: String::new(),
+        detail: String::new(),
+    }));
+    let failure = ToolResultRecorded {
+        success: false,
+        error_message: "no such file ".repeat(50),
+        ..ToolResultRecorded::text("a", format!("sadly: {}", "no such file ".repeat(50)))
+    };
+    let story = Story::new()
+        .user("hi")
+        .then(EventBody::MessageAppended(answer))
+        .user(" ")
+        .then(EventBody::MessageAppended(alone))
+        .then(EventBody::MessageAppended(picture))
+        .call("a")
+        .then(EventBody::ToolResultRecorded(failure));
+    let policy = ContextPolicy {
+        compaction: CompactionPolicy {
+            window_tokens: 2_000,
+            ..CompactionPolicy::default()
+        },
+        ..policy(0)
+    };
+    let window = story.input();
+    for provider in Provider::ALL
+        .into_iter()
+        .filter(|p| *p != Provider::Neutral)
+    {
+        let tally = tally().sent_to(provider, "claude-opus-4");
+        let mut draft = Draft {
+            items: Vec::new(),
+            ..draft(&window, &policy, provider)
+        };
+        enhancer::run(&window, &policy, &[], &tally, &mut draft);
+        let fitted = fit(&window, &policy, &tally, &mut draft);
+        let body = provider::render(&draft, &policy).unwrap().body;
+        let sent = texts_of(&serde_json::from_slice(&body).unwrap());
+        let lines: u64 = sections(&draft, &tally)
+            .iter()
+            .map(|line| line.tokens)
+            .sum();
+        assert_eq!(lines, fitted.tokens);
+        assert!(
+            fitted.tokens.abs_diff(sent) < 80,
+            "{provider}: {} of {sent}",
+            fitted.tokens
+        );
+        assert!(!fitted.compaction_due, "{provider}");
+    }
+}
+
+// Answers of nothing but reasoning, of which a provider is sent nothing, ended the search
+// for what has room: 7,514 of 64,000 tokens were used.
+#[test]
+fn what_is_not_sent_takes_no_place() {
+    let mut thought = MessageAppended::text(Role::Assistant, "");
+    thought.parts = vec![ContentPart::Reasoning(Reasoning {
+        text: "hm ".repeat(100),
+        ..Reasoning::default()
+    })];
+    let mut story = Story::new().user("go");
+    for step in 0..100 {
+        let id = format!("c{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+        if step % 10 == 5 {
+            story = story
+                .then(EventBody::MessageAppended(thought.clone()))
+                .user("on");
+        }
+    }
+    let window = story.input();
+    let tally = tally().sent_to(Provider::OpenAiChat, "gpt-5");
+    let mut draft = draft(&window, &policy(8_000), Provider::OpenAiChat);
+    draft.items.clear();
+    enhancer::run(&window, &policy(8_000), &[], &tally, &mut draft);
+    let fitted = fit(&window, &policy(8_000), &tally, &mut draft);
+    assert!(!fitted.over_budget && fitted.tokens > 5_600, "{fitted:?}");
+}
+
+// A result that came late is told as a message. As if the user had said it, it stayed
+// whole, and the request went over.
+#[test]
+fn a_late_result_may_be_cut() {
+    let story = Story::new().user("go").assistant("").call("a");
+    let story = story.assistant("never mind").user("and now?");
+    let story = story.result("a", &"word ".repeat(9_000));
+    let (draft, fitted) = fitted(&story, &policy(2_000));
+    assert!(!fitted.over_budget && fitted.tokens > 1_400, "{fitted:?}");
+    let last = draft.items.last().unwrap();
+    assert_eq!(last.fate, Fate::Shortened);
+    assert!(text_of(last).starts_with("[LATE RESULT]"));
 }
 
 // At its limit, a conversation must not lose its cached front at every request: the
@@ -315,7 +444,8 @@ fn steps_are_whole(before: &Draft, after: &Draft) -> Result<(), TestCaseError> {
 /// Tokens of what always stays.
 fn stays(draft: &Draft) -> u64 {
     let by_user = |item: &&Item| {
-        matches!(&*item.content, Content::Message(message) if message.speaker == Speaker::User)
+        matches!(&*item.content, Content::Message(message)
+            if message.speaker == Speaker::User && message.parts.are_recorded())
             && matches!(item.section, Section::Messages | Section::OpenTurn)
     };
     let system = draft.items.iter();

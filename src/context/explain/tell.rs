@@ -91,9 +91,12 @@ pub fn sections(draft: &Draft, tally: &Tally) -> Vec<SectionTokens> {
         };
         let outcomes = step.calls().count();
         let results = tally.outcomes(&item.content).min(item.tokens);
-        let shortened = step
-            .calls()
-            .any(|call| matches!(call.outcome, Outcome::Snapshot(_)));
+        let is_short = |outcome: &Outcome| match outcome {
+            Outcome::Snapshot(_) => true,
+            Outcome::Result(result) => result.shortened,
+            Outcome::Missing { .. } => false,
+        };
+        let shortened = step.calls().any(|call| is_short(&call.outcome));
         let (gone_results, gone) = if shortened { (gone, 0) } else { (0, gone) };
         add(item.section, item.tokens - results, gone, here);
         if outcomes > 0 {

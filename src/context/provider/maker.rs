@@ -59,6 +59,17 @@ impl Vendor {
     }
 }
 
+/// Whose body a model is sent, by its name; Treering's own shape when that says nothing.
+#[must_use]
+pub fn provider_of(model: &str) -> Provider {
+    match Vendor::named("", model) {
+        Some(Vendor::Anthropic) => Provider::Anthropic,
+        Some(Vendor::OpenAi) => Provider::OpenAiResponses,
+        Some(Vendor::Google) => Provider::Gemini,
+        None => Provider::Neutral,
+    }
+}
+
 /// Why a piece of reasoning does not go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaysOut {

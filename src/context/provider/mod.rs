@@ -20,12 +20,17 @@ mod reader;
 mod rule_tests;
 #[cfg(test)]
 pub(crate) mod samples;
+mod sent;
 #[cfg(test)]
 mod tests;
 mod units;
 
 use serde::Serialize;
 
+pub(in crate::context) use self::{
+    media::Place,
+    sent::{Sent, sent, sent_thoughts},
+};
 pub use super::target::{Provider, UnknownProvider};
 use super::{draft::Draft, pairing, policy::ContextPolicy, stopping};
 

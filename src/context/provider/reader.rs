@@ -312,14 +312,8 @@ impl<'a, 'p> Reader<'a, 'p> {
         media: &'a Media,
         place: Place,
     ) -> Result<Piece<'a>, RenderError> {
-        let why = match Medium::read(kind, media) {
-            Ok(medium) => match (self.takes)(place, &medium) {
-                Ok(()) => return Ok(Piece::Medium(medium)),
-                Err(why) => match medium.as_text() {
-                    Some(text) => return Ok(Piece::Text(Cow::Owned(text))),
-                    None => why,
-                },
-            },
+        let why = match taken(self.takes, kind, media, place) {
+            Ok(piece) => return Ok(piece),
             Err(why) => why,
         };
         if self.policy.unsupported_media == UnsupportedMedia::Refuse {
@@ -331,10 +325,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
         let label = media::label(kind, &media.media_type, "");
         self.warnings.add(format!("{label} was left out: {why}"));
-        let label = media::label(kind, &media.media_type, &media.name);
-        Ok(Piece::Text(Cow::Owned(format!(
-            "[{label} was left out: {why}]"
-        ))))
+        Ok(Piece::Text(Cow::Owned(left_out(kind, media, why))))
     }
 
     /// The pieces of a step. Reasoning that may not go back is left out.
@@ -443,6 +434,32 @@ impl<'a, 'p> Reader<'a, 'p> {
     pub fn left_out_empty(&mut self) {
         self.warnings.add("a message without content was left out");
     }
+}
+
+/// A medium as a provider takes it at a place: itself, or its text.
+///
+/// # Errors
+/// Why it takes neither.
+pub(super) fn taken<'a>(
+    takes: Takes,
+    kind: Kind,
+    media: &'a Media,
+    place: Place,
+) -> Result<Piece<'a>, &'static str> {
+    let medium = Medium::read(kind, media)?;
+    match takes(place, &medium) {
+        Ok(()) => Ok(Piece::Medium(medium)),
+        Err(why) => match medium.as_text() {
+            Some(text) => Ok(Piece::Text(Cow::Owned(text))),
+            None => Err(why),
+        },
+    }
+}
+
+/// What is said in the place of a medium that is not taken.
+pub(super) fn left_out(kind: Kind, media: &Media, why: &str) -> String {
+    let label = media::label(kind, &media.media_type, &media.name);
+    format!("[{label} was left out: {why}]")
 }
 
 /// Pieces, or what the policy refuses.

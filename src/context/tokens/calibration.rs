@@ -7,6 +7,7 @@ use crate::{
     context::{
         draft::{Draft, Item},
         explain::TokenBasis,
+        provider::{Provider, maker::Vendor},
         window::WindowInput,
     },
     domain::{EventBody, EventRef, Role, Usage},
@@ -66,9 +67,14 @@ struct Point {
 }
 
 /// Compares the counts of a draft, not scaled and whole, with the usage recorded
-/// in its window by models of the same family.
+/// in its window by models of the family that the request goes to, which share a
+/// tokenizer: another family's tokens, and what was sent to it beside what is recorded
+/// here, say nothing about this one. Without a model there is nothing to compare.
 #[must_use]
 pub fn calibrate(counter: Counter, window: &WindowInput, draft: &Draft) -> Calibration {
+    if goes_elsewhere(draft) {
+        return Calibration::NONE;
+    }
     let family = family(&draft.config.model_id);
     let usages = usages(window, family);
     if usages.is_empty() {
@@ -95,10 +101,36 @@ fn reported(item: &Item, usages: &HashMap<EventRef, u64>) -> Option<u64> {
     item.events.iter().find_map(|at| usages.get(at).copied())
 }
 
+/// Whether a body is for another vendor than its model is of: the conversation's model,
+/// where nobody named one. OpenAI's shapes are taken by gateways to every model.
+fn goes_elsewhere(draft: &Draft) -> bool {
+    let own = match draft.provider {
+        Provider::Anthropic | Provider::Gemini => Vendor::of(draft.provider),
+        _ => None,
+    };
+    let of_model = Vendor::named("", &draft.config.model_id);
+    own.is_some() && of_model.is_some() && own != of_model
+}
+
+/// The letters that a model's name starts with, without where it is served: `claude`,
+/// `gpt`, `gemini`.
+fn family(model: &str) -> &str {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    let name = match name.rsplit_once("anthropic.") {
+        Some((_, name)) => name,
+        None => name,
+    };
+    let end = name.find(|c: char| !c.is_ascii_alphabetic());
+    &name[..end.unwrap_or(name.len())]
+}
+
 /// Tokens of requests, by the message that answered them. Only after the last
 /// compaction: before it, other requests were sent.
 fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
     let mut usages = HashMap::new();
+    if family.is_empty() {
+        return usages;
+    }
     for event in &window.events[window.memory_begins()..] {
         if let EventBody::MessageAppended(message) = &event.body
             && message.role == Role::Assistant
@@ -106,12 +138,12 @@ fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
             && usage.input_tokens > 0
         {
             let raw = message.raw.as_ref().map_or("", |raw| raw.model.as_str());
-            let model = if usage.model.is_empty() {
-                raw
-            } else {
-                &usage.model
-            };
-            if family.is_empty() || model.is_empty() || self::family(model) == family {
+            // The usage's own name, then the raw form's, then the conversation's.
+            let of_conversation = window.branch.config.model_id.as_str();
+            let names = [usage.model.as_str(), raw, of_conversation];
+            let model = names.into_iter().find(|name| !name.is_empty());
+            let model = model.unwrap_or_default();
+            if self::family(model) == family {
                 usages.insert(event.at, input_tokens(usage, model));
             }
         }
@@ -122,17 +154,11 @@ fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
 /// Anthropic reports what came from its cache apart; others report it as a part.
 fn input_tokens(usage: &Usage, model: &str) -> u64 {
     let cached = usage.cache_read_input_tokens + usage.cache_creation_input_tokens;
-    if family(model) == "claude" || cached > usage.input_tokens {
+    let is_anthropic = Vendor::named("", model) == Some(Vendor::Anthropic);
+    if is_anthropic || cached > usage.input_tokens {
         return usage.input_tokens + cached;
     }
     usage.input_tokens
-}
-
-/// The letters that a model's name starts with: `claude`, `gpt`, `gemini`.
-fn family(model: &str) -> &str {
-    let name = model.rsplit('/').next().unwrap_or(model);
-    let end = name.find(|c: char| !c.is_ascii_alphabetic());
-    &name[..end.unwrap_or(name.len())]
 }
 
 /// Least squares. Points that lie too close together say nothing about the slope:
@@ -175,6 +201,10 @@ fn fit(points: &[Point], exact: bool) -> Calibration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        context::{enhancer, policy::ContextPolicy, tokens::Tally, window::samples::Story},
+        domain::{Config, MessageAppended},
+    };
 
     fn points(of: &[(f64, f64)]) -> Vec<Point> {
         of.iter()
@@ -241,18 +271,73 @@ mod tests {
         assert_eq!((found.offset, found.points), (20_005, 2));
     }
 
-    // Each maker's models report in their own way; a family is what shares one.
+    // Each maker's models report in their own way.
     #[test]
-    fn families_and_reports() {
-        assert_eq!(family("anthropic/claude-sonnet-4-5"), "claude");
-        assert_eq!(family("gpt-4o"), "gpt");
-        assert_eq!(family("gemini-2.5-pro"), "gemini");
+    fn what_a_cache_served_is_in_or_beside() {
         let usage = Usage {
             input_tokens: 10,
             cache_read_input_tokens: 5,
             ..Usage::default()
         };
         assert_eq!(input_tokens(&usage, "claude-opus-4"), 15);
+        assert_eq!(input_tokens(&usage, "anthropic/claude-sonnet-4-5"), 15);
         assert_eq!(input_tokens(&usage, "gpt-5"), 10);
+    }
+
+    /// A conversation in which a model reports what it was sent: half as much again as is
+    /// recorded, and 20,000 tokens that nobody recorded.
+    fn reported_by(model: &str) -> Story {
+        let mut story = Story::new();
+        let mut counted = 0;
+        for _ in 0..8 {
+            story = story.user(&"word ".repeat(1_000));
+            counted += 1_000;
+            let mut message = MessageAppended::text(Role::Assistant, "so");
+            message.usage = Some(Usage {
+                model: model.to_owned(),
+                input_tokens: 20_000 + counted * 3 / 2,
+                ..Usage::default()
+            });
+            story = story.then(EventBody::MessageAppended(message));
+        }
+        story
+    }
+
+    fn calibrated(story: &Story, model: &str) -> Calibration {
+        let window = story.input();
+        let counter = Counter::for_model(model);
+        let mut draft = Draft {
+            provider: Provider::Anthropic,
+            config: Config {
+                model_id: model.to_owned(),
+                ..Config::default()
+            },
+            tools: Vec::new(),
+            tools_tokens: 0,
+            items: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let tally = Tally::new(counter, None).sent_to(Provider::Anthropic, model);
+        enhancer::run(&window, &ContextPolicy::default(), &[], &tally, &mut draft);
+        calibrate(counter, &window, &draft)
+    }
+
+    // An imported session's harness sends its own system prompt, to its own model. What
+    // that model reported was charged to every other one where it named no model, and to
+    // requests that name none.
+    #[test]
+    fn usage_speaks_for_its_own_family_only() {
+        let story = reported_by("claude-opus-4-5-20251101");
+        let own = calibrated(&story, "claude-opus-4-5");
+        assert!((own.factor - 1.5).abs() < 0.06, "{own:?}");
+        assert!(own.offset > 19_000 && own.points == 8, "{own:?}");
+        let sibling = calibrated(&story, "us.anthropic.claude-sonnet-4-5-v1:0");
+        assert!((sibling.factor - own.factor).abs() < 1e-9, "{sibling:?}");
+        for other in ["gemini-2.5-pro", "gpt-5", ""] {
+            assert_eq!(calibrated(&story, other), Calibration::NONE, "{other}");
+        }
+        // Nobody knows whose it is.
+        let unknown = calibrated(&reported_by(""), "claude-opus-4-5");
+        assert_eq!(unknown, Calibration::NONE);
     }
 }

@@ -1,14 +1,20 @@
-//! Tokens of items: of their texts, plus constants for framing and media.
+//! Tokens of items: of their texts, plus constants for framing and media. Counted is
+//! what the provider is sent: reasoning that does not go back to its model, media that
+//! it does not take, and blank messages are not.
 
 use std::{fmt, sync::Arc};
 
-use super::{Counter, Encoding};
+use super::{CountedFor, Counter, Encoding};
 use crate::{
     context::{
-        draft::{Block, Call, Content, Draft, Fate, Item, Outcome, Step},
+        draft::{
+            Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Speaker, Step,
+        },
+        provider::{self, Place, Sent},
         shared::{Counts, SharedContent},
+        target::Provider,
     },
-    domain::{ContentPart, Media, MediaSource, ToolDefinition},
+    domain::{ContentPart, Media, ToolDefinition},
 };
 
 /// What a provider spends on a message around its text. OpenAI documents 3 or 4;
@@ -51,6 +57,10 @@ pub trait TokenMemo: Send + Sync {
 #[derive(Clone)]
 pub struct Tally {
     counter: Counter,
+    /// Whose body.
+    provider: Provider,
+    /// The model that it goes to.
+    model: Arc<str>,
     factor: f64,
     memo: Option<Arc<dyn TokenMemo>>,
     stopped: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
@@ -60,20 +70,33 @@ impl fmt::Debug for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tally")
             .field("counter", &self.counter)
+            .field("provider", &self.provider)
             .field("factor", &self.factor)
             .finish_non_exhaustive()
     }
 }
 
 impl Tally {
-    /// Counts as the counter does.
+    /// Counts as the counter does, for Treering's own shape: all that there is.
     #[must_use]
     pub fn new(counter: Counter, memo: Option<Arc<dyn TokenMemo>>) -> Self {
         Self {
             counter,
+            provider: Provider::Neutral,
+            model: "".into(),
             factor: 1.0,
             memo,
             stopped: None,
+        }
+    }
+
+    /// The same for what this provider and model are sent.
+    #[must_use]
+    pub fn sent_to(self, provider: Provider, model: &str) -> Self {
+        Self {
+            provider,
+            model: model.into(),
+            ..self
         }
     }
 
@@ -153,24 +176,35 @@ impl Tally {
         item.tokens = self.item(item);
     }
 
-    /// Tokens of an item as it is now, scaled; 0 when it was dropped.
+    /// Tokens of an item as it is now, scaled; 0 when it was dropped, and when nothing
+    /// of it is sent.
     #[must_use]
     pub fn item(&self, item: &Item) -> u64 {
         if item.fate == Fate::Dropped {
             return 0;
         }
-        self.scale(self.counts(&item.content).whole)
+        let counts = self.counts(&item.content);
+        let thoughts = match &*item.content {
+            Content::Step(step) if counts.thinks => self.thoughts(step),
+            _ => 0,
+        };
+        let framing = match counts.whole {
+            0 if thoughts > 0 => MESSAGE_TOKENS,
+            _ => 0,
+        };
+        self.scale(counts.whole + thoughts + framing)
     }
 
     /// Counts a content once, for all requests that hold it.
     fn counts(&self, content: &SharedContent) -> Counts {
-        content.counts(self.counter.encoding, || {
+        let counted_for = CountedFor {
+            encoding: self.counter.encoding,
+            provider: self.provider,
+        };
+        content.counts(counted_for, || {
             let counts = match &**content {
-                Content::Instruction(text) => Counts::of(MESSAGE_TOKENS + self.text(text)),
-                Content::Message(message) => {
-                    let said = self.text(&message.author) + self.parts(&message.parts);
-                    Counts::of(MESSAGE_TOKENS + said)
-                }
+                Content::Instruction(text) => Counts::of(self.framed(self.text(text))),
+                Content::Message(message) => Counts::of(self.message(message)),
                 Content::Step(step) => self.step(step),
             };
             // What was stopped half way is no count.
@@ -178,10 +212,39 @@ impl Tally {
         })
     }
 
+    /// With what a message takes around its texts; a blank one is not sent.
+    fn framed(&self, said: u64) -> u64 {
+        match (said, self.provider) {
+            (0, Provider::Neutral) => MESSAGE_TOKENS,
+            (0, _) => 0,
+            (said, _) => MESSAGE_TOKENS + said,
+        }
+    }
+
+    fn message(&self, message: &Message) -> u64 {
+        let place = match message.speaker {
+            Speaker::User => Place::User,
+            Speaker::System | Speaker::Developer => Place::Instruction,
+        };
+        let author = match self.provider {
+            Provider::Neutral | Provider::OpenAiChat => self.text(&message.author),
+            _ => 0,
+        };
+        match self.parts(&message.parts, place) {
+            0 => self.framed(0),
+            said => self.framed(said + author),
+        }
+    }
+
     /// Tokens of tools on offer, scaled.
     #[must_use]
-    pub fn tools(&self, tools: &[ToolDefinition]) -> u64 {
-        let tokens = tools.iter().map(|tool| {
+    pub fn tools<'t>(&self, tools: &'t [ToolDefinition]) -> u64 {
+        let mut seen = std::collections::HashSet::new();
+        // Of several definitions of one tool, the first is sent.
+        let sent = |tool: &&'t ToolDefinition| {
+            seen.insert(tool.name.as_str()) || self.provider == Provider::Neutral
+        };
+        let tokens = tools.iter().filter(sent).map(|tool| {
             let texts = [&tool.name, &tool.description];
             let texts: u64 = texts.into_iter().map(|text| self.text(text)).sum();
             TOOL_TOKENS + texts + self.text(tool.input_schema.as_str())
@@ -211,64 +274,88 @@ impl Tally {
     }
 
     fn step(&self, step: &Step) -> Counts {
-        let mut counts = Counts::of(MESSAGE_TOKENS);
+        let mut counts = Counts::of(0);
         for block in &step.blocks {
-            counts.whole += match block {
-                Block::Part(part) => self.part(part),
+            match block {
+                Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)) => {
+                    counts.thinks = true;
+                }
+                Block::Part(part) => counts.whole += self.part(part, Place::Assistant),
                 Block::Call(call) => {
-                    let call_tokens = self.text(&call.tool) + self.text(call.arguments.as_str());
+                    let called = self.text(&call.tool) + self.text(call.arguments.as_str());
                     let outcome = self.outcome(call);
                     counts.outcomes += outcome;
-                    CALL_TOKENS + call_tokens + outcome
+                    counts.whole += CALL_TOKENS + called + outcome;
                 }
-            };
+            }
         }
+        counts.whole = self.framed(counts.whole);
         counts
+    }
+
+    /// Tokens of a step's reasoning, as far as it goes back.
+    fn thoughts(&self, step: &Step) -> u64 {
+        let sent = provider::sent_thoughts(self.provider, &self.model, step);
+        let tokens = sent.into_iter().map(|reasoning| {
+            if reasoning.text.is_empty() {
+                // Base64 of something encrypted: what it counts as is not known.
+                return reasoning.signature.len() as u64 / 4;
+            }
+            self.text(&reasoning.text)
+        });
+        tokens.sum()
     }
 
     fn outcome(&self, call: &Call) -> u64 {
         CALL_TOKENS
             + match &call.outcome {
-                Outcome::Result(result) => {
-                    let structured = if result.parts.is_empty() {
-                        self.text(result.structured.as_str())
-                    } else {
-                        0
-                    };
-                    self.text(&result.error_message) + self.parts(&result.parts) + structured
-                }
+                Outcome::Result(result) => self.result(result),
                 Outcome::Snapshot(snapshot) => self.text(&snapshot.text()),
                 Outcome::Missing { why, .. } => self.text(why),
             }
     }
 
-    fn parts(&self, parts: &[ContentPart]) -> u64 {
-        parts.iter().map(|part| self.part(part)).sum()
+    fn result(&self, result: &ResultOutcome) -> u64 {
+        let parts = self.parts(&result.parts, Place::Result);
+        if self.provider == Provider::Neutral {
+            let structured = match result.parts.is_empty() {
+                true => self.text(result.structured.as_str()),
+                false => 0,
+            };
+            return parts + structured + self.text(&result.error_message);
+        }
+        let texts = result.parts.iter().filter_map(ContentPart::text);
+        let mut texts = texts.filter(|text| !text.trim().is_empty()).peekable();
+        let structured = match texts.peek() {
+            Some(_) => 0,
+            None => self.text(result.structured.as_str()),
+        };
+        let error = result.error_message.trim();
+        let is_said = !result.success && !texts.any(|text| text.contains(error));
+        let error = if is_said { self.text(error) } else { 0 };
+        parts + structured + error
     }
 
-    fn part(&self, part: &ContentPart) -> u64 {
-        match part {
-            ContentPart::Text(text) | ContentPart::Refusal(text) => self.text(text),
-            ContentPart::Json(json) => self.text(json.as_str()),
-            ContentPart::Reasoning(reasoning) if reasoning.text.is_empty() => {
-                // Base64 of something encrypted: what it counts as is not known.
-                reasoning.signature.len() as u64 / 4
-            }
-            ContentPart::Reasoning(reasoning) => self.text(&reasoning.text),
-            ContentPart::Image(image) if image.detail == "low" => IMAGE_LOW_TOKENS,
-            ContentPart::Image(_) => IMAGE_TOKENS,
-            ContentPart::Audio(_) => AUDIO_TOKENS,
-            ContentPart::File(file) => self.file(file),
-        }
+    fn parts(&self, parts: &[ContentPart], place: Place) -> u64 {
+        parts.iter().map(|part| self.part(part, place)).sum()
     }
 
-    fn file(&self, file: &Media) -> u64 {
-        if let MediaSource::Data(data) = &file.source
-            && file.media_type.starts_with("text/")
-            && let Ok(text) = std::str::from_utf8(data)
-        {
-            return self.text(text);
+    fn part(&self, part: &ContentPart, place: Place) -> u64 {
+        match provider::sent(self.provider, part, place) {
+            Sent::Nothing => 0,
+            Sent::Text(text) => self.text(&text),
+            Sent::Medium => match part {
+                ContentPart::Image(image) => image_tokens(image),
+                ContentPart::Audio(_) => AUDIO_TOKENS,
+                _ => FILE_TOKENS,
+            },
         }
-        FILE_TOKENS
+    }
+}
+
+fn image_tokens(image: &Media) -> u64 {
+    match image.detail.as_str() {
+        "low" => IMAGE_LOW_TOKENS,
+        _ => IMAGE_TOKENS,
     }
 }

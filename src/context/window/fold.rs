@@ -2,6 +2,11 @@
 //!
 //! What was sent must stay: an event changes no item before the last step, and
 //! the last step only while it waits for results or is still being recorded.
+//!
+//! An answer of the model begins with an assistant message, unless that has the id of
+//! the one before it or comes after nothing but reasoning; and with a call that names
+//! another message, or that comes when every call of the last answer has its result:
+//! the model must have read them.
 
 use std::{
     borrow::Cow,
@@ -52,7 +57,7 @@ impl Folded {
     #[must_use]
     pub fn of(branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
         let empty = Self {
-            fold: Fold::new(branch),
+            fold: Fold::new(branch).with_model(branch, events),
             events: 0,
             last: None,
         };
@@ -90,6 +95,12 @@ impl Folded {
         let is_front = self.events.checked_sub(1).and_then(|at| events.get(at));
         // What a return comes to depends on the event after it.
         let is_settled = !matches!(last.body, EventBody::SubContextReturned(_));
+        // Which model came before is not known any more once another is set.
+        let is_same_model = self.fold.model_set
+            || self.fold.model.is_empty()
+            || !events[self.events..]
+                .iter()
+                .any(|event| sets_model(&event.body).is_some());
         // An event that was folded as a message stays one.
         let is_new = |at: &EventRef| {
             at.conversation == last.at.conversation && at.revision > last.at.revision
@@ -97,6 +108,7 @@ impl Folded {
         let mut added = branch.preamble.iter();
         is_front.is_some_and(|event| Arc::ptr_eq(event, last))
             && is_settled
+            && is_same_model
             && self.fold.counting.compaction == branch.compaction
             && self.fold.preamble.len() <= branch.preamble.len()
             && added.all(|at| self.fold.preamble.contains(at) || is_new(at))
@@ -143,6 +155,9 @@ struct Current {
     /// The events of its item: a step can come from very many.
     from: HashSet<EventRef>,
     open: HashMap<String, OpenCall>,
+    /// A call has ended, and no message has come since: a call that comes now is
+    /// another answer's.
+    answered: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -158,6 +173,10 @@ struct Fold {
     answered: HashSet<String>,
     wire_ids: HashSet<String>,
     preamble: BTreeSet<EventRef>,
+    /// The conversation's model, as far as it is known at this event.
+    model: String,
+    /// It was set by an event of this window.
+    model_set: bool,
 }
 
 impl Fold {
@@ -174,15 +193,31 @@ impl Fold {
             answered: HashSet::new(),
             wire_ids: HashSet::new(),
             preamble: branch.preamble.iter().copied().collect(),
+            model: String::new(),
+            model_set: false,
         }
+    }
+
+    /// The model before any event of the window sets it is the branch's, if none does.
+    fn with_model(mut self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
+        if !events.iter().any(|event| sets_model(&event.body).is_some()) {
+            self.model.clone_from(&branch.config.model_id);
+        }
+        self
     }
 
     fn apply(&mut self, event: &Arc<WindowEvent>, next: Option<&WindowEvent>) {
         let at = event.at;
         self.count_turn(event);
         match &event.body {
+            body if sets_model(body).is_some() => {
+                sets_model(body)
+                    .unwrap_or_default()
+                    .clone_into(&mut self.model);
+                self.model_set = true;
+            }
             EventBody::MessageAppended(message) => self.message(event, message),
-            EventBody::ToolCallRequested(call) => self.request(at, call),
+            EventBody::ToolCallRequested(call) => self.request(event, call),
             EventBody::ApprovalDecided(decided) => {
                 if let Some(call) = self.open_call(&decided.call_id) {
                     call.decided(at, decided);
@@ -274,16 +309,24 @@ impl Fold {
 
     fn assistant(&mut self, event: &Arc<WindowEvent>, message: &MessageAppended) {
         let at = event.at;
-        let made_by = maker::of(message);
+        let mut made_by = maker::of(message);
+        if message.parts.iter().any(is_reasoning) {
+            maker::fill(&mut made_by, "", &self.model);
+        }
         let parts = Parts::recorded(event);
         let blocks = parts.each().map(Block::Part);
         let id = &message.message_id;
-        if !id.is_empty()
-            && let Some(step) = self.growing()
-            && step.message_id == *id
+        if let Some(step) = self.growing()
+            && (step.message_id == *id && !id.is_empty() || goes_on(step, &made_by))
         {
             maker::fill(&mut step.maker, &made_by.provider, &made_by.model);
+            if !id.is_empty() {
+                step.message_id.clone_from(id);
+            }
             step.blocks.extend(blocks);
+            if let Some(current) = &mut self.current {
+                current.answered = false;
+            }
             return self.came_from(at);
         }
         let step = Step {
@@ -301,6 +344,7 @@ impl Fold {
             index: self.items.len(),
             from: HashSet::from([at]),
             open: HashMap::new(),
+            answered: false,
         });
         self.push(at, Content::Step(step));
     }
@@ -317,8 +361,32 @@ impl Fold {
         }
     }
 
-    fn request(&mut self, at: EventRef, call: &ToolCallRequested) {
-        if self.growing().is_some() {
+    /// Whether a call is one of the last step's.
+    fn is_of_last_step(&mut self, at: EventRef, call: &ToolCallRequested) -> bool {
+        if self.growing().is_none() {
+            return false;
+        }
+        let Some(current) = &self.current else {
+            return false;
+        };
+        let begins = self.items[current.index].events.first().copied();
+        let begins = begins.unwrap_or(at);
+        let names_it = call.message_revision.is_some_and(|revision| {
+            // A fork goes on where another conversation was left.
+            [at.conversation, begins.conversation]
+                .map(|conversation| EventRef {
+                    conversation,
+                    revision,
+                })
+                .iter()
+                .any(|message| current.from.contains(message))
+        });
+        names_it || !current.open.is_empty() || !current.answered
+    }
+
+    fn request(&mut self, event: &Arc<WindowEvent>, call: &ToolCallRequested) {
+        let at = event.at;
+        if self.is_of_last_step(at, call) {
             self.came_from(at);
         } else {
             let maker = self
@@ -455,6 +523,9 @@ impl Fold {
 
     fn settle(&mut self, block: usize, at: EventRef, outcome: Outcome) {
         self.came_from(at);
+        if let Some(current) = &mut self.current {
+            current.answered = true;
+        }
         if let Some(Block::Call(call)) = self.step().and_then(|step| step.blocks.get_mut(block)) {
             call.outcome = outcome;
         }
@@ -508,8 +579,10 @@ impl Fold {
         let turn = &self.counting.turn;
         // A call that was left open long ago keeps no later turn open.
         let open_turn = turn.open_since.is_some() && (has_open || !turn.closing);
+        let thinks = items.last().and_then(Item::step).is_some_and(only_thinks);
         let volatile_from = match &self.current {
             Some(current) if has_open => current.index,
+            _ if thinks => items.len() - 1,
             _ => items.len(),
         };
         for (index, item) in items.iter_mut().enumerate() {
@@ -519,7 +592,9 @@ impl Fold {
             }
             if index >= volatile_from {
                 item.is_volatile = true;
-                item.reason = Cow::Borrowed(if index == volatile_from {
+                item.reason = Cow::Borrowed(if index == volatile_from && !has_open {
+                    "reasoning: what it leads to comes next"
+                } else if index == volatile_from {
                     "has calls that have not ended"
                 } else {
                     "after a step whose calls have not ended"
@@ -528,6 +603,35 @@ impl Fold {
         }
         items
     }
+}
+
+/// The model that an event sets.
+fn sets_model(body: &EventBody) -> Option<&str> {
+    let config = match body {
+        EventBody::ConversationCreated(created) => &created.config,
+        EventBody::ConfigChanged(config) => config,
+        _ => return None,
+    };
+    (!config.model_id.is_empty()).then_some(config.model_id.as_str())
+}
+
+fn is_reasoning(part: &ContentPart) -> bool {
+    matches!(part, ContentPart::Reasoning(_))
+}
+
+/// Nothing but reasoning: what comes next is the answer that it led to, whatever ids the
+/// two have.
+fn only_thinks(step: &Step) -> bool {
+    let is_thought = |block: &Block| matches!(block, Block::Part(part) if is_reasoning(part));
+    !step.blocks.is_empty() && step.blocks.iter().all(is_thought)
+}
+
+/// Whether a message is what a step's reasoning led to.
+fn goes_on(step: &Step, made_by: &Maker) -> bool {
+    let may_be = |one: &str, other: &str| one.is_empty() || other.is_empty() || one == other;
+    only_thinks(step)
+        && may_be(&step.maker.provider, &made_by.provider)
+        && may_be(&step.maker.model, &made_by.model)
 }
 
 fn late_head(tool: &str, result: &ToolResultRecorded) -> String {

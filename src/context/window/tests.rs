@@ -231,6 +231,122 @@ fn events_of_one_message_are_one_step() {
     assert_eq!(shown(&story).len(), 4);
 }
 
+// Two calls, one after the other, with no word of the model between them: the second
+// joined the first answer, which had been sent, and a cache served next to nothing.
+#[test]
+fn a_call_after_results_begins_an_answer() {
+    let story = Story::new().user("go").call("a").result("a", "one");
+    let story = story.call("b").result("b", "two").call("c").call("d");
+    let story = story.result("d", "four").call("e");
+    let open = "open (no result yet: the call has not ended)";
+    assert_eq!(
+        shown(&story),
+        [
+            "User: go".to_owned(),
+            "step: a → one".to_owned(),
+            "step: b → two".to_owned(),
+            // Calls of one answer: none had to be read before the next was made.
+            format!("step: c → {open} | d → four | e → {open}"),
+        ]
+    );
+    let items = fold(&story.input());
+    let volatile: Vec<_> = items.iter().map(|item| item.is_volatile).collect();
+    assert_eq!(volatile, [false, false, false, true]);
+}
+
+// A batch whose calls are run one by one as they come in says which message they are
+// of: that is one answer.
+#[test]
+fn a_call_that_names_its_message_joins_it() {
+    let of = |call_id: &str, revision: u64| {
+        let EventBody::ToolCallRequested(mut requested) = call(call_id, false) else {
+            unreachable!("it makes a call")
+        };
+        requested.message_revision = Some(Revision(revision));
+        EventBody::ToolCallRequested(requested)
+    };
+    let story = Story::new().user("go").assistant("both");
+    let story = story.then(of("a", 3)).result("a", "one");
+    let story = story.then(of("b", 3)).result("b", "two");
+    let story = story.call("c").result("c", "three").then(of("d", 3));
+    assert_eq!(
+        shown(&story),
+        [
+            "User: go",
+            "step: both | a → one | b → two",
+            "step: c → three",
+            "step: d → open (no result yet: the call has not ended)",
+        ]
+    );
+}
+
+fn thought(model: &str) -> MessageAppended {
+    let mut message = MessageAppended::text(Role::Assistant, "");
+    message.parts = vec![ContentPart::Reasoning(Reasoning {
+        text: "hm".to_owned(),
+        signature: "sig".into(),
+        model: model.to_owned(),
+        ..Reasoning::default()
+    })];
+    message
+}
+
+// Reasoning that is recorded in a message of its own was dropped, unless the next one had
+// its id: providers give the two ids of their own. It belongs to what it led to.
+#[test]
+fn reasoning_of_its_own_belongs_to_what_comes_next() {
+    let mut first = thought("");
+    first.message_id = "rs_1".to_owned();
+    let mut second = MessageAppended::text(Role::Assistant, "so");
+    second.message_id = "msg_1".to_owned();
+    let story = Story::new()
+        .user("go")
+        .then(EventBody::MessageAppended(first));
+    let before = fold(&story.input());
+    assert!(before[1].is_volatile, "it may still grow: {before:?}");
+    let story = story.then(EventBody::MessageAppended(second)).call("a");
+    let items = fold(&story.input());
+    let [_, step] = items.as_slice() else {
+        panic!("{items:?}")
+    };
+    let step = step.step().unwrap();
+    assert_eq!((step.blocks.len(), step.message_id.as_str()), (3, "msg_1"));
+    // Another model's is another answer.
+    let mut other = thought("gpt-5");
+    other.message_id = "rs_2".to_owned();
+    let story = Story::new()
+        .user("go")
+        .then(EventBody::MessageAppended(thought("claude-opus-4")))
+        .then(EventBody::MessageAppended(other));
+    assert_eq!(fold(&story.input()).len(), 3);
+}
+
+// Reasoning without a model of its own was dropped, though the conversation has one.
+#[test]
+fn reasoning_is_of_the_conversations_model() {
+    let config = |model: &str| {
+        EventBody::ConfigChanged(Config {
+            model_id: model.to_owned(),
+            ..Config::default()
+        })
+    };
+    let say = EventBody::MessageAppended;
+    let story = Story::new()
+        .then(config("claude-opus-4"))
+        .user("go")
+        .then(say(thought("")))
+        .user("on")
+        .then(config("gpt-5"))
+        .then(say(thought("")))
+        .user("on")
+        .then(say(thought("o3")));
+    let items = fold(&story.input());
+    let steps = items.iter().filter_map(Item::step);
+    let models: Vec<_> = steps.map(|step| step.maker.model.as_str()).collect();
+    assert_eq!(models, ["claude-opus-4", "gpt-5", "o3"]);
+    grown(&story, 1, 1).unwrap();
+}
+
 // Who made a step decides whether its reasoning goes back. Each source says it
 // somewhere else.
 #[test]

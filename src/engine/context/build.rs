@@ -15,7 +15,7 @@ use crate::{
         explain::{EnhancerReport, TokenBasis, Told},
         policy::{CONTEXT_POLICY, ContextPolicy},
         prefix::SentUnits,
-        provider::{self, Check, Rendered},
+        provider::{self, Check, Rendered, maker},
         references, stopping,
         tokens::{Counter, Tally, TokenMemo, calibrate},
         window::WindowInput,
@@ -147,7 +147,9 @@ impl Engine {
     /// Everything that a branch's window offers for its next request, through the
     /// enhancers and counted, before the budget.
     pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
-        self.gathered(query).await?.assemble(query)
+        let mut gathered = self.gathered(query).await?;
+        gathered.count_as = CountAs::ItsModel;
+        gathered.assemble(query)
     }
 
     /// What a request is made of. Knowledge is read only for a policy that asks
@@ -186,6 +188,7 @@ impl Inner {
             policy: ContextPolicy::merged(own, &query.policy)?,
             window,
             counts: self.contexts.counts(),
+            count_as: CountAs::Asked,
         })
     }
 
@@ -235,6 +238,16 @@ struct Gathered {
     window: WindowInput,
     policy: ContextPolicy,
     counts: Arc<dyn TokenMemo>,
+    count_as: CountAs,
+}
+
+/// For whose body tokens are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CountAs {
+    /// The one that is asked for.
+    Asked,
+    /// The one that its model is sent, when no body is made.
+    ItsModel,
 }
 
 impl Gathered {
@@ -243,6 +256,7 @@ impl Gathered {
             window,
             policy,
             counts,
+            count_as,
         } = self;
         let mut config = window.branch.config.clone();
         if let Some(model) = &query.model {
@@ -257,7 +271,13 @@ impl Gathered {
             items: Vec::new(),
             warnings: Vec::new(),
         };
-        let tally = Tally::new(counter, Some(counts)).until(stops());
+        let counted_as = match count_as {
+            CountAs::Asked => query.provider,
+            CountAs::ItsModel => maker::provider_of(&draft.config.model_id),
+        };
+        let tally = Tally::new(counter, Some(counts))
+            .sent_to(counted_as, &draft.config.model_id)
+            .until(stops());
         let reports = stopping::until(stops(), || {
             enhancer::run(&window, &policy, &query.enhancers, &tally, &mut draft)
         });

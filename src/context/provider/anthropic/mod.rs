@@ -37,7 +37,7 @@ const BREAKPOINT: CacheControl = CacheControl {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Anthropic;
 
-const RULES: Rules = Rules {
+pub(super) const RULES: Rules = Rules {
     provider: Provider::Anthropic,
     tool_names: Charset::WORD,
     call_ids: Charset::WORD,

@@ -35,7 +35,7 @@ use crate::domain::Reasoning;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gemini;
 
-const RULES: Rules = Rules {
+pub(super) const RULES: Rules = Rules {
     provider: Provider::Gemini,
     tool_names: Charset::GEMINI,
     call_ids: Charset::any(usize::MAX),

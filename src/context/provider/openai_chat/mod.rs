@@ -27,7 +27,7 @@ use crate::context::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiChat;
 
-const RULES: Rules = Rules {
+pub(super) const RULES: Rules = Rules {
     provider: Provider::OpenAiChat,
     tool_names: Charset::WORD,
     call_ids: Charset::any(40),

@@ -35,7 +35,7 @@ use crate::domain::Reasoning as Thought;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiResponses;
 
-const RULES: Rules = Rules {
+pub(super) const RULES: Rules = Rules {
     provider: Provider::OpenAiResponses,
     tool_names: Charset::WORD,
     call_ids: Charset::any(64),

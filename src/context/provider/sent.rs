@@ -1,0 +1,127 @@
+//! What of a content a provider is sent at all, for whoever counts it: the same rules
+//! that its adapter keeps.
+
+use std::borrow::Cow;
+
+use super::{
+    Provider, anthropic, gemini,
+    maker::{self, Vendor},
+    media::{Kind, Place},
+    openai_chat, openai_responses,
+    reader::{Piece, Rules, left_out, taken},
+};
+use crate::{
+    context::draft::{Block, Step},
+    domain::{ContentPart, Media, MediaSource, Reasoning},
+};
+
+/// What becomes of a part.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::context) enum Sent<'a> {
+    Nothing,
+    /// Text, its own or in its place.
+    Text(Cow<'a, str>),
+    Medium,
+}
+
+fn rules(provider: Provider) -> Option<&'static Rules> {
+    match provider {
+        Provider::Neutral => None,
+        Provider::OpenAiChat => Some(&openai_chat::RULES),
+        Provider::OpenAiResponses => Some(&openai_responses::RULES),
+        Provider::Anthropic => Some(&anthropic::RULES),
+        Provider::Gemini => Some(&gemini::RULES),
+    }
+}
+
+/// What becomes of a part of a message, a step or a result; a step's reasoning is
+/// [apart](sent_thoughts).
+pub(in crate::context) fn sent(provider: Provider, part: &ContentPart, place: Place) -> Sent<'_> {
+    let text = |text: &str| provider != Provider::Neutral && text.trim().is_empty();
+    let (kind, media) = match part {
+        ContentPart::Text(said) | ContentPart::Refusal(said) if text(said) => return Sent::Nothing,
+        ContentPart::Text(said) | ContentPart::Refusal(said) => {
+            return Sent::Text(said.as_str().into());
+        }
+        ContentPart::Json(json) => return Sent::Text(json.as_str().into()),
+        ContentPart::Reasoning(_) => return Sent::Nothing,
+        ContentPart::Image(media) => (Kind::Image, media),
+        ContentPart::File(media) => (Kind::File, media),
+        ContentPart::Audio(media) => (Kind::Audio, media),
+    };
+    let Some(rules) = rules(provider) else {
+        return neutral(kind, media);
+    };
+    match taken(rules.takes, kind, media, place) {
+        Ok(Piece::Text(text)) => Sent::Text(text),
+        Ok(Piece::Medium(_)) => Sent::Medium,
+        Err(why) => Sent::Text(left_out(kind, media, why).into()),
+    }
+}
+
+/// In Treering's own shape a file of text counts as its text.
+fn neutral(kind: Kind, media: &Media) -> Sent<'_> {
+    if kind == Kind::File
+        && let MediaSource::Data(data) = &media.source
+        && media.media_type.starts_with("text/")
+        && let Ok(text) = std::str::from_utf8(data)
+    {
+        return Sent::Text(text.into());
+    }
+    Sent::Medium
+}
+
+/// The reasoning of a step that is sent: what goes back to the model, and stands where
+/// its provider takes it.
+pub(in crate::context) fn sent_thoughts<'a>(
+    provider: Provider,
+    model: &str,
+    step: &'a Step,
+) -> Vec<&'a Reasoning> {
+    let vendor = match (provider, Vendor::of(provider)) {
+        // It has no place for reasoning.
+        (Provider::OpenAiChat, _) => return Vec::new(),
+        (_, vendor) => vendor,
+    };
+    let goes = |reasoning: &Reasoning| {
+        vendor.is_none_or(|vendor| maker::goes_back(reasoning, &step.maker, vendor, model).is_ok())
+    };
+    let (mut sent, mut waiting) = (Vec::new(), Vec::new());
+    for block in &step.blocks {
+        if let Block::Part(part) = block
+            && let ContentPart::Reasoning(reasoning) = &**part
+        {
+            waiting.extend(goes(reasoning).then_some(reasoning));
+            continue;
+        }
+        let is_sent = match block {
+            Block::Call(_) => true,
+            Block::Part(part) => sent_at_all(provider, part),
+        };
+        if is_sent {
+            settle(provider, &mut waiting, &mut sent);
+        }
+    }
+    match provider {
+        // What it led to is not there.
+        Provider::Anthropic | Provider::OpenAiResponses => {}
+        _ => sent.append(&mut waiting),
+    }
+    sent
+}
+
+fn sent_at_all(provider: Provider, part: &ContentPart) -> bool {
+    self::sent(provider, part, Place::Assistant) != Sent::Nothing
+}
+
+fn settle<'a>(provider: Provider, waiting: &mut Vec<&'a Reasoning>, sent: &mut Vec<&'a Reasoning>) {
+    if provider == Provider::OpenAiResponses {
+        // Only what stands directly before its item.
+        let id = waiting.last().map_or("", |last| last.id.as_str());
+        let other = |reasoning: &&Reasoning| id.is_empty() || reasoning.id != id;
+        let before_last = waiting.len().saturating_sub(1);
+        let first = waiting[..before_last].iter().rposition(other);
+        waiting.drain(..first.map_or(0, |first| first + 1));
+    }
+    sent.append(waiting);
+}
