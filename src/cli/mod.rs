@@ -39,6 +39,7 @@ mod sub;
 mod summariser;
 mod text;
 mod text_arg;
+mod time_arg;
 mod tools;
 
 use std::{io::Write, process::ExitCode};

@@ -36,6 +36,7 @@ mod repair;
 mod repair_tests;
 mod salvage;
 mod search;
+mod searchable;
 mod sequencer;
 mod states;
 mod subscribe;
@@ -74,7 +75,7 @@ use self::{
 };
 pub use crate::log::{OpenMode, Repair as LogRepair};
 /// The text that search counts bytes and lines in.
-pub use crate::search::searchable_text;
+pub use crate::search::{Reading, Scores, searchable_text};
 use crate::{
     domain::{
         BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits,

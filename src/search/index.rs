@@ -37,7 +37,7 @@ use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
 
 /// What is written by one version is not read by another: the index is rebuilt.
 /// To raise with any change of the fields, the passages or the analyser.
-pub const INDEX_VERSION: u32 = 2;
+pub const INDEX_VERSION: u32 = 3;
 /// Begins the payload of each of our commits.
 const PAYLOAD_NAME: &str = "treering-search";
 /// A mark that moves without new documents is made durable so often.
@@ -579,6 +579,7 @@ impl SearchIndex {
         }
         document.add_bytes(fields.conversation, event.conversation.0.as_bytes());
         document.add_i64(fields.recorded_at, event.recorded_at.0);
+        document.add_i64(fields.happened_at, event.happened_at.0);
         for (field, number) in [
             (fields.branch, event.branch.0),
             (fields.revision, event.revision.0),
@@ -587,9 +588,6 @@ impl SearchIndex {
             (fields.kind, u64::from(event.kind.number())),
             (fields.outcome, outcome_number(event.success)),
             (fields.byte_start, passage.byte_start as u64),
-            (fields.byte_end, passage.byte_end as u64),
-            (fields.line, passage.line),
-            (fields.text_bytes, event.text.len() as u64),
         ] {
             document.add_u64(field, number);
         }
@@ -660,9 +658,9 @@ fn verify(index: &Index, dir: &Path) -> Result<(), IndexError> {
 /// held against the segments.
 fn check_segments(searcher: &Searcher) -> Result<(), IndexError> {
     for segment in searcher.segment_readers() {
-        let lines = segment.fast_fields().u64(column::LINE);
-        let lines = lines.map_err(|_| rebuild("a segment lacks a column"))?;
-        if lines.num_docs() != segment.max_doc() {
+        let starts = segment.fast_fields().u64(column::BYTE_START);
+        let starts = starts.map_err(|_| rebuild("a segment lacks a column"))?;
+        if starts.num_docs() != segment.max_doc() {
             return Err(rebuild(
                 "a segment has another size than the list of segments says",
             ));

@@ -39,8 +39,10 @@ pub(super) fn result(position: u64, text: String) -> SearchableEvent {
         kind: EventKind::ToolResultRecorded,
         role: None,
         tool: "tool".to_owned(),
+        paths: Vec::new(),
         success: Some(true),
         recorded_at: TimestampMicros(0),
+        happened_at: TimestampMicros(0),
         text,
     }
 }

@@ -5,6 +5,7 @@ use prost_types::Timestamp;
 
 use crate::{
     codec::{
+        body,
         envelope::{event_to_pb, position_to_pb, timestamp_to_pb},
         pb,
     },
@@ -15,7 +16,7 @@ use crate::{
     },
     engine::{
         self, BranchDiff, CallStatus, ConversationSummary, ConversationView, Forked, Lineage,
-        NamedEvent, SearchAnswer, SearchHit, Stats, ToolCall,
+        NamedEvent, Reading, SearchAnswer, SearchHit, Stats, ToolCall,
     },
 };
 
@@ -327,6 +328,12 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         total: answer.total,
         more_than_total: answer.more_than_total,
         lagging: answer.lagging.unwrap_or_default(),
+        complete: answer.complete,
+        events_missing: answer.events_missing,
+        read_as: match answer.read_as {
+            Reading::Query => pb::QueryMode::Query.into(),
+            Reading::Guess | Reading::Plain => pb::QueryMode::Plain.into(),
+        },
     }
 }
 
@@ -354,6 +361,24 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         highlights: hit.highlights.iter().map(highlight).collect(),
         recorded_at: Some(timestamp_to_pb(hit.recorded_at)),
         position: Some(position_to_pb(hit.position)),
+        happened_at: Some(timestamp_to_pb(hit.happened_at)),
+        passage_line: hit.passage.line,
+        passage_byte_start: hit.passage.byte_start,
+        passage_byte_end: hit.passage.byte_end,
+        role: hit.role.map_or(0, |role| body::role_to_pb(role).into()),
+        title: hit.title,
+        path: hit.path,
+        command: hit.command,
+        scores: Some(pb::SearchScores {
+            words: hit.scores.words,
+            order: hit.scores.order,
+            nearness: hit.scores.nearness,
+            names: hit.scores.names,
+            shortness: hit.scores.shortness,
+            kind: hit.scores.kind,
+        }),
+        context: hit.context,
+        context_line: hit.context_line,
     }
 }
 
