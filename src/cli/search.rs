@@ -34,7 +34,8 @@ Examples:
   treering search 'go test ./... -run TestExplain -v'
   treering search -k 3 --tool bash --failed '\"permission denied\"'
   treering search --path 'src/**/*.rs' --since '2 days' parse_config
-  treering search --kind tool_call_requested rm -rf
+  treering search --kind tool_call_requested 'rm -rf'
+  treering search --regex -C 3 'error\\[E\\d+\\]'
   treering search --conversation ID --branch retry 'parse* AND config'
   treering search --json -k 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
 pub struct SearchArgs {
@@ -47,6 +48,9 @@ pub struct SearchArgs {
     /// Read it as words, whatever stands in it
     #[arg(long, conflicts_with = "query")]
     plain: bool,
+    /// It is a regular expression, matched against stored texts, newest first
+    #[arg(long, conflicts_with_all = ["query", "plain"])]
+    regex: bool,
     /// At most so many hits
     #[arg(short = 'k', long = "limit", value_name = "N", default_value_t = 10)]
     limit: u32,
@@ -106,6 +110,9 @@ pub struct SearchArgs {
     /// Print the number of hits only
     #[arg(long)]
     count: bool,
+    /// Print the conversations with hits, the best first, with their numbers of hits
+    #[arg(long, visible_alias = "files", conflicts_with = "count")]
+    by_conversation: bool,
     /// Count all hits, not only the first 1,000
     #[arg(long)]
     count_all: bool,
@@ -115,7 +122,7 @@ pub struct SearchArgs {
     /// Only results of calls that failed
     #[arg(long)]
     failed: bool,
-    /// Wait until all is indexed, with a progress bar
+    /// Wait until all is indexed, with a progress bar, and keep what was indexed
     ///
     /// Otherwise a search waits for two seconds, answers with what is indexed by then,
     /// and says how much is missing.
@@ -147,6 +154,12 @@ impl Role {
 }
 
 impl SearchArgs {
+    /// Whether it waits for the index, and leaves it as it is then.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.wait
+    }
+
     fn mode(&self) -> pb::QueryMode {
         match (self.query, self.plain) {
             (true, _) => pb::QueryMode::Query,
@@ -159,7 +172,13 @@ impl SearchArgs {
         pb::SearchRequest {
             mode: self.mode().into(),
             query: self.words.join(" "),
-            limit: if self.count { 1 } else { self.limit },
+            regex: self.regex,
+            by_conversation: self.by_conversation,
+            limit: if self.count || self.by_conversation {
+                1
+            } else {
+                self.limit
+            },
             offset: self.offset,
             conversation_id: self.conversation.unwrap_or_default(),
             branch: self.branch.unwrap_or_default(),
@@ -189,7 +208,7 @@ impl SearchArgs {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let (wait, only_count) = (args.wait, args.count);
+    let (wait, only_count, grouped) = (args.wait, args.count, args.by_conversation);
     // Whatever is in the store now shall be found: the index may lag behind.
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if wait {
@@ -203,6 +222,10 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
     let answer = store.search().search(request).await?.into_inner();
     if only_count {
         out.line(answer.total)?;
+    } else if grouped {
+        for hits in &answer.conversations {
+            print_conversation(hits, out)?;
+        }
     } else if out.json {
         for hit in &answer.hits {
             out.line(json::hit(hit))?;
@@ -262,6 +285,20 @@ fn missing(answer: &pb::SearchResponse) -> Option<String> {
             answer.events_missing * 100 / all.max(1),
         )
     })
+}
+
+fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json::conversation_hits(hits))?);
+    }
+    let paint = out.paint;
+    let number = things(hits.hits, "hit", "hits");
+    let title = first_line(&hits.title, out.width.saturating_sub(40));
+    out.line(format!(
+        "{}  {number:>12}  {title}",
+        paint.text(Tone::Name, short_id(&hits.source_id, &hits.conversation_id)),
+    ))?;
+    Ok(())
 }
 
 fn note(answer: &pb::SearchResponse, out: &mut Out) -> Result<(), CliError> {

@@ -35,6 +35,11 @@ pub(super) use super::reindex::remake;
 /// An index that is so many events behind commits seldom: each commit is a segment,
 /// and many small ones are merged over and over.
 const BEHIND_EVENTS: u64 = 16_384;
+/// One that is so many behind is written by several threads: starting them costs
+/// milliseconds.
+const HURRIED_EVENTS: u64 = 65_536;
+/// Threads that index then: an import is over sooner, and its first search with it.
+const HURRIED_THREADS: usize = 2;
 /// How long what was added may stay invisible then.
 const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(2);
 /// Pause before the index is tried again after a failure; it doubles with each
@@ -298,7 +303,11 @@ pub(super) fn open_index(
     if !changes {
         return SearchIndex::open_unchanged(dir);
     }
-    let index = SearchIndex::open(dir, SearchOptions::default())?;
+    let options = SearchOptions {
+        hurried_threads: HURRIED_THREADS,
+        ..SearchOptions::default()
+    };
+    let index = SearchIndex::open(dir, options)?;
     if !made {
         sign(dir, identity)?;
     }
@@ -478,7 +487,12 @@ async fn sleep_until(due: Option<std::time::Instant>) {
 async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let index = inner.indexer.index();
     let head = inner.published.load(Ordering::Acquire);
-    if index.added_to().offset >= head {
+    let behind = head.saturating_sub(index.added_to().offset);
+    if behind > HURRIED_EVENTS || behind == 0 {
+        let hurried = Arc::clone(&index);
+        blocking(move || hurried.set_hurried(behind > 0)).await?;
+    }
+    if behind == 0 {
         let waited_for = inner.indexer.reached() < head;
         if waited_for {
             finish(inner).await?;

@@ -355,6 +355,11 @@ pub struct SearchRequest {
     /// How it is read: as words, or as a query with "phrases", pre*, AND, OR, NOT,
     /// +must, -mustnot and (groups).
     pub reading: Reading,
+    /// `text` is a regular expression, matched against the stored text; hits come
+    /// newest first.
+    pub regex: bool,
+    /// Count the hits of each conversation too.
+    pub by_conversation: bool,
     /// At most so many hits.
     pub limit: usize,
     /// Skip so many.
@@ -407,6 +412,8 @@ impl SearchRequest {
             namespace,
             text: text.into(),
             reading: Reading::Guess,
+            regex: false,
+            by_conversation: false,
             limit,
             offset: 0,
             conversation: None,
@@ -500,6 +507,21 @@ pub struct HitPassage {
     pub byte_end: u64,
 }
 
+/// What a search found in one conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConversationHits {
+    /// Which.
+    pub conversation: ConversationId,
+    /// Its id at its source, or empty.
+    pub source_id: String,
+    /// Its title, or empty.
+    pub title: String,
+    /// Passages (events, for a regular expression) that match.
+    pub hits: u64,
+    /// The best hit's; 0 for one that is not among the first thousand.
+    pub score: f32,
+}
+
 /// What a search found.
 #[derive(Clone, Debug)]
 pub struct SearchAnswer {
@@ -517,6 +539,8 @@ pub struct SearchAnswer {
     pub events_missing: u64,
     /// How the text was read.
     pub read_as: Reading,
+    /// Conversations with hits, the best first, if they were asked for.
+    pub conversations: Vec<ConversationHits>,
     /// Why the index lacks a part of the log just now; none: it has all of it, or
     /// is at most a moment behind.
     pub lagging: Option<String>,

@@ -1,33 +1,26 @@
 //! Searching, with everything that the index does not know: branches, names,
 //! and the text that snippets are made from.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry};
 
 use super::{
     Engine,
     error::SearchError,
-    history::same_event,
-    query::{HitPassage, SearchAnswer, SearchRequest},
+    grep::Wanted,
+    hit::{Finds, Found, HitReader, shortened},
+    query::{ConversationHits, SearchAnswer, SearchRequest},
     work::{self, Lane},
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
-    domain::{
-        BranchId, BranchName, ConversationId, EventBody, EventHeader, Namespace, Position, Role,
-    },
+    domain::{BranchId, BranchName, ConversationId, Namespace, Position},
     search::{
-        CallTarget, Hit, LineageSegment, Passage, Scope, SearchFilters, SearchQuery, Snippet,
-        Snippeter, call_target, passage_at, searchable_text,
+        Hit, LineageSegment, Reading, Scope, SearchFilters, SearchIndex, SearchQuery, Snippeter,
     },
-    views::EventEntry,
 };
 
-/// Longest snippet, in bytes.
-const SNIPPET_BYTES_MAX: usize = 240;
-/// Most of what stands around a match, in bytes.
-const CONTEXT_BYTES_MAX: usize = 16 << 10;
-/// Longest command of a hit's call, in bytes.
-const COMMAND_BYTES_MAX: usize = 400;
+/// Hits that conversations are ordered by.
+const GROUPED_HITS: usize = 1_000;
 /// Most conversations that a search over sub-contexts spans.
 const SUB_CONTEXTS_MAX: usize = 1_000;
 
@@ -55,12 +48,17 @@ impl Engine {
                 Some(max) => tokio::time::timeout(max, waiting).await.unwrap_or(Ok(()))?,
             }
         }
+        let lane = if request.regex || request.by_conversation {
+            Lane::Long
+        } else {
+            Lane::Short
+        };
         let search = |engine: Self| async move { engine.inner.search(request, head).await };
-        self.on(Lane::Short, search).await
+        self.on(lane, search).await
     }
 }
 
-fn refused(error: crate::search::SearchError) -> SearchError {
+pub(super) fn refused(error: crate::search::SearchError) -> SearchError {
     match error {
         crate::search::SearchError::Index(error) => SearchError::Index {
             message: error.to_string(),
@@ -73,28 +71,13 @@ fn refused(error: crate::search::SearchError) -> SearchError {
 
 /// What hits of one conversation share.
 #[derive(Default)]
-struct Names(BTreeMap<ConversationId, Named>);
+pub(super) struct Names(BTreeMap<ConversationId, Named>);
 
 #[derive(Default)]
-struct Named {
-    source_id: String,
-    title: String,
-    branches: BTreeMap<BranchId, BranchName>,
-}
-
-/// What only the event itself says of a hit.
-#[derive(Default)]
-struct Found {
-    snippet: Snippet,
-    line: u64,
-    byte_start: u64,
-    byte_end: u64,
-    passage: HitPassage,
-    role: Option<Role>,
-    call_id: String,
-    target: CallTarget,
-    context: String,
-    context_line: u64,
+pub(super) struct Named {
+    pub source_id: String,
+    pub title: String,
+    pub branches: BTreeMap<BranchId, BranchName>,
 }
 
 impl Inner {
@@ -120,38 +103,94 @@ impl Inner {
             },
             ..SearchQuery::new(request.namespace.clone(), request.text)
         };
+        if request.regex {
+            let wanted = Wanted {
+                context_lines: request.context_lines,
+                by_conversation: request.by_conversation,
+            };
+            return self.search_pattern(&query, wanted, head).await;
+        }
         let index = self.indexer.index();
         work::check()?;
         let results = index.search(&query).map_err(refused)?;
         let mut snippeter = Snippeter::for_query(&index, &query).map_err(refused)?;
         let mut names = Names::default();
         let mut hits = Vec::with_capacity(results.hits.len());
+        let mut reader = HitReader {
+            namespace: &request.namespace,
+            context_lines: request.context_lines,
+            finds: Finds::Words(&mut snippeter),
+        };
         for hit in results.hits {
             work::check()?;
             // An index from before the damage knows what cannot be served any more.
             if self.marks.covers(hit.conversation, hit.revision) {
                 continue;
             }
-            let mut reader = HitReader {
-                namespace: &request.namespace,
-                snippeter: &mut snippeter,
-                context_lines: request.context_lines,
+            // One that cannot be read any more is no reason to find nothing.
+            let found = match self.read_hit(&hit, &mut reader).await {
+                Err(error @ ReadError::Damaged { .. }) => {
+                    self.noticed(&error);
+                    None
+                }
+                read => read?,
             };
-            hits.push(self.hit(hit, &mut names, &mut reader).await?);
+            hits.push(self.named(hit, found.unwrap_or_default(), &mut names, &query)?);
         }
+        let mut answer = self.answer(hits, results.reached, head);
+        answer.total = results.total;
+        answer.more_than_total = results.more_than_total;
+        answer.read_as = results.read_as;
+        if request.by_conversation {
+            answer.conversations = self.grouped(&index, &query, &mut names)?;
+        }
+        Ok(answer)
+    }
+
+    /// The conversations with matches, with the scores of the best ones.
+    fn grouped(
+        &self,
+        index: &SearchIndex,
+        query: &SearchQuery,
+        names: &mut Names,
+    ) -> Result<Vec<ConversationHits>, SearchError> {
+        let best = SearchQuery {
+            offset: 0,
+            limit: GROUPED_HITS,
+            ..query.clone()
+        };
+        let mut scores: HashMap<ConversationId, f32> = HashMap::new();
+        for hit in index.search(&best).map_err(refused)?.hits {
+            let score = scores.entry(hit.conversation).or_insert(hit.score);
+            *score = score.max(hit.score);
+        }
+        work::check()?;
+        let counts = index.by_conversation(query).map_err(refused)?;
+        let counts = counts.into_iter().collect();
+        Ok(self.hits_by_conversation(counts, scores, names, query)?)
+    }
+
+    /// An answer, with how much of the log it is of.
+    pub(super) fn answer(
+        &self,
+        hits: Vec<SearchHit>,
+        reached: Position,
+        head: u64,
+    ) -> SearchAnswer {
         let published = self.published.load(std::sync::atomic::Ordering::Acquire);
         let lagging = self.indexer.lagging(published);
-        let events_missing = head.saturating_sub(results.reached.offset);
-        Ok(SearchAnswer {
+        let events_missing = head.saturating_sub(reached.offset);
+        SearchAnswer {
             hits,
-            total: results.total,
-            more_than_total: results.more_than_total,
-            reached: results.reached,
+            total: 0,
+            more_than_total: false,
+            reached,
             complete: events_missing == 0 && lagging.is_none(),
             events_missing,
-            read_as: results.read_as,
+            read_as: Reading::Plain,
+            conversations: Vec::new(),
             lagging,
-        })
+        }
     }
 
     /// The conversations or histories that a search is restricted to.
@@ -241,23 +280,17 @@ impl Inner {
         Ok(())
     }
 
-    async fn hit(
+    /// A hit with the names of where it is.
+    pub(super) fn named(
         &self,
         hit: Hit,
+        found: Found,
         names: &mut Names,
-        reader: &mut HitReader<'_>,
+        query: &SearchQuery,
     ) -> Result<SearchHit, ReadError> {
-        let named = self.names(reader.namespace, &hit, names)?;
+        let named = self.names(&query.namespace, hit.conversation, names)?;
         let branch_name = named.branches.get(&hit.branch).cloned().unwrap_or_default();
         let (source_id, title) = (named.source_id.clone(), named.title.clone());
-        // One that cannot be read any more is no reason to find nothing.
-        let found = match self.read_hit(&hit, reader).await {
-            Err(error @ ReadError::Damaged { .. }) => {
-                self.noticed(&error);
-                Found::default()
-            }
-            read => read?,
-        };
         Ok(SearchHit {
             conversation: hit.conversation,
             source_id,
@@ -288,16 +321,16 @@ impl Inner {
         })
     }
 
-    fn names<'a>(
+    pub(super) fn names<'a>(
         &self,
         namespace: &Namespace,
-        hit: &Hit,
+        conversation: ConversationId,
         names: &'a mut Names,
     ) -> Result<&'a Named, ReadError> {
-        Ok(match names.0.entry(hit.conversation) {
+        Ok(match names.0.entry(conversation) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let state = self.state(namespace, hit.conversation)?;
+                let state = self.state(namespace, conversation)?;
                 let branches = state.branches.values();
                 place.insert(Named {
                     source_id: state.row.info.source_id.clone(),
@@ -308,144 +341,5 @@ impl Inner {
                 })
             }
         })
-    }
-
-    /// What only the event itself says: the text around the match, and the call.
-    async fn read_hit(&self, hit: &Hit, reader: &mut HitReader<'_>) -> Result<Found, ReadError> {
-        let Position { offset, .. } = hit.position;
-        let record = self.reader.record(offset).await?;
-        let named = EventEntry {
-            conversation: hit.conversation,
-            revision: hit.revision,
-            branch: hit.branch,
-            kind: hit.kind.number(),
-            offset,
-        };
-        same_event(&named, reader.namespace, &record)?;
-        let body = self.history().decode(offset, &record).await?;
-        let text = searchable_text(&body).unwrap_or_default();
-        let start = usize::try_from(hit.byte_start).unwrap_or(usize::MAX);
-        let passage = passage_at(&text, start).ok_or_else(|| ReadError::Damaged {
-            position: hit.position,
-            message: format!("the index names byte {start}, which is not there"),
-        })?;
-        let mut found = located(&text, passage, reader);
-        found.role = match &body {
-            EventBody::MessageAppended(message) => Some(message.role),
-            _ => None,
-        };
-        found.call_id = call_id(&body).to_owned();
-        found.target = self.target(&record.header, &body).await?;
-        Ok(found)
-    }
-
-    /// What the call does that an event is of.
-    async fn target(
-        &self,
-        header: &EventHeader,
-        body: &EventBody,
-    ) -> Result<CallTarget, ReadError> {
-        let call_id = match body {
-            EventBody::ToolCallRequested(call) => {
-                return Ok(call_target(call.arguments.as_str()));
-            }
-            EventBody::ToolResultRecorded(result) => &result.call_id,
-            EventBody::ToolSnapshotRecorded(snapshot) => &snapshot.call_id,
-            _ => return Ok(CallTarget::default()),
-        };
-        let request = self.request_body(header, call_id).await?;
-        Ok(request.map_or_else(CallTarget::default, |call| {
-            call_target(call.arguments.as_str())
-        }))
-    }
-}
-
-/// What hits are read with.
-struct HitReader<'a> {
-    namespace: &'a Namespace,
-    snippeter: &'a mut Snippeter,
-    context_lines: u32,
-}
-
-/// Where in the text a passage matches, and what stands around it.
-fn located(text: &str, passage: Passage<'_>, reader: &mut HitReader<'_>) -> Found {
-    let snippet = reader.snippeter.snippet(passage.text, SNIPPET_BYTES_MAX);
-    let first = snippet.first.clone();
-    let lines = |text: &str| text.bytes().filter(|&b| b == b'\n').count() as u64;
-    let line = passage.line + lines(&passage.text[..first.start]);
-    let (context, context_line) = match reader.context_lines {
-        0 => (String::new(), 0),
-        around => around_line(text, passage.byte_start + first.start, line, around),
-    };
-    Found {
-        line,
-        byte_start: (passage.byte_start + first.start) as u64,
-        byte_end: (passage.byte_start + first.end) as u64,
-        passage: HitPassage {
-            line: passage.line,
-            byte_start: passage.byte_start as u64,
-            byte_end: passage.byte_end as u64,
-        },
-        snippet,
-        context,
-        context_line,
-        ..Found::default()
-    }
-}
-
-/// The line that a byte is in and as many before and after it, within
-/// [`CONTEXT_BYTES_MAX`], with the number of the first.
-fn around_line(text: &str, at: usize, line: u64, around: u32) -> (String, u64) {
-    let mut start = text[..at].rfind('\n').map_or(0, |end| end + 1);
-    let mut first_line = line;
-    for _ in 0..around {
-        let Some(end) = start.checked_sub(1) else {
-            break;
-        };
-        let before = text[..end].rfind('\n').map_or(0, |end| end + 1);
-        if at - before > CONTEXT_BYTES_MAX / 2 {
-            break;
-        }
-        (start, first_line) = (before, first_line - 1);
-    }
-    let mut end = at;
-    for _ in 0..=around {
-        let next = text[end..]
-            .find('\n')
-            .map_or(text.len(), |next| end + next + 1);
-        if next - start > CONTEXT_BYTES_MAX {
-            break;
-        }
-        end = next;
-    }
-    if end <= at {
-        // One line that is longer than all that is shown.
-        start = text.floor_char_boundary(at.saturating_sub(CONTEXT_BYTES_MAX / 4));
-        end = text.floor_char_boundary((start + CONTEXT_BYTES_MAX).min(text.len()));
-        return (text[start..end].to_owned(), line);
-    }
-    (
-        text[start..end].trim_end_matches('\n').to_owned(),
-        first_line,
-    )
-}
-
-/// A command in short.
-fn shortened(command: &str) -> String {
-    if command.len() <= COMMAND_BYTES_MAX {
-        return command.to_owned();
-    }
-    let end = command.floor_char_boundary(COMMAND_BYTES_MAX);
-    format!("{}…", &command[..end])
-}
-
-/// The call that an event is of, or empty.
-fn call_id(body: &EventBody) -> &str {
-    match body {
-        EventBody::ToolCallRequested(call) => &call.call_id,
-        EventBody::ToolResultRecorded(result) => &result.call_id,
-        EventBody::ToolSnapshotRecorded(snapshot) => &snapshot.call_id,
-        EventBody::MessageAppended(message) if message.role == Role::Tool => &message.tool_call_id,
-        _ => "",
     }
 }

@@ -145,7 +145,8 @@ impl Columns {
         })
     }
 
-    fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
+    /// The conversation of a passage.
+    pub fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
         let column = self.conversation.as_ref().ok_or_else(damaged)?;
         let ordinal = column.ords().first(doc).ok_or_else(damaged)?;
         let mut bytes = Vec::with_capacity(16);

@@ -59,6 +59,8 @@ pub struct SearchOptions {
     /// Threads that index, which share that memory. More than one makes more and
     /// smaller segments: for an index that is made anew.
     pub writer_threads: usize,
+    /// Threads that index while there is much to add, with as much more memory.
+    pub hurried_threads: usize,
     /// How long an added event may stay invisible: see
     /// [`SearchIndex::commit_if_due`].
     pub commit_interval: Duration,
@@ -80,8 +82,21 @@ impl Default for SearchOptions {
         Self {
             writer_heap_bytes: 32 << 20,
             writer_threads: 1,
+            hurried_threads: 1,
             commit_interval: Duration::from_millis(150),
             verify: VerifyOnOpen::Checksums,
+        }
+    }
+}
+
+impl SearchOptions {
+    /// The same for when there is much to add.
+    fn hurried(&self) -> Self {
+        let threads = self.hurried_threads.max(1);
+        Self {
+            writer_threads: threads,
+            writer_heap_bytes: (self.writer_heap_bytes * threads).min(WRITER_HEAP_BYTES_MAX),
+            ..self.clone()
         }
     }
 }
@@ -136,6 +151,8 @@ struct WriterState {
     changed_at: Option<Instant>,
     /// There are documents or erasures to commit, not only a mark.
     has_operations: bool,
+    /// There is much to add.
+    hurried: bool,
 }
 
 impl SearchIndex {
@@ -272,6 +289,7 @@ impl SearchIndex {
             durable_at: now,
             changed_at: None,
             has_operations: false,
+            hurried: false,
         };
         let this = Self {
             fields,
@@ -361,6 +379,35 @@ impl SearchIndex {
         Ok(state.added_to)
     }
 
+    /// Says whether there is much to add: then with [`SearchOptions::hurried_threads`]
+    /// and as much more memory, and without merging what is merged again soon. What
+    /// was added so far is committed first.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn set_hurried(&self, hurried: bool) -> Result<(), IndexError> {
+        let mut state = self.state();
+        if state.hurried == hurried || self.options.hurried_threads < 2 {
+            return Ok(());
+        }
+        if state.has_operations {
+            self.commit_durably(&mut state)?;
+        }
+        // The old writer holds the lock: it has to go first, its merges with it.
+        if let Some(Err(error)) = state.writer.take().map(IndexWriter::wait_merging_threads) {
+            tracing::warn!(%error, "a merge of the search index failed");
+        }
+        state.hurried = hurried;
+        let options = if hurried {
+            self.options.hurried()
+        } else {
+            self.options.clone()
+        };
+        let writer = open_writer(&self.index, &self.dir, &options, self.merges)?;
+        state.writer = Some(writer);
+        Ok(())
+    }
+
     /// Commits when the oldest change has waited for the options'
     /// `commit_interval`. An indexing task calls this after each [`Self::add`]
     /// and when [`Self::commit_due_at`] has come. Says whether it did.
@@ -408,6 +455,7 @@ impl SearchIndex {
             &self.options,
             self.merges,
         )?);
+        state.hurried = false;
         state.changed_at = None;
         state.has_operations = false;
         state.added_to = state.durable;

@@ -18,11 +18,13 @@ mod error;
 mod exclusion;
 mod hits;
 mod index;
+pub mod pattern;
 mod plan;
 mod query;
 mod rank;
 mod schema;
 mod snippet;
+mod sweep;
 pub mod syntax;
 mod unchanged;
 
@@ -30,11 +32,13 @@ pub use arguments::{CallTarget, call_target};
 pub use document::{Passage, SearchableEvent, passage_at, passages, searchable_text};
 pub use error::{IndexError, SearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
+pub use pattern::Pattern;
 pub use query::{
     COUNTED_MAX, Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults,
 };
 pub use rank::Scores;
 pub use snippet::{Snippet, Snippeter};
+pub use sweep::{CANDIDATES_MAX, Candidates};
 pub use syntax::{QueryError, Reading};
 
 #[cfg(test)]

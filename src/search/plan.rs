@@ -314,6 +314,16 @@ impl Planner<'_> {
         (!queries.is_empty()).then(|| Box::new(DisjunctionMaxQuery::new(queries)) as Box<dyn Query>)
     }
 
+    /// Passages with a word that has these letters in a row.
+    pub fn piece(&self, piece: &str) -> Box<dyn Query> {
+        let mut pattern = String::new();
+        escape(&text_term(self.namespace, ""), &mut pattern);
+        pattern.push_str(".*");
+        escape(piece, &mut pattern);
+        pattern.push_str(".*");
+        pattern_query(&pattern, self.fields.text)
+    }
+
     /// The tags that filters look at: one of each list must be there.
     pub fn filter_tags(&self, filters: &SearchFilters) -> Vec<Vec<Term>> {
         let namespace = self.namespace;
@@ -363,12 +373,7 @@ impl Planner<'_> {
         if !filters.paths.is_empty() {
             let named = filters.paths.iter().map(|glob| {
                 let pattern = path_pattern(self.namespace, glob);
-                let query = RegexQuery::from_pattern(&pattern, self.fields.tags);
-                let query = query.map_or_else(
-                    |_| Box::new(EmptyQuery) as Box<dyn Query>,
-                    |query| Box::new(query) as Box<dyn Query>,
-                );
-                (Occur::Should, query)
+                (Occur::Should, pattern_query(&pattern, self.fields.tags))
             });
             clauses.push((Occur::Must, constant(union_of(named.collect()), 0.0)));
         }
@@ -450,18 +455,28 @@ fn constant(query: Box<dyn Query>, score: f32) -> Box<dyn Query> {
     Box::new(ConstScoreQuery::new(query, score))
 }
 
+/// Passages with a term that a pattern matches as a whole.
+fn pattern_query(pattern: &str, field: Field) -> Box<dyn Query> {
+    match RegexQuery::from_pattern(pattern, field) {
+        Ok(query) => Box::new(query),
+        Err(_) => Box::new(EmptyQuery),
+    }
+}
+
+/// A text as a pattern that matches it alone.
+fn escape(text: &str, pattern: &mut String) {
+    for c in text.chars() {
+        if c.is_ascii_punctuation() {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+}
+
 /// A pattern of the tags of the paths that a glob means.
 fn path_pattern(namespace: &Namespace, glob: &str) -> String {
     let mut pattern = String::new();
-    let literal = |pattern: &mut String, text: &str| {
-        for c in text.chars() {
-            if c.is_ascii_punctuation() {
-                pattern.push('\\');
-            }
-            pattern.push(c);
-        }
-    };
-    literal(&mut pattern, &path_tag(namespace, ""));
+    escape(&path_tag(namespace, ""), &mut pattern);
     if !glob.starts_with('/') {
         pattern.push_str("(.*/)?");
     }
@@ -473,7 +488,7 @@ fn path_pattern(namespace: &Namespace, glob: &str) -> String {
             '*' => ("[^/]*", 1),
             '?' => ("[^/]", 1),
             c => {
-                literal(&mut pattern, &rest[..c.len_utf8()]);
+                escape(&rest[..c.len_utf8()], &mut pattern);
                 ("", c.len_utf8())
             }
         };

@@ -176,14 +176,7 @@ impl SearchIndex {
     ) -> Result<SearchResults, SearchError> {
         check_bounds(query)?;
         let (parsed, read_as) = syntax::read(&query.text, query.reading)?;
-        let mut planner = Planner {
-            fields: &self.fields,
-            namespace: &query.namespace,
-            text: &query.text,
-            analyser: Analyser::default(),
-            purpose: Purpose::Rank,
-            is_flat: true,
-        };
+        let mut planner = self.planner(query);
         let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
         let planned = Planned {
             looked_for: planner.looked_for(&parsed),
@@ -198,14 +191,7 @@ impl SearchIndex {
             },
         };
         let published = self.published();
-        // tantivy answers some damage by a panic.
-        let run = || self.run(&published, &planned, query);
-        let found = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-            Err(IndexError::NeedsRebuild {
-                reason: "a segment cannot be read".to_owned(),
-            })
-        });
-        let (hits, total) = found?;
+        let (hits, total) = guarded(|| self.run(&published, &planned, query))?;
         Ok(SearchResults {
             hits,
             total: total.count,
@@ -213,6 +199,17 @@ impl SearchIndex {
             reached: published.reached,
             read_as,
         })
+    }
+
+    pub(super) fn planner<'a>(&'a self, query: &'a SearchQuery) -> Planner<'a> {
+        Planner {
+            fields: &self.fields,
+            namespace: &query.namespace,
+            text: &query.text,
+            analyser: Analyser::default(),
+            purpose: Purpose::Rank,
+            is_flat: true,
+        }
     }
 
     fn run(
@@ -261,6 +258,15 @@ impl SearchIndex {
     }
 }
 
+/// tantivy answers some damage by a panic.
+pub(super) fn guarded<T>(look: impl FnOnce() -> Result<T, IndexError>) -> Result<T, IndexError> {
+    catch_unwind(AssertUnwindSafe(look)).unwrap_or_else(|_| {
+        Err(IndexError::NeedsRebuild {
+            reason: "a segment cannot be read".to_owned(),
+        })
+    })
+}
+
 /// How the best are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -296,7 +302,7 @@ pub(super) struct Planned {
     pub counted: Box<dyn Query>,
 }
 
-fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
+pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
     let (offset, limit, max) = (query.offset, query.limit, HITS_MAX);
     if offset.saturating_add(limit) > max {
         return Err(SearchError::TooFar { offset, limit, max });

@@ -26,15 +26,15 @@ const NEAR_MAX: u32 = 8;
 /// Matches of one passage that are looked at.
 const MATCHES_MAX: usize = 1_024;
 
-// The weights below are measured: docs/decisions/0020-a-second-look.md. Each is in
+// The weights below are measured: docs/decisions/0022-a-second-look.md. Each is in
 // shares of what the query's words are worth.
 
 /// The query's words in a row, as they were typed.
-const ORDER_WEIGHT: f32 = 1.0;
+const ORDER_WEIGHT: f32 = 2.5;
 /// What a word counts in a row that is near the last one and not right behind it.
 const NEAR_SHARE: f32 = 0.5;
 /// Its words close together, in any order.
-const NEARNESS_WEIGHT: f32 = 0.5;
+const NEARNESS_WEIGHT: f32 = 1.5;
 /// So much of a query stands in a row, or together, in many texts by chance.
 const BY_CHANCE: f32 = 0.6;
 /// Pairs of neighbours, by BM25.
@@ -42,11 +42,11 @@ const PAIRS_WEIGHT: f32 = 0.2;
 /// Names as they were typed, and not only their parts.
 const WHOLE_WEIGHT: f32 = 0.1;
 /// The place where a name is defined.
-const DEFINITION_WEIGHT: f32 = 0.3;
+const DEFINITION_WEIGHT: f32 = 0.05;
 /// Little else in the passage.
-const SHORTNESS_WEIGHT: f32 = 0.5;
+const SHORTNESS_WEIGHT: f32 = 0.15;
 /// Near the passage's beginning.
-const EARLINESS_WEIGHT: f32 = 0.1;
+const EARLINESS_WEIGHT: f32 = 0.2;
 /// What is no result of a tool.
 const MESSAGE_SHARE: f32 = 0.85;
 const CALL_SHARE: f32 = 0.8;

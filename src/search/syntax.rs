@@ -51,6 +51,12 @@ pub enum QueryError {
         /// The bound.
         max: usize,
     },
+    /// No regular expression.
+    #[error("this is no regular expression: {message}")]
+    Regex {
+        /// What is wrong, and where.
+        message: String,
+    },
     /// Groups in groups.
     #[error("groups are nested more than {max} deep at byte {at}")]
     TooDeep {

@@ -50,6 +50,8 @@ impl SearchService {
             namespace: call.namespace,
             text: request.query,
             reading: mode(request.mode)?,
+            regex: request.regex,
+            by_conversation: request.by_conversation,
             limit: from_proto::page(request.limit, SEARCH_HITS_DEFAULT, limits.page_events_max),
             offset: usize::try_from(request.offset).unwrap_or(usize::MAX),
             conversation,

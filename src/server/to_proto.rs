@@ -15,8 +15,8 @@ use crate::{
         TimestampMicros,
     },
     engine::{
-        self, BranchDiff, CallStatus, ConversationSummary, ConversationView, Forked, Lineage,
-        NamedEvent, Reading, SearchAnswer, SearchHit, Stats, ToolCall,
+        self, BranchDiff, CallStatus, ConversationHits, ConversationSummary, ConversationView,
+        Forked, Lineage, NamedEvent, Reading, SearchAnswer, SearchHit, Stats, ToolCall,
     },
 };
 
@@ -330,10 +330,25 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         lagging: answer.lagging.unwrap_or_default(),
         complete: answer.complete,
         events_missing: answer.events_missing,
+        conversations: answer
+            .conversations
+            .into_iter()
+            .map(conversation_hits)
+            .collect(),
         read_as: match answer.read_as {
             Reading::Query => pb::QueryMode::Query.into(),
             Reading::Guess | Reading::Plain => pb::QueryMode::Plain.into(),
         },
+    }
+}
+
+fn conversation_hits(hits: ConversationHits) -> pb::ConversationHits {
+    pb::ConversationHits {
+        conversation_id: hits.conversation.to_string(),
+        source_id: hits.source_id,
+        title: hits.title,
+        hits: hits.hits,
+        score: hits.score,
     }
 }
 

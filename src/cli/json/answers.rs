@@ -294,6 +294,19 @@ pub fn hit(hit: &pb::SearchHit) -> String {
     object.finish()
 }
 
+/// What a search found in one conversation.
+#[must_use]
+pub fn conversation_hits(hits: &pb::ConversationHits) -> String {
+    let mut object = Object::new();
+    object
+        .string("conversation", &hits.conversation_id)
+        .string("source_id", &hits.source_id)
+        .string("title", &hits.title)
+        .number("hits", hits.hits)
+        .float("score", f64::from(hits.score));
+    object.finish()
+}
+
 /// The store in numbers.
 #[must_use]
 pub fn stats(stats: &pb::StatsResponse) -> String {
