@@ -466,7 +466,8 @@ pub struct SearchHit {
     /// What made it.
     pub scores: Scores,
     /// The line of the event's text that the first match is in, from 1. The first of
-    /// the best: of a pasted line, in the line that has most of it.
+    /// the best: of a pasted line, in the line that has most of it. 0: the text cannot
+    /// be read any more.
     pub line: u64,
     /// The first match's bytes in the event's text.
     pub byte_start: u64,

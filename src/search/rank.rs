@@ -39,10 +39,11 @@ const NEARNESS_WEIGHT: f32 = 1.5;
 const BY_CHANCE: f32 = 0.6;
 /// Pairs of neighbours, by BM25.
 const PAIRS_WEIGHT: f32 = 0.2;
-/// Names as they were typed, and not only their parts.
-const WHOLE_WEIGHT: f32 = 0.1;
-/// The place where a name is defined.
-const DEFINITION_WEIGHT: f32 = 0.05;
+/// Names as they were typed, and not only their parts; of a name that is all of the
+/// query. It counts less the less of the query it is.
+const WHOLE_WEIGHT: f32 = 1.0;
+/// The place where such a name is defined.
+const DEFINITION_WEIGHT: f32 = 0.1;
 /// Little else in the passage.
 const SHORTNESS_WEIGHT: f32 = 0.15;
 /// Near the passage's beginning.
@@ -273,8 +274,9 @@ impl<'a> Look<'a> {
                 else {
                     continue;
                 };
+                let share = worth / self.worth_of_all;
                 each_of(&mut postings, docs, |place, _| {
-                    seen[place].names += weight * worth;
+                    seen[place].names += weight * worth * share;
                 });
             }
         }
