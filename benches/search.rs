@@ -16,7 +16,7 @@ use treering::{
     domain::{BranchId, ConversationId, EventKind, Namespace, Position, Revision, TimestampMicros},
     search::{
         LineageSegment, Scope, SearchFilters, SearchIndex, SearchOptions, SearchQuery,
-        SearchableEvent, Snippeter,
+        SearchableEvent, Snippeter, passage_at,
     },
 };
 
@@ -105,8 +105,10 @@ fn read_results(path: &Path, events: &mut Vec<SearchableEvent>) -> Outcome<()> {
                 kind: EventKind::ToolResultRecorded,
                 role: None,
                 tool: tools.get(&call_id).cloned().unwrap_or_default(),
+                paths: Vec::new(),
                 success: Some(message["x"]["is_error"] != true && message["x"]["error"].is_null()),
                 recorded_at: TimestampMicros(i64::try_from(position)? * 1_000),
+                happened_at: TimestampMicros(i64::try_from(position)? * 1_000),
                 text: content,
             });
         }
@@ -217,8 +219,9 @@ fn snippets(index: &SearchIndex, events: &[SearchableEvent]) -> Outcome<()> {
         let mut snippeter = Snippeter::for_query(index, &query)?;
         for hit in &results.hits {
             let event = &events[usize::try_from(hit.position.offset - 1)?];
-            let range = usize::try_from(hit.byte_start)?..usize::try_from(hit.byte_end)?;
-            std::hint::black_box(snippeter.snippet(&event.text[range], 240));
+            let passage = passage_at(&event.text, usize::try_from(hit.byte_start)?);
+            let passage = passage.ok_or("a hit names a passage that is not there")?;
+            std::hint::black_box(snippeter.snippet(passage.text, 240));
         }
         times.push(started.elapsed());
     }

@@ -51,7 +51,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         // The passage itself, from the recorded result.
         let which = WhichResult::Revision(hit.revision);
         let result = engine.result(&namespace, id, None, which).await?;
-        let passage = usize::try_from(hit.byte_start)?..usize::try_from(hit.byte_end)?;
+        let passage =
+            usize::try_from(hit.passage.byte_start)?..usize::try_from(hit.passage.byte_end)?;
         let passage = result
             .text
             .get(passage)

@@ -39,6 +39,7 @@ mod sub;
 mod summariser;
 mod text;
 mod text_arg;
+mod time_arg;
 mod tools;
 
 use std::{io::Write, process::ExitCode};
@@ -281,6 +282,8 @@ impl Command {
             | Self::Rebuild(_) => OpenMode::Append,
             Self::Compact(args) if args.appends() => OpenMode::Append,
             Self::Sub(args) if args.appends() => OpenMode::Append,
+            // What it indexes is kept.
+            Self::Search(args) if args.waits() => OpenMode::Append,
             Self::Export(_)
             | Self::Ls(_)
             | Self::Show(_)

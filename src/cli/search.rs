@@ -1,4 +1,7 @@
-//! `search`: full text over everything that tools returned and that was said.
+//! `search`: full text over everything that tools did and returned, and that was
+//! said.
+
+use std::time::Duration;
 
 use clap::Args;
 
@@ -6,36 +9,77 @@ use super::{
     connect::Connection,
     error::CliError,
     json,
-    output::{Out, Paint, Tone},
+    output::{Out, Paint, Tone, Unit, progress},
     pb,
     read::Kind,
-    text::{count, printable, short_id},
+    text::{count, day_clock, first_line, printable, short_id, things},
+    time_arg::Moment,
 };
 
-/// Search in tool results, messages and summaries
+/// How long a search waits for the index when nothing is said: what was just
+/// appended is there by then.
+const WAIT_DEFAULT: Duration = Duration::from_secs(2);
+/// How often `--wait` looks how far the index is.
+const WAIT_STEP: Duration = Duration::from_millis(500);
+
+/// Search in what tools did and returned, and in what was said
 ///
-/// Words are ranked by BM25. A query knows "exact phrases", beginnings of words
-/// (pre*), AND, OR, NOT, +must, -mustnot and (groups).
+/// Type words, or paste a line: names, whole lines and words that stand together come
+/// first. A query that is nothing but "exact phrases", beginnings (pre*), AND, OR, NOT,
+/// +must and -mustnot is read as one; in anything else they are words.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering search connection refused
+  treering search 'go test ./... -run TestExplain -v'
   treering search -k 3 --tool bash --failed '\"permission denied\"'
+  treering search --path 'src/**/*.rs' --since '2 days' parse_config
+  treering search --kind tool_call_requested 'rm -rf'
+  treering search --regex -C 3 'error\\[E\\d+\\]'
   treering search --conversation ID --branch retry 'parse* AND config'
   treering search --json -k 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
 pub struct SearchArgs {
     /// What to look for; several words are one query
     #[arg(required = true, value_name = "QUERY")]
-    query: Vec<String>,
+    words: Vec<String>,
+    /// Read it as a query: "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups)
+    #[arg(long)]
+    query: bool,
+    /// Read it as words, whatever stands in it
+    #[arg(long, conflicts_with = "query")]
+    plain: bool,
+    /// It is a regular expression, matched against stored texts, newest first
+    #[arg(long, conflicts_with_all = ["query", "plain"])]
+    regex: bool,
     /// At most so many hits
     #[arg(short = 'k', long = "limit", value_name = "N", default_value_t = 10)]
     limit: u32,
     /// Skip so many hits
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     offset: u32,
-    /// Only results of this tool (may be given again)
+    /// Only calls and results of this tool (may be given again)
     #[arg(long, short, value_name = "NAME")]
     tool: Vec<String>,
+    /// Only calls, and their results, that name such a path: src/**/*.rs (may be given
+    /// again)
+    #[arg(long, value_name = "GLOB")]
+    path: Vec<String>,
+    /// Only what happened then or later: '2 days', 3h, 2026-01-31, a time in RFC 3339
+    #[arg(long, value_name = "TIME")]
+    since: Option<Moment>,
+    /// Only what happened then or earlier
+    #[arg(long, value_name = "TIME")]
+    until: Option<Moment>,
+    /// Only conversations that came from here: claude-code, openai-chat … (may be given
+    /// again)
+    #[arg(long, value_name = "NAME")]
+    source: Vec<String>,
+    /// Only conversations with this label (may be given again: all of them)
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    label: Vec<String>,
+    /// Only messages of this role (may be given again)
+    #[arg(long, value_name = "ROLE")]
+    role: Vec<Role>,
     /// Only this conversation: its UUID, or its id at its source
     #[arg(long, short, value_name = "ID")]
     conversation: Option<String>,
@@ -45,7 +89,7 @@ pub struct SearchArgs {
     /// In the conversation's sub-contexts too
     #[arg(long, requires = "conversation")]
     sub_contexts: bool,
-    /// Only these kinds: tool_result_recorded, message_appended, summary_recorded …
+    /// Only these kinds: tool_result_recorded, tool_call_requested, message_appended …
     #[arg(
         long,
         value_enum,
@@ -54,6 +98,21 @@ pub struct SearchArgs {
         hide_possible_values = true
     )]
     kind: Vec<Kind>,
+    /// Show so many lines before and after each match
+    #[arg(
+        short = 'C',
+        long = "context",
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    context: u32,
+    /// Print the number of hits only
+    #[arg(long)]
+    count: bool,
+    /// Print the conversations with hits, the best first, with their numbers of hits
+    #[arg(long, visible_alias = "files", conflicts_with = "count")]
+    by_conversation: bool,
     /// Count all hits, not only the first 1,000
     #[arg(long)]
     count_all: bool,
@@ -63,6 +122,85 @@ pub struct SearchArgs {
     /// Only results of calls that failed
     #[arg(long)]
     failed: bool,
+    /// Wait until all is indexed, with a progress bar, and keep what was indexed
+    ///
+    /// Otherwise a search waits for two seconds, answers with what is indexed by then,
+    /// and says how much is missing.
+    #[arg(long)]
+    wait: bool,
+}
+
+/// A role on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+    Tool,
+}
+
+impl Role {
+    fn number(self) -> i32 {
+        match self {
+            Self::System => pb::Role::System,
+            Self::Developer => pb::Role::Developer,
+            Self::User => pb::Role::User,
+            Self::Assistant => pb::Role::Assistant,
+            Self::Tool => pb::Role::Tool,
+        }
+        .into()
+    }
+}
+
+impl SearchArgs {
+    /// Whether it waits for the index, and leaves it as it is then.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.wait
+    }
+
+    fn mode(&self) -> pb::QueryMode {
+        match (self.query, self.plain) {
+            (true, _) => pb::QueryMode::Query,
+            (_, true) => pb::QueryMode::Plain,
+            _ => pb::QueryMode::Unspecified,
+        }
+    }
+
+    fn request(self) -> pb::SearchRequest {
+        pb::SearchRequest {
+            mode: self.mode().into(),
+            query: self.words.join(" "),
+            regex: self.regex,
+            by_conversation: self.by_conversation,
+            limit: if self.count || self.by_conversation {
+                1
+            } else {
+                self.limit
+            },
+            offset: self.offset,
+            conversation_id: self.conversation.unwrap_or_default(),
+            branch: self.branch.unwrap_or_default(),
+            include_sub_contexts: self.sub_contexts,
+            tools: self.tool,
+            paths: self.path,
+            sources: self.source,
+            labels: self.label,
+            roles: self.role.iter().map(|role| role.number()).collect(),
+            happened_from: self.since.map(Moment::timestamp),
+            happened_to: self.until.map(Moment::timestamp),
+            success: match (self.success, self.failed) {
+                (true, _) => Some(true),
+                (_, true) => Some(false),
+                _ => None,
+            },
+            kinds: self.kind.iter().map(|kind| kind.number()).collect(),
+            count_all: self.count_all || self.count,
+            context_lines: self.context,
+            ..Default::default()
+        }
+    }
 }
 
 /// Prints the hits, best first.
@@ -70,37 +208,101 @@ pub struct SearchArgs {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let (wait, only_count, grouped) = (args.wait, args.count, args.by_conversation);
     // Whatever is in the store now shall be found: the index may lag behind.
-    let head = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
+    let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
+    if wait {
+        wait_for_index(&stats, store).await?;
+    }
     let request = pb::SearchRequest {
-        query: args.query.join(" "),
-        limit: args.limit,
-        offset: args.offset,
-        conversation_id: args.conversation.unwrap_or_default(),
-        branch: args.branch.unwrap_or_default(),
-        include_sub_contexts: args.sub_contexts,
-        tools: args.tool,
-        success: match (args.success, args.failed) {
-            (true, _) => Some(true),
-            (_, true) => Some(false),
-            _ => None,
-        },
-        kinds: args.kind.iter().map(|kind| kind.number()).collect(),
-        at_least: head.head,
-        count_all: args.count_all,
-        ..Default::default()
+        at_least: stats.head,
+        wait_max: WAIT_DEFAULT.try_into().ok(),
+        ..args.request()
     };
     let answer = store.search().search(request).await?.into_inner();
-    if out.json {
+    if only_count {
+        out.line(answer.total)?;
+    } else if grouped {
+        for hits in &answer.conversations {
+            print_conversation(hits, out)?;
+        }
+    } else if out.json {
         for hit in &answer.hits {
             out.line(json::hit(hit))?;
         }
-        return Ok(());
+    } else {
+        for hit in &answer.hits {
+            print(hit, out)?;
+        }
+        note(&answer, out)?;
     }
-    for hit in &answer.hits {
-        print(hit, out)?;
+    let missing = missing(&answer);
+    if let Some(missing) = missing {
+        if out.json || only_count {
+            eprintln!("{missing}");
+        } else {
+            out.line(out.paint.text(Tone::Wait, missing))?;
+        }
     }
-    let note = match answer.total.max(answer.hits.len() as u64) {
+    Ok(())
+}
+
+/// Shows how far the index is, until it has all that the store has now.
+async fn wait_for_index(stats: &pb::StatsResponse, store: &Connection) -> Result<(), CliError> {
+    let offset = |position: Option<pb::Position>| position.map_or(0, |position| position.offset);
+    let head = offset(stats.head);
+    let bar = progress("indexing", Some(head), Unit::Things);
+    loop {
+        let request = pb::SearchRequest {
+            query: "index".to_owned(),
+            limit: 1,
+            at_least: stats.head,
+            wait_max: WAIT_STEP.try_into().ok(),
+            ..Default::default()
+        };
+        let answer = store.search().search(request).await?.into_inner();
+        bar.set_position(offset(answer.indexed_to));
+        if answer.events_missing == 0 || !answer.lagging.is_empty() {
+            bar.finish_and_clear();
+            return Ok(());
+        }
+    }
+}
+
+/// What an answer lacks, and what to do.
+fn missing(answer: &pb::SearchResponse) -> Option<String> {
+    if !answer.lagging.is_empty() {
+        return Some(format!("The search index lags behind: {}", answer.lagging));
+    }
+    let indexed = answer.indexed_to.map_or(0, |position| position.offset);
+    let all = indexed + answer.events_missing;
+    (answer.events_missing > 0).then(|| {
+        format!(
+            "Not all is searched: {} of {} events ({} %) are not indexed yet; --wait waits \
+             for them",
+            count(answer.events_missing),
+            count(all),
+            answer.events_missing * 100 / all.max(1),
+        )
+    })
+}
+
+fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json::conversation_hits(hits))?);
+    }
+    let paint = out.paint;
+    let number = things(hits.hits, "hit", "hits");
+    let title = first_line(&hits.title, out.width.saturating_sub(40));
+    out.line(format!(
+        "{}  {number:>12}  {title}",
+        paint.text(Tone::Name, short_id(&hits.source_id, &hits.conversation_id)),
+    ))?;
+    Ok(())
+}
+
+fn note(answer: &pb::SearchResponse, out: &mut Out) -> Result<(), CliError> {
+    let mut note = match answer.total.max(answer.hits.len() as u64) {
         0 => "Nothing found.".to_owned(),
         total => {
             let more = if answer.more_than_total {
@@ -108,46 +310,88 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
             } else {
                 ""
             };
-            format!("{} of {more}{} hits", answer.hits.len(), count(total))
+            let shown = count(answer.hits.len() as u64);
+            format!("{shown} of {more}{}", things(total, "hit", "hits"))
         }
     };
-    let note = out.paint.text(Tone::Dim, note);
-    out.line(note)?;
-    if !answer.lagging.is_empty() {
-        let lagging = format!("The search index lags behind: {}", answer.lagging);
-        out.line(out.paint.text(Tone::Wait, lagging))?;
+    if answer.read_as == i32::from(pb::QueryMode::Query) {
+        note.push_str(" (read as a query; --plain reads words)");
     }
-    Ok(())
+    let note = out.paint.text(Tone::Dim, note);
+    Ok(out.line(note)?)
 }
 
 fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
-    let kind = if hit.tool.is_empty() {
-        json::kind_name(hit.kind).replace('_', " ")
-    } else {
-        hit.tool.clone()
-    };
     let tone = match hit.success {
         Some(false) => Tone::Bad,
         _ => Tone::Tool,
     };
+    let mut place = vec![
+        day_clock(hit.happened_at.as_ref()),
+        format!("on {}", hit.branch),
+        format!("line {}", hit.line),
+        format!("score {:.1}", hit.score),
+    ];
+    if hit.success == Some(false) {
+        place.push("failed".to_owned());
+    }
     out.line(format!(
         "{}  {} {}  {}",
-        paint.text(tone, kind),
+        paint.text(tone, what(hit)),
         paint.text(Tone::Name, short_id(&hit.source_id, &hit.conversation_id)),
         paint.text(Tone::Name, format!("#{}", hit.revision)),
-        paint.text(
-            Tone::Dim,
-            format!(
-                "on {}, line {}, score {:.2}",
-                hit.branch, hit.line, hit.score
-            )
-        ),
+        paint.text(Tone::Dim, place.join(", ")),
     ))?;
-    for line in highlighted(hit, paint).lines() {
-        out.line(format!("    {line}"))?;
+    for about in about(hit, out.width.saturating_sub(6)) {
+        out.line(paint.text(Tone::Dim, format!("  {about}")))?;
+    }
+    if hit.context.is_empty() {
+        for line in highlighted(hit, paint).lines() {
+            out.line(format!("    {line}"))?;
+        }
+    } else {
+        for (number, line) in (hit.context_line..).zip(hit.context.lines()) {
+            let line = printable(line);
+            if number == hit.line {
+                out.line(paint.text(Tone::Wait, format!("{number:>6}: {line}")))?;
+            } else {
+                out.line(format!("{number:>6}  {line}"))?;
+            }
+        }
     }
     Ok(out.line("")?)
+}
+
+/// What a hit is: a tool's result or call, somebody's message, or a kind.
+fn what(hit: &pb::SearchHit) -> String {
+    let is = |kind: pb::EventKind| hit.kind == i32::from(kind);
+    if hit.role != 0 && hit.tool.is_empty() {
+        return format!("{} said", json::role_name(hit.role));
+    }
+    if is(pb::EventKind::ToolCallRequested) {
+        return format!("call of {}", hit.tool);
+    }
+    if hit.tool.is_empty() {
+        return json::kind_name(hit.kind).replace('_', " ");
+    }
+    hit.tool.clone()
+}
+
+/// The conversation's title, and what the call does.
+fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
+    let is_call = hit.kind == i32::from(pb::EventKind::ToolCallRequested);
+    let mut about = Vec::new();
+    if !hit.title.is_empty() {
+        about.push(first_line(&hit.title, chars_max));
+    }
+    if !is_call && !hit.command.is_empty() {
+        about.push(format!("$ {}", first_line(&hit.command, chars_max)));
+    }
+    if !hit.path.is_empty() && !hit.command.contains(&hit.path) && !is_call {
+        about.push(printable(&hit.path));
+    }
+    about
 }
 
 /// The snippet with its matches in colour.

@@ -7,6 +7,8 @@ mod cut;
 mod layout;
 mod note;
 
+pub(super) use note::BUDGET;
+
 use self::layout::{May, Plan};
 use super::{
     compaction::threshold_tokens,

@@ -2,6 +2,7 @@
 //! back with a tool that the caller answers through `Tools.GetResult`.
 
 use super::{
+    budget::BUDGET,
     draft::{Content, Draft, Fate, Item, Outcome, Section, full_result_ref},
     policy::ContextPolicy,
     tokens::Tally,
@@ -78,6 +79,10 @@ fn is_note(item: &Item) -> bool {
 
 /// Whether something in the draft stands for more than it says.
 fn refers(draft: &Draft) -> bool {
+    // What stands for steps that went names them in the same way.
+    if draft.items.iter().any(|item| item.enhancer == BUDGET) {
+        return true;
+    }
     let is_short = |outcome: &Outcome| match outcome {
         Outcome::Snapshot(_) => true,
         Outcome::Result(result) => result.shortened,
@@ -96,7 +101,7 @@ fn note(conversation: ConversationId, tool: Option<&str>) -> String {
     };
     format!(
         "Results of earlier tool calls that begin with [short #N] are shortened to the lines that \
-         matter most; … stands for lines that are left out. When you need more of one, {read}."
+         matter most; … stands for what is left out, and #N for event N of this conversation. When you need more of one, {read}."
     )
 }
 

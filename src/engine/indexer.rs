@@ -6,7 +6,6 @@
 //! index lags.
 
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, RwLock, Weak,
@@ -19,26 +18,28 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     Inner,
-    damage::{Stretch, stretch},
     error::{ReadError, SearchError},
     reindex,
+    searchable::{Searchable, searchable},
     sequencer::lock,
     witness,
 };
 use crate::{
-    domain::{BranchId, ConversationId, EventBody, EventHeader, EventKind, Position, Role},
+    domain::Position,
     log::LogIdentity,
-    search::{IndexError, SearchIndex, SearchOptions, SearchableEvent, searchable_text},
+    search::{IndexError, SearchIndex, SearchOptions},
 };
 
 pub(super) use super::reindex::remake;
 
-/// Records read at once, and their bytes.
-const RECORDS_MAX: usize = 2_048;
-const RECORDS_BYTES_MAX: usize = 4 << 20;
 /// An index that is so many events behind commits seldom: each commit is a segment,
 /// and many small ones are merged over and over.
 const BEHIND_EVENTS: u64 = 16_384;
+/// One that is so many behind is written by several threads: starting them costs
+/// milliseconds.
+const HURRIED_EVENTS: u64 = 65_536;
+/// Threads that index then: an import is over sooner, and its first search with it.
+const HURRIED_THREADS: usize = 2;
 /// How long what was added may stay invisible then.
 const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(2);
 /// Pause before the index is tried again after a failure; it doubles with each
@@ -320,7 +321,11 @@ pub(super) fn open_index(
     if !changes {
         return SearchIndex::open_unchanged(dir);
     }
-    let index = SearchIndex::open(dir, SearchOptions::default())?;
+    let options = SearchOptions {
+        hurried_threads: HURRIED_THREADS,
+        ..SearchOptions::default()
+    };
+    let index = SearchIndex::open(dir, options)?;
     if !made {
         sign(dir, identity)?;
     }
@@ -500,7 +505,12 @@ async fn sleep_until(due: Option<std::time::Instant>) {
 async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let index = inner.indexer.index();
     let head = inner.published.load(Ordering::Acquire);
-    if index.added_to().offset >= head {
+    let behind = head.saturating_sub(index.added_to().offset);
+    if behind > HURRIED_EVENTS || behind == 0 {
+        let hurried = Arc::clone(&index);
+        blocking(move || hurried.set_hurried(behind > 0)).await?;
+    }
+    if behind == 0 {
         let waited_for = inner.indexer.reached() < head;
         if waited_for {
             finish(inner).await?;
@@ -554,161 +564,4 @@ async fn finish(inner: &Arc<Inner>) -> Result<(), Failure> {
     let reached = blocking(move || index.commit()).await?;
     inner.indexer.reached.send_replace(reached.offset);
     Ok(())
-}
-
-/// What is to be indexed of a part of the log.
-struct Searchable {
-    events: Vec<SearchableEvent>,
-    /// How far it goes.
-    reached: u64,
-    /// Events that could not be read, or cannot be served.
-    not_indexed: u64,
-}
-
-/// What is to be indexed of the records from an offset on. What is damaged is
-/// passed over: the index must not end there.
-async fn searchable(inner: &Inner, from: u64, head: u64) -> Result<Searchable, ReadError> {
-    let mut found = Searchable {
-        events: Vec::new(),
-        reached: from - 1,
-        not_indexed: 0,
-    };
-    let read = stretch(&inner.reader, from, head, RECORDS_MAX, RECORDS_BYTES_MAX);
-    let records = match read.await? {
-        Stretch::Records(records) => records,
-        Stretch::Lost(lost) => {
-            found.reached = lost.last;
-            found.not_indexed = lost.last - lost.first + 1;
-            return Ok(found);
-        }
-    };
-    let history = inner.history();
-    let mut called = Called::default();
-    for (offset, record) in records {
-        found.reached = offset;
-        let header = &record.header;
-        if inner.marks.covers(header.conversation, header.revision) {
-            found.not_indexed += 1;
-            continue;
-        }
-        if !header.kind().is_some_and(is_looked_at) {
-            continue;
-        }
-        let body = match history.decode(offset, &record).await {
-            Ok(body) => body,
-            Err(error @ ReadError::Damaged { .. }) => {
-                tracing::warn!(%error, "an event cannot be indexed");
-                found.not_indexed += 1;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        if let EventBody::ToolCallRequested(call) = &body {
-            called.note(header, &call.call_id, &call.tool);
-        } else if let Some(text) = searchable_text(&body)
-            && !text.is_empty()
-        {
-            let text = text.into_owned();
-            let event = event(inner, &called, header, offset, &body, text)?;
-            found.events.push(event);
-        }
-    }
-    Ok(found)
-}
-
-/// Events that have a text, or say what tool a later one is of.
-fn is_looked_at(kind: EventKind) -> bool {
-    matches!(
-        kind,
-        EventKind::ToolCallRequested
-            | EventKind::MessageAppended
-            | EventKind::ToolResultRecorded
-            | EventKind::SummaryRecorded
-            | EventKind::Compacted
-            | EventKind::SubContextReturned
-            | EventKind::ToolSnapshotRecorded
-            | EventKind::ConversationSealed
-    )
-}
-
-/// The tools of the calls that were just read: most results come soon after.
-#[derive(Default)]
-struct Called(HashMap<(ConversationId, BranchId, String), String>);
-
-impl Called {
-    fn note(&mut self, header: &EventHeader, call_id: &str, tool: &str) {
-        let of = (header.conversation, header.branch, call_id.to_owned());
-        self.0.insert(of, tool.to_owned());
-    }
-
-    /// The tool of a call, by the last request of that id before the event.
-    fn tool(
-        &self,
-        inner: &Inner,
-        header: &EventHeader,
-        call_id: &str,
-    ) -> Result<String, ReadError> {
-        let of = (header.conversation, header.branch, call_id.to_owned());
-        match self.0.get(&of) {
-            Some(tool) => Ok(tool.clone()),
-            None => inner.tool_of(header, call_id),
-        }
-    }
-}
-
-fn event(
-    inner: &Inner,
-    called: &Called,
-    header: &EventHeader,
-    offset: u64,
-    body: &EventBody,
-    text: String,
-) -> Result<SearchableEvent, ReadError> {
-    let (mut role, mut tool, mut success) = (None, String::new(), None);
-    match body {
-        EventBody::MessageAppended(message) => {
-            role = Some(message.role);
-            if message.role == Role::Tool {
-                tool.clone_from(&message.tool_name);
-            }
-        }
-        EventBody::ToolResultRecorded(result) => {
-            tool = called.tool(inner, header, &result.call_id)?;
-            success = Some(result.success);
-        }
-        EventBody::ToolSnapshotRecorded(snapshot) => {
-            tool = called.tool(inner, header, &snapshot.call_id)?;
-        }
-        _ => {}
-    }
-    Ok(SearchableEvent {
-        namespace: header.namespace.clone(),
-        conversation: header.conversation,
-        branch: header.branch,
-        revision: header.revision,
-        position: Position::local(offset),
-        kind: body.kind(),
-        role,
-        tool,
-        success,
-        recorded_at: header.recorded_at,
-        text,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::codec::arbitrary;
-
-    proptest! {
-        // Kinds without a text are passed over undecoded: what has a text and is not
-        // looked at would be found by nobody.
-        #[test]
-        fn whatever_has_a_text_is_looked_at(body in arbitrary::event_body()) {
-            prop_assert!(searchable_text(&body).is_none() || is_looked_at(body.kind()));
-        }
-    }
 }

@@ -16,8 +16,10 @@ mod delta;
 mod dense;
 pub mod error;
 mod fold;
+mod grep;
 mod health;
 mod history;
+mod hit;
 mod indexer;
 mod news;
 mod open;
@@ -36,6 +38,7 @@ mod repair;
 mod repair_tests;
 mod salvage;
 mod search;
+mod searchable;
 mod sequencer;
 mod states;
 mod subscribe;
@@ -74,7 +77,7 @@ use self::{
 };
 pub use crate::log::{OpenMode, Repair as LogRepair};
 /// The text that search counts bytes and lines in.
-pub use crate::search::searchable_text;
+pub use crate::search::{Reading, Scores, searchable_text};
 use crate::{
     domain::{
         BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits,

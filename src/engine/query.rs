@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::domain::{
     Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
-    Damage, EventKind, JsonText, Namespace, Position, Revision, StoredEvent, TimestampMicros,
+    Damage, EventKind, JsonText, Namespace, Position, Revision, Role, StoredEvent, TimestampMicros,
     ToolResultRecorded,
 };
+use crate::search::{Reading, Scores};
 
 /// Which events a read or a subscription is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -349,8 +350,16 @@ pub struct RecordedResult {
 pub struct SearchRequest {
     /// Tenant.
     pub namespace: Namespace,
-    /// Words, "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups).
+    /// What to look for.
     pub text: String,
+    /// How it is read: as words, or as a query with "phrases", pre*, AND, OR, NOT,
+    /// +must, -mustnot and (groups).
+    pub reading: Reading,
+    /// `text` is a regular expression, matched against the stored text; hits come
+    /// newest first.
+    pub regex: bool,
+    /// Count the hits of each conversation too.
+    pub by_conversation: bool,
     /// At most so many hits.
     pub limit: usize,
     /// Skip so many.
@@ -369,8 +378,26 @@ pub struct SearchRequest {
     pub recorded_from: Option<TimestampMicros>,
     /// Not after.
     pub recorded_to: Option<TimestampMicros>,
+    /// It happened not before; what was imported happened when its source says.
+    pub happened_from: Option<TimestampMicros>,
+    /// It happened not after.
+    pub happened_to: Option<TimestampMicros>,
     /// Only these kinds; empty: all.
     pub kinds: Vec<EventKind>,
+    /// Only messages of these roles; empty: all.
+    pub roles: Vec<Role>,
+    /// Only calls, and their results, that name a path like one of these globs;
+    /// empty: all.
+    pub paths: Vec<String>,
+    /// Only conversations that came from one of these sources; empty: all.
+    pub sources: Vec<String>,
+    /// Only conversations that have all of these labels, as `name` or `name=value`.
+    pub labels: Vec<String>,
+    /// Lines before and after the match that a hit brings along.
+    pub context_lines: u32,
+    /// Wait no longer than this for `at_least`, and answer with what is there; none:
+    /// as long as it takes.
+    pub wait_max: Option<std::time::Duration>,
     /// Wait until the index has reached this position.
     pub at_least: Option<Position>,
     /// Count all matches, not only the first thousand: that looks at each of them.
@@ -384,6 +411,9 @@ impl SearchRequest {
         Self {
             namespace,
             text: text.into(),
+            reading: Reading::Guess,
+            regex: false,
+            by_conversation: false,
             limit,
             offset: 0,
             conversation: None,
@@ -393,7 +423,15 @@ impl SearchRequest {
             success: None,
             recorded_from: None,
             recorded_to: None,
+            happened_from: None,
+            happened_to: None,
             kinds: Vec::new(),
+            roles: Vec::new(),
+            paths: Vec::new(),
+            sources: Vec::new(),
+            labels: Vec::new(),
+            context_lines: 0,
+            wait_max: None,
             at_least: None,
             count_all: false,
         }
@@ -423,20 +461,66 @@ pub struct SearchHit {
     pub tool: String,
     /// Whether it worked, for a tool result.
     pub success: Option<bool>,
-    /// BM25.
+    /// What orders hits.
     pub score: f32,
-    /// First line of the passage in the event's text, from 1.
+    /// What made it.
+    pub scores: Scores,
+    /// The line of the event's text that the first match is in, from 1. The first of
+    /// the best: of a pasted line, in the line that has most of it. 0: the text cannot
+    /// be read any more.
     pub line: u64,
-    /// The passage's bytes in the event's text.
+    /// The first match's bytes in the event's text.
     pub byte_start: u64,
     /// End, exclusive.
     pub byte_end: u64,
+    /// The passage that was found, in the event's text.
+    pub passage: HitPassage,
+    /// Who speaks, for messages.
+    pub role: Option<Role>,
+    /// The conversation's title, or empty.
+    pub title: String,
+    /// The file or folder that the call names first, or empty.
+    pub path: String,
+    /// What the call does: its command, query or pattern; or empty.
+    pub command: String,
+    /// The lines around the match, if they were asked for.
+    pub context: String,
+    /// The line that `context` begins with, from 1.
+    pub context_line: u64,
     /// Text around the best match.
     pub snippet: String,
     /// Byte ranges of the matches in `snippet`.
     pub highlights: Vec<std::ops::Range<usize>>,
     /// When the event was recorded.
     pub recorded_at: TimestampMicros,
+    /// When it happened: for what was imported, before it was recorded.
+    pub happened_at: TimestampMicros,
+}
+
+/// Where a passage is in its event's text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HitPassage {
+    /// The line that it begins in, from 1.
+    pub line: u64,
+    /// Its first byte.
+    pub byte_start: u64,
+    /// The byte after its last.
+    pub byte_end: u64,
+}
+
+/// What a search found in one conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConversationHits {
+    /// Which.
+    pub conversation: ConversationId,
+    /// Its id at its source, or empty.
+    pub source_id: String,
+    /// Its title, or empty.
+    pub title: String,
+    /// Passages (events, for a regular expression) that match.
+    pub hits: u64,
+    /// The best hit's; 0 for one that is not among the first thousand.
+    pub score: f32,
 }
 
 /// What a search found.
@@ -450,6 +534,14 @@ pub struct SearchAnswer {
     pub more_than_total: bool,
     /// What the index had reached.
     pub reached: Position,
+    /// Everything that the log had when the search began was searched.
+    pub complete: bool,
+    /// Events of the log that were not indexed yet.
+    pub events_missing: u64,
+    /// How the text was read.
+    pub read_as: Reading,
+    /// Conversations with hits, the best first, if they were asked for.
+    pub conversations: Vec<ConversationHits>,
     /// Why the index lacks a part of the log just now; none: it has all of it, or
     /// is at most a moment behind.
     pub lagging: Option<String>,

@@ -24,6 +24,7 @@ use crate::{
         JsonText, Namespace, Revision, StoredEvent, ToolCallRequested, ToolResultRecorded,
     },
     search::searchable_text,
+    views::CallEntry,
 };
 
 /// Kinds of events that a call's life is made of.
@@ -333,6 +334,16 @@ impl Inner {
 
     /// The tool that a call is for: the last request with its id before an event.
     pub(super) fn tool_of(&self, header: &EventHeader, call_id: &str) -> Result<String, ReadError> {
+        let entry = self.request_of(header, call_id)?;
+        Ok(entry.map(|entry| entry.tool).unwrap_or_default())
+    }
+
+    /// The last request of a call's id before an event.
+    pub(super) fn request_of(
+        &self,
+        header: &EventHeader,
+        call_id: &str,
+    ) -> Result<Option<CallEntry>, ReadError> {
         let views = self.views.load();
         let mut conversation = header.conversation;
         let mut before = header.revision;
@@ -343,7 +354,7 @@ impl Inner {
                 .rfind(|call| call.request < before && call.branch == header.branch)
                 .or_else(|| calls.iter().rfind(|call| call.request < before));
             if let Some(call) = own {
-                return Ok(call.tool.clone());
+                return Ok(Some(call.clone()));
             }
             // The request may be in the history that a forked conversation shares.
             let parent = views
@@ -351,7 +362,7 @@ impl Inner {
                 .filter(|row| row.info.shares_history)
                 .and_then(|row| row.info.parent.clone());
             let Some(parent) = parent else {
-                return Ok(String::new());
+                return Ok(None);
             };
             conversation = parent.conversation;
             before = parent.revision.next();

@@ -317,7 +317,7 @@ mod tests {
             assert_eq!(of(text), format, "{text}");
         }
         // Of long files only the beginning is looked at.
-        assert_eq!(of_head(pretty[..60].as_bytes(), false), Format::GeminiCli);
+        assert_eq!(of_head(&pretty.as_bytes()[..60], false), Format::GeminiCli);
         let long = br#"{"id":"a","messages":[{"role":"user","content":"xxxxxxxx"#;
         assert_eq!(of_head(long, false), Format::OpenaiChat);
     }

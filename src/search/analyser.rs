@@ -14,6 +14,8 @@
 //!   position, so that a phrase keeps to the words and a word finds its kin.
 //! - A run with many changes between letters and digits (a hash, a call id) is
 //!   not cut. A run over [`RUN_BYTES_MAX`] is not indexed, but takes a position.
+//! - A name after a word that defines one (`func`, `def`, `class` …) also gives a
+//!   **definition**: where a thing is made is what is looked for, more than its uses.
 //! - CJK and other scripts without blanks give overlapping pairs.
 //!
 //! Changing anything here changes what an index holds: raise
@@ -47,7 +49,30 @@ pub enum Form {
     Stem,
     /// The last character of a CJK run: found by a query of one character.
     Tail,
+    /// A name where it is defined: the name after [`DEFINITION_MARK`].
+    Definition,
 }
+
+/// Begins the term of a definition. In no other term.
+pub(super) const DEFINITION_MARK: char = '=';
+/// Words that a definition's name comes after.
+const DEFINING: [&str; 13] = [
+    "fn",
+    "def",
+    "func",
+    "type",
+    "enum",
+    "class",
+    "const",
+    "trait",
+    "struct",
+    "module",
+    "function",
+    "interface",
+    "namespace",
+];
+/// How far behind `func` the name of a Go method may be.
+const RECEIVER_BYTES_MAX: usize = 80;
 
 /// A term and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +205,8 @@ impl Analyser {
         analysis.entries.clear();
         let mut position = 0;
         let mut at = 0;
+        // Where the name of a definition begins.
+        let mut defined_at = usize::MAX;
         while at < text.len() {
             let (class, width) = class_at(text, at);
             let end = match class {
@@ -192,7 +219,14 @@ impl Analyser {
             if class == Class::Dense {
                 dense_run(text, at..end, &mut position, analysis);
             } else {
+                let first = analysis.entries.len();
                 self.identifier(text, at..end, &mut position, analysis);
+                if at == defined_at {
+                    definition(first, analysis);
+                }
+                if DEFINING.contains(&&text[at..end]) {
+                    defined_at = name_after(text, at..end);
+                }
             }
             at = end;
         }
@@ -241,11 +275,11 @@ impl Analyser {
         let term_start = out.arena.len();
         push_lower(&text[range.clone()], &mut out.arena);
         push(out, term_start, range.clone(), position, Form::Part);
-        let stem = self.stem(&out.arena[term_start..]).map(str::to_owned);
-        if let Some(stem) = stem {
-            let term_start = out.arena.len();
-            out.arena.push_str(&stem);
-            push(out, term_start, range, position, Form::Stem);
+        let Analysis { arena, .. } = out;
+        let stem_start = arena.len();
+        if let Some(stem) = self.stem(&arena[term_start..]) {
+            arena.push_str(stem);
+            push(out, stem_start, range, position, Form::Stem);
         }
     }
 
@@ -434,6 +468,37 @@ fn is_opaque(word: &str) -> bool {
     changes >= 3
 }
 
+/// Where a name begins that stands behind a defining word, the receiver of a Go
+/// method passed over.
+fn name_after(text: &str, word: Range<usize>) -> usize {
+    let skip_blanks = |at: usize| at + text[at..].len() - text[at..].trim_start_matches(' ').len();
+    let at = skip_blanks(word.end);
+    if &text[word] != "func" || text.as_bytes().get(at) != Some(&b'(') {
+        return at;
+    }
+    let end = floor_boundary(text, at + RECEIVER_BYTES_MAX);
+    text[at..end]
+        .find(')')
+        .map_or(usize::MAX, |close| skip_blanks(at + close + 1))
+}
+
+/// The identifier whose terms begin with this entry is a definition.
+fn definition(first: usize, out: &mut Analysis) {
+    let own = &out.entries[first..];
+    let whole = own.iter().find(|entry| entry.form == Form::Whole);
+    let Some(&name) = whole.or(own.first()) else {
+        return;
+    };
+    let term_start = out.arena.len();
+    out.arena.push(DEFINITION_MARK);
+    let word = out.arena[name.term_start as usize..name.term_end as usize].to_owned();
+    out.arena.push_str(&word);
+    let range = name.start as usize..name.end as usize;
+    // Terms are in order of position.
+    let position = out.entries[out.entries.len() - 1].position;
+    push(out, term_start, range, position, Form::Definition);
+}
+
 /// The parts joined: one term for the identifier.
 fn whole(text: &str, parts: &[Range<usize>], position: u32, out: &mut Analysis) {
     let term_start = out.arena.len();
@@ -482,6 +547,7 @@ mod tests {
                 Form::Whole => "=",
                 Form::Stem => "~",
                 Form::Tail => ".",
+                Form::Definition => "",
             };
             format!("{mark}{}@{}", term.term, term.position)
         });
@@ -521,6 +587,12 @@ mod tests {
             ("京", "京@0"),
             ("한국어", "한국@0 국어@1 .어@2"),
             ("ab東京", "ab@0 東京@1 .京@2"),
+            ("fn run(", "fn@0 run@1 =run@1"),
+            (
+                "func (s *Store) ReadAll(id",
+                "func@0 s@1 store@2 read@3 =readall@3 all@4 =readall@4 id@5",
+            ),
+            ("class\nOf", "class@0 of@1"),
             ("🌲 -- !?", ""),
             ("", ""),
         ];

@@ -72,13 +72,11 @@ pub(super) struct Columns {
     /// By ordinal; empty when there are too many.
     tools: Vec<String>,
     recorded_at: Column<i64>,
+    happened_at: Column<i64>,
     branch: Column<u64>,
     revision: Column<u64>,
     kind: Column<u64>,
     outcome: Column<u64>,
-    byte_end: Column<u64>,
-    line: Column<u64>,
-    text_bytes: Column<u64>,
 }
 
 impl Columns {
@@ -104,13 +102,11 @@ impl Columns {
             tool,
             tools,
             recorded_at: columns.i64(column::RECORDED_AT)?,
+            happened_at: columns.i64(column::HAPPENED_AT)?,
             branch: columns.u64(column::BRANCH)?,
             revision: columns.u64(column::REVISION)?,
             kind: columns.u64(column::KIND)?,
             outcome: columns.u64(column::OUTCOME)?,
-            byte_end: columns.u64(column::BYTE_END)?,
-            line: columns.u64(column::LINE)?,
-            text_bytes: columns.u64(column::TEXT_BYTES)?,
         })
     }
 
@@ -124,30 +120,33 @@ impl Columns {
         Ok((position, number(&self.byte_start, doc)?))
     }
 
+    /// The kind of a passage's event.
+    pub fn kind(&self, doc: DocId) -> Option<EventKind> {
+        let number = self.kind.first(doc)?;
+        EventKind::from_number(u16::try_from(number).ok()?)
+    }
+
     /// What a passage says.
     pub fn hit(&self, ranked: &Ranked) -> Result<Hit, IndexError> {
         let doc = ranked.address.doc_id;
-        let kind = u16::try_from(number(&self.kind, doc)?)
-            .ok()
-            .and_then(EventKind::from_number);
         Ok(Hit {
             conversation: self.conversation(doc)?,
             branch: BranchId(number(&self.branch, doc)?),
             revision: Revision(number(&self.revision, doc)?),
             position: ranked.position,
-            kind: kind.ok_or_else(damaged)?,
+            kind: self.kind(doc).ok_or_else(damaged)?,
             tool: self.tool(doc)?,
             success: outcome_of(number(&self.outcome, doc)?),
             recorded_at: TimestampMicros(self.recorded_at.first(doc).ok_or_else(damaged)?),
+            happened_at: TimestampMicros(self.happened_at.first(doc).ok_or_else(damaged)?),
             score: ranked.score,
+            scores: ranked.scores,
             byte_start: ranked.byte_start,
-            byte_end: number(&self.byte_end, doc)?,
-            line: number(&self.line, doc)?,
-            text_bytes: number(&self.text_bytes, doc)?,
         })
     }
 
-    fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
+    /// The conversation of a passage.
+    pub fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
         let column = self.conversation.as_ref().ok_or_else(damaged)?;
         let ordinal = column.ords().first(doc).ok_or_else(damaged)?;
         let mut bytes = Vec::with_capacity(16);
@@ -180,6 +179,26 @@ fn number(column: &Column<u64>, doc: DocId) -> Result<u64, IndexError> {
     column.first(doc).ok_or_else(damaged)
 }
 
+/// A span of time that is bounded on some side.
+pub(super) fn span(
+    from: Option<TimestampMicros>,
+    to: Option<TimestampMicros>,
+) -> Option<(i64, i64)> {
+    let is_bounded = from.is_some() || to.is_some();
+    let span = (
+        from.map_or(i64::MIN, |time| time.0),
+        to.map_or(i64::MAX, |time| time.0),
+    );
+    is_bounded.then_some(span)
+}
+
+fn is_within(times: &Column<i64>, doc: DocId, span: Option<(i64, i64)>) -> bool {
+    span.is_none_or(|(from, to)| {
+        let time = times.first(doc);
+        time.is_some_and(|time| (from..=to).contains(&time))
+    })
+}
+
 /// Filters as columns answer them, in one segment.
 pub(super) struct ColumnFilter<'a> {
     columns: &'a Columns,
@@ -188,12 +207,13 @@ pub(super) struct ColumnFilter<'a> {
     /// Their ordinals here.
     tools: Option<Vec<u64>>,
     recorded: Option<(i64, i64)>,
+    happened: Option<(i64, i64)>,
 }
 
 impl<'a> ColumnFilter<'a> {
     /// Whether columns can answer all of these filters.
     pub fn answers(filters: &SearchFilters) -> bool {
-        filters.scope.is_none() && filters.roles.is_empty()
+        filters.scope.is_none() && filters.roles.is_empty() && filters.paths.is_empty()
     }
 
     /// The filters, in a segment with these columns.
@@ -201,8 +221,6 @@ impl<'a> ColumnFilter<'a> {
     /// # Errors
     /// [`IndexError::NeedsRebuild`] when the names of tools are damaged.
     pub fn new(columns: &'a Columns, filters: &SearchFilters) -> Result<Self, IndexError> {
-        let from = filters.recorded_from.map_or(i64::MIN, |time| time.0);
-        let to = filters.recorded_to.map_or(i64::MAX, |time| time.0);
         Ok(Self {
             kinds: filters
                 .kinds
@@ -214,7 +232,8 @@ impl<'a> ColumnFilter<'a> {
                 [] => None,
                 tools => Some(columns.ordinals(tools)?),
             },
-            recorded: (from > i64::MIN || to < i64::MAX).then_some((from, to)),
+            recorded: span(filters.recorded_from, filters.recorded_to),
+            happened: span(filters.happened_from, filters.happened_to),
             columns,
         })
     }
@@ -232,10 +251,8 @@ impl<'a> ColumnFilter<'a> {
                 tool.and_then(|tool| tool.ords().first(doc))
                     .is_some_and(|ordinal| wanted.contains(&ordinal))
             })
-            && self.recorded.is_none_or(|(from, to)| {
-                let time = columns.recorded_at.first(doc);
-                time.is_some_and(|time| (from..=to).contains(&time))
-            })
+            && is_within(&columns.recorded_at, doc, self.recorded)
+            && is_within(&columns.happened_at, doc, self.happened)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use super::arguments::call_text;
 use crate::domain::{
     BranchId, ContentPart, ConversationId, EventBody, EventKind, MessageAppended, Namespace,
     Position, Revision, Role, TimestampMicros, ToolResultRecorded,
@@ -33,12 +34,16 @@ pub struct SearchableEvent {
     pub kind: EventKind,
     /// Who speaks, for messages.
     pub role: Option<Role>,
-    /// The tool, for tool results and snapshots; or empty.
+    /// The tool, for calls, tool results and snapshots; or empty.
     pub tool: String,
+    /// Files and folders that the call is about, for calls and results.
+    pub paths: Vec<String>,
     /// Whether the tool worked, for tool results.
     pub success: Option<bool>,
     /// When the engine recorded it.
     pub recorded_at: TimestampMicros,
+    /// When it happened: for what was imported, long before.
+    pub happened_at: TimestampMicros,
     /// [`searchable_text`] of its body.
     pub text: String,
 }
@@ -51,8 +56,11 @@ pub struct SearchableEvent {
 /// - A tool result: its text and JSON parts, joined by a line feed; without such
 ///   parts the structured result; when it failed, the error message after a
 ///   line feed, unless the parts have it already.
+/// - A tool call: its arguments, each on a line of its own as `name: value`, texts
+///   as they are and not as JSON writes them.
 /// - A dialogue summary, a compaction, a returned sub-context, a tool snapshot,
 ///   a sealed conversation: the summary.
+/// - A new conversation: its title. An annotation: its label and its comment.
 ///
 /// A single part is borrowed, not copied.
 #[must_use]
@@ -65,6 +73,11 @@ pub fn searchable_text(body: &EventBody) -> Option<Cow<'_, str>> {
         EventBody::SubContextReturned(returned) => Cow::from(&returned.summary),
         EventBody::ToolSnapshotRecorded(snapshot) => Cow::from(&snapshot.summary),
         EventBody::ConversationSealed { summary, .. } => Cow::from(summary),
+        EventBody::ToolCallRequested(call) => Cow::from(call_text(call.arguments.as_str())),
+        EventBody::ConversationCreated(created) => Cow::from(&created.title),
+        EventBody::AnnotationAdded(annotation) => {
+            join([annotation.label.as_str(), annotation.comment.as_str()].into_iter())
+        }
         _ => return None,
     };
     (!text.trim().is_empty()).then_some(text)
@@ -115,6 +128,19 @@ pub struct Passage<'a> {
     pub byte_end: usize,
     /// The line that its first byte is in, from 1.
     pub line: u64,
+}
+
+/// The passage that begins at a byte of a text; none when none can.
+#[must_use]
+pub fn passage_at(text: &str, byte_start: usize) -> Option<Passage<'_>> {
+    let rest = text.get(byte_start..).filter(|rest| !rest.is_empty())?;
+    let before = &text.as_bytes()[..byte_start];
+    Some(Passage {
+        text: &rest[..passage_len(rest)],
+        byte_start,
+        byte_end: byte_start + passage_len(rest),
+        line: before.iter().filter(|&&b| b == b'\n').count() as u64 + 1,
+    })
 }
 
 /// Cuts a text into passages that follow each other without gaps: at line ends,
@@ -188,7 +214,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::{JsonText, Reasoning, SummaryRecorded};
+    use crate::domain::{ConversationCreated, JsonText, Reasoning, SummaryRecorded};
 
     // Byte ranges of hits refer to this text: if it changed, every stored
     // reference would point elsewhere.
@@ -241,6 +267,13 @@ mod tests {
                     summary: "done".into(),
                 },
                 Some("done"),
+            ),
+            (
+                EventBody::ConversationCreated(ConversationCreated {
+                    title: "Where the port is set".into(),
+                    ..ConversationCreated::default()
+                }),
+                Some("Where the port is set"),
             ),
             (EventBody::BranchActivated, None),
         ];

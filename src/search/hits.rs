@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use tantivy::{DocAddress, Score, TantivyError};
 
-use super::{columns::OpenColumns, error::IndexError, query::Hit};
+use super::{columns::OpenColumns, error::IndexError, query::Hit, rank::Scores};
 use crate::domain::Position;
 
 /// A document and what orders it.
@@ -13,6 +13,7 @@ use crate::domain::Position;
 pub(super) struct Ranked {
     pub address: DocAddress,
     pub score: Score,
+    pub scores: Scores,
     pub position: Position,
     pub byte_start: u64,
 }
@@ -21,16 +22,17 @@ pub(super) struct Ranked {
 /// Merges move documents about, so equal scores go by position.
 pub(super) fn ranked(
     columns: &OpenColumns,
-    found: &[(Score, DocAddress)],
+    found: &[(Scores, DocAddress)],
     per_event: usize,
 ) -> Result<Vec<Ranked>, IndexError> {
     let mut ranked = Vec::with_capacity(found.len());
-    for &(score, address) in found {
+    for &(scores, address) in found {
         let segment = columns.of_segment(address.segment_ord)?;
         let (position, byte_start) = segment.place(address.doc_id)?;
         ranked.push(Ranked {
             address,
-            score,
+            score: scores.total(),
+            scores,
             position,
             byte_start,
         });

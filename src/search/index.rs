@@ -40,7 +40,7 @@ use crate::{
 
 /// What is written by one version is not read by another: the index is rebuilt.
 /// To raise with any change of the fields, the passages or the analyser.
-pub const INDEX_VERSION: u32 = 2;
+pub const INDEX_VERSION: u32 = 3;
 /// Begins the payload of each of our commits.
 const PAYLOAD_NAME: &str = "treering-search";
 /// A mark that moves without new documents is made durable so often.
@@ -62,6 +62,8 @@ pub struct SearchOptions {
     /// Threads that index, which share that memory. More than one makes more and
     /// smaller segments: for an index that is made anew.
     pub writer_threads: usize,
+    /// Threads that index while there is much to add, with as much more memory.
+    pub hurried_threads: usize,
     /// How long an added event may stay invisible: see
     /// [`SearchIndex::commit_if_due`].
     pub commit_interval: Duration,
@@ -83,8 +85,21 @@ impl Default for SearchOptions {
         Self {
             writer_heap_bytes: 32 << 20,
             writer_threads: 1,
+            hurried_threads: 1,
             commit_interval: Duration::from_millis(150),
             verify: VerifyOnOpen::Checksums,
+        }
+    }
+}
+
+impl SearchOptions {
+    /// The same for when there is much to add.
+    fn hurried(&self) -> Self {
+        let threads = self.hurried_threads.max(1);
+        Self {
+            writer_threads: threads,
+            writer_heap_bytes: (self.writer_heap_bytes * threads).min(WRITER_HEAP_BYTES_MAX),
+            ..self.clone()
         }
     }
 }
@@ -140,6 +155,8 @@ struct WriterState {
     /// There are documents or erasures to commit, not only a mark.
     has_operations: bool,
     noted: files::Noted,
+    /// There is much to add.
+    hurried: bool,
 }
 
 impl SearchIndex {
@@ -279,6 +296,7 @@ impl SearchIndex {
             changed_at: None,
             has_operations: false,
             noted: files::Noted::new(),
+            hurried: false,
         };
         let this = Self {
             fields,
@@ -368,6 +386,35 @@ impl SearchIndex {
         Ok(state.added_to)
     }
 
+    /// Says whether there is much to add: then with [`SearchOptions::hurried_threads`]
+    /// and as much more memory, and without merging what is merged again soon. What
+    /// was added so far is committed first.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn set_hurried(&self, hurried: bool) -> Result<(), IndexError> {
+        let mut state = self.state();
+        if state.hurried == hurried || self.options.hurried_threads < 2 {
+            return Ok(());
+        }
+        if state.has_operations {
+            self.commit_durably(&mut state)?;
+        }
+        // The old writer holds the lock: it has to go first, its merges with it.
+        if let Some(Err(error)) = state.writer.take().map(IndexWriter::wait_merging_threads) {
+            tracing::warn!(%error, "a merge of the search index failed");
+        }
+        state.hurried = hurried;
+        let options = if hurried {
+            self.options.hurried()
+        } else {
+            self.options.clone()
+        };
+        let writer = open_writer(&self.index, &self.dir, &options, self.merges)?;
+        state.writer = Some(writer);
+        Ok(())
+    }
+
     /// Commits when the oldest change has waited for the options'
     /// `commit_interval`. An indexing task calls this after each [`Self::add`]
     /// and when [`Self::commit_due_at`] has come. Says whether it did.
@@ -415,6 +462,7 @@ impl SearchIndex {
             &self.options,
             self.merges,
         )?);
+        state.hurried = false;
         state.changed_at = None;
         state.has_operations = false;
         state.added_to = state.durable;
@@ -601,6 +649,7 @@ impl SearchIndex {
         }
         document.add_bytes(fields.conversation, event.conversation.0.as_bytes());
         document.add_i64(fields.recorded_at, event.recorded_at.0);
+        document.add_i64(fields.happened_at, event.happened_at.0);
         for (field, number) in [
             (fields.branch, event.branch.0),
             (fields.revision, event.revision.0),
@@ -609,9 +658,6 @@ impl SearchIndex {
             (fields.kind, u64::from(event.kind.number())),
             (fields.outcome, outcome_number(event.success)),
             (fields.byte_start, passage.byte_start as u64),
-            (fields.byte_end, passage.byte_end as u64),
-            (fields.line, passage.line),
-            (fields.text_bytes, event.text.len() as u64),
         ] {
             document.add_u64(field, number);
         }
@@ -682,9 +728,9 @@ fn verify(index: &Index, dir: &Path) -> Result<(), IndexError> {
 /// held against the segments.
 fn check_segments(searcher: &Searcher) -> Result<(), IndexError> {
     for segment in searcher.segment_readers() {
-        let lines = segment.fast_fields().u64(column::LINE);
-        let lines = lines.map_err(|_| rebuild("a segment lacks a column"))?;
-        if lines.num_docs() != segment.max_doc() {
+        let starts = segment.fast_fields().u64(column::BYTE_START);
+        let starts = starts.map_err(|_| rebuild("a segment lacks a column"))?;
+        if starts.num_docs() != segment.max_doc() {
             return Err(rebuild(
                 "a segment has another size than the list of segments says",
             ));

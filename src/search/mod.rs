@@ -10,6 +10,7 @@
 //! text that the caller reads from the log.
 
 pub mod analyser;
+mod arguments;
 mod best;
 mod columns;
 pub mod document;
@@ -18,22 +19,28 @@ mod exclusion;
 mod files;
 mod hits;
 mod index;
+pub mod pattern;
 mod plan;
-mod proximity;
 mod query;
+mod rank;
 mod schema;
 mod snippet;
+mod sweep;
 pub mod syntax;
 mod unchanged;
 
-pub use document::{Passage, SearchableEvent, passages, searchable_text};
+pub use arguments::{CallTarget, call_target};
+pub use document::{Passage, SearchableEvent, passage_at, passages, searchable_text};
 pub use error::{IndexError, SearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
+pub use pattern::Pattern;
 pub use query::{
     COUNTED_MAX, Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults,
 };
+pub use rank::Scores;
 pub use snippet::{Snippet, Snippeter};
-pub use syntax::QueryError;
+pub use sweep::{CANDIDATES_MAX, Candidates};
+pub use syntax::{QueryError, Reading};
 
 #[cfg(test)]
 mod known_items_tests;

@@ -11,19 +11,20 @@ use tantivy::{
     columnar::Column,
     query::{
         Bm25StatisticsProvider, BooleanQuery, BoostQuery, ConstScoreQuery, DisjunctionMaxQuery,
-        EmptyQuery, Occur, PhrasePrefixQuery, PhraseQuery, Query, TermQuery,
+        EmptyQuery, Occur, PhrasePrefixQuery, PhraseQuery, Query, RegexQuery, TermQuery,
         doc_predicate_query::{DocPredicateQuery, FunctionPredicate},
     },
     schema::{Field, IndexRecordOption},
 };
 
 use super::{
-    analyser::{Analyser, Analysis, Form, is_dense},
+    analyser::{Analyser, Analysis, DEFINITION_MARK, Form, is_dense},
+    columns::span,
     exclusion::Exclusion,
-    proximity::PAIRS_MAX,
     query::{LineageSegment, Scope, SearchFilters},
+    rank::{Name, Unit, Words},
     schema::{
-        Fields, column, conversation_tag, kind_tag, namespace_tag, role_tag, success_tag,
+        Fields, column, conversation_tag, kind_tag, namespace_tag, path_tag, role_tag, success_tag,
         text_term, tool_tag,
     },
     syntax::{Node, Role},
@@ -36,8 +37,8 @@ use crate::domain::{Namespace, Revision};
 const EXACT_BONUS: f32 = 0.3;
 /// What a whole identifier or path counts beside its parts.
 const WHOLE_BOOST: f32 = 1.0;
-/// What two neighbours of the query count that are neighbours in the passage.
-const PAIR_BOOST: f32 = 0.2;
+/// Words that are not in a row are so far apart.
+const APART: u32 = 1_000;
 /// Terms that a beginning is tried as, in each segment, behind other words.
 const PREFIX_TERMS_MAX: u32 = 256;
 /// BM25's length normalisation is fixed at b = 0.75 in tantivy, which is too
@@ -135,35 +136,57 @@ impl Planner<'_> {
         Some(union_of(planned))
     }
 
-    /// Pairs of words that stand side by side, to be looked for in the best hits.
-    pub fn neighbours(&mut self, node: &Node) -> Vec<Box<dyn Query>> {
-        let mut pairs = Vec::new();
-        self.collect_neighbours(node, &mut pairs);
-        pairs.truncate(PAIRS_MAX);
-        pairs
+    /// What is looked for in the best passages: the words in their order, and the
+    /// names.
+    pub fn looked_for(&mut self, node: &Node) -> Words {
+        let mut words = Words::default();
+        let mut position = 0;
+        self.collect_words(node, &mut position, &mut words);
+        words
     }
 
-    fn collect_neighbours(&mut self, node: &Node, pairs: &mut Vec<Box<dyn Query>>) {
-        let Node::Group(clauses) = node else { return };
-        let mut before: Option<String> = None;
-        for (role, node) in clauses {
-            let range = match (role, node) {
-                (Role::Should | Role::Must, Node::Word(range)) => range.clone(),
-                (Role::MustNot, _) => continue,
-                (_, node) => {
-                    self.collect_neighbours(node, pairs);
-                    before = None;
-                    continue;
+    fn collect_words(&mut self, node: &Node, position: &mut u32, words: &mut Words) {
+        match node {
+            Node::Group(clauses) => {
+                let meant = clauses.iter().filter(|(role, _)| *role != Role::MustNot);
+                for (_, node) in meant {
+                    self.collect_words(node, position, words);
                 }
-            };
-            let analysis = self.analyser.analyse(&self.text[range]);
-            let mut stems = stems(&analysis);
-            let first = stems.next();
-            if let (Some(before), Some(first)) = (&before, first) {
-                let terms = vec![self.text_term(before), self.text_term(first)];
-                pairs.push(boosted(Box::new(PhraseQuery::new(terms)), PAIR_BOOST));
             }
-            before = stems.last().or(first).map(str::to_owned);
+            Node::Word(range) => self.add_words(range.clone(), true, position, words),
+            Node::Phrase(range) => self.add_words(range.clone(), false, position, words),
+            Node::Prefix(_) => *position += APART,
+        }
+    }
+
+    fn add_words(
+        &mut self,
+        range: std::ops::Range<usize>,
+        is_name: bool,
+        position: &mut u32,
+        words: &mut Words,
+    ) {
+        let analysis = self.analyser.analyse(&self.text[range]);
+        let first = words.units.len();
+        let mut last = *position;
+        for (part, stem) in stems(&analysis) {
+            last = *position + u32::try_from(part.position).unwrap_or(0);
+            words.units.push(Unit {
+                term: self.text_term(stem),
+                position: last,
+            });
+        }
+        *position = last + 1;
+        let name = match parts(&analysis).collect::<Vec<_>>()[..] {
+            [single] => Some((None, single.term)),
+            _ => whole_of(&analysis).map(|whole| (Some(whole), whole)),
+        };
+        if let Some((whole, name)) = name.filter(|_| is_name) {
+            words.names.push(Name {
+                whole: whole.map(|whole| self.text_term(whole)),
+                definition: self.text_term(&format!("{DEFINITION_MARK}{name}")),
+                units: first..words.units.len(),
+            });
         }
     }
 
@@ -209,7 +232,7 @@ impl Planner<'_> {
                 (Form::Part, Purpose::Count) if has_stem => continue,
                 (Form::Part, Purpose::Rank) if has_stem => EXACT_BONUS,
                 (Form::Part | Form::Stem, _) => 1.0,
-                (Form::Whole | Form::Tail, _) => continue,
+                (Form::Whole | Form::Tail | Form::Definition, _) => continue,
             };
             clauses.push((Occur::Should, boosted(self.term(term.term), boost)));
         }
@@ -291,6 +314,16 @@ impl Planner<'_> {
         (!queries.is_empty()).then(|| Box::new(DisjunctionMaxQuery::new(queries)) as Box<dyn Query>)
     }
 
+    /// Passages with a word that has these letters in a row.
+    pub fn piece(&self, piece: &str) -> Box<dyn Query> {
+        let mut pattern = String::new();
+        escape(&text_term(self.namespace, ""), &mut pattern);
+        pattern.push_str(".*");
+        escape(piece, &mut pattern);
+        pattern.push_str(".*");
+        pattern_query(&pattern, self.fields.text)
+    }
+
     /// The tags that filters look at: one of each list must be there.
     pub fn filter_tags(&self, filters: &SearchFilters) -> Vec<Vec<Term>> {
         let namespace = self.namespace;
@@ -328,8 +361,21 @@ impl Planner<'_> {
         if let Some(Scope::Lineage(segments)) = &filters.scope {
             clauses.push((Occur::Must, constant(only_lineage(segments), 0.0)));
         }
-        if filters.recorded_from.is_some() || filters.recorded_to.is_some() {
-            clauses.push((Occur::Must, constant(only_recorded(filters), 0.0)));
+        let recorded = span(filters.recorded_from, filters.recorded_to);
+        let happened = span(filters.happened_from, filters.happened_to);
+        for (column, span) in [
+            (column::RECORDED_AT, recorded),
+            (column::HAPPENED_AT, happened),
+        ] {
+            clauses
+                .extend(span.map(|span| (Occur::Must, constant(only_within(column, span), 0.0))));
+        }
+        if !filters.paths.is_empty() {
+            let named = filters.paths.iter().map(|glob| {
+                let pattern = path_pattern(self.namespace, glob);
+                (Occur::Should, pattern_query(&pattern, self.fields.tags))
+            });
+            clauses.push((Occur::Must, constant(union_of(named.collect()), 0.0)));
         }
         if clauses.is_empty() {
             return query;
@@ -356,13 +402,13 @@ impl Planner<'_> {
     }
 }
 
-/// Each part by its stem, or as it is.
-fn stems(analysis: &Analysis) -> impl Iterator<Item = &str> {
+/// Each part, and its stem or itself.
+fn stems(analysis: &Analysis) -> impl Iterator<Item = (super::analyser::AnalysedTerm<'_>, &str)> {
     let mut terms = analysis.iter().peekable();
     std::iter::from_fn(move || {
         let part = terms.find(|term| term.form == Form::Part)?;
         let stem = terms.next_if(|term| term.form == Form::Stem);
-        Some(stem.unwrap_or(part).term)
+        Some((part, stem.unwrap_or(part).term))
     })
 }
 
@@ -409,12 +455,53 @@ fn constant(query: Box<dyn Query>, score: f32) -> Box<dyn Query> {
     Box::new(ConstScoreQuery::new(query, score))
 }
 
-/// Passages recorded in the filters' range, both ends included.
-fn only_recorded(filters: &SearchFilters) -> Box<dyn Query> {
-    let from = filters.recorded_from.map_or(i64::MIN, |time| time.0);
-    let to = filters.recorded_to.map_or(i64::MAX, |time| time.0);
+/// Passages with a term that a pattern matches as a whole.
+fn pattern_query(pattern: &str, field: Field) -> Box<dyn Query> {
+    match RegexQuery::from_pattern(pattern, field) {
+        Ok(query) => Box::new(query),
+        Err(_) => Box::new(EmptyQuery),
+    }
+}
+
+/// A text as a pattern that matches it alone.
+fn escape(text: &str, pattern: &mut String) {
+    for c in text.chars() {
+        if c.is_ascii_punctuation() {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+}
+
+/// A pattern of the tags of the paths that a glob means.
+fn path_pattern(namespace: &Namespace, glob: &str) -> String {
+    let mut pattern = String::new();
+    escape(&path_tag(namespace, ""), &mut pattern);
+    if !glob.starts_with('/') {
+        pattern.push_str("(.*/)?");
+    }
+    let mut rest = glob;
+    while let Some(c) = rest.chars().next() {
+        let (means, length) = match c {
+            '*' if rest.starts_with("**/") => ("(.*/)?", 3),
+            '*' if rest.starts_with("**") => (".*", 2),
+            '*' => ("[^/]*", 1),
+            '?' => ("[^/]", 1),
+            c => {
+                escape(&rest[..c.len_utf8()], &mut pattern);
+                ("", c.len_utf8())
+            }
+        };
+        pattern.push_str(means);
+        rest = &rest[length..];
+    }
+    pattern
+}
+
+/// Passages whose time is in a span, both ends included.
+fn only_within(column: &'static str, (from, to): (i64, i64)) -> Box<dyn Query> {
     let predicate = FunctionPredicate::from(move |segment: &SegmentReader| {
-        let times: Column<i64> = segment.fast_fields().i64(column::RECORDED_AT)?;
+        let times: Column<i64> = segment.fast_fields().i64(column)?;
         Ok(move |doc: DocId| {
             times
                 .first(doc)

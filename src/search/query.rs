@@ -9,8 +9,8 @@ use super::{
     hits::{self, unreadable},
     index::{Published, SearchIndex},
     plan::{NamespaceStatistics, Planner, Purpose},
-    proximity::{POOL, rescore},
-    syntax::{self, QueryError},
+    rank::{POOL, Scores, Words, rescore},
+    syntax::{self, QueryError, Reading},
 };
 use crate::{
     contained::contained,
@@ -34,8 +34,10 @@ pub const COUNTED_MAX: u64 = 1_000;
 pub struct SearchQuery {
     /// Where to search. Nothing of another namespace is found or counted.
     pub namespace: Namespace,
-    /// What to search for, in the language of [`syntax`].
+    /// What to search for.
     pub text: String,
+    /// How it is read.
+    pub reading: Reading,
     /// At most so many hits.
     pub limit: usize,
     /// Hits to pass over.
@@ -56,6 +58,7 @@ impl SearchQuery {
         Self {
             namespace,
             text: text.into(),
+            reading: Reading::default(),
             limit: 10,
             offset: 0,
             one_hit_per_event: false,
@@ -78,10 +81,17 @@ pub struct SearchFilters {
     pub recorded_from: Option<TimestampMicros>,
     /// Recorded then or earlier.
     pub recorded_to: Option<TimestampMicros>,
+    /// Happened then or later.
+    pub happened_from: Option<TimestampMicros>,
+    /// Happened then or earlier.
+    pub happened_to: Option<TimestampMicros>,
     /// One of these kinds.
     pub kinds: Vec<EventKind>,
     /// Messages of one of these roles.
     pub roles: Vec<Role>,
+    /// Calls, and their results, that name a path like one of these: `*` and `?`
+    /// stay in a folder, `**` does not; without `/` it is the last part's name.
+    pub paths: Vec<String>,
 }
 
 /// Where in a namespace.
@@ -116,6 +126,8 @@ pub struct SearchResults {
     pub more_than_total: bool,
     /// What the index had reached.
     pub reached: Position,
+    /// How the query was read.
+    pub read_as: Reading,
 }
 
 /// A passage that matches.
@@ -137,16 +149,15 @@ pub struct Hit {
     pub success: Option<bool>,
     /// When it was recorded.
     pub recorded_at: TimestampMicros,
-    /// BM25; comparable within one search.
+    /// When it happened.
+    pub happened_at: TimestampMicros,
+    /// What orders hits; comparable within one search.
     pub score: f32,
-    /// The passage's first byte in the event's text.
+    /// What made it.
+    pub scores: Scores,
+    /// The passage's first byte in the event's text:
+    /// [`passage_at`](super::passage_at) gives the passage.
     pub byte_start: u64,
-    /// The byte after its last.
-    pub byte_end: u64,
-    /// The line that it begins in, from 1.
-    pub line: u64,
-    /// Length of the event's text, in bytes.
-    pub text_bytes: u64,
 }
 
 impl SearchIndex {
@@ -165,18 +176,11 @@ impl SearchIndex {
         way: Way,
     ) -> Result<SearchResults, SearchError> {
         check_bounds(query)?;
-        let parsed = syntax::parse(&query.text)?;
-        let mut planner = Planner {
-            fields: &self.fields,
-            namespace: &query.namespace,
-            text: &query.text,
-            analyser: Analyser::default(),
-            purpose: Purpose::Rank,
-            is_flat: true,
-        };
+        let (parsed, read_as) = syntax::read(&query.text, query.reading)?;
+        let mut planner = self.planner(query);
         let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
         let planned = Planned {
-            pairs: planner.neighbours(&parsed),
+            looked_for: planner.looked_for(&parsed),
             query: planner.filtered(words.box_clone(), &query.filters),
             filter_tags: planner.filter_tags(&query.filters),
             is_prunable: planner.is_flat && way == Way::Shortest,
@@ -188,20 +192,25 @@ impl SearchIndex {
             },
         };
         let published = self.published();
-        // tantivy answers some damage by a panic.
-        let run = || self.run(&published, &planned, query);
-        let found = contained(run).unwrap_or_else(|_| {
-            Err(IndexError::NeedsRebuild {
-                reason: "a segment cannot be read".to_owned(),
-            })
-        });
-        let (hits, total) = found?;
+        let (hits, total) = guarded(|| self.run(&published, &planned, query))?;
         Ok(SearchResults {
             hits,
             total: total.count,
             more_than_total: total.more,
             reached: published.reached,
+            read_as,
         })
+    }
+
+    pub(super) fn planner<'a>(&'a self, query: &'a SearchQuery) -> Planner<'a> {
+        Planner {
+            fields: &self.fields,
+            namespace: &query.namespace,
+            text: &query.text,
+            analyser: Analyser::default(),
+            purpose: Purpose::Rank,
+            is_flat: true,
+        }
     }
 
     fn run(
@@ -225,9 +234,10 @@ impl SearchIndex {
         }
         let mut fetch = (wanted * 2 + 8).max(POOL);
         loop {
-            let mut found = best.find(fetch)?;
+            let found = best.find(fetch)?;
             let complete = found.len() < fetch;
-            rescore(searcher, &statistics, &planned.pairs, &mut found).map_err(unreadable)?;
+            let (columns, text) = (&published.columns, self.fields.text);
+            let found = rescore(columns, &statistics, text, &planned.looked_for, &found)?;
             let ranked = hits::ranked(&published.columns, &found, per_event)?;
             if complete || ranked.len() >= wanted {
                 let page = ranked
@@ -247,6 +257,15 @@ impl SearchIndex {
             fetch = fetch.saturating_mul(4);
         }
     }
+}
+
+/// tantivy answers some damage by a panic.
+pub(super) fn guarded<T>(look: impl FnOnce() -> Result<T, IndexError>) -> Result<T, IndexError> {
+    contained(look).unwrap_or_else(|_| {
+        Err(IndexError::NeedsRebuild {
+            reason: "a segment cannot be read".to_owned(),
+        })
+    })
 }
 
 /// How the best are found.
@@ -278,13 +297,13 @@ pub(super) struct Planned {
     pub is_prunable: bool,
     /// What each filter looks at: one of each list must match.
     pub filter_tags: Vec<Vec<Term>>,
-    /// Neighbours, for the second look.
-    pairs: Vec<Box<dyn Query>>,
+    /// For the second look.
+    looked_for: Words,
     /// What matches as `query` does, faster.
     pub counted: Box<dyn Query>,
 }
 
-fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
+pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
     let (offset, limit, max) = (query.offset, query.limit, HITS_MAX);
     if offset.saturating_add(limit) > max {
         return Err(SearchError::TooFar { offset, limit, max });
@@ -301,6 +320,7 @@ fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
         ("tools", filters.tools.len()),
         ("kinds", filters.kinds.len()),
         ("roles", filters.roles.len()),
+        ("paths", filters.paths.len()),
     ] {
         if count > max {
             return Err(SearchError::FilterTooLarge { what, count, max });

@@ -29,12 +29,10 @@ pub(super) mod column {
     pub const SHARD: &str = "shard";
     pub const OFFSET: &str = "offset";
     pub const RECORDED_AT: &str = "recorded_at";
+    pub const HAPPENED_AT: &str = "happened_at";
     pub const KIND: &str = "kind";
     pub const OUTCOME: &str = "outcome";
     pub const BYTE_START: &str = "byte_start";
-    pub const BYTE_END: &str = "byte_end";
-    pub const LINE: &str = "line";
-    pub const TEXT_BYTES: &str = "text_bytes";
     pub const TOOL: &str = "tool";
 }
 
@@ -52,12 +50,10 @@ pub(super) struct Fields {
     pub shard: Field,
     pub offset: Field,
     pub recorded_at: Field,
+    pub happened_at: Field,
     pub kind: Field,
     pub outcome: Field,
     pub byte_start: Field,
-    pub byte_end: Field,
-    pub line: Field,
-    pub text_bytes: Field,
     pub tool: Field,
 }
 
@@ -83,12 +79,10 @@ impl Fields {
             shard: builder.add_u64_field(column::SHARD, FAST),
             offset: builder.add_u64_field(column::OFFSET, FAST),
             recorded_at: builder.add_i64_field(column::RECORDED_AT, FAST),
+            happened_at: builder.add_i64_field(column::HAPPENED_AT, FAST),
             kind: builder.add_u64_field(column::KIND, FAST),
             outcome: builder.add_u64_field(column::OUTCOME, FAST),
             byte_start: builder.add_u64_field(column::BYTE_START, FAST),
-            byte_end: builder.add_u64_field(column::BYTE_END, FAST),
-            line: builder.add_u64_field(column::LINE, FAST),
-            text_bytes: builder.add_u64_field(column::TEXT_BYTES, FAST),
             tool: builder.add_text_field(column::TOOL, label),
             schema: builder.build(),
         }
@@ -105,6 +99,7 @@ impl Fields {
         if !event.tool.is_empty() {
             tags.push(tool_tag(namespace, &event.tool));
         }
+        tags.extend(event.paths.iter().map(|path| path_tag(namespace, path)));
         tags.extend(event.role.map(|role| role_tag(namespace, role)));
         tags.extend(event.success.map(|success| success_tag(namespace, success)));
         tags
@@ -129,6 +124,10 @@ pub(super) fn kind_tag(namespace: &Namespace, kind: EventKind) -> String {
 
 pub(super) fn tool_tag(namespace: &Namespace, tool: &str) -> String {
     format!("{namespace}{SEPARATOR}t{tool}")
+}
+
+pub(super) fn path_tag(namespace: &Namespace, path: &str) -> String {
+    format!("{namespace}{SEPARATOR}p{path}")
 }
 
 pub(super) fn success_tag(namespace: &Namespace, success: bool) -> String {

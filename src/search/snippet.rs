@@ -12,9 +12,6 @@ use super::{
     syntax::{self, Node, Role},
 };
 
-/// What a second match of the same kind counts against the first.
-const REPEAT_SHARE: f32 = 0.1;
-
 /// A piece of a passage.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Snippet {
@@ -24,9 +21,10 @@ pub struct Snippet {
     pub highlights: Vec<Range<usize>>,
     /// Where `text` begins in the passage, in bytes.
     pub byte_start: usize,
-    /// Lines between the passage's first and that of the first highlight (or of
-    /// the text, without one).
-    pub line_offset: u64,
+    /// The first of the best matches, in bytes of the passage: of a name all of it,
+    /// of a pasted line the first word of the line that has most of it. Empty, at
+    /// the passage's first byte, where nothing matches.
+    pub first: Range<usize>,
 }
 
 /// Finds a query's words in passages.
@@ -53,7 +51,7 @@ impl Snippeter {
     /// # Errors
     /// [`SearchError::Query`] for a query that cannot be searched.
     pub fn for_query(index: &SearchIndex, query: &SearchQuery) -> Result<Self, SearchError> {
-        let parsed = syntax::parse(&query.text)?;
+        let (parsed, _) = syntax::read(&query.text, query.reading)?;
         let mut this = Self {
             patterns: Vec::new(),
             analyser: Analyser::default(),
@@ -136,17 +134,18 @@ impl Snippeter {
     pub fn snippet(&mut self, passage: &str, max_bytes: usize) -> Snippet {
         let analysis = self.analyser.analyse(passage);
         let matches = self.matches(&analysis);
-        let range = self.window(passage, &matches, max_bytes);
-        let highlights = highlights(&matches, &range);
-        let first = highlights
-            .first()
-            .map_or(range.start, |first| range.start + first.start);
-        let line_offset = passage[..first].bytes().filter(|&b| b == b'\n').count() as u64;
+        let best = self.best(passage, &matches, max_bytes);
+        let range = if passage.len() <= max_bytes {
+            0..passage.len()
+        } else {
+            cut(passage, best.start, max_bytes)
+        };
+        let first = joined(&matches, &(best.start..passage.len()));
         Snippet {
             text: passage[range.clone()].to_owned(),
-            highlights,
+            highlights: highlights(&matches, &range),
             byte_start: range.start,
-            line_offset,
+            first: first.first().cloned().unwrap_or(0..0),
         }
     }
 
@@ -163,40 +162,53 @@ impl Snippeter {
         found
     }
 
-    fn window(
+    /// The matches that say most together, on one line and near each other: from the
+    /// first one's start to the last one's end. Of equal ones the first.
+    fn best(
         &self,
         passage: &str,
         matches: &[(Range<usize>, usize)],
         max_bytes: usize,
     ) -> Range<usize> {
-        if passage.len() <= max_bytes {
-            return 0..passage.len();
-        }
         let reach = max_bytes - max_bytes / 4;
-        let mut best = (0, 0.0);
-        for (index, (first, _)) in matches.iter().enumerate() {
-            let worth = self.worth(
-                matches[index..]
-                    .iter()
-                    .take_while(|(range, _)| range.end <= first.start + reach),
-            );
-            if worth > best.1 {
-                best = (first.start, worth);
+        let mut best = (0..0, 0.0);
+        let mut seen = vec![0_usize; self.patterns.len()];
+        let (mut first, mut worth) = (0, 0.0);
+        let mut line_end = 0;
+        for (index, (range, number)) in matches.iter().enumerate() {
+            if range.start >= line_end {
+                // Another line: nothing of the last one counts.
+                for (_, number) in &matches[first..index] {
+                    seen[*number] = 0;
+                }
+                (first, worth) = (index, 0.0);
+                let rest = &passage[range.start..];
+                line_end = rest
+                    .find('\n')
+                    .map_or(passage.len(), |end| range.start + end + 1);
+            }
+            seen[*number] += 1;
+            if seen[*number] == 1 {
+                worth += self.patterns[*number].weight;
+            }
+            // What is too far away, or comes again, is left behind.
+            while first < index {
+                let (start, number) = (matches[first].0.start, matches[first].1);
+                let is_far = range.end > start + reach;
+                if !is_far && seen[number] == 1 {
+                    break;
+                }
+                seen[number] -= 1;
+                if seen[number] == 0 {
+                    worth -= self.patterns[number].weight;
+                }
+                first += 1;
+            }
+            if worth > best.1 * 1.000_1 {
+                best = (matches[first].0.start..range.end, worth);
             }
         }
-        cut(passage, best.0, max_bytes)
-    }
-
-    fn worth<'a>(&self, matches: impl Iterator<Item = &'a (Range<usize>, usize)>) -> f32 {
-        let mut seen = vec![false; self.patterns.len()];
-        matches.fold(0.0, |worth, &(_, number)| {
-            let share = if std::mem::replace(&mut seen[number], true) {
-                REPEAT_SHARE
-            } else {
-                1.0
-            };
-            worth + share * self.patterns[number].weight
-        })
+        best.0
     }
 }
 
@@ -258,15 +270,23 @@ fn cut(passage: &str, at: usize, max_bytes: usize) -> Range<usize> {
 
 /// Matches inside a piece, joined where they touch, relative to it.
 fn highlights(matches: &[(Range<usize>, usize)], piece: &Range<usize>) -> Vec<Range<usize>> {
+    let mut joined = joined(matches, piece);
+    for range in &mut joined {
+        *range = range.start - piece.start..range.end - piece.start;
+    }
+    joined
+}
+
+/// Matches inside a piece, joined where they touch.
+fn joined(matches: &[(Range<usize>, usize)], piece: &Range<usize>) -> Vec<Range<usize>> {
     let mut joined: Vec<Range<usize>> = Vec::new();
     for (range, _) in matches {
         if range.start < piece.start || range.end > piece.end {
             continue;
         }
-        let range = range.start - piece.start..range.end - piece.start;
         match joined.last_mut() {
             Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => joined.push(range),
+            _ => joined.push(range.clone()),
         }
     }
     joined

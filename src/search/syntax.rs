@@ -11,10 +11,14 @@
 //! ```
 //!
 //! `AND` binds closer than `OR` and than standing side by side. Reading is
-//! forgiving, because people and models paste error messages and code: an
-//! unfinished quote or group ends with the query, a stray bracket or operator is
-//! passed over, brackets inside a word (`main(argc)`) and options (`--all`)
-//! belong to the word. What cannot be searched is an error that says where.
+//! forgiving: an unfinished quote or group ends with the query, a stray bracket or
+//! operator is passed over, brackets inside a word (`main(argc)`) and options
+//! (`--all`) belong to the word. What cannot be searched is an error that says
+//! where.
+//!
+//! People and models mostly paste: error messages, commands, code. In these `NOT`
+//! is a word and `-v` an option. So a text is plain words unless all of it is a
+//! query that somebody would write ([`is_meant`]), or the caller says that it is.
 
 use std::ops::Range;
 
@@ -46,6 +50,12 @@ pub enum QueryError {
         at: usize,
         /// The bound.
         max: usize,
+    },
+    /// No regular expression.
+    #[error("this is no regular expression: {message}")]
+    Regex {
+        /// What is wrong, and where.
+        message: String,
     },
     /// Groups in groups.
     #[error("groups are nested more than {max} deep at byte {at}")]
@@ -95,17 +105,145 @@ enum Token {
     Minus,
 }
 
-/// Reads a query. Ranges are bytes of `text`.
+/// How a text is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reading {
+    /// As words, unless all of it is a query that somebody would write.
+    #[default]
+    Guess,
+    /// As words: no operators.
+    Plain,
+    /// As a query, in the language above.
+    Query,
+}
+
+/// Reads a text, and says how: as words or as a query. Ranges are bytes of `text`.
 ///
 /// # Errors
 /// [`QueryError`] when it is over a bound or has nothing to search for.
-pub fn parse(text: &str) -> Result<Node, QueryError> {
+pub fn read(text: &str, reading: Reading) -> Result<(Node, Reading), QueryError> {
+    let is_query = match reading {
+        Reading::Guess => is_meant(text),
+        Reading::Plain => false,
+        Reading::Query => true,
+    };
+    if is_query {
+        return Ok((parse(text)?, Reading::Query));
+    }
+    Ok((plain(text)?, Reading::Plain))
+}
+
+/// Words between blanks, each by itself. Of more than [`QUERY_CLAUSES_MAX`] the
+/// first ones: a pasted text is found by them.
+fn plain(text: &str) -> Result<Node, QueryError> {
+    check_length(text)?;
+    let start_of = |word: &str| word.as_ptr().addr() - text.as_ptr().addr();
+    let words: Vec<(Role, Node)> = text
+        .split_whitespace()
+        .filter(|word| word.chars().any(char::is_alphanumeric))
+        .take(QUERY_CLAUSES_MAX)
+        .map(|word| {
+            let start = start_of(word);
+            (Role::Should, Node::Word(start..start + word.len()))
+        })
+        .collect();
+    if words.is_empty() {
+        return Err(QueryError::Empty);
+    }
+    Ok(Node::Group(words))
+}
+
+/// What is in code, commands and logs, and not in queries.
+const NOT_IN_QUERIES: [char; 14] = [
+    ';', '{', '}', '=', '<', '>', '$', '|', '`', '[', ']', '\\', '\'', '%',
+];
+
+/// True when all of a text is a query that somebody would write:
+///
+/// - phrases and beginnings only: `"no space left"`, `"a b" conf*`;
+/// - operands with `AND` or `OR` between all of them: `disk AND NOT quota`,
+///   `(EACCES OR "permission denied") AND open*`;
+/// - signs, with a `+` among them: `+disk -quota full`;
+/// - words and a beginning: `parse* config`.
+#[must_use]
+pub fn is_meant(text: &str) -> bool {
+    let quotes = text.matches('"').count();
+    let outside = text.split('"').step_by(2).collect::<String>();
+    if !quotes.is_multiple_of(2) || outside.contains(NOT_IN_QUERIES) || text.contains('\n') {
+        return false;
+    }
+    let Ok(tokens) = tokenize(text) else {
+        return false;
+    };
+    let count = |wanted: fn(&Token) -> bool| tokens.iter().filter(|token| wanted(token)).count();
+    let joints = count(|token| matches!(token, Token::And | Token::Or));
+    let words = count(|token| matches!(token, Token::Word(_)));
+    let beginnings = count(|token| matches!(token, Token::Prefix(_)));
+    let phrases = count(|token| matches!(token, Token::Phrase(_)));
+    let brackets = count(|token| matches!(token, Token::Open(_) | Token::Close));
+    let signs = count(|token| matches!(token, Token::Plus | Token::Minus));
+    let nots = count(|token| matches!(token, Token::Not));
+    let has_option = || {
+        let mut words = text.split_whitespace();
+        words.any(|word| word.starts_with("--") || (word.starts_with('-') && word.len() == 2))
+    };
+    if joints > 0 {
+        return is_joined(&tokens, text);
+    }
+    if brackets + nots > 0 || has_option() {
+        return false;
+    }
+    if signs > 0 {
+        // A line of a diff begins with a sign, and has no other.
+        let is_of_diff = signs == 1 && words + phrases + beginnings > 2;
+        return tokens.contains(&Token::Plus) && !is_of_diff;
+    }
+    words == 0 && phrases + beginnings > 0 || beginnings > 0 && phrases == 0
+}
+
+/// Operands, with `AND` or `OR` between all of them, in words that are no code.
+fn is_joined(tokens: &[Token], text: &str) -> bool {
+    let mut depth = 0_usize;
+    let mut wants_operand = true;
+    for token in tokens {
+        match token {
+            Token::And | Token::Or if wants_operand => return false,
+            Token::And | Token::Or => wants_operand = true,
+            Token::Not | Token::Plus | Token::Minus | Token::Open(_) if !wants_operand => {
+                return false;
+            }
+            Token::Open(_) => depth += 1,
+            Token::Close if wants_operand || depth == 0 => return false,
+            Token::Close => depth -= 1,
+            Token::Word(_) | Token::Phrase(_) | Token::Prefix(_) if !wants_operand => {
+                return false;
+            }
+            Token::Word(_) | Token::Phrase(_) | Token::Prefix(_) => wants_operand = false,
+            Token::Not | Token::Plus | Token::Minus => {}
+        }
+    }
+    let shell = text
+        .split_whitespace()
+        .any(|word| matches!(word, "&&" | "||"));
+    !wants_operand && depth == 0 && !shell
+}
+
+fn check_length(text: &str) -> Result<(), QueryError> {
     if text.len() > QUERY_BYTES_MAX {
         return Err(QueryError::TooLong {
             bytes: text.len(),
             max: QUERY_BYTES_MAX,
         });
     }
+    Ok(())
+}
+
+/// Reads a query. Ranges are bytes of `text`.
+///
+/// # Errors
+/// [`QueryError`] when it is over a bound or has nothing to search for.
+pub fn parse(text: &str) -> Result<Node, QueryError> {
+    check_length(text)?;
     let tokens = tokenize(text)?;
     let mut parser = Parser {
         tokens: &tokens,
@@ -347,6 +485,58 @@ mod tests {
             Ok(node) => one(text, &node),
             Err(error) => format!("{error:?}"),
         }
+    }
+
+    // A pasted line must be found: `-v` excluded it, and so did `NOT`.
+    #[test]
+    fn pasted_lines_are_words_and_queries_are_queries() {
+        for pasted in [
+            "go test ./... -run TestExplain -v",
+            "go test -v -run Overlap ./cmd/entire/cli/strategy/",
+            "disk -quota",
+            "ERROR: file NOT found AND no backup",
+            "NOT NULL",
+            "SELECT a FROM t WHERE b = 1 AND c = 2",
+            "cd /tmp && ls -la || true",
+            "Found 1 matches for \"missing.py\" in /repo:",
+            "fmt.Errorf(\"failed: %w\", err)",
+            "+func GetGitAuthor(repo) (name, email)",
+            "+import os from path",
+            "git commit -m \"a b\"",
+            "grep -rn \"foo bar\" -A 3",
+            "files: -c: line 1: unexpected EOF while looking for matching ``'",
+            "md5sum: '*.py': No such file",
+            "a (b) c",
+            "either OR",
+            "a AND b c",
+        ] {
+            assert!(!is_meant(pasted), "{pasted}");
+        }
+        for query in [
+            "\"no space left\"",
+            "\"permission denied\" OR EACCES",
+            "parse* AND config",
+            "disk AND NOT quota",
+            "(disk OR volume) AND full",
+            "NOT disk AND full",
+            "+disk -quota",
+            "+disk -quota full",
+            "+parse_config",
+            "conf*",
+            "parse* config",
+            "\"a b\" \"c d\"",
+        ] {
+            assert!(is_meant(query), "{query}");
+        }
+        let (node, reading) = read("run -v NOT x -- y", Reading::Guess).unwrap();
+        assert_eq!(reading, Reading::Plain);
+        let Node::Group(words) = node else { panic!() };
+        assert!(words.iter().all(|(role, _)| *role == Role::Should));
+        assert_eq!(words.len(), 5);
+        let (_, reading) = read("a -v", Reading::Query).unwrap();
+        assert_eq!(reading, Reading::Query);
+        assert_eq!(read("-- !", Reading::Plain), Err(QueryError::Empty));
+        assert!(read(&"x ".repeat(513), Reading::Plain).is_ok());
     }
 
     // People and models paste anything: each reading is fixed here.

@@ -26,8 +26,10 @@ fn result(position: u64, text: &str) -> SearchableEvent {
         kind: EventKind::ToolResultRecorded,
         role: None,
         tool: "bash".to_owned(),
+        paths: Vec::new(),
         success: Some(true),
         recorded_at: TimestampMicros(i64::try_from(position).unwrap() * 1_000),
+        happened_at: TimestampMicros(i64::try_from(position).unwrap()),
         text: text.to_owned(),
     }
 }
@@ -45,6 +47,7 @@ fn index_of(events: &[SearchableEvent]) -> SearchIndex {
 fn query(text: &str) -> SearchQuery {
     SearchQuery {
         limit: 100,
+        reading: Reading::Query,
         ..SearchQuery::new(namespace("default"), text)
     }
 }
@@ -180,7 +183,9 @@ fn filters_narrow() {
             filters: filters.clone(),
             ..query("needle")
         };
-        assert_eq!(found(&index, &query), expected, "{filters:?}");
+        let mut positions = found(&index, &query);
+        positions.sort_unstable();
+        assert_eq!(positions, expected, "{filters:?}");
     };
     let all = SearchFilters::default();
     check(all.clone(), &[1, 2, 3, 4, 5]);
@@ -264,6 +269,212 @@ fn filters_narrow() {
     );
 }
 
+// A result is looked for by the file that its call was about.
+#[test]
+fn paths_are_globs() {
+    let of = |position, path: &str| {
+        tagged(position, |event| {
+            event.paths = vec![path.to_owned(), "other".to_owned()]
+        })
+    };
+    let index = index_of(&[
+        of(1, "/home/dev/src/search/index.rs"),
+        of(2, "src/lib.rs"),
+        of(3, "docs/a (1)+.md"),
+        tagged(4, |_| {}),
+        tagged(5, |event| {
+            event.namespace = namespace("other");
+            event.paths = vec!["src/lib.rs".to_owned()];
+        }),
+    ]);
+    let cases: [(&str, &[u64]); 9] = [
+        ("*.rs", &[1, 2]),
+        ("src/*.rs", &[2]),
+        ("src/**/*.rs", &[1, 2]),
+        ("/home/**", &[1]),
+        ("/src/lib.rs", &[]),
+        ("lib.r?", &[2]),
+        ("docs/a (1)+.md", &[3]),
+        ("ib.rs", &[]),
+        ("other", &[1, 2, 3]),
+    ];
+    for (glob, expected) in cases {
+        let filters = SearchFilters {
+            paths: vec![glob.to_owned()],
+            ..SearchFilters::default()
+        };
+        let query = SearchQuery {
+            filters,
+            ..query("needle")
+        };
+        let mut positions = found(&index, &query);
+        positions.sort_unstable();
+        assert_eq!(positions, expected, "{glob}");
+    }
+}
+
+// "Two days ago" is when it happened, not when it was imported.
+#[test]
+fn what_happened_then_is_found() {
+    let index = index_of(&[tagged(1, |_| {}), tagged(2, |_| {}), tagged(3, |_| {})]);
+    let filters = SearchFilters {
+        happened_from: Some(TimestampMicros(2)),
+        happened_to: Some(TimestampMicros(2)),
+        ..SearchFilters::default()
+    };
+    let query = SearchQuery {
+        filters,
+        ..query("needle")
+    };
+    assert_eq!(found(&index, &query), [2]);
+}
+
+// A pasted line came behind texts that have its words somewhere, a name behind its
+// parts, a short text behind long ones, and a result behind what was said of it.
+#[test]
+fn what_stands_as_typed_comes_first() {
+    let filler = "the context of a session was done while waiting for results ".repeat(20);
+    let said = |position, text: &str| {
+        tagged(position, |event| {
+            event.kind = EventKind::MessageAppended;
+            event.role = Some(Role::Assistant);
+            event.text = text.to_owned();
+        })
+    };
+    let index = index_of(&[
+        result(
+            1,
+            &format!("{filler} done context while session warning disabled via"),
+        ),
+        result(2, "--- FAIL: TestSessionWarning_DisabledViaSetting (0.02s)"),
+        result(
+            3,
+            &format!("TestSessionWarning_DisabledViaSetting {filler}"),
+        ),
+        result(4, "context done while waiting for the session: exit 1"),
+        said(5, "context done while waiting for the session: exit 1"),
+        result(6, "tracked file backups, tracked files and file backups"),
+        result(7, "the map of all trackedFileBackups in the state is kept"),
+    ]);
+    let first = |text: &str| {
+        let query = SearchQuery {
+            reading: Reading::Guess,
+            ..query(text)
+        };
+        found(&index, &query)[0]
+    };
+    assert_eq!(first("FAIL: TestSessionWarning_DisabledViaSetting"), 2);
+    assert_eq!(first("context done while waiting for the session"), 4);
+    assert_eq!(first("trackedFileBackups"), 7);
+}
+
+// A pasted command with options excluded its own target.
+#[test]
+fn a_pasted_command_finds_itself() {
+    let index = index_of(&[
+        result(1, "go test ./... -run TestExplain -v"),
+        result(2, "a NOT b AND c"),
+        result(3, "unrelated"),
+    ]);
+    let ask = |text: &str, reading| {
+        let query = SearchQuery {
+            reading,
+            ..query(text)
+        };
+        let results = index.search(&query).unwrap();
+        let places = results.hits.iter().map(|hit| hit.position.offset);
+        (places.collect::<Vec<_>>(), results.read_as)
+    };
+    let pasted = "go test ./... -run TestExplain -v";
+    assert_eq!(ask(pasted, Reading::Guess), (vec![1], Reading::Plain));
+    assert_eq!(ask("x NOT b AND c", Reading::Guess).0, [2]);
+    let excluded = ask("test AND NOT explain", Reading::Guess);
+    assert_eq!(excluded, (vec![], Reading::Query));
+    assert_eq!(ask(pasted, Reading::Query), (vec![], Reading::Query));
+    assert_eq!(ask("test AND NOT explain", Reading::Plain).0, [1, 2]);
+}
+
+// What the index leaves out is never read: a pattern must find all that it matches.
+#[test]
+fn candidates_of_a_pattern_have_all_that_matches() {
+    let texts = [
+        "error[E0502]: cannot borrow",
+        "reparseConfigs and parse_configuration",
+        "HTTPServerError",
+        "unrelated words",
+        "x1",
+    ];
+    let events: Vec<_> = (1..)
+        .zip(texts)
+        .map(|(at, text)| result(at, text))
+        .collect();
+    let index = index_of(&events);
+    for text in [
+        r"E\d+",
+        "parseConfig",
+        "arse.?[Cc]onf",
+        "Server",
+        "(borrow|words)",
+        "(?i)httpserver",
+        "x",
+        "e.*o",
+        "nothing like this",
+    ] {
+        let pattern = Pattern::new(text).unwrap();
+        let candidates = index.candidates(&pattern, &query("")).unwrap();
+        let of = |hit: &Hit| hit.position.offset;
+        let offsets: Vec<u64> = candidates.hits.iter().map(of).collect();
+        for event in &events {
+            let matches = pattern.first_match(&event.text).is_some();
+            let at = event.position.offset;
+            assert!(
+                !matches || offsets.contains(&at),
+                "{text} in {}",
+                event.text
+            );
+        }
+        assert!(offsets.is_sorted_by(|a, b| a > b), "newest first");
+    }
+    let few = Pattern::new("parseConfig").unwrap();
+    assert_eq!(index.candidates(&few, &query("")).unwrap().hits.len(), 1);
+}
+
+#[test]
+fn conversations_are_counted() {
+    let index = index_of(&[
+        tagged(1, |_| {}),
+        tagged(2, |event| event.conversation = conversation(2)),
+        tagged(3, |event| event.conversation = conversation(2)),
+        tagged(4, |event| event.namespace = namespace("other")),
+    ]);
+    let counts = index.by_conversation(&query("needle")).unwrap();
+    assert_eq!(counts, [(conversation(2), 2), (conversation(1), 1)]);
+}
+
+// After an import an index is written by more threads, and goes on as before.
+#[test]
+fn a_hurried_index_has_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = SearchOptions {
+        hurried_threads: 2,
+        ..SearchOptions::default()
+    };
+    let index = SearchIndex::open(dir.path(), options).unwrap();
+    let mut at = 0;
+    for hurried in [false, true, true, false] {
+        index.set_hurried(hurried).unwrap();
+        for _ in 0..50 {
+            at += 1;
+            index
+                .add(&[result(at, "needle")], Position::local(at))
+                .unwrap();
+        }
+    }
+    index.commit().unwrap();
+    assert_eq!(index.search(&query("needle")).unwrap().total, 200);
+    assert_eq!(index.reached(), Position::local(200));
+}
+
 // Tenants: neither hits, nor counts, nor ranking may depend on another's text.
 #[test]
 fn namespaces_do_not_touch() {
@@ -344,14 +555,10 @@ fn passages_name_bytes_and_line() {
     assert_eq!(of_first.len(), query::HITS_PER_EVENT_MAX);
     assert!(results.total >= 5);
     for hit in &of_first {
-        let range =
-            usize::try_from(hit.byte_start).unwrap()..usize::try_from(hit.byte_end).unwrap();
-        assert!(text[range.clone()].contains("needle"));
-        assert_eq!(
-            hit.line,
-            text[..range.start].matches('\n').count() as u64 + 1
-        );
-        assert_eq!(hit.text_bytes, text.len() as u64);
+        let passage = passage_at(&text, usize::try_from(hit.byte_start).unwrap()).unwrap();
+        assert!(passage.text.contains("needle"));
+        let before = &text[..passage.byte_start];
+        assert_eq!(passage.line, before.matches('\n').count() as u64 + 1);
     }
     let single = SearchQuery {
         one_hit_per_event: true,
@@ -712,7 +919,7 @@ fn snippets_are_cut_around_the_best_match() {
     assert!(found.text.len() <= 120);
     assert!(found.text.starts_with("error: the disk"), "{}", found.text);
     assert_eq!(marked, ["disk", "full"]);
-    assert_eq!(found.line_offset, 41);
+    assert_eq!(&passage[found.first.clone()], "disk");
     assert_eq!(
         &passage[found.byte_start..found.byte_start + found.text.len()],
         found.text

@@ -1,5 +1,7 @@
 //! The Search service.
 
+use std::time::Duration;
+
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -10,17 +12,19 @@ use super::{
 };
 use crate::{
     codec::{
-        envelope,
+        body, envelope,
         pb::{self, search_server::Search},
     },
-    domain::limits::SHORT_TEXT_BYTES_MAX,
-    engine::SearchRequest,
+    domain::{Role, limits::SHORT_TEXT_BYTES_MAX},
+    engine::{Reading, SearchRequest},
 };
 
 /// Longest query, in bytes: longer ones are pasted texts, not queries.
 const QUERY_BYTES_MAX: usize = 16 << 10;
 /// Most tools to filter by.
 const TOOLS_MAX: usize = 256;
+/// Most lines around a match, each way.
+const CONTEXT_LINES_MAX: u32 = 200;
 /// Furthest hit that can be asked for: ranking keeps all before it in memory.
 const OFFSET_MAX: u32 = 10_000;
 
@@ -45,6 +49,9 @@ impl SearchService {
         Ok(SearchRequest {
             namespace: call.namespace,
             text: request.query,
+            reading: mode(request.mode)?,
+            regex: request.regex,
+            by_conversation: request.by_conversation,
             limit: from_proto::page(request.limit, SEARCH_HITS_DEFAULT, limits.page_events_max),
             offset: usize::try_from(request.offset).unwrap_or(usize::MAX),
             conversation,
@@ -54,11 +61,39 @@ impl SearchService {
             success: request.success,
             recorded_from: from_proto::time("recorded_from", request.recorded_from.as_ref())?,
             recorded_to: from_proto::time("recorded_to", request.recorded_to.as_ref())?,
+            happened_from: from_proto::time("happened_from", request.happened_from.as_ref())?,
+            happened_to: from_proto::time("happened_to", request.happened_to.as_ref())?,
             kinds: from_proto::kinds(&request.kinds)?,
+            roles: roles(&request.roles)?,
+            paths: request.paths,
+            sources: request.sources,
+            labels: request.labels,
+            context_lines: request.context_lines.min(CONTEXT_LINES_MAX),
+            wait_max: wait_max(request.wait_max)?,
             at_least: request.at_least.as_ref().map(envelope::position_from_pb),
             count_all: request.count_all,
         })
     }
+}
+
+fn mode(mode: i32) -> Result<Reading, Malformed> {
+    match pb::QueryMode::try_from(mode) {
+        Ok(pb::QueryMode::Unspecified) => Ok(Reading::Guess),
+        Ok(pb::QueryMode::Plain) => Ok(Reading::Plain),
+        Ok(pb::QueryMode::Query) => Ok(Reading::Query),
+        Err(_) => Err(Malformed::new("mode", "is no mode that is known here")),
+    }
+}
+
+fn roles(roles: &[i32]) -> Result<Vec<Role>, Malformed> {
+    let known = |&role: &i32| body::role_from_pb(role);
+    let read: Option<Vec<Role>> = roles.iter().map(known).collect();
+    read.ok_or_else(|| Malformed::new("roles", "has one that is not known here"))
+}
+
+fn wait_max(max: Option<prost_types::Duration>) -> Result<Option<Duration>, Malformed> {
+    let read = max.map(Duration::try_from).transpose();
+    read.map_err(|_| Malformed::new("wait_max", "is no length of time"))
 }
 
 fn check(request: &pb::SearchRequest) -> Result<(), Malformed> {
@@ -76,6 +111,18 @@ fn check(request: &pb::SearchRequest) -> Result<(), Malformed> {
         let message =
             format!("takes at most {TOOLS_MAX} names of at most {SHORT_TEXT_BYTES_MAX} bytes each");
         return Err(Malformed::new("tools", message));
+    }
+    for (field, names) in [
+        ("paths", &request.paths),
+        ("sources", &request.sources),
+        ("labels", &request.labels),
+    ] {
+        let is_long = |name: &String| name.len() > SHORT_TEXT_BYTES_MAX;
+        if names.len() > TOOLS_MAX || names.iter().any(is_long) {
+            let message =
+                format!("takes at most {TOOLS_MAX} of at most {SHORT_TEXT_BYTES_MAX} bytes each");
+            return Err(Malformed::new(field, message));
+        }
     }
     let everywhere = request.conversation_id.is_empty();
     if everywhere && (!request.branch.is_empty() || request.include_sub_contexts) {

@@ -5,6 +5,7 @@ use prost_types::Timestamp;
 
 use crate::{
     codec::{
+        body,
         envelope::{event_to_pb, position_to_pb, timestamp_to_pb},
         pb,
     },
@@ -14,8 +15,8 @@ use crate::{
         TimestampMicros,
     },
     engine::{
-        self, BranchDiff, CallStatus, ConversationSummary, ConversationView, Forked, Lineage,
-        NamedEvent, SearchAnswer, SearchHit, Stats, ToolCall,
+        self, BranchDiff, CallStatus, ConversationHits, ConversationSummary, ConversationView,
+        Forked, Lineage, NamedEvent, Reading, SearchAnswer, SearchHit, Stats, ToolCall,
     },
 };
 
@@ -327,6 +328,27 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         total: answer.total,
         more_than_total: answer.more_than_total,
         lagging: answer.lagging.unwrap_or_default(),
+        complete: answer.complete,
+        events_missing: answer.events_missing,
+        conversations: answer
+            .conversations
+            .into_iter()
+            .map(conversation_hits)
+            .collect(),
+        read_as: match answer.read_as {
+            Reading::Query => pb::QueryMode::Query.into(),
+            Reading::Guess | Reading::Plain => pb::QueryMode::Plain.into(),
+        },
+    }
+}
+
+fn conversation_hits(hits: ConversationHits) -> pb::ConversationHits {
+    pb::ConversationHits {
+        conversation_id: hits.conversation.to_string(),
+        source_id: hits.source_id,
+        title: hits.title,
+        hits: hits.hits,
+        score: hits.score,
     }
 }
 
@@ -354,6 +376,24 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         highlights: hit.highlights.iter().map(highlight).collect(),
         recorded_at: Some(timestamp_to_pb(hit.recorded_at)),
         position: Some(position_to_pb(hit.position)),
+        happened_at: Some(timestamp_to_pb(hit.happened_at)),
+        passage_line: hit.passage.line,
+        passage_byte_start: hit.passage.byte_start,
+        passage_byte_end: hit.passage.byte_end,
+        role: hit.role.map_or(0, |role| body::role_to_pb(role).into()),
+        title: hit.title,
+        path: hit.path,
+        command: hit.command,
+        scores: Some(pb::SearchScores {
+            words: hit.scores.words,
+            order: hit.scores.order,
+            nearness: hit.scores.nearness,
+            names: hit.scores.names,
+            shortness: hit.scores.shortness,
+            kind: hit.scores.kind,
+        }),
+        context: hit.context,
+        context_line: hit.context_line,
     }
 }
 

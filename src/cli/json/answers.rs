@@ -6,7 +6,7 @@ use prost_types::Timestamp;
 use super::{
     super::pb,
     Array, Object,
-    body::{cancel_name, config_json, kind_name, parent_json},
+    body::{cancel_name, config_json, kind_name, parent_json, role_name},
     rfc3339,
 };
 
@@ -255,6 +255,55 @@ pub fn hit(hit: &pb::SearchHit) -> String {
     });
     object.raw("highlights", &highlights);
     time(&mut object, "recorded_at", hit.recorded_at.as_ref());
+    time(&mut object, "happened_at", hit.happened_at.as_ref());
+    for (key, text) in [
+        ("title", &hit.title),
+        ("path", &hit.path),
+        ("command", &hit.command),
+        ("context", &hit.context),
+    ] {
+        if !text.is_empty() {
+            object.string(key, text);
+        }
+    }
+    if hit.role != 0 {
+        object.string("role", role_name(hit.role));
+    }
+    if hit.context_line > 0 {
+        object.number("context_line", hit.context_line);
+    }
+    let passage = format!(
+        "{{\"line\":{},\"byte_start\":{},\"byte_end\":{}}}",
+        hit.passage_line, hit.passage_byte_start, hit.passage_byte_end
+    );
+    object.raw("passage", &passage);
+    if let Some(scores) = &hit.scores {
+        let mut of = Object::new();
+        for (key, value) in [
+            ("words", scores.words),
+            ("order", scores.order),
+            ("nearness", scores.nearness),
+            ("names", scores.names),
+            ("shortness", scores.shortness),
+            ("kind", scores.kind),
+        ] {
+            of.float(key, f64::from(value));
+        }
+        object.raw("scores", &of.finish());
+    }
+    object.finish()
+}
+
+/// What a search found in one conversation.
+#[must_use]
+pub fn conversation_hits(hits: &pb::ConversationHits) -> String {
+    let mut object = Object::new();
+    object
+        .string("conversation", &hits.conversation_id)
+        .string("source_id", &hits.source_id)
+        .string("title", &hits.title)
+        .number("hits", hits.hits)
+        .float("score", f64::from(hits.score));
     object.finish()
 }
 

@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-fn role(value: i32) -> Checked<Role> {
+pub(super) fn role(value: i32) -> Checked<Role> {
     Ok(match chosen("role", value)? {
         pb::Role::Unspecified => return unspecified("role"),
         pb::Role::System => Role::System,
@@ -22,7 +22,7 @@ fn role(value: i32) -> Checked<Role> {
     })
 }
 
-fn role_pb(role: Role) -> pb::Role {
+pub(super) fn role_pb(role: Role) -> pb::Role {
     match role {
         Role::System => pb::Role::System,
         Role::Developer => pb::Role::Developer,

@@ -23,7 +23,19 @@ use super::{
     json::{self, JsonFault},
     pb,
 };
-use crate::domain::{EventBody, EventKind, ToolCallRequested, limits::JSON_VALUES_MAX};
+use crate::domain::{EventBody, EventKind, Role, ToolCallRequested, limits::JSON_VALUES_MAX};
+
+/// A role on the wire.
+#[must_use]
+pub fn role_to_pb(role: Role) -> pb::Role {
+    message::role_pb(role)
+}
+
+/// A role that came over the wire; none when it is not known here.
+#[must_use]
+pub fn role_from_pb(role: i32) -> Option<Role> {
+    message::role(role).ok()
+}
 
 /// A request for a tool that needs no approval and came in the last assistant
 /// message. `arguments` is JSON text, kept as it is; its hash, which an approval

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Name in explanations.
-pub(super) const BUDGET: &str = "budget";
+pub(in crate::context) const BUDGET: &str = "budget";
 /// Calls that are told one by one, the last ones; of what the user said so many for
 /// each of these; and tools that are counted.
 const CALLS_TOLD: usize = 12;

@@ -83,6 +83,65 @@ async fn what_was_written_is_found() {
     server.stop().done().await;
 }
 
+// What a call did was nowhere to be found, a hit told too little to go on from, and
+// its line was that of the passage and not of the match.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hit_tells_what_and_where() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let text = format!("{}the zebra crosses\nhere\n", "filler line\n".repeat(30));
+    let response = server.append(batch(&id, [result("call_2", &text)])).await;
+    let ask = |change: fn(&mut pb::SearchRequest)| {
+        let mut request = pb::SearchRequest {
+            query: "zebra".into(),
+            at_least: response.events[0].position,
+            context_lines: 1,
+            ..Default::default()
+        };
+        change(&mut request);
+        let mut client = server.search();
+        async move { client.search(request).await.unwrap().into_inner() }
+    };
+    let answer = ask(|_| {}).await;
+    assert!(answer.complete && answer.events_missing == 0);
+    assert_eq!(answer.read_as(), pb::QueryMode::Plain);
+    let hit = &answer.hits[0];
+    let (start, end) = (hit.byte_start as usize, hit.byte_end as usize);
+    assert_eq!((&text[start..end], hit.line), ("zebra", 31));
+    assert_eq!((hit.passage_line, hit.passage_byte_start), (1, 0));
+    assert_eq!(hit.passage_byte_end as usize, text.len());
+    assert_eq!(hit.context, "filler line\nthe zebra crosses\nhere");
+    assert_eq!(hit.context_line, 30);
+    let scores = hit.scores.unwrap();
+    assert!(scores.words > 0.0 && scores.kind > 0.0);
+    assert!(hit.happened_at.is_some());
+
+    let pattern = ask(|request| {
+        request.query = "z[e]bra cro.*$".into();
+        request.regex = true;
+        request.by_conversation = true;
+    })
+    .await;
+    let hit = &pattern.hits[0];
+    let (start, end) = (hit.byte_start as usize, hit.byte_end as usize);
+    assert_eq!((&text[start..end], hit.line), ("zebra crosses", 31));
+    assert_eq!((pattern.total, pattern.conversations.len()), (1, 1));
+    assert_eq!(pattern.conversations[0].conversation_id, id);
+
+    let of_calls = ask(|request| {
+        request.query = "weather".into();
+        request.kinds = vec![pb::EventKind::ToolCallRequested.into()];
+    })
+    .await;
+    assert!(of_calls.hits.iter().all(|hit| !hit.call_id.is_empty()));
+    let none = ask(|request| request.sources = vec!["elsewhere".into()]).await;
+    assert!(none.hits.is_empty() && none.complete);
+    let grouped = ask(|request| request.by_conversation = true).await;
+    assert_eq!(grouped.conversations[0].hits, 1);
+    server.stop().done().await;
+}
+
 // Numbers must count what is there; a sound store must be told sound; and a
 // rebuild must leave everything where it was.
 #[tokio::test(flavor = "multi_thread")]

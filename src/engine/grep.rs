@@ -1,0 +1,122 @@
+//! Searching by a regular expression: the index says which events may match, their
+//! stored text says which do and where.
+
+use std::collections::HashMap;
+
+use super::{
+    Inner,
+    error::{ReadError, SearchError},
+    hit::{Finds, HitReader},
+    query::{ConversationHits, SearchAnswer, SearchHit},
+    search::Names,
+    work,
+};
+use crate::{
+    domain::ConversationId,
+    search::{Pattern, Reading, SearchQuery},
+};
+
+/// What is asked besides the index's query.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub context_lines: u32,
+    pub by_conversation: bool,
+}
+
+impl Inner {
+    /// The newest events that a pattern matches. Reading ends with the page, unless
+    /// all are to be counted; then `total` is of all.
+    pub(super) async fn search_pattern(
+        &self,
+        query: &SearchQuery,
+        wanted: Wanted,
+        head: u64,
+    ) -> Result<SearchAnswer, SearchError> {
+        let pattern = Pattern::new(&query.text).map_err(|error| SearchError::Query {
+            message: error.to_string(),
+        })?;
+        let index = self.indexer.index();
+        let candidates = index.candidates(&pattern, query);
+        let candidates = candidates.map_err(|error| self.search_failed(&index, error))?;
+        let mut names = Names::default();
+        let mut reader = HitReader {
+            namespace: &query.namespace,
+            context_lines: wanted.context_lines,
+            finds: Finds::Pattern(&pattern),
+        };
+        let mut hits: Vec<SearchHit> = Vec::new();
+        let (mut total, mut more) = (0_usize, candidates.more);
+        let mut counts: HashMap<ConversationId, u64> = HashMap::new();
+        let counts_all = query.count_all || wanted.by_conversation;
+        for candidate in candidates.hits {
+            work::check()?;
+            if self
+                .marks
+                .covers(candidate.conversation, candidate.revision)
+            {
+                continue;
+            }
+            let is_full = hits.len() >= query.limit;
+            if is_full && !counts_all {
+                more = true;
+                break;
+            }
+            let conversation = candidate.conversation;
+            let found = match self.read_hit(&candidate, &mut reader).await {
+                Ok(found) => found,
+                Err(error @ ReadError::Damaged { .. }) => {
+                    self.noticed(&error);
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let Some(found) = found else { continue };
+            total += 1;
+            *counts.entry(conversation).or_default() += 1;
+            if total > query.offset && !is_full {
+                hits.push(self.named(candidate, found, &mut names, query)?);
+            }
+        }
+        let conversations = if wanted.by_conversation {
+            self.hits_by_conversation(counts, HashMap::new(), &mut names, query)?
+        } else {
+            Vec::new()
+        };
+        let mut answer = self.answer(hits, candidates.reached, head);
+        answer.total = total as u64;
+        answer.more_than_total = more;
+        answer.read_as = Reading::Plain;
+        answer.conversations = conversations;
+        Ok(answer)
+    }
+
+    /// Conversations with hits, the best first, then those with most.
+    pub(super) fn hits_by_conversation(
+        &self,
+        counts: HashMap<ConversationId, u64>,
+        scores: HashMap<ConversationId, f32>,
+        names: &mut Names,
+        query: &SearchQuery,
+    ) -> Result<Vec<ConversationHits>, ReadError> {
+        let mut all = Vec::with_capacity(counts.len());
+        for (conversation, hits) in counts {
+            let named = self.names(&query.namespace, conversation, names)?;
+            all.push(ConversationHits {
+                conversation,
+                source_id: named.source_id.clone(),
+                title: named.title.clone(),
+                hits,
+                score: scores.get(&conversation).copied().unwrap_or_default(),
+            });
+        }
+        all.sort_by(|a, b| {
+            let counts = || {
+                b.hits
+                    .cmp(&a.hits)
+                    .then(a.conversation.cmp(&b.conversation))
+            };
+            b.score.total_cmp(&a.score).then_with(counts)
+        });
+        Ok(all)
+    }
+}

@@ -1,0 +1,222 @@
+//! From what the index found to what a hit says: where in the event's text the match
+//! is, what stands around it, who speaks, and what the call does.
+
+use super::{Inner, error::ReadError, history::same_event, query::HitPassage};
+use crate::{
+    domain::{EventBody, EventHeader, Namespace, Position, Role},
+    search::{
+        CallTarget, Hit, Passage, Pattern, Snippet, Snippeter, call_target, passage_at, passages,
+        searchable_text,
+    },
+    views::EventEntry,
+};
+
+/// Longest snippet, in bytes.
+const SNIPPET_BYTES_MAX: usize = 240;
+/// Most of what stands around a match, in bytes.
+const CONTEXT_BYTES_MAX: usize = 16 << 10;
+/// Longest command of a hit's call, in bytes.
+const COMMAND_BYTES_MAX: usize = 400;
+
+/// What only the event itself says of a hit.
+#[derive(Default)]
+pub(super) struct Found {
+    pub snippet: Snippet,
+    pub line: u64,
+    pub byte_start: u64,
+    pub byte_end: u64,
+    pub passage: HitPassage,
+    pub role: Option<Role>,
+    pub call_id: String,
+    pub target: CallTarget,
+    pub context: String,
+    pub context_line: u64,
+}
+
+/// What hits are read with.
+pub(super) struct HitReader<'a> {
+    pub namespace: &'a Namespace,
+    pub context_lines: u32,
+    pub finds: Finds<'a>,
+}
+
+/// What finds the match in a text.
+pub(super) enum Finds<'a> {
+    /// The words of a query, in the passage that was found.
+    Words(&'a mut Snippeter),
+    /// A pattern, in all of the text.
+    Pattern(&'a Pattern),
+}
+
+impl Inner {
+    /// What only the event itself says: the text around the match, and the call; none
+    /// when its text has no match.
+    pub(super) async fn read_hit(
+        &self,
+        hit: &Hit,
+        reader: &mut HitReader<'_>,
+    ) -> Result<Option<Found>, ReadError> {
+        let Position { offset, .. } = hit.position;
+        let record = self.reader.record(offset).await?;
+        let named = EventEntry {
+            conversation: hit.conversation,
+            revision: hit.revision,
+            branch: hit.branch,
+            kind: hit.kind.number(),
+            offset,
+        };
+        same_event(&named, reader.namespace, &record)?;
+        let body = self.history().decode(offset, &record).await?;
+        let text = searchable_text(&body).unwrap_or_default();
+        let place = match &mut reader.finds {
+            Finds::Pattern(pattern) => place_of_pattern(&text, pattern),
+            Finds::Words(snippeter) => {
+                let start = usize::try_from(hit.byte_start).unwrap_or(usize::MAX);
+                let passage = passage_at(&text, start).ok_or_else(|| ReadError::Damaged {
+                    position: hit.position,
+                    message: format!("the index names byte {start}, which is not there"),
+                })?;
+                Some((passage, snippeter.snippet(passage.text, SNIPPET_BYTES_MAX)))
+            }
+        };
+        let Some((passage, snippet)) = place else {
+            return Ok(None);
+        };
+        let mut found = located(&text, passage, snippet, reader.context_lines);
+        found.role = match &body {
+            EventBody::MessageAppended(message) => Some(message.role),
+            _ => None,
+        };
+        found.call_id = call_id(&body).to_owned();
+        found.target = self.target(&record.header, &body).await?;
+        Ok(Some(found))
+    }
+
+    /// What the call does that an event is of.
+    async fn target(
+        &self,
+        header: &EventHeader,
+        body: &EventBody,
+    ) -> Result<CallTarget, ReadError> {
+        let call_id = match body {
+            EventBody::ToolCallRequested(call) => {
+                return Ok(call_target(call.arguments.as_str()));
+            }
+            EventBody::ToolResultRecorded(result) => &result.call_id,
+            EventBody::ToolSnapshotRecorded(snapshot) => &snapshot.call_id,
+            _ => return Ok(CallTarget::default()),
+        };
+        let request = self.request_body(header, call_id).await?;
+        Ok(request.map_or_else(CallTarget::default, |call| {
+            call_target(call.arguments.as_str())
+        }))
+    }
+}
+
+/// Where in the text a passage matches, and what stands around it.
+fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> Found {
+    let first = snippet.first.clone();
+    let lines = |text: &str| text.bytes().filter(|&b| b == b'\n').count() as u64;
+    let line = passage.line + lines(&passage.text[..first.start]);
+    let (context, context_line) = match around {
+        0 => (String::new(), 0),
+        around => around_line(text, passage.byte_start + first.start, line, around),
+    };
+    Found {
+        line,
+        byte_start: (passage.byte_start + first.start) as u64,
+        byte_end: (passage.byte_start + first.end) as u64,
+        passage: HitPassage {
+            line: passage.line,
+            byte_start: passage.byte_start as u64,
+            byte_end: passage.byte_end as u64,
+        },
+        snippet,
+        context,
+        context_line,
+        ..Found::default()
+    }
+}
+
+/// The passage with a pattern's first match, and the match in its line.
+fn place_of_pattern<'a>(text: &'a str, pattern: &Pattern) -> Option<(Passage<'a>, Snippet)> {
+    let first = pattern.first_match(text)?;
+    let passage = passages(text).find(|passage| first.start < passage.byte_end)?;
+    let from = first.start - passage.byte_start;
+    let first = from..(first.end - passage.byte_start).min(passage.text.len());
+    let before = passage.text[..from].rfind('\n').map_or(0, |end| end + 1);
+    let after = passage.text[from..].find('\n');
+    let line = before..after.map_or(passage.text.len(), |end| from + end);
+    let mut piece = line.clone();
+    if line.len() > SNIPPET_BYTES_MAX {
+        let start = from.saturating_sub(SNIPPET_BYTES_MAX / 4).max(line.start);
+        piece.start = passage.text.floor_char_boundary(start);
+        let end = (piece.start + SNIPPET_BYTES_MAX).min(line.end);
+        piece.end = passage.text.floor_char_boundary(end);
+    }
+    let shown = &passage.text[piece.clone()];
+    let snippet = Snippet {
+        text: shown.to_owned(),
+        highlights: pattern.matches(shown).collect(),
+        byte_start: piece.start,
+        first,
+    };
+    Some((passage, snippet))
+}
+
+/// The line that a byte is in and as many before and after it, within
+/// [`CONTEXT_BYTES_MAX`], with the number of the first.
+fn around_line(text: &str, at: usize, line: u64, around: u32) -> (String, u64) {
+    let mut start = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let mut first_line = line;
+    for _ in 0..around {
+        let Some(end) = start.checked_sub(1) else {
+            break;
+        };
+        let before = text[..end].rfind('\n').map_or(0, |end| end + 1);
+        if at - before > CONTEXT_BYTES_MAX / 2 {
+            break;
+        }
+        (start, first_line) = (before, first_line - 1);
+    }
+    let mut end = at;
+    for _ in 0..=around {
+        let next = text[end..]
+            .find('\n')
+            .map_or(text.len(), |next| end + next + 1);
+        if next - start > CONTEXT_BYTES_MAX {
+            break;
+        }
+        end = next;
+    }
+    if end <= at {
+        // One line that is longer than all that is shown.
+        start = text.floor_char_boundary(at.saturating_sub(CONTEXT_BYTES_MAX / 4));
+        end = text.floor_char_boundary((start + CONTEXT_BYTES_MAX).min(text.len()));
+        return (text[start..end].to_owned(), line);
+    }
+    (
+        text[start..end].trim_end_matches('\n').to_owned(),
+        first_line,
+    )
+}
+
+/// A command in short.
+pub(super) fn shortened(command: &str) -> String {
+    if command.len() <= COMMAND_BYTES_MAX {
+        return command.to_owned();
+    }
+    let end = command.floor_char_boundary(COMMAND_BYTES_MAX);
+    format!("{}…", &command[..end])
+}
+
+/// The call that an event is of, or empty.
+fn call_id(body: &EventBody) -> &str {
+    match body {
+        EventBody::ToolCallRequested(call) => &call.call_id,
+        EventBody::ToolResultRecorded(result) => &result.call_id,
+        EventBody::ToolSnapshotRecorded(snapshot) => &snapshot.call_id,
+        EventBody::MessageAppended(message) if message.role == Role::Tool => &message.tool_call_id,
+        _ => "",
+    }
+}

@@ -1,0 +1,181 @@
+//! Answers that need all matches and no order: what a pattern may match, and how many
+//! matches each conversation has.
+
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
+
+use tantivy::{
+    DocAddress, DocId, DocSet, TERMINATED,
+    query::{EnableScoring, Query},
+};
+
+use super::{
+    columns::Columns,
+    error::{IndexError, SearchError},
+    hits::{self, Ranked, unreadable},
+    index::{Published, SearchIndex},
+    pattern::{Needs, Pattern},
+    plan::Purpose,
+    query::{Hit, SearchQuery, check_bounds, guarded},
+    rank::Scores,
+    syntax::{self, QueryError},
+};
+use crate::domain::{ConversationId, Position};
+
+/// Most events that a pattern is tried on: with their texts, seconds of reading.
+pub const CANDIDATES_MAX: usize = 50_000;
+
+/// Events that a pattern may match: to be verified on their text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidates {
+    /// One hit for each, newest first. Where it matches is not known.
+    pub hits: Vec<Hit>,
+    /// There are older ones.
+    pub more: bool,
+    /// What the index had reached.
+    pub reached: Position,
+}
+
+impl SearchIndex {
+    /// The newest events whose words have what a pattern needs, and that pass the
+    /// filters of a query; its text plays no part. At most [`CANDIDATES_MAX`].
+    ///
+    /// # Errors
+    /// [`SearchError`] for a filter over its bound or a damaged index.
+    pub fn candidates(
+        &self,
+        pattern: &Pattern,
+        query: &SearchQuery,
+    ) -> Result<Candidates, SearchError> {
+        check_bounds(query)?;
+        let planner = self.planner(query);
+        let published = self.published();
+        let find = || {
+            let all = planner.filtered(planner.all(), &query.filters);
+            let mut found: Vec<(Position, DocAddress)> =
+                places(&published, all.as_ref())?.into_iter().collect();
+            let having = |piece: &str| {
+                let places = places(&published, planner.piece(piece).as_ref())?;
+                Ok(places.into_keys().collect())
+            };
+            if let Some(wanted) = having_needs(pattern.needs(), &having)? {
+                found.retain(|(position, _)| wanted.contains(position));
+            }
+            found.sort_unstable_by_key(|(position, _)| Reverse(*position));
+            let more = found.len() > CANDIDATES_MAX;
+            found.truncate(CANDIDATES_MAX);
+            let ranked = |(position, address): (Position, DocAddress)| Ranked {
+                address,
+                score: 0.0,
+                scores: Scores::default(),
+                position,
+                byte_start: 0,
+            };
+            let page: Vec<Ranked> = found.into_iter().map(ranked).collect();
+            Ok(Candidates {
+                hits: hits::read(&published.columns, &page)?,
+                more,
+                reached: published.reached,
+            })
+        };
+        Ok(guarded(find)?)
+    }
+
+    /// The conversations that have matches, with how many passages match; the most
+    /// first. All matches are looked at.
+    ///
+    /// # Errors
+    /// As [`Self::search`].
+    pub fn by_conversation(
+        &self,
+        query: &SearchQuery,
+    ) -> Result<Vec<(ConversationId, u64)>, SearchError> {
+        check_bounds(query)?;
+        let (parsed, _) = syntax::read(&query.text, query.reading)?;
+        let mut planner = self.planner(query);
+        planner.purpose = Purpose::Count;
+        let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
+        let matching = planner.filtered(words, &query.filters);
+        let published = self.published();
+        let count = || {
+            let mut counts: HashMap<ConversationId, u64> = HashMap::new();
+            each_match(&published, matching.as_ref(), |columns, address| {
+                *counts
+                    .entry(columns.conversation(address.doc_id)?)
+                    .or_default() += 1;
+                Ok(())
+            })?;
+            let mut counts: Vec<_> = counts.into_iter().collect();
+            counts.sort_unstable_by_key(|(id, count)| (Reverse(*count), *id));
+            Ok(counts)
+        };
+        Ok(guarded(count)?)
+    }
+}
+
+/// The events that have what a pattern needs; none: all may.
+fn having_needs(
+    needs: &Needs,
+    having: &dyn Fn(&str) -> Result<HashSet<Position>, IndexError>,
+) -> Result<Option<HashSet<Position>>, IndexError> {
+    let (parts, is_all) = match needs {
+        Needs::Nothing => return Ok(None),
+        Needs::Piece(piece) => return having(piece).map(Some),
+        Needs::All(parts) => (parts, true),
+        Needs::Any(parts) => (parts, false),
+    };
+    let mut merged: Option<HashSet<Position>> = None;
+    for part in parts {
+        let Some(set) = having_needs(part, having)? else {
+            continue;
+        };
+        merged = Some(match merged {
+            None => set,
+            Some(before) if is_all => before.intersection(&set).copied().collect(),
+            Some(mut before) => {
+                before.extend(set);
+                before
+            }
+        });
+    }
+    Ok(merged)
+}
+
+/// The events of all matches, each with one of its passages.
+fn places(
+    published: &Published,
+    query: &dyn Query,
+) -> Result<HashMap<Position, DocAddress>, IndexError> {
+    let mut places = HashMap::new();
+    each_match(published, query, |columns, address| {
+        let (position, _) = columns.place(address.doc_id)?;
+        places.insert(position, address);
+        Ok(())
+    })?;
+    Ok(places)
+}
+
+fn each_match(
+    published: &Published,
+    query: &dyn Query,
+    mut each: impl FnMut(&Columns, DocAddress) -> Result<(), IndexError>,
+) -> Result<(), IndexError> {
+    let searcher = &published.searcher;
+    let scoring = EnableScoring::disabled_from_searcher(searcher);
+    let weight = query.weight(scoring).map_err(unreadable)?;
+    for (segment, reader) in (0..).zip(searcher.segment_readers()) {
+        let columns = published.columns.of_segment(segment)?;
+        let alive = reader.alive_bitset();
+        let mut matches = weight.scorer(reader, 1.0).map_err(unreadable)?;
+        let mut doc: DocId = matches.doc();
+        while doc != TERMINATED {
+            if alive.is_none_or(|alive| alive.is_alive(doc)) {
+                each(columns, DocAddress::new(segment, doc))?;
+            }
+            doc = matches.advance();
+        }
+    }
+    Ok(())
+}
