@@ -23,6 +23,7 @@ pub mod pattern;
 mod plan;
 mod query;
 mod rank;
+mod refusal;
 mod schema;
 mod snippet;
 mod sweep;

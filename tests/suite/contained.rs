@@ -470,7 +470,10 @@ async fn an_index_stays_until_a_new_one_is_whole() {
     let dir = sample.dir.path();
     let meta = dir.join("index").join("meta.json");
     let own = std::fs::read_to_string(&meta).unwrap();
-    let other = own.replace("treering-search 2 ", "treering-search 9 ");
+    let other = own.replace(
+        &format!("treering-search {} ", treering::search::INDEX_VERSION),
+        "treering-search 99 ",
+    );
     assert_ne!(other, own, "the version stands elsewhere");
     std::fs::write(&meta, &other).unwrap();
     // What a new one is made in cannot be written: a file is in its way.

@@ -516,7 +516,7 @@ fn short_means_shorter() {
     let step = draft
         .items
         .iter()
-        .find(|item| item.step().is_some())
+        .find(|item| item.fate == Fate::Shortened)
         .unwrap();
     assert!(step.tokens < step.whole_tokens);
 }
