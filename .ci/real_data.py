@@ -177,12 +177,9 @@ def leaves_of(messages):
     followed = set()
     for at, message in enumerate(messages):
         x = message.get("x") or {}
-        # Where a source compacts it starts a new root, but the conversation goes on.
-        compacts = x.get("compact_boundary") is not None or x.get("compaction") is not None
-        if "parent" not in x or (x["parent"] is None and compacts):
-            followed.add(at - 1)
-        elif x["parent"] is not None:
-            followed.add(x["parent"])
+        # A message without a parent follows the one before it.
+        parent = x.get("parent")
+        followed.add(at - 1 if parent is None else parent)
     return max(1, len(messages) - len(followed - {-1}))
 
 

@@ -74,10 +74,11 @@ class Systems(Author):
             self.call("call_1", "query", {"table": "c"}),
             self.result("call_1", self.text("open and in full")),
         )
-        snapshot = ("result_summary", f"treering:{conversation}/", "open and in full")
+        snapshot = ("[short #", f"treering:{conversation}/", "open and in full")
+        middle = '\\"row\\": 200,'
         return [
-            Expected(conversation, HEAD, ("159201", "open and in full"), ("full_result_ref",)),
-            Expected(conversation, TURN_END, snapshot, ("159201",)),
+            Expected(conversation, HEAD, ("159201", "open and in full"), ("[short #",)),
+            Expected(conversation, TURN_END, snapshot, (middle,)),
         ]
 
     def session_memory(self):

@@ -89,7 +89,9 @@ async function compare(server, ids, conversation, report) {
   for (const count of places) {
     const prompt = modelMessages(messages.slice(0, count));
     if (!prompt.messages.length) continue;
-    const place = { as_of_revision: revisions[count - 1], policy: {} };
+    // What a library is not told of tools, it does not make up.
+    const policy = { enhancers: { tools: { params: { from_calls: false } } } };
+    const place = { as_of_revision: revisions[count - 1], policy };
     for (const provider of Object.keys(MODELS)) {
       const where = `${source} ${id}, ${count} of ${messages.length} messages`;
       await comparePair(server, provider, { conversationId, place, prompt, where, source }, report);

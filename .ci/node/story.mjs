@@ -40,6 +40,12 @@ const result = (call_id, text) => ({
   tool_result_recorded: { call_id, success: true, parts: [{ text }] },
 });
 
+/** Long enough for a snapshot to be shorter. */
+const FILE = JSON.stringify({
+  lines: Array.from({ length: 60 }, (_, at) => `line ${at + 1} says nothing of note`),
+  more: false,
+});
+
 /** For Treering. */
 export const EVENTS = [
   { conversation_created: { title: "A story told twice", source: "told-twice", source_id: "1" } },
@@ -62,7 +68,7 @@ export const EVENTS = [
   call("call_a", "read", { path: "a.txt", lines: [1, 20] }),
   call("call_b", "now", {}),
   result("call_b", "noon"),
-  result("call_a", '{"lines": ["one", "two"], "more": false}'),
+  result("call_a", FILE),
   say("assistant", { text: "A dot." }),
   say("user", { text: "And now?" }),
   say("assistant"),
@@ -100,7 +106,7 @@ export const PROMPT = {
       ],
     },
     answered("call_b", "now", "noon"),
-    answered("call_a", "read", '{"lines": ["one", "two"], "more": false}'),
+    answered("call_a", "read", FILE),
     { role: "assistant", content: [text("A dot.")] },
     { role: "user", content: [text("And now?")] },
     { role: "assistant", content: [asked("call_c", "now", {})] },
