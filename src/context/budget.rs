@@ -1,6 +1,6 @@
 //! The budget: what is shortened or dropped until a request fits.
 //!
-//! Of the conversation itself, [`layout`] says what stays, is cut or goes; here is the
+//! Of the conversation itself, `layout` says what stays, is cut or goes; here is the
 //! order in which the policy lets that and the other sections give way.
 
 mod cut;

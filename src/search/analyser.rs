@@ -49,7 +49,7 @@ pub enum Form {
     Stem,
     /// The last character of a CJK run: found by a query of one character.
     Tail,
-    /// A name where it is defined: the name after [`DEFINITION_MARK`].
+    /// A name where it is defined: the name after `DEFINITION_MARK`.
     Definition,
 }
 
