@@ -3,6 +3,7 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod codec;
+#[cfg(any(feature = "redb", feature = "search"))]
 pub mod contained;
 pub mod context;
 #[cfg(feature = "redb")]
