@@ -34,6 +34,9 @@ pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
         // An empty one holds nothing; another is not ours.
         std::fs::remove_dir(path)?;
         tracing::warn!("a folder was in the place of the views; they are made anew");
+    } else if path.is_symlink() && !path.exists() {
+        std::fs::remove_file(path)?;
+        tracing::warn!("a link to nowhere was in the place of the views; they are made anew");
     }
     match Views::open(path, VIEWS_CACHE_BYTES) {
         Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {

@@ -593,6 +593,29 @@ async fn an_index_with_a_foreign_file_is_made_anew() {
     }
 }
 
+// What stands in the place of the views and holds nothing kept the store closed.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_in_the_place_of_views_is_passed_over() {
+    let sample = sample().await;
+    let views = sample.dir.path().join("views.redb");
+    let folder = |path: &Path| std::fs::create_dir(path);
+    let link = |path: &Path| std::os::unix::fs::symlink("/nowhere/at/all", path);
+    for put in [folder as fn(&Path) -> std::io::Result<()>, link] {
+        std::fs::remove_file(&views).unwrap();
+        put(&views).unwrap();
+        let engine = open(sample.dir.path()).await;
+        store::assert_sound(&engine).await;
+        engine.close().await;
+    }
+    // Where there is something in it, it is somebody's.
+    std::fs::remove_file(&views).unwrap();
+    std::fs::create_dir(&views).unwrap();
+    std::fs::write(views.join("note"), "mine").unwrap();
+    assert!(Engine::open(in_frames(sample.dir.path())).await.is_err());
+    assert!(views.join("note").exists());
+}
+
 // Rows of the views are looked at when they are read. Damage there costs no data: a
 // command that only reads must not change them, and does without them.
 #[tokio::test(flavor = "multi_thread")]
