@@ -1,12 +1,18 @@
-"""A light client beside an attack: asks for health and appends a small event, again and again."""
+"""A light client beside an attack: asks for health and appends a small event, again and again.
 
+It is a process of its own: beside clients that decode megabytes in threads of this one, it would
+measure how long Python keeps a thread waiting. It writes a line for each answer: `h` or `a` and
+the seconds that it took, or `e` and what went wrong; it ends when its standard input does.
+"""
+
+import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
 import uuid
-
-import client
-import grpc
+from pathlib import Path
 
 CHECK = "/grpc.health.v1.Health/Check"
 
@@ -15,39 +21,61 @@ class Light:
     """Runs until it is stopped; knows how long answers took and what went wrong."""
 
     def __init__(self, server, pause=0.02):
-        self.server, self.pause = server, pause
-        self.stopping = threading.Event()
         self.health, self.append, self.errors = [], [], []
-        self.began = time.monotonic()
-        self.thread = threading.Thread(target=self.run, daemon=True)
+        command = [sys.executable, str(Path(__file__)), server.address, str(pause)]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        # Python takes a while to begin.
+        self.heard(self.process.stdout.readline())
+        self.thread = threading.Thread(target=lambda: [self.heard(line) for line in self.process.stdout], daemon=True)
         self.thread.start()
 
-    def run(self):
-        db = client.Treering(self.server.address, "light")
-        check = db.channel.unary_unary(CHECK)
-        conversation, number, own = None, 0, uuid.uuid4()
-        while not self.stopping.is_set():
-            try:
-                began = time.monotonic()
-                check(b"", timeout=60)
-                self.health.append(time.monotonic() - began)
-                began = time.monotonic()
-                if conversation is None:
-                    conversation = db.append([client.created("light")]).events[0].conversation_id
-                else:
-                    number += 1
-                    db.append([client.message("user", f"light {number}")], conversation, key=f"light {own} {number}")
-                self.append.append(time.monotonic() - began)
-            except grpc.RpcError as error:
-                self.errors.append(f"{error.code().name}: {(error.details() or '')[:120]}")
-                time.sleep(0.1)
-            time.sleep(self.pause)
-        db.close()
+    def heard(self, line):
+        what, _, said = line.strip().partition(" ")
+        if what == "e":
+            self.errors.append(said)
+        elif what:
+            (self.health if what == "h" else self.append).append(float(said))
 
     def stop(self):
-        self.stopping.set()
+        self.process.stdin.close()
         self.thread.join(70)
+        self.process.wait(70)
         return self
+
+
+def run(address, pause):
+    import client
+    import grpc
+
+    stopping = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), stopping.set()), daemon=True).start()
+    db = client.Treering(address, "light")
+    check = db.channel.unary_unary(CHECK)
+    conversation, number, own = None, 0, uuid.uuid4()
+
+    def timed(what, call):
+        began = time.monotonic()
+        done = call()
+        print(what, time.monotonic() - began, flush=True)
+        return done
+
+    while not stopping.is_set():
+        try:
+            timed("h", lambda: check(b"", timeout=60))
+            if conversation is None:
+                made = timed("a", lambda: db.append([client.created("light")]))
+                conversation = made.events[0].conversation_id
+            else:
+                number += 1
+                said, key = [client.message("user", f"light {number}")], f"light {own} {number}"
+                timed("a", lambda: db.append(said, conversation, key=key))
+        except grpc.RpcError as error:
+            details = (error.details() or "")[:120].replace("\n", " ")
+            print("e", f"{error.code().name}: {details}", flush=True)
+            time.sleep(0.1)
+        time.sleep(pause)
+    db.close()
 
 
 def p99(times):
@@ -56,3 +84,7 @@ def p99(times):
 
 def median(times):
     return statistics.median(times) if times else 0.0
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], float(sys.argv[2]))
