@@ -43,13 +43,14 @@ class Server:
             self.process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env
             )
-        self.address = self.wait_for_address()
         self.channels = []
+        # A folder's name may have a line's end in it.
+        self.address = self.wait_for_address()
 
     def wait_for_address(self):
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
-            found = re.search(r"^Serving .* at http://([0-9.:]+)", self.log(), re.MULTILINE)
+            found = re.search(r"^Serving .*? at http://([0-9.:]+)$", self.log(), re.MULTILINE | re.DOTALL)
             if found:
                 return found[1]
             if self.process.poll() is not None:
