@@ -42,7 +42,12 @@ pub(super) fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>
 
 /// The window of a conversation that these events are all of.
 pub(super) fn window_input(spoken: &[Spoken]) -> WindowInput {
-    let (conversation, events) = window(spoken);
+    window_of(window(spoken).1)
+}
+
+/// The window of the conversation that these events, at least one, are all of.
+pub(super) fn window_of(events: Vec<Arc<WindowEvent>>) -> WindowInput {
+    let conversation = events[0].at.conversation;
     let mut branch = BranchState::root();
     events
         .iter()

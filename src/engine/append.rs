@@ -11,6 +11,7 @@ use super::{
     prepare::Prepared,
     sequencer::{WriteAnswer, WriteRequest},
     states::{KeyFacts, LoadedState},
+    work::Lane,
 };
 use crate::{
     domain::{
@@ -64,16 +65,21 @@ impl Engine {
     ///
     /// # Errors
     /// [`ReadError`] when that cannot be read.
-    pub fn known_keys(
+    pub async fn known_keys(
         &self,
         namespace: &Namespace,
-        keys: &[String],
+        keys: Vec<String>,
     ) -> Result<Vec<bool>, ReadError> {
-        let views = self.inner.views.load();
-        let known = keys.iter().map(|key| views.key(namespace, key));
-        known
-            .map(|found| Ok(found.map_err(ReadError::from)?.1.is_some()))
-            .collect()
+        let namespace = namespace.clone();
+        let read = |engine: Self| async move {
+            let views = engine.inner.views.load();
+            let known = keys.iter().map(|key| views.key(&namespace, key));
+            known
+                .map(|found| Ok(found.map_err(ReadError::from)?.1.is_some()))
+                .collect()
+        };
+        // Each may unpack a block of its own.
+        self.on(Lane::Short, read).await
     }
 
     /// Hands a batch to the writer and returns a future of its outcome, so that

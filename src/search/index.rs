@@ -28,16 +28,14 @@ use super::{
     error::IndexError,
     files,
     plan::only_revisions,
+    query::guarded,
     refusal::{engine_error, io_error, rebuild, unreadable},
     schema::{
         Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_value,
     },
     unchanged::Unchanged,
 };
-use crate::{
-    contained::contained,
-    domain::{ConversationId, Namespace, Position, Revision, ShardId},
-};
+use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
 
 /// What is written by one version is not read by another: the index is rebuilt.
 /// To raise with any change of the fields, the passages or the analyser.
@@ -253,7 +251,7 @@ impl SearchIndex {
     ) -> Result<Self, IndexError> {
         // tantivy answers some damage by a panic.
         let open = || Self::opened(index, fields, dir, options, merges);
-        contained(open).unwrap_or_else(|_| Err(rebuild("a segment cannot be read")))
+        guarded(open)
     }
 
     fn opened(

@@ -176,6 +176,31 @@ impl SearchIndex {
         way: Way,
     ) -> Result<SearchResults, SearchError> {
         check_bounds(query)?;
+        let (planned, read_as) = self.planned(query, way)?;
+        let published = self.published();
+        let (hits, total) = guarded(|| self.run(&published, &planned, query))?;
+        Ok(SearchResults {
+            hits,
+            total: total.count,
+            more_than_total: total.more,
+            reached: published.reached,
+            read_as,
+        })
+    }
+
+    /// Scores of those that get a second look, before it.
+    #[cfg(test)]
+    pub(super) fn pool(&self, query: &SearchQuery, way: Way) -> Vec<f32> {
+        let (planned, _) = self.planned(query, way).unwrap();
+        let published = self.published();
+        let statistics =
+            NamespaceStatistics::of(&published.searcher, &self.fields, &query.namespace).unwrap();
+        let best = Best::new(&published, &statistics, &planned, &query.filters).unwrap();
+        let found = best.find(POOL).unwrap();
+        found.into_iter().map(|(score, _)| score).collect()
+    }
+
+    fn planned(&self, query: &SearchQuery, way: Way) -> Result<(Planned, Reading), SearchError> {
         let (parsed, read_as) = syntax::read(&query.text, query.reading)?;
         let mut planner = self.planner(query);
         let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
@@ -191,15 +216,7 @@ impl SearchIndex {
                 planner.filtered(counted, &query.filters)
             },
         };
-        let published = self.published();
-        let (hits, total) = guarded(|| self.run(&published, &planned, query))?;
-        Ok(SearchResults {
-            hits,
-            total: total.count,
-            more_than_total: total.more,
-            reached: published.reached,
-            read_as,
-        })
+        Ok((planned, read_as))
     }
 
     pub(super) fn planner<'a>(&'a self, query: &'a SearchQuery) -> Planner<'a> {

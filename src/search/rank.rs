@@ -102,7 +102,8 @@ pub struct Scores {
 }
 
 impl Scores {
-    fn sum(&self) -> f32 {
+    /// The score that orders.
+    pub(super) fn total(&self) -> f32 {
         (self.words + self.order + self.nearness + self.names + self.shortness) * self.kind
     }
 }
@@ -112,27 +113,9 @@ impl Scores {
 fn kind_weight(kind: Option<EventKind>) -> f32 {
     match kind {
         Some(EventKind::ToolResultRecorded) | None => 1.0,
-        Some(EventKind::MessageAppended) => tried(6, MESSAGE_SHARE),
-        Some(EventKind::ToolCallRequested) => tried(7, CALL_SHARE),
-        Some(_) => tried(8, OTHER_SHARE),
-    }
-}
-
-/// A weight, or what a trial has in its place (`TREERING_WEIGHTS=1,0.5,…`, in tests).
-fn tried(number: usize, weight: f32) -> f32 {
-    #[cfg(test)]
-    {
-        static TRIED: std::sync::OnceLock<Vec<f32>> = std::sync::OnceLock::new();
-        let all = TRIED.get_or_init(|| {
-            let text = std::env::var("TREERING_WEIGHTS").unwrap_or_default();
-            text.split(',').flat_map(str::parse).collect()
-        });
-        all.get(number).copied().unwrap_or(weight)
-    }
-    #[cfg(not(test))]
-    {
-        let _ = number;
-        weight
+        Some(EventKind::MessageAppended) => MESSAGE_SHARE,
+        Some(EventKind::ToolCallRequested) => CALL_SHARE,
+        Some(_) => OTHER_SHARE,
     }
 }
 
@@ -170,13 +153,6 @@ pub(super) fn rescore(
     let look = Look::new(statistics, field, words).map_err(unreadable)?;
     look.at(pool).map_err(unreadable)?;
     Ok(scored)
-}
-
-impl Scores {
-    /// The score that orders.
-    pub(super) fn total(&self) -> f32 {
-        self.sum()
-    }
 }
 
 struct Look<'a> {
@@ -265,8 +241,8 @@ impl<'a> Look<'a> {
         }
         for (name, worth) in &self.names {
             let terms = [
-                (name.whole.as_ref(), tried(2, WHOLE_WEIGHT)),
-                (Some(&name.definition), tried(4, DEFINITION_WEIGHT)),
+                (name.whole.as_ref(), WHOLE_WEIGHT),
+                (Some(&name.definition), DEFINITION_WEIGHT),
             ];
             for (term, weight) in terms {
                 let Some(term) = term else { continue };
@@ -295,16 +271,14 @@ impl<'a> Look<'a> {
             .map_or(0.0, |(at, _)| 1.0 / (1.0 + *at as f32 / 16.0));
         // A part of a query stands in a row in many texts by chance, most of it in few.
         let most = |share: f32| {
-            let floor = tried(9, BY_CHANCE);
-            let above = ((share - floor) / (1.0 - floor)).max(0.0);
+            let above = ((share - BY_CHANCE) / (1.0 - BY_CHANCE)).max(0.0);
             above * above
         };
-        scores.order = tried(0, ORDER_WEIGHT) * most(order) * self.worth_of_all
-            + tried(10, PAIRS_WEIGHT) * self.pairs(&seen);
-        scores.nearness = tried(1, NEARNESS_WEIGHT) * most(nearness) * self.worth_of_all;
+        scores.order =
+            ORDER_WEIGHT * most(order) * self.worth_of_all + PAIRS_WEIGHT * self.pairs(&seen);
+        scores.nearness = NEARNESS_WEIGHT * most(nearness) * self.worth_of_all;
         scores.names = seen.names;
-        scores.shortness = (tried(3, SHORTNESS_WEIGHT) * fit.min(1.0)
-            + tried(11, EARLINESS_WEIGHT) * early)
+        scores.shortness = (SHORTNESS_WEIGHT * fit.min(1.0) + EARLINESS_WEIGHT * early)
             * most(order.max(nearness))
             * self.worth_of_all;
     }
@@ -358,7 +332,7 @@ impl<'a> Look<'a> {
                 }
                 let place_before = self.units[usize::from(unit_before)].position;
                 let as_typed = at - at_before == place - place_before;
-                let share = if as_typed { 1.0 } else { tried(5, NEAR_SHARE) };
+                let share = if as_typed { 1.0 } else { NEAR_SHARE };
                 chain = chain.max(chains[before] + share * worth);
             }
             chains.push(chain);

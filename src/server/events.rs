@@ -124,7 +124,7 @@ impl Events for EventsService {
         let call = Call::of(request.metadata())?;
         let keys = request.into_inner().idempotency_keys;
         from_proto::at_most_keys("idempotency_keys", keys.len())?;
-        let known = self.0.engine.known_keys(&call.namespace, &keys)?;
+        let known = self.0.engine.known_keys(&call.namespace, keys).await?;
         Ok(Response::new(pb::KnownKeysResponse { known }))
     }
 

@@ -7,6 +7,7 @@ the process within its guard whatever runs; heavy calls are answered or refused 
 never left. Latencies are printed as ratios to idle, and only held against a generous guard.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -24,6 +25,9 @@ STILL_SECONDS = 5
 
 HEAVY_SECONDS = 60
 
+# So long each attack is made again and again in the long form: p99 needs some hundred answers.
+LONG_SECONDS = 20
+
 # What nobody waits for has ended long before.
 SETTLED_SECONDS = 20
 
@@ -37,8 +41,8 @@ def run(world):
         light = Light(server)
         time.sleep(1)
         before = server.cpu()
-        time.sleep(2)
-        world.light_load = (server.cpu() - before) / 2
+        time.sleep(LONG_SECONDS if world.long else 2)
+        world.light_load = (server.cpu() - before) / (LONG_SECONDS if world.long else 2)
         light.stop()
         idle = median(light.health), p99(light.health), median(light.append), p99(light.append)
         for attack in (verify_twice, rebuild_twice, huge_build, many_builds, deep_fork, whole_reads, cancelled):
@@ -80,7 +84,10 @@ def beside(world, server, attack, places, idle):
         return
     light = Light(server)
     began = time.monotonic()
-    said = attack(world, server, places)
+    with as_from_elsewhere():
+        said = attack(world, server, places)
+        while world.long and time.monotonic() - began < LONG_SECONDS:
+            said = attack(world, server, places)
     seconds = time.monotonic() - began
     light.stop()
     ratios = [value / max(base, 1e-6) for value, base in zip((median(light.health), p99(light.health), median(light.append), p99(light.append)), idle)]
@@ -92,6 +99,25 @@ def beside(world, server, attack, places, idle):
     world.expect(not light.errors, f"{attack.__name__}: calls of the light client failed: {light.errors[:2]}")
     worst = max(light.health + light.append, default=0)
     world.expect(worst < STILL_SECONDS, f"{attack.__name__}: a light call took {worst:.1f} s")
+
+
+@contextlib.contextmanager
+def as_from_elsewhere():
+    """Clients that decode much are on other machines: here they take what processor time the
+    server and the light client leave."""
+    set_priority(10)
+    try:
+        yield
+    finally:
+        # Only the superuser may take it back; then later attacks begin as low as this one.
+        with contextlib.suppress(PermissionError):
+            set_priority(0)
+
+
+def set_priority(nice):
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, int(thread), nice)
 
 
 def at_once(*calls):

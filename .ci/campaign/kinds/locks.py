@@ -6,6 +6,7 @@ only reads, with the right answer). Text in LOCK decides nothing. Of two that st
 one wins. The served data are whole afterwards.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -73,11 +74,17 @@ def linked_folder(data):
     return other
 
 
+def link_if_there(source, target):
+    """The server goes on: what it renames or deletes meanwhile is not there for a link."""
+    with contextlib.suppress(FileNotFoundError):
+        os.link(source, target)
+
+
 def hard_links(data):
     """The same files under another name, as `cp -al` makes them."""
     other = data.parent / "hard"
     clear(other)
-    shutil.copytree(data, other, copy_function=os.link)
+    shutil.copytree(data, other, copy_function=link_if_there)
     (other / "LOCK").unlink()
     return other
 

@@ -3,11 +3,12 @@
 
 use crate::{
     context::{
-        draft::{Block, Content, Item, Message, Outcome, ResultOutcome, Step, full_result_ref},
+        draft::{Block, Content, Item, Message, Outcome, ResultOutcome, Step},
+        references::short_reference,
         shared::SharedContent,
         steps,
     },
-    domain::{ContentPart, ConversationId, EventRef},
+    domain::{ContentPart, ConversationId},
 };
 
 /// Of what stays, so much stands in front: tenths.
@@ -47,14 +48,6 @@ pub(super) fn bytes(item: &Item, of: Of) -> usize {
     }
 }
 
-/// An event as a request of a conversation names it: in full where another one holds it.
-pub(super) fn reference(conversation: ConversationId, event: EventRef) -> String {
-    match event.conversation == conversation {
-        true => format!("#{}", event.revision),
-        false => full_result_ref(event),
-    }
-}
-
 /// An item whose texts have at most about so many bytes together; none when that would
 /// save little. Reasoning and calls stay as they are.
 pub(super) fn item(
@@ -73,7 +66,10 @@ pub(super) fn item(
     let changed = match content.make_mut() {
         Content::Instruction(_) => false,
         Content::Message(message) => {
-            let at = item.events.first().map(|at| reference(conversation, *at));
+            let at = item
+                .events
+                .first()
+                .map(|at| short_reference(conversation, *at));
             cut_message(message, at, each_max)
         }
         Content::Step(step) => cut_step(step, conversation, each_max, of),
@@ -156,7 +152,7 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
                 if let Outcome::Result(result) = &mut call.outcome
                     && is_long(result_bytes(result), each_max)
                 {
-                    let at = reference(conversation, result.event);
+                    let at = short_reference(conversation, result.event);
                     cut_result(result, at, each_max);
                     changed = true;
                 }

@@ -16,6 +16,7 @@ use crate::{
         enhancer,
         policy::{ContextPolicy, ToolResults},
         provider::Provider,
+        samples::window_of,
         summary::{probe_tests::last_branch, result_summary},
         tokens::{Counter, Tally},
         window::{WindowEvent, WindowInput},
@@ -31,23 +32,7 @@ fn window(line: &[u8]) -> WindowInput {
     let is_cut = |event: &Arc<WindowEvent>| matches!(event.body, EventBody::Compacted(_));
     let mut events = last_branch(line);
     events.retain(|event| !is_cut(event));
-    let mut branch = BranchState::root();
-    for event in &events {
-        branch.apply(event.at, &event.body);
-    }
-    let conversation = events[0].at.conversation;
-    let info = ConversationInfo::new(&ConversationCreated::default(), conversation);
-    WindowInput {
-        conversation,
-        info: Arc::new(info),
-        revision: branch.head,
-        branch: Arc::new(branch),
-        events,
-        folded: None,
-        referred: BTreeMap::new(),
-        long_term: Vec::new(),
-        knowledge: None,
-    }
+    window_of(events)
 }
 
 // With JSON in JSON and a long reference, 48 % of the items got longer.
