@@ -105,6 +105,8 @@ pub struct Limits {
     /// Most reads that compute at once and end within milliseconds; more wait. A
     /// few: they share the processor with the threads that serve calls.
     pub short_reads_max: usize,
+    /// Most pages of reads beyond their first that are made at once; more wait.
+    pub bulk_reads_max: usize,
     /// Most reads that take long and compute at once (requests of large windows,
     /// folds of long histories); more wait, so that their memory is bounded.
     pub long_reads_max: usize,
@@ -135,6 +137,7 @@ impl Default for Limits {
             sub_context_depth_max: 8,
             knowledge_items_max: 10_000,
             short_reads_max: 4,
+            bulk_reads_max: 2,
             long_reads_max: 1,
             knowledge_cache_bytes: 16 << 20,
         }
