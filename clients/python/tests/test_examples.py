@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import treering
 from treering import new
 
@@ -44,9 +45,7 @@ def play(examples: list[doctest.Example], names: dict[str, Any], name: str) -> N
     checker = doctest.OutputChecker()
     with asyncio.Runner() if sys.version_info >= (3, 11) else Runner() as runner:
         for example in examples:
-            code = compile(
-                example.source, f"<{name}>", "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-            )
+            code = compile(example.source, f"<{name}>", "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             said = io.StringIO()
             with contextlib.redirect_stdout(said):
                 step = types.FunctionType(code, names)
