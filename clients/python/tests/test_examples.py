@@ -10,7 +10,6 @@ import importlib
 import inspect
 import io
 import pkgutil
-import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +42,7 @@ FOUND = sorted(examples())
 def play(examples: list[doctest.Example], names: dict[str, Any], name: str) -> None:
     """Runs them one after another; an `await` may stand anywhere."""
     checker = doctest.OutputChecker()
-    with asyncio.Runner() if sys.version_info >= (3, 11) else Runner() as runner:
+    with Runner() as runner:
         for example in examples:
             code = compile(example.source, f"<{name}>", "single", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             said = io.StringIO()
@@ -61,7 +60,7 @@ def play(examples: list[doctest.Example], names: dict[str, Any], name: str) -> N
 
 
 class Runner:
-    """`asyncio.Runner` for Python 3.10."""
+    """One loop for all examples of a docstring, also on Python 3.10."""
 
     def __enter__(self) -> Runner:
         self.loop = asyncio.new_event_loop()

@@ -28,8 +28,8 @@ log = logging.getLogger("treering.server")
 
 END_WAIT = 20.0
 """Seconds for a server to finish what it took; then it is told to end, then killed."""
-LOCKED_EXIT = 5
-"""`treering` exits with this when another process holds the store."""
+LOCKED_WAIT = 10.0
+"""Seconds for a process that holds the store without serving it to let go."""
 
 
 class Endpoint(Protocol):
@@ -154,10 +154,10 @@ class Local:
         return self._server.pid if self._server else None
 
     def _start(self) -> None:
-        end = time.monotonic() + self._start_timeout
+        end = time.monotonic() + LOCKED_WAIT
         while True:
             server = _Server(self._path, self._options)
-            line = server.first_line(max(0.0, end - time.monotonic()))
+            line = server.first_line(self._start_timeout)
             if "serving" in line:
                 self._server, self._address = server, bare(line["serving"])
                 return

@@ -153,7 +153,10 @@ class AsyncTreering:
             pass
         try:
             return await self.create(
-                source=source, source_id=source_id, idempotency_key=f"open:{source_id}", **about
+                source=source,
+                source_id=source_id,
+                idempotency_key=f"open:{source}:{source_id}",
+                **about,
             )
         except errors.IdempotencyConflict:
             # Another program was first, with another title.
