@@ -68,6 +68,20 @@ def test_the_same_with_asyncio(server: Server) -> None:
     run(work())
 
 
+# A server that does not answer must not hold a program longer than it said, and what it
+# took all the same must not be doubled when the program tries again.
+def test_a_server_that_hangs(server: Server) -> None:
+    assert server.process
+    with treering.connect(server.address, timeout=1.5) as db:
+        conv = db.create()
+        server.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(treering.DeadlineExceeded):
+            conv.append([new.user("Hello")], idempotency_key="hello")
+        server.process.send_signal(signal.SIGCONT)
+        conv.append([new.user("Hello")], idempotency_key="hello", timeout=30)
+        assert texts(conv) == ["Hello"]
+
+
 # A break in the middle of a pipelined import must neither lose nor double a batch.
 def test_many_appends_through_a_kill(server: Server) -> None:
     with treering.connect(server.address) as db:

@@ -161,6 +161,28 @@ def timestamp(time: datetime | None) -> Timestamp | None:
     return stamp
 
 
+class NewConversation(TypedDict, total=False):
+    """What a conversation begins with: what `create` and `open` take."""
+
+    title: str
+    system: str
+    """The system prompt."""
+    model: str
+    mode: str
+    """For example "planning" or "coding"."""
+    parameters: Mapping[str, Any] | None
+    """Settings of the model, such as `temperature`."""
+    tools: Iterable[event_pb2.ToolDefinition]
+    """See `new.tool`."""
+    labels: Mapping[str, str] | None
+    policies: Mapping[str, Any] | None
+    """`{"context": {...}}` is how its requests are built."""
+    source_meta: Any
+    """Your own description of it: anything that JSON can say."""
+    id: str
+    """A UUID of your own."""
+
+
 class SearchFilters(TypedDict, total=False):
     """What a search is narrowed by, and how it answers."""
 

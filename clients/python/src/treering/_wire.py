@@ -36,6 +36,7 @@ OPTIONS: list[tuple[str, int]] = [
     # A line that is cut without a word is noticed by those who wait for events.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
     # Retries are made above, where keys and hints are known.
     ("grpc.enable_retries", 0),
 ]

@@ -136,7 +136,9 @@ class AsyncTreering:
         """A conversation by its UUID, or by the id that its source gave. Asks nothing yet."""
         return AsyncConversation(self._transport, id, branch, self.actor)
 
-    async def open(self, source_id: str, *, source: str = "app", **about: Any) -> AsyncConversation:
+    async def open(
+        self, source_id: str, *, source: str = "app", **about: Unpack[_requests.NewConversation]
+    ) -> AsyncConversation:
         """The conversation that you call `source_id`; begins it the first time.
 
         `about` is what `create` takes. Two programs that open the same one get the same.

@@ -137,7 +137,9 @@ class Treering:
         """A conversation by its UUID, or by the id that its source gave. Asks nothing yet."""
         return Conversation(self._transport, id, branch, self.actor)
 
-    def open(self, source_id: str, *, source: str = "app", **about: Any) -> Conversation:
+    def open(
+        self, source_id: str, *, source: str = "app", **about: Unpack[_requests.NewConversation]
+    ) -> Conversation:
         """The conversation that you call `source_id`; begins it the first time.
 
         `about` is what `create` takes. Two programs that open the same one get the same.
