@@ -48,7 +48,9 @@ def made() -> dict[str, str]:
     """The files of `_sync`, formatted."""
     with tempfile.TemporaryDirectory() as folder:
         for file in sorted((SOURCE / "_async").glob("*.py")):
-            text = HEADER.format(f"_async/{file.name}") + translated(file.read_text())
+            text = file.read_text()
+            if file.name != "__init__.py":
+                text = HEADER.format(f"_async/{file.name}") + translated(text)
             (Path(folder) / file.name).write_text(text)
         # By this project's rules, wherever the temporary folder is.
         config = ["--config", str(SOURCE.parents[1] / "pyproject.toml"), "--quiet", folder]

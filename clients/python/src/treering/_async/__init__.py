@@ -1,1 +1,1 @@
-"""The client, as it is written: for asyncio. `_sync` is made of it by `scripts/make_sync.py`."""
+"""The client. `_async` is written by hand; `_sync` is made of it by `scripts/make_sync.py`."""
