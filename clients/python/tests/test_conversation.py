@@ -409,3 +409,77 @@ def test_the_store(db: treering.Treering, conv: treering.Conversation) -> None:
         "message_appended",
     ]
     assert next(db.events(backward=True)).text == "Hello"
+
+
+# What a list of messages said must be what the request for its own provider says.
+def test_messages_that_were_a_list(db: treering.Treering) -> None:
+    chat = [
+        {"role": "user", "content": "Where?"},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [
+                {
+                    "id": "call_1",
+                    "type": "function",
+                    "function": {"name": "grep", "arguments": '{"pattern": "port"}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "there"},
+        {"role": "assistant", "content": "There."},
+    ]
+    conv = db.create(model="gpt-4o")
+    conv.extend("openai-chat", chat)
+    assert conv.request("openai-chat")["messages"] == chat
+
+    blocks = [
+        {"role": "user", "content": "Where?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "grep", "input": {"pattern": "port"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "no", "is_error": True},
+                {"type": "text", "text": "Look elsewhere."},
+                {
+                    "type": "image",
+                    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="},
+                },
+            ],
+        },
+    ]
+    conv = db.create(model="claude-sonnet-4-5")
+    conv.extend("anthropic", blocks)
+    [_, said, then] = conv.request("anthropic")["messages"]
+    assert said["content"][1]["input"] == {"pattern": "port"}
+    assert [block["type"] for block in then["content"]] == ["tool_result", "text", "image"]
+    assert then["content"][0]["is_error"] and then["content"][2]["source"]["data"] == "iVBORw=="
+    with pytest.raises(ValueError, match="openai-chat"):
+        conv.extend("gemini", [])
+
+
+# What a tool raises is for the model to read; what the store says is for the program.
+def test_calls_that_run_a_function(db: treering.Treering, conv: treering.Conversation) -> None:
+    def fails() -> str:
+        raise OSError("no such file")
+
+    assert conv.tool_call("read").run(fails) is None
+    with pytest.raises(OSError, match="no such"):
+        conv.tool_call("read").run(fails, raises=True)
+    assert [call.proto.error_message for call in conv.tool_calls()] == [
+        "OSError: no such file",
+        "OSError: no such file",
+    ]
+    risky = conv.tool_call("rm", {"path": "/"}, needs_approval=True).request()
+    db.deny(db.pending()[0], by="ada")
+    assert risky.run(lambda path: pytest.fail("it must not run")) is None
+    with pytest.raises(treering.CallAlreadyStarted):
+        call = conv.tool_call("twice").request()
+        conv.append([new.tool_started(call.call_id)])
+        call.run(lambda: "once")

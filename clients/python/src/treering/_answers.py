@@ -1,8 +1,9 @@
-"""What a provider answered, as events: `conv.record("anthropic", response)`."""
+"""What a provider answered, and lists of messages in its shape, as events."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,3 +187,86 @@ def _gemini(body: Mapping[str, Any]) -> AnswerParts:
             model=model,
         )
     return answer
+
+
+def messages(provider: ProviderName, history: Iterable[Any]) -> Iterator[list[new.NewEvent]]:
+    """A list of messages in the provider's own shape as events, a batch a message."""
+    readers = {"openai-chat": _chat_message, "anthropic": _anthropic_message}
+    if provider not in readers:
+        raise ValueError(f"`{provider}` is none of {', '.join(readers)}")
+    for message in history:
+        if events := readers[provider](plain(message)):
+            yield events
+
+
+def _chat_message(message: Mapping[str, Any]) -> list[new.NewEvent]:
+    role = message["role"]
+    content = _chat_content(message.get("content"))
+    if role in ("tool", "function"):
+        return [new.tool_result(message.get("tool_call_id") or "", *content)]
+    if role != "assistant":
+        return [new.message(role, *content, author=message.get("name") or "")]
+    answer = _openai_chat({"choices": [{"message": {**message, "content": None}}]})
+    return events_of(AnswerParts(parts=content + answer.parts, calls=answer.calls))
+
+
+def _chat_content(content: Any) -> list[pb.ContentPart]:
+    if content is None or isinstance(content, str):
+        return [pb.ContentPart(text=content)] if content else []
+    parts = []
+    for part in content:
+        if part.get("type") == "text":
+            parts.append(pb.ContentPart(text=part["text"]))
+        elif part.get("type") == "image_url":
+            image = part["image_url"]
+            parts.append(new.image(image["url"], detail=image.get("detail") or ""))
+        else:
+            parts.append(new.json(part))
+    return parts
+
+
+def _anthropic_message(message: Mapping[str, Any]) -> list[new.NewEvent]:
+    content = message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if message["role"] == "assistant":
+        return events_of(_anthropic({"content": blocks}))
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    said = [block for block in blocks if block.get("type") != "tool_result"]
+    events = [
+        new.tool_result(
+            block["tool_use_id"],
+            *_anthropic_content(block.get("content") or ""),
+            success=not block.get("is_error"),
+        )
+        for block in results
+    ]
+    if said:
+        events.append(new.message(message["role"], *_anthropic_content(said)))
+    return events
+
+
+def _anthropic_content(content: Any) -> list[pb.ContentPart]:
+    if isinstance(content, str):
+        return [pb.ContentPart(text=content)] if content else []
+    parts = []
+    for block in content:
+        source = block.get("source") or {}
+        if block.get("type") == "text":
+            parts.append(pb.ContentPart(text=block["text"]))
+        elif block.get("type") == "image" and source.get("type") == "base64":
+            data = base64.b64decode(source["data"])
+            parts.append(new.image(data, source.get("media_type") or ""))
+        elif block.get("type") == "image" and source.get("type") == "url":
+            parts.append(new.image(source["url"]))
+        else:
+            parts.append(new.json(block))
+    return parts
+
+
+def events_of(answer: AnswerParts) -> list[new.NewEvent]:
+    """An answer as a message, if it says anything, and its calls."""
+    events = []
+    if answer.parts:
+        events.append(new.assistant(*answer.parts))
+    events.extend(new.tool_call(id, tool, arguments) for id, tool, arguments in answer.calls)
+    return events

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from treering import errors, new
 from treering._background import despite_async
-from treering._words import CancelReasonName, from_json, json_bytes
+from treering._words import CancelReasonName, from_json, json_bytes, json_text
 from treering.new import Part
 from treering.types import Receipt, ToolCall
 
@@ -138,6 +139,33 @@ class AsyncCall:
         self.has_ended = True
         return receipt
 
+    async def run(self, function: Callable[..., Any], *, raises: bool = False) -> Any:
+        """Calls `function` with the arguments as keywords, and records what comes of it.
+
+        Text is recorded as it is, all else as JSON. An exception, or a person's no, is recorded
+        for the model to read and, unless `raises`, goes no further: then the answer is None.
+
+        >>> answer = await conv.assistant(tool_calls=[("c1", "add", {"a": 1, "b": 2})])
+        >>> await answer.calls[0].run(lambda a, b: {"sum": a + b})
+        {'sum': 3}
+        >>> (await conv.result("c1")).text
+        '{"sum":3}'
+        """
+        try:
+            async with self:
+                value = function(**(self.arguments or {}))
+                if inspect.isawaitable(value):
+                    value = await value
+                await self.result(*_told(value))
+                return value
+        except errors.TreeringError as error:
+            if raises or not isinstance(error, (errors.CallDenied, errors.ApprovalExpired)):
+                raise
+        except Exception:
+            if raises:
+                raise
+        return None
+
     async def fail(self, error: str, *content: Part) -> Receipt:
         """Records that it failed, with what it returned all the same."""
         return await self.result(*content, success=False, error=error)
@@ -195,3 +223,10 @@ class AsyncAnswer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(revision={self.revision}, calls={list(self.calls)})"
+
+
+def _told(value: Any) -> list[Part]:
+    """What a function returned, as content of a result."""
+    if value is None:
+        return []
+    return [value if isinstance(value, str) else json_text(value)]

@@ -198,6 +198,27 @@ class AsyncConversation:
             idempotency_key=idempotency_key,
         )
 
+    async def extend(
+        self, provider: ProviderName, messages: Iterable[Any], *, idempotency_key: str = ""
+    ) -> Receipt:
+        """Records messages that you have as a list, in OpenAI's or Anthropic's shape.
+
+        All or nothing. What is recorded this way is what `user`, `assistant` and `tool_call`
+        record: it is searched, forked and sent like everything else.
+
+        >>> done = await conv.extend("openai-chat", [
+        ...     {"role": "user", "content": "What is in the folder?"},
+        ...     {"role": "assistant", "tool_calls": [
+        ...         {"id": "c1", "type": "function",
+        ...          "function": {"name": "ls", "arguments": "{}"}}]},
+        ...     {"role": "tool", "tool_call_id": "c1", "content": "README.md"},
+        ... ])
+        >>> (await conv.request("anthropic", model="claude-sonnet-4-5"))["messages"][-1]["role"]
+        'user'
+        """
+        events = [event for batch in _answers.messages(provider, messages) for event in batch]
+        return await self.append(events, idempotency_key=idempotency_key)
+
     async def system(self, prompt: str) -> Receipt:
         """Sets the system prompt from here on."""
         return await self.append([new.system(prompt)])
