@@ -450,3 +450,65 @@ def test_asyncio_from_end_to_end(open_async: Callable[[], AsyncTreering]) -> Non
                 assert (await changes.__anext__()).value == [1]
 
     run(work())
+
+
+AGENT = """
+import sys, time, treering
+
+def model(request):
+    results = str(request["messages"]).count("'tool_result'")
+    if results == 6:
+        return {"id": "end", "content": [{"type": "text", "text": "Counted."}]}
+    return {"id": f"msg_{results}", "content": [{"type": "tool_use", "id": f"call_{results}",
+            "name": "count", "input": {"n": results}}]}
+
+def count(n):
+    time.sleep(0.05)
+    return f"counted {n}"
+
+db = treering.local(sys.argv[1])
+conv = db.open("job", model="claude-sonnet-4-5")
+conv.user("Count to six.", idempotency_key="the question")
+print(db._endpoint.pid, flush=True)
+while True:
+    for call in conv.open_calls():
+        call.run(count)
+    request = conv.request("anthropic")
+    if request["messages"][-1]["role"] == "assistant":
+        break
+    conv.record("anthropic", model(request), expected=request.revision)
+db.close()
+"""
+
+
+# An agent and its server are killed anywhere, again and again. Started anew with the same
+# program it must come to the same end: each step once, none lost, none twice.
+def test_an_agent_that_is_killed_anywhere(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    kills = 0
+    while True:
+        with subprocess.Popen(
+            [sys.executable, "-c", AGENT, str(store)], stdout=subprocess.PIPE, text=True
+        ) as agent:
+            assert agent.stdout
+            pid = int(agent.stdout.readline())
+            try:
+                # A little longer each time, so that it comes to an end on any machine.
+                agent.wait(0.02 * 1.5**kills)
+            except subprocess.TimeoutExpired:
+                kills += 1
+                agent.kill()
+                if kills % 2:
+                    os.kill(pid, signal.SIGKILL)
+                continue
+        assert agent.returncode == 0
+        break
+    assert kills > 2
+    with treering.local(store) as db:
+        conv = db.conversation("job")
+        assert texts(conv) == ["Count to six.", "Counted."]
+        results = [event.text for event in conv.events(kinds=["tool_result_recorded"])]
+        assert results == [f"counted {n}" for n in range(6)]
+        asked = [event.call_id for event in conv.events(kinds=["tool_call_requested"])]
+        assert asked == [f"call_{n}" for n in range(6)]
+        assert db.verify(deep=True).sound
