@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import treering
@@ -483,3 +485,58 @@ def test_calls_that_run_a_function(db: treering.Treering, conv: treering.Convers
         call = conv.tool_call("twice").request()
         conv.append([new.tool_started(call.call_id)])
         call.run(lambda: "once")
+
+
+# A model reads a shortened result again with the tool that the request offers.
+def test_results_that_were_shortened_are_read_again(db: treering.Treering) -> None:
+    conv = db.create(policies={"context": {"tool_results": "turn_end", "read_tool": True}})
+    conv.user("Test it.")
+    with conv.tool_call("bash", {"command": "cargo test"}) as call:
+        call.result("\n".join(f"test number_{n} ... ok" for n in range(500)))
+    conv.assistant("It works.")
+    conv.user("Which was the last?")
+    request = conv.request("anthropic", model="claude-sonnet-4-5")
+    [tool] = [tool for tool in request["tools"] if tool["name"] == "treering_read_result"]
+    [revision] = [event.revision for event in conv.events(kinds=["tool_result_recorded"])]
+    assert f"#{revision}" in str(request) and "number_250" not in str(request)
+    keys = list(tool["input_schema"]["properties"])
+    read = conv.read_result({keys[0]: f"#{revision}"})
+    assert read.text.endswith("test number_499 ... ok") and read.tool == "bash"
+
+
+def test_settings_change_on_the_way(db: treering.Treering) -> None:
+    conv = db.create("Settings", model="gpt-4o", mode="planning", parameters={"temperature": 0.2})
+    conv.user("Hello")
+    conv.system("Be brief.")
+    conv.define_tools([new.tool("ls", "Lists", guidance="Use it first.")])
+    first = conv.request("openai-chat")
+    assert (first["model"], first["temperature"]) == ("gpt-4o", 0.2)
+    assert first["tools"][0]["function"]["name"] == "ls"
+    conv.configure("gpt-4.1", mode="coding")
+    assert conv.request("openai-chat")["model"] == "gpt-4.1"
+    assert conv.state().branch.config.mode == "coding"
+    assert conv.state(as_of=2).branch.config.mode == "planning"
+
+
+def test_batches_over_branches(db: treering.Treering) -> None:
+    conv = db.create("Batches")
+    other = conv.fork(name="other")
+    event = new.user("there")
+    event.branch = "other"
+    head = conv.on("main").head()
+    with pytest.raises(treering.RevisionMismatch):
+        db.append([new.user("here"), event], conversation=conv.id, branch="main", expected=99)
+    db.append([new.user("here"), event], conversation=conv.id, branch="main", expected=head)
+    assert (texts(conv.on("main")), texts(other)) == (["here"], ["there"])
+    actors = db.create()
+    actors.actor = "agent-7"
+    actors.user("Who?")
+    assert [event.actor for event in actors.events(kinds=["message_appended"])] == ["agent-7"]
+
+
+def test_views_and_index_are_made_anew(tmp_path: Path) -> None:
+    with treering.local(tmp_path / "store") as db:
+        conv = db.create("Rebuilt")
+        conv.user("A lighthouse at the quay")
+        assert db.rebuild().events == 2
+        assert db.search("lighthouse")[0].conversation_id == conv.id

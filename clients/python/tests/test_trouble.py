@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -174,6 +175,17 @@ def test_every_write_has_a_key() -> None:
         fields = method.request.DESCRIPTOR.fields_by_name
         has_key = "idempotency_key" in fields or method is _methods.RECORD_RESULT
         assert (method.again is Again.WITH_KEY) == has_key, method.path
+
+
+# A call that the server has and the client does not is found by nobody.
+def test_the_client_uses_every_method() -> None:
+    from treering import _methods
+    from treering._methods import Method
+
+    folder = Path(_methods.__file__).parent / "_async"
+    code = "".join(file.read_text() for file in folder.glob("*.py"))
+    table = [name for name, each in vars(_methods).items() if isinstance(each, Method)]
+    assert [name for name in table if not re.search(rf"\b{name}\b", code)] == []
 
 
 # The table of methods is written by hand: it must say what the descriptors say, of all.
