@@ -540,3 +540,12 @@ def test_views_and_index_are_made_anew(tmp_path: Path) -> None:
         conv.user("A lighthouse at the quay")
         assert db.rebuild().events == 2
         assert db.search("lighthouse")[0].conversation_id == conv.id
+
+
+def test_commands(db: treering.Treering, conv: treering.Conversation) -> None:
+    conv.user("Hello")
+    log = db.command("log", conv.id)
+    assert [line["revision"] for line in log] == [1, 2]
+    with pytest.raises(treering.CommandFailed, match="no conversation nowhere") as failed:
+        db.command("log", "nowhere")
+    assert failed.value.exit_code == 3

@@ -17,12 +17,12 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from treering.errors import NoBinary, ServerNotStarted, StoreInUse
+from treering.errors import CommandFailed, NoBinary, ServerNotStarted, StoreInUse
 
 log = logging.getLogger("treering.server")
 
@@ -90,6 +90,26 @@ def _is_script(path: str) -> bool:
     # The wheel's own command would look for the binary again.
     with Path(path).open("rb") as file:
         return file.read(2) == b"#!"
+
+
+def run_command(
+    address: str, namespace: str, arguments: Sequence[str | os.PathLike[str]]
+) -> list[Any]:
+    """What a command of `treering` prints on a server, from its lines of JSON."""
+    done = subprocess.run(
+        [
+            *(find_binary(), *(os.fspath(each) for each in arguments), "--json"),
+            *("--server", f"http://{address}", "--namespace", namespace),
+        ],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        stdin=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != "TREERING_DATA"},
+    )
+    if done.returncode:
+        raise CommandFailed(done.stderr.strip(), done.returncode)
+    return [json.loads(line) for line in done.stdout.splitlines() if line]
 
 
 class Local:

@@ -146,6 +146,10 @@ class SyncWire:
         except ValueError as error:
             raise errors.Unreachable(str(error)) from None
 
+    def in_thread(self, work: Callable[[], T]) -> T:
+        """Does what takes long."""
+        return work()
+
     def sleep(self, seconds: float) -> None:
         """Waits."""
         time.sleep(seconds)
@@ -256,6 +260,10 @@ class AsyncWire:
         """One request (or, for a method that takes many, an iterable), many answers."""
         call = await self._callable(method)
         return AsyncStream(call(request, timeout=timeout, metadata=self._metadata))
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Does what takes long."""
+        return await asyncio.to_thread(work)
 
     async def sleep(self, seconds: float) -> None:
         """Waits."""

@@ -49,6 +49,7 @@ __all__ = [
     "CallNotOpen",
     "Cancelled",
     "Closing",
+    "CommandFailed",
     "Conflict",
     "ConversationDamaged",
     "ConversationExists",
@@ -222,6 +223,15 @@ class NoBinary(TreeringError):
     """There is no `treering` program to start."""
 
     advice = "Install a wheel that has it, put `treering` on the PATH, or set TREERING_BINARY."
+
+
+class CommandFailed(TreeringError):
+    """A command of `treering` failed; the message is what it said."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        """`treering --help` says what each means."""
 
 
 class CallDenied(Refused):

@@ -17,7 +17,7 @@ from treering._async.reading import read_events
 from treering._async.subscription import AsyncContextWatch, AsyncSubscription
 from treering._async.transport import AsyncTransport
 from treering._keys import key_or_new
-from treering._local import Endpoint, Fixed, Local
+from treering._local import Endpoint, Fixed, Local, run_command
 from treering._words import KindName, numbers
 from treering.new import NewEvent
 from treering.types import (
@@ -419,6 +419,23 @@ class AsyncTreering:
             if item.HasField("outcome"):
                 outcome = item.outcome
         return outcome
+
+    async def command(self, *arguments: str | os.PathLike[str]) -> list[Any]:
+        """Runs a command of `treering` on this store, and gives back the JSON that it prints.
+
+        For what is a program's work and not a call's: `import` of files and folders of sessions,
+        `export`, `compact`, `replay`; `treering --help` lists them.
+
+        >>> lines = folder.with_suffix(".jsonl")
+        >>> size = lines.write_text('{"id": "a", "messages": [{"role": "user", "content": "Hi"}]}')
+        >>> [counts] = await db.command("import", lines)
+        >>> counts["new"], [event.text async for event in db.conversation("a").events(first=2)]
+        (1, ['Hi'])
+        """
+        address = await self._transport.wire.in_thread(self._endpoint.address)
+        return await self._transport.wire.in_thread(
+            lambda: run_command(address, self.namespace, arguments)
+        )
 
     async def is_ready(self, service: str = "treering.ready", *, timeout: float = 5.0) -> bool:
         """Whether calls are taken, appends too; asked once.

@@ -13,7 +13,7 @@ import grpc
 from treering import _methods as m
 from treering import _requests, errors, new
 from treering._keys import key_or_new
-from treering._local import Endpoint, Fixed, Local
+from treering._local import Endpoint, Fixed, Local, run_command
 from treering._sync import context
 from treering._sync.conversation import Conversation
 from treering._sync.reading import read_events
@@ -414,6 +414,23 @@ class Treering:
             if item.HasField("outcome"):
                 outcome = item.outcome
         return outcome
+
+    def command(self, *arguments: str | os.PathLike[str]) -> list[Any]:
+        """Runs a command of `treering` on this store, and gives back the JSON that it prints.
+
+        For what is a program's work and not a call's: `import` of files and folders of sessions,
+        `export`, `compact`, `replay`; `treering --help` lists them.
+
+        >>> lines = folder.with_suffix(".jsonl")
+        >>> size = lines.write_text('{"id": "a", "messages": [{"role": "user", "content": "Hi"}]}')
+        >>> [counts] = db.command("import", lines)
+        >>> counts["new"], [event.text for event in db.conversation("a").events(first=2)]
+        (1, ['Hi'])
+        """
+        address = self._transport.wire.in_thread(self._endpoint.address)
+        return self._transport.wire.in_thread(
+            lambda: run_command(address, self.namespace, arguments)
+        )
 
     def is_ready(self, service: str = "treering.ready", *, timeout: float = 5.0) -> bool:
         """Whether calls are taken, appends too; asked once.
