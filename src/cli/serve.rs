@@ -1,12 +1,16 @@
 //! `serve`: the services on a network address, until told to stop.
 
 use std::{
+    io,
     net::{Ipv4Addr, SocketAddr},
     path::Path,
+    thread,
 };
 
 use clap::Args;
-use tokio::net::TcpListener;
+use futures::future::{self, Either};
+use serde_json::json;
+use tokio::{net::TcpListener, sync::oneshot};
 use tonic::transport::server::TcpIncoming;
 
 use super::{
@@ -32,11 +36,16 @@ pub fn listen_default() -> SocketAddr {
 /// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
 /// health are on. There are no keys yet: anybody who reaches the port can read
 /// and write everything, so by default only this machine can.
+///
+/// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
+/// "pid": N, "version": V}, or, when another process holds the store,
+/// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering serve --data ./store
   treering serve --data ./store --listen 127.0.0.1:9000
+  treering serve --data ./store --listen 127.0.0.1:0 --json --until-stdin-closes
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
@@ -48,6 +57,10 @@ pub struct ServeArgs {
     /// its provider's rules, besides the first of each conversation. 1: all; 0: none
     #[arg(long, value_name = "N", default_value_t = Limits::default().check_one_in)]
     check_one_in: u32,
+    /// End when standard input ends, too. A program that starts a server keeps the
+    /// other end of it: however the program ends, the server ends with it
+    #[arg(long)]
+    until_stdin_closes: bool,
     #[command(flatten)]
     summariser: SummariserArgs,
 }
@@ -68,17 +81,67 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
-    let served = Served::start_with(options, listener, summariser).await?;
-    let stop = stop_signal();
-    let url = out.paint.text(Tone::Name, served.url());
-    out.line(format!("Serving {} at {url}", dir.display()))?;
-    if summarises {
-        out.line("A model summarises what is appended from now on.")?;
+    let served = match Served::start_with(options, listener, summariser).await {
+        Ok(served) => served,
+        Err(error) => {
+            tell_who_holds(&error, out)?;
+            return Err(error);
+        }
+    };
+    let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
+    if out.json {
+        out.line(json!({
+            "serving": served.url(),
+            "data": dir,
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+        }))?;
+    } else {
+        let url = out.paint.text(Tone::Name, served.url());
+        out.line(format!("Serving {} at {url}", dir.display()))?;
+        if summarises {
+            out.line("A model summarises what is appended from now on.")?;
+        }
+        out.line("Ctrl-C ends it.")?;
     }
-    out.line("Ctrl-C ends it.")?;
     out.flush()?;
     stop.await;
     served.stop().await
+}
+
+/// Programs that find the folder held want to know where it is served instead.
+fn tell_who_holds(error: &CliError, out: &mut Out) -> Result<(), CliError> {
+    if let (
+        true,
+        CliError::Locked {
+            dir,
+            holder,
+            server,
+        },
+    ) = (out.json, error)
+    {
+        out.line(json!({"locked_by": holder, "server": server, "data": dir}))?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Ready when standard input has ended, if that is wanted; never otherwise.
+fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
+    if !wanted {
+        return Either::Left(future::pending());
+    }
+    let (end, ended) = oneshot::channel();
+    // A thread of its own: the runtime would wait for one of its threads to come
+    // back from the read before the process can end.
+    thread::spawn(move || {
+        // What comes is nothing to us; a failed read is an end, too.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        let _ = end.send(());
+    });
+    Either::Right(Box::pin(async {
+        let _ = ended.await;
+    }))
 }
 
 /// A store that is served on a network address by this process.
