@@ -92,7 +92,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     if out.json {
         out.line(json!({
             "serving": served.url(),
-            "data": dir,
+            "data": dir.to_string_lossy(),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
         }))?;
@@ -120,7 +120,7 @@ fn tell_who_holds(error: &CliError, out: &mut Out) -> Result<(), CliError> {
         },
     ) = (out.json, error)
     {
-        out.line(json!({"locked_by": holder, "server": server, "data": dir}))?;
+        out.line(json!({"locked_by": holder, "server": server, "data": dir.to_string_lossy()}))?;
         out.flush()?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Two processes, one data folder.
 
-use std::{path::Path, process::Stdio};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, process::Stdio};
 
 use serde_json::Value;
 use tokio::{
@@ -127,14 +127,16 @@ async fn started_by_a_program(dir: &Path) -> (Child, ChildStdin, Value) {
 // program must learn from one line where the store is served already.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_ends_with_the_program_that_started_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut first, mut stdin, ready) = started_by_a_program(dir.path()).await;
+    let parent = tempfile::tempdir().unwrap();
+    // A name that JSON cannot say is no reason to fall.
+    let dir = parent.path().join(OsStr::from_bytes(b"st\xf6re"));
+    let (mut first, mut stdin, ready) = started_by_a_program(&dir).await;
     assert_eq!(ready["pid"], first.id().unwrap());
     assert_eq!(ready["version"], env!("CARGO_PKG_VERSION"));
     let url = ready["serving"].as_str().unwrap();
     assert!(child::run(&["ls", "--server", url]).await.status.success());
 
-    let (mut second, _stdin, line) = started_by_a_program(dir.path()).await;
+    let (mut second, _stdin, line) = started_by_a_program(&dir).await;
     assert_eq!(line["server"], url);
     let pid = first.id().unwrap().to_string();
     assert!(line["locked_by"].as_str().unwrap().contains(&pid), "{line}");
@@ -147,6 +149,6 @@ async fn a_server_ends_with_the_program_that_started_it() {
     drop(stdin);
     let status = timeout(PATIENCE, first.wait()).await.expect("it hangs");
     assert!(status.unwrap().success());
-    let engine = store::open(dir.path()).await;
+    let engine = store::open(&dir).await;
     engine.close().await;
 }
