@@ -265,7 +265,8 @@ impl LogCursor {
         if records.is_empty() {
             return Ok(None);
         }
-        let mut events = Vec::new();
+        let most = usize::try_from(left).unwrap_or(usize::MAX);
+        let mut events = Vec::with_capacity(records.len().min(most));
         for (offset, record) in records {
             if (events.len() as u64) < left
                 && record.header.namespace == query.namespace

@@ -21,6 +21,8 @@ const READ_AHEAD_BYTES: usize = 256 * 1024;
 /// A stored record has at least about this much, compressed: who wants a few
 /// records must not pay for thousands.
 const STORED_RECORD_BYTES_MIN: usize = 64;
+/// Room is made for so many records before it is known how many there are.
+const RECORDS_AT_ONCE: usize = 1_024;
 /// What a decoded record costs in memory besides its share of the frame's bytes.
 const RECORD_OVERHEAD_BYTES: usize = size_of::<Record>() + 64;
 
@@ -116,7 +118,7 @@ impl LogReader {
         records_max: usize,
         bytes_max: usize,
     ) -> Result<Vec<(u64, Record)>, LogError> {
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(records_max.min(RECORDS_AT_ONCE));
         let mut next = from_offset.max(1);
         let mut bytes = 0;
         while found.len() < records_max && (bytes < bytes_max || found.is_empty()) {

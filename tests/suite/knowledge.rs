@@ -485,7 +485,6 @@ async fn real_trajectories_give_bounded_knowledge() {
             let mut imported = openai_chat::import_line(&line.unwrap()).unwrap();
             if let EventBody::ConversationCreated(created) = &mut imported.events[0].body {
                 created.policies.insert("knowledge".into(), CODING.into());
-                imported.events[0].encoded = None;
             }
             let id = imported.events[0].conversation;
             for events in treering::importer::plan::batches(imported.events, 4_000, 8 << 20) {
