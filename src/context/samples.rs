@@ -45,9 +45,10 @@ pub(super) fn window_input(spoken: &[Spoken]) -> WindowInput {
     window_of(window(spoken).1)
 }
 
-/// The window of the conversation that these events, at least one, are all of.
+/// The window of the conversation that these events are all of.
 pub(super) fn window_of(events: Vec<Arc<WindowEvent>>) -> WindowInput {
-    let conversation = events[0].at.conversation;
+    let first = events.first().map(|event| event.at.conversation);
+    let conversation = first.unwrap_or(ConversationId(uuid::Uuid::from_u128(7)));
     let mut branch = BranchState::root();
     events
         .iter()
