@@ -356,3 +356,29 @@ async fn a_verification_ends_with_its_stream() {
     assert!(outcome.sound);
     engine.close().await;
 }
+
+// A request says of what it leaves out "#3 to #9", and of a message that it cuts "the whole:
+// #2". Only results could be read back.
+#[tokio::test]
+async fn whatever_a_request_refers_to_can_be_read_back() {
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id), said(id, "all of it".to_owned())]).await;
+    append(&engine, vec![pending_call(id, "c")]).await;
+    let read = async |revision| {
+        let which = WhichResult::Revision(Revision(revision));
+        engine.result(&ns(), id, None, which).await
+    };
+    let message = read(2).await.unwrap();
+    assert_eq!((&*message.text, &*message.tool), ("all of it", ""));
+    let call = read(3).await.unwrap();
+    assert_eq!((&*call.text, &*call.tool), ("{}", "look"));
+    assert_eq!(call.result.call_id, "c");
+    for nothing in [1, 9] {
+        let error = read(nothing).await.unwrap_err();
+        assert!(
+            matches!(error, ReadError::RevisionNotFound { .. }),
+            "{error}"
+        );
+    }
+}

@@ -9,7 +9,7 @@ use crate::{
         policy::ContextPolicy,
         window::WindowInput,
     },
-    domain::EventBody,
+    domain::{EventBody, EventRef, Revision},
 };
 
 pub(super) const COMPACTION: &str = "compaction_summary";
@@ -54,8 +54,12 @@ impl Enhancer for CompactionSummary {
         let params = Params::of(policy, COMPACTION);
         let mut text = format!("[CONVERSATION SUMMARY]\n{}", compacted.summary);
         if params.flag("reference", draft).unwrap_or(true) {
-            let reference = full_result_ref(event.at);
-            text.push_str(&format!("\n\n(In full: {reference})"));
+            let first = full_result_ref(EventRef {
+                revision: Revision(1),
+                ..event.at
+            });
+            let cut = compacted.cut_revision;
+            text.push_str(&format!("\n\n(It stands for {first} to /{cut}.)"));
         }
         let message = Message::text(Speaker::User, text);
         let mut item = Item::new(Section::Compaction, COMPACTION, Content::Message(message));

@@ -200,12 +200,12 @@ fn a_compaction_begins_anew() {
     assert!(texts(&discovered).contains(&"[TOOL GUIDANCE]\nfound: carefully".to_owned()));
     let story = story.then(compacted(5, "It was done.")).user("new");
     let draft = built(&story, &ContextPolicy::default());
-    let reference = "treering:00000000-0000-0000-0000-000000000007/9";
+    let stands_for = "treering:00000000-0000-0000-0000-000000000007/1 to /5";
     assert_eq!(
         texts(&draft),
         [
             "be brief".to_owned(),
-            format!("[CONVERSATION SUMMARY]\nIt was done.\n\n(In full: {reference})"),
+            format!("[CONVERSATION SUMMARY]\nIt was done.\n\n(It stands for {stands_for}.)"),
             "kept".to_owned(),
             "step with 0 calls".to_owned(),
             "new".to_owned(),
