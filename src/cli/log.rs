@@ -97,7 +97,12 @@ pub struct LogArgs {
 impl LogArgs {
     /// What it names.
     pub fn named(&mut self) -> Named<'_> {
-        let from = if self.all { 0 } else { self.from };
+        let is_impossible = self.to > 0 && self.from > self.to;
+        let from = if self.all || is_impossible {
+            0
+        } else {
+            self.from
+        };
         Named::new(&mut self.conversation)
             .branch(&mut self.branch)
             .event(&mut self.around)

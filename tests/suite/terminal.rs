@@ -142,16 +142,16 @@ async fn conversations_are_named_as_people_do() {
             .contains("Count the boats")
     );
     let hits = shell.ok(&["search", "lamp"]).await;
-    assert!(hits.contains("7ad31c26#4"), "{hits}");
-    let around = shell.ok(&["log", "7ad31c26#4", "-B", "1", "-A", "0"]).await;
-    assert!(around.contains(">#4") && around.contains("#3"), "{around}");
-    assert!(!around.contains("#5") && !around.contains("#2"), "{around}");
+    assert!(hits.contains("7ad31c26#5"), "{hits}");
+    let around = shell.ok(&["log", "7ad31c26#5", "-B", "1", "-A", "0"]).await;
+    assert!(around.contains(">#5") && around.contains("#4"), "{around}");
+    assert!(!around.contains("#6") && !around.contains("#3"), "{around}");
     let lines: [&[&str]; 4] = [
-        &["result", "7ad31c26#4"],
-        &["result", "7ad31c26/4"],
-        &["result", "treering:7ad31c26/4"],
+        &["result", "7ad31c26#5"],
+        &["result", "7ad31c26/5"],
+        &["result", "treering:7ad31c26/5"],
         // Of the call that it answers.
-        &["result", "7ad31c26#3"],
+        &["result", "7ad31c26#4"],
     ];
     for line in lines {
         assert_eq!(shell.ok(line).await, "the lamp is out", "{line:?}");

@@ -416,7 +416,7 @@ mod tests {
             said(Role::User, "list"),
             said(Role::Assistant, "I look."),
             call("call.1", r#"{"command": "ls"}"#),
-            call("c", "not json"),
+            call("c", "[1]"),
             result("call.1", "a.rs"),
             said(Role::User, "go on"),
             said(Role::Assistant, ""),
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(messages[0]["content"], "list");
         let asked = &messages[1]["content"];
         assert_eq!(asked[1]["id"], "call_1");
-        assert_eq!(asked[2]["input"], json!({"arguments": "not json"}));
+        assert_eq!(asked[2]["input"], json!({"arguments": "[1]"}));
         let answered = &messages[2]["content"];
         assert_eq!(answered[0]["content"], "a.rs");
         assert_eq!(answered[1]["content"], NO_RESULT);
