@@ -7,6 +7,7 @@ use super::{
     connect::Connection,
     error::CliError,
     json::Object,
+    named::Named,
     output::{Out, Tone},
     pb, read,
 };
@@ -19,7 +20,7 @@ Examples:
   treering annotate CONVERSATION --branch retry --revision 57 --comment 'read the wrong file'")]
 #[command(group = clap::ArgGroup::new("judgement").required(true).multiple(true))]
 pub struct AnnotateArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME")]
@@ -48,6 +49,15 @@ pub struct AnnotateArgs {
     /// Who judges [default: the account's name]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
+}
+
+impl AnnotateArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .event(&mut self.revision)
+    }
 }
 
 fn finite(text: &str) -> Result<f64, String> {

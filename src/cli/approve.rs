@@ -9,6 +9,7 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     json,
+    named::Named,
     output::{Out, Tone},
     pb, read,
     text::{clock, indent, short_id},
@@ -24,17 +25,25 @@ Examples:
   treering pending
   treering pending CONVERSATION --json")]
 pub struct PendingArgs {
-    /// Only in this conversation: its UUID, or its id at its source
+    /// Only in this conversation: an id or its beginning, @last, or words of its title
     conversation: Option<String>,
     /// Only on this branch
     #[arg(long, short, value_name = "NAME", requires = "conversation")]
     branch: Option<String>,
 }
 
+impl PendingArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Option<Named<'_>> {
+        let conversation = self.conversation.as_mut()?;
+        Some(Named::new(conversation).branch(&mut self.branch))
+    }
+}
+
 /// Which call, and why.
 #[derive(Args, Debug, Clone)]
 pub struct DecideArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The call's id, as `treering pending` shows it
     call_id: String,
@@ -67,6 +76,13 @@ pub struct ApproveArgs {
     call: DecideArgs,
 }
 
+impl ApproveArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.call.conversation).branch(&mut self.call.branch)
+    }
+}
+
 /// Deny a tool call that waits
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
@@ -75,6 +91,13 @@ Example:
 pub struct DenyArgs {
     #[command(flatten)]
     call: DecideArgs,
+}
+
+impl DenyArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.call.conversation).branch(&mut self.call.branch)
+    }
 }
 
 /// Prints the calls that wait.
@@ -204,7 +227,7 @@ async fn waiting_call(args: &DecideArgs, store: &Connection) -> Result<pb::ToolC
 
 fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
-    out.line(format!(
+    out.row(format!(
         "{} {}  {} {}  {}",
         paint.text(Tone::Wait, &call.tool),
         paint.text(Tone::Name, &call.call_id),
@@ -217,7 +240,7 @@ fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     ))?;
     let arguments = String::from_utf8_lossy(&call.arguments);
     for line in indent(&arguments, 4, LINES, out.width * 10) {
-        out.line(line)?;
+        out.row(line)?;
     }
     Ok(())
 }

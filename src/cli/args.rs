@@ -1,12 +1,12 @@
 //! The options that every command takes: which store, which namespace, which
 //! output.
 
-use std::{env, ffi::OsString, path::PathBuf};
+use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use directories::ProjectDirs;
 
-use super::error::CliError;
+use super::{error::CliError, time_arg::length};
 
 /// Environment variable with the default of `--data`.
 pub const DATA_ENV: &str = "TREERING_DATA";
@@ -27,6 +27,13 @@ pub struct Common {
     /// Default: $TREERING_SERVER, if it is set and --data is not given.
     #[arg(long, global = true, value_name = "URL", help_heading = "Store")]
     pub server: Option<String>,
+    /// Wait so long for another command that has the folder open: 10s, 500ms, 0
+    ///
+    /// When a server has it, the command goes through that server. With 0 it is refused
+    /// at once in both cases, and told who has the folder.
+    #[arg(long, global = true, value_name = "TIME", help_heading = "Store")]
+    #[arg(value_parser = length, default_value = "10s")]
+    pub wait: Duration,
     /// The tenant: nothing of one namespace can be seen from another
     #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
     #[arg(env = "TREERING_NAMESPACE", default_value = "default")]
@@ -34,6 +41,12 @@ pub struct Common {
     /// Print JSON, one object a line
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
+    /// Print times as dates, not as how long ago
+    #[arg(long, global = true, help_heading = "Output")]
+    pub absolute: bool,
+    /// Do not page long output on a terminal ($PAGER, else less)
+    #[arg(long, global = true, help_heading = "Output")]
+    pub no_pager: bool,
     /// When to use colour
     #[arg(long, global = true, value_name = "WHEN", help_heading = "Output")]
     #[arg(value_enum, default_value_t = Color::Auto)]
@@ -136,8 +149,11 @@ mod tests {
         Common {
             data: data.map(PathBuf::from),
             server: server.map(str::to_owned),
+            wait: Duration::ZERO,
             namespace: "default".into(),
             json: false,
+            absolute: false,
+            no_pager: false,
             color: Color::Auto,
         }
     }

@@ -8,6 +8,7 @@ use super::{
     connect::Connection,
     error::CliError,
     json,
+    named::Named,
     output::{Out, Tone},
     pb,
     text::{EventText, count, event_lines, indent, things},
@@ -36,7 +37,7 @@ Examples:
   my-model < material.txt | treering compact CONVERSATION apply --summary -
   treering compact CONVERSATION expand                the events that the summary stands for")]
 pub struct CompactArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME", global = true)]
@@ -45,6 +46,17 @@ pub struct CompactArgs {
     plan: PlanArgs,
     #[command(subcommand)]
     what: Option<What>,
+}
+
+impl CompactArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        let named = Named::new(&mut self.conversation).branch(&mut self.branch);
+        match &mut self.what {
+            Some(What::Expand(args)) => named.maybe_event(&mut args.revision),
+            _ => named,
+        }
+    }
 }
 
 impl CompactArgs {
@@ -162,7 +174,7 @@ async fn plan(
         return Ok(out.line(format!("\n{}", plan.material))?);
     }
     for line in plan_lines(&plan, out) {
-        out.line(line)?;
+        out.row(line)?;
     }
     Ok(())
 }

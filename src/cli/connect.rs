@@ -2,7 +2,11 @@
 //! network, or to the engine in this process through a pipe in memory. So
 //! `--data` and `--server` give the same output by construction.
 
-use std::time::Duration;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use hyper_util::rt::TokioIo;
 use tokio::{io::DuplexStream, sync::mpsc};
@@ -19,12 +23,17 @@ use super::{
     embedded::Embedded,
     error::CliError,
     pb,
+    text::printable,
 };
 use crate::{
     domain::Namespace,
     engine::{Dense, OpenMode, OpenOptions},
 };
 
+/// Pause before a folder that another process has is tried again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(30);
+/// From here on it is said that a folder is waited for.
+const QUIET_FOR: Duration = Duration::from_secs(1);
 /// Metadata that names the tenant.
 const NAMESPACE_METADATA: &str = "treering-namespace";
 /// How long to wait for a server to answer the door.
@@ -74,7 +83,8 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to the store that the options name. What it is opened for holds for
-    /// a folder, not for a server.
+    /// a folder, not for a server. A folder that another process has is waited for, or
+    /// reached through the server that has it.
     ///
     /// # Errors
     /// [`CliError::Connect`] when no server answers, [`CliError::Locked`] when
@@ -84,23 +94,74 @@ impl Connection {
         match common.target()? {
             Target::Server(url) => Self::to_server(&url, &common.namespace).await,
             Target::Data(dir) => {
-                let (namespace, tag) = tag(&common.namespace)?;
-                let (client, server) = pipes();
-                let options = OpenOptions {
-                    mode: opening.mode,
-                    dense: opening.dense,
-                    views_anew: opening.views_anew,
-                    ..OpenOptions::new(dir)
-                };
-                let embedded = Embedded::start(options, None, None, server).await?;
-                Ok(Self {
-                    channel: through_pipe(client).await?,
-                    namespace,
-                    tag,
-                    embedded: Some(embedded),
-                })
+                let is_new = opening.mode == OpenMode::Create && !has_store(&dir);
+                let store = Self::to_folder(&dir, common, opening).await?;
+                if is_new {
+                    let dir = printable(&dir.display().to_string());
+                    anstream::eprintln!("Made a new store in {dir}");
+                }
+                Ok(store)
             }
         }
+    }
+
+    /// Opens a folder in this process. While another process has it, waits; when that
+    /// one serves it, goes through it.
+    async fn to_folder(dir: &Path, common: &Common, opening: Opening) -> Result<Self, CliError> {
+        let began = Instant::now();
+        let mut is_told = false;
+        loop {
+            let error = match Self::embedded(dir, &common.namespace, opening).await {
+                Ok(store) => return Ok(store),
+                Err(error @ CliError::Locked { .. }) => error,
+                Err(error) => return Err(error),
+            };
+            if let CliError::Locked {
+                server: Some(url), ..
+            } = &error
+                && !common.wait.is_zero()
+                && let Some(store) = Self::to_holder(url, dir, &common.namespace).await
+            {
+                return Ok(store);
+            }
+            if began.elapsed() >= common.wait {
+                return Err(error);
+            }
+            if !is_told && began.elapsed() >= QUIET_FOR {
+                is_told = true;
+                anstream::eprintln!("Waiting: {}", printable(&error.to_string()));
+            }
+            tokio::time::sleep(TRY_AGAIN_AFTER).await;
+        }
+    }
+
+    async fn embedded(dir: &Path, namespace: &str, opening: Opening) -> Result<Self, CliError> {
+        let (namespace, tag) = tag(namespace)?;
+        let (client, server) = pipes();
+        let options = OpenOptions {
+            mode: opening.mode,
+            dense: opening.dense,
+            views_anew: opening.views_anew,
+            ..OpenOptions::new(dir)
+        };
+        let embedded = Embedded::start(options, None, None, server).await?;
+        Ok(Self {
+            channel: through_pipe(client).await?,
+            namespace,
+            tag,
+            embedded: Some(embedded),
+        })
+    }
+
+    /// The server that a lock file names, if it answers and serves this very folder:
+    /// the text may be that of a process that is gone.
+    async fn to_holder(url: &str, dir: &Path, namespace: &str) -> Option<Self> {
+        let store = Self::to_server(url, namespace).await.ok()?;
+        let stats = store.admin().stats(pb::StatsRequest {}).await.ok()?;
+        let served = PathBuf::from(stats.into_inner().data_dir);
+        let is_same =
+            served.is_absolute() && fs::canonicalize(served).ok()? == fs::canonicalize(dir).ok()?;
+        is_same.then_some(store)
     }
 
     /// Connects to a server by its URL.
@@ -197,6 +258,15 @@ impl Connection {
     pub fn transport(&self) -> Transport {
         InterceptedService::new(self.channel.clone(), self.tag.clone())
     }
+}
+
+/// The folder of a store that holds its log.
+const LOG_FOLDER: &str = "log";
+
+/// True when a folder holds a store, or what is left of one.
+#[must_use]
+pub fn has_store(dir: &Path) -> bool {
+    dir.join(LOG_FOLDER).exists()
 }
 
 fn tag(namespace: &str) -> Result<(Namespace, Tag), CliError> {

@@ -7,6 +7,7 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     json,
+    named::Named,
     output::{Out, Tone},
     pb,
     text::{ExplanationText, explanation_lines, pretty_json},
@@ -36,7 +37,7 @@ One fork, two providers:
   treering context CONVERSATION -b retry --provider openai-chat
   treering context CONVERSATION -b retry --provider anthropic")]
 pub struct ContextArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME")]
@@ -82,6 +83,15 @@ pub struct ContextArgs {
     /// standard input
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
+}
+
+impl ContextArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .as_of(&mut self.as_of)
+    }
 }
 
 /// Whose request body.
@@ -154,7 +164,7 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
         let answer = store.contexts().explain(request).await?.into_inner();
         let told = answer.explanation.unwrap_or_default();
         for line in explanation_lines(&told, how) {
-            out.line(line)?;
+            out.row(line)?;
         }
         return within_budget(&told, allow_over);
     }

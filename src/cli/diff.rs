@@ -6,6 +6,7 @@ use super::{
     connect::Connection,
     error::CliError,
     json::{self, Object},
+    named::Named,
     output::{Out, Paint, Tone},
     pb,
     text::{EventText, count, event_lines},
@@ -21,7 +22,7 @@ Examples:
   treering diff CONVERSATION main retry
   treering diff CONVERSATION main retry --json | jq -r '.side + \" \" + .event.kind'")]
 pub struct DiffArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// One branch
     left: String,
@@ -39,6 +40,13 @@ pub struct DiffArgs {
     /// Show contents whole, however long
     #[arg(long)]
     full: bool,
+}
+
+impl DiffArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation).must_have([&self.left, &self.right])
+    }
 }
 
 /// Prints the difference.
@@ -112,7 +120,12 @@ fn side(
     let sign = paint.text(mark.1, mark.0);
     for event in events {
         for line in event_lines(event, how) {
-            out.line(format!("{sign} {line}"))?;
+            let line = format!("{sign} {line}");
+            if how.is_whole() {
+                out.line(line)?;
+            } else {
+                out.row(line)?;
+            }
         }
     }
     Ok(())

@@ -291,7 +291,10 @@ async fn a_folder_and_a_server_print_the_same() {
         let line = [&["--server", &url], *command].concat();
         assert_eq!(&ok(&line).await, expected, "{command:?}");
     }
-    let locked = treering(&["--data", &data, "ls"]).await.1;
+    // A command goes through the server that has the folder, unless it may not wait.
+    let through = ok(&["--data", &data, "ls", "--json"]).await;
+    assert_eq!(through, from_folder[0]);
+    let locked = treering(&["--data", &data, "ls", "--wait", "0"]).await.1;
     assert_eq!(exit(&locked), code(5));
     assert!(locked.unwrap_err().hint().unwrap().contains(&url));
     let missing = treering(&["--server", &url, "show", "three"]).await.1;

@@ -55,7 +55,7 @@ pub enum CliError {
     #[error("cannot write the output: {0}")]
     Output(#[source] io::Error),
     /// The server, or the engine in this process, said no.
-    #[error("{}", .0.message())]
+    #[error("{}", without_index(.0.message()))]
     Status(Box<Status>),
     /// Nothing answers at the server's address.
     #[error("cannot reach the server at {url}: {cause}")]
@@ -189,8 +189,12 @@ impl CliError {
             Self::Locked {
                 server: Some(url), ..
             } => format!("talk to the server that holds it: add `--server {url}`"),
-            Self::Locked { server: None, .. } => {
-                "wait until that process has ended, or work on another folder with --data".into()
+            Self::Locked { holder, .. } => {
+                let what = match holder.strip_prefix("process ") {
+                    Some(pid) => format!("`ps -p {pid}` tells what it is; "),
+                    None => String::new(),
+                };
+                format!("{what}wait longer with --wait 1min, or work on another folder with --data")
             }
             Self::Open { exit, dir, .. } => match exit {
                 Exit::Damaged => {
@@ -209,6 +213,9 @@ impl CliError {
             },
             Self::Listen { .. } => {
                 "choose another address with --listen (port 0 takes any free one)".into()
+            }
+            Self::ReadFile { cause, .. } if cause.kind() == io::ErrorKind::IsADirectory => {
+                "this is a folder: name a file in it".into()
             }
             Self::ReadFile { .. } => "check the path and its permissions".into(),
             Self::Answer { .. } => {
@@ -246,6 +253,19 @@ pub fn status_exit(code: Code) -> Exit {
 const NEWER_FORMAT: &str = "NEWER_FORMAT";
 /// `ErrorInfo.reason` of a status about views that are damaged.
 const VIEWS_DAMAGED: &str = "VIEWS_DAMAGED";
+
+/// A message without the place in the batch: a command appends what its user thinks of
+/// as one thing.
+fn without_index(message: &str) -> &str {
+    let rest = message.strip_prefix("event ").and_then(|rest| {
+        let (index, rest) = rest.split_once(" of the batch: ")?;
+        index
+            .bytes()
+            .all(|byte| byte.is_ascii_digit())
+            .then_some(rest)
+    });
+    rest.unwrap_or(message)
+}
 
 /// `ErrorInfo.reason`; empty when there is none.
 fn reason(status: &Status) -> String {

@@ -6,8 +6,10 @@ use super::{
     connect::Connection,
     error::CliError,
     json,
+    named::Named,
     output::{Out, Tone},
     pb,
+    text::short_id,
 };
 
 /// Start a new branch (or conversation) from any revision of a branch
@@ -17,18 +19,24 @@ use super::{
 #[command(after_help = "\
 Examples:
   treering fork CONVERSATION --at 41 --name retry
+  treering fork CONVERSATION#41 --name retry      the same, as a search has printed it
   treering fork CONVERSATION --at 41 --name \"another model\" --new-conversation
   treering fork CONVERSATION --branch retry --at 57 --name again --activate")]
 pub struct ForkArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
-    /// Last revision that both share
-    #[arg(long, value_name = "REVISION")]
+    /// Last revision that both share [default: the branch's head]
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     at: u64,
     /// Name of the new branch (with --new-conversation: its title)
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// The branch to fork [default: the active one]
+    /// The branch to fork [default: the one that has the revision]
     #[arg(long, short, value_name = "NAME")]
     branch: Option<String>,
     /// Fork into a new conversation that shares the history
@@ -40,6 +48,15 @@ pub struct ForkArgs {
     /// A system prompt of its own
     #[arg(long, value_name = "TEXT")]
     system_prompt: Option<String>,
+}
+
+impl ForkArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .event(&mut self.at)
+    }
 }
 
 /// Forks and says where.
@@ -68,16 +85,15 @@ pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<()
     }
     let branch = answer.branch.unwrap_or_default();
     let paint = out.paint;
-    let conversation = paint.text(Tone::Name, &answer.conversation_id);
+    let conversation = paint.text(Tone::Name, short_id("", &answer.conversation_id));
+    let at = branch.fork_revision;
     if args.new_conversation {
         out.line(format!(
-            "Forked after #{} into the conversation {conversation}",
-            args.at
+            "Forked after #{at} into the conversation {conversation}"
         ))?;
     } else {
         out.line(format!(
-            "Forked after #{} into the branch {} of {conversation} (head #{})",
-            args.at,
+            "Forked after #{at} into the branch {} of {conversation} (head #{})",
             paint.text(Tone::Name, &branch.name),
             branch.head
         ))?;

@@ -6,6 +6,7 @@ use super::{
     connect::Connection,
     error::CliError,
     json::{self, Array, Object},
+    named::Named,
     output::{Out, Tone},
     pb,
     text::{count, first_line, printable, things},
@@ -35,7 +36,7 @@ Examples:
   treering knowledge CONVERSATION guidance --branch retry
   treering knowledge CONVERSATION --json | jq -r 'select(.item == \"file\").path'")]
 pub struct KnowledgeArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME", global = true)]
@@ -59,6 +60,15 @@ pub struct KnowledgeArgs {
     all: bool,
     #[command(subcommand)]
     what: Option<What>,
+}
+
+impl KnowledgeArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .as_of(&mut self.as_of)
+    }
 }
 
 #[derive(Subcommand, Debug, Clone)]
@@ -119,9 +129,9 @@ pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Resu
                 object.string("guidance", &guidance);
                 out.line(object.finish())?;
             } else if guidance.is_empty() {
-                out.line("The results so far say nothing about what to do next.")?;
+                out.row("The results so far say nothing about what to do next.")?;
             } else {
-                out.line(printable(&guidance))?;
+                out.row(printable(&guidance))?;
             }
             Ok(())
         }
@@ -141,13 +151,13 @@ async fn show(args: &KnowledgeArgs, store: &Connection, out: &mut Out) -> Result
         return print_json(&known, out);
     }
     let paint = out.paint;
-    out.line(paint.text(
+    out.row(paint.text(
         Tone::Strong,
         format!("What results have shown as of #{}", known.revision),
     ))?;
     if !known.working_directory.is_empty() {
         let from = place(known.working_directory_from.as_ref());
-        out.line(format!(
+        out.row(format!(
             "working directory {}  {}",
             paint.text(Tone::Name, printable(&known.working_directory)),
             paint.text(Tone::Dim, from)
@@ -158,11 +168,11 @@ async fn show(args: &KnowledgeArgs, store: &Connection, out: &mut Out) -> Result
     print_outcomes(&known.tools, out)?;
     if known.left_out > 0 {
         let left_out = count(known.left_out);
-        out.line(paint.text(Tone::Dim, format!("left out because of bounds: {left_out}")))?;
+        out.row(paint.text(Tone::Dim, format!("left out because of bounds: {left_out}")))?;
     }
     if !known.recent.is_empty() {
         out.line("")?;
-        out.line(paint.text(Tone::Strong, "Recent results, newest first"))?;
+        out.row(paint.text(Tone::Strong, "Recent results, newest first"))?;
         for call in &known.recent {
             tools::print_call(call, out)?;
         }
@@ -195,10 +205,10 @@ fn place(event: Option<&pb::EventRef>) -> String {
 fn print_files(files: &[pb::KnownFile], all: bool, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
     out.line("")?;
-    out.line(paint.text(Tone::Strong, things(files.len() as u64, "file", "files")))?;
+    out.row(paint.text(Tone::Strong, things(files.len() as u64, "file", "files")))?;
     let shown = if all { files.len() } else { FILES_SHOWN };
     for file in files.iter().take(shown) {
-        out.line(format!(
+        out.row(format!(
             "  {}  {}",
             paint.text(Tone::Name, printable(&file.path)),
             paint.text(
@@ -224,7 +234,7 @@ fn print_variables(
     let bound = if all { usize::MAX } else { VARIABLES_SHOWN };
     for of_file in variables.iter().take(bound) {
         out.line("")?;
-        out.line(format!(
+        out.row(format!(
             "{} of {}  {}",
             paint.text(
                 Tone::Strong,
@@ -241,7 +251,7 @@ fn print_variables(
                 "null" => String::new(),
                 detail => first_line(detail, DETAIL_CHARS),
             };
-            out.line(format!(
+            out.row(format!(
                 "  {}  {}",
                 printable(&variable.name),
                 paint.text(Tone::Dim, detail)
@@ -259,7 +269,7 @@ fn more(all: usize, shown: usize, out: &mut Out) -> Result<(), CliError> {
     if all > shown {
         let rest = count((all - shown) as u64);
         let line = format!("  … {rest} more (--all)");
-        out.line(out.paint.text(Tone::Dim, line))?;
+        out.row(out.paint.text(Tone::Dim, line))?;
     }
     Ok(())
 }
@@ -270,13 +280,13 @@ fn print_outcomes(outcomes: &[pb::ToolOutcomeCount], out: &mut Out) -> Result<()
     }
     let paint = out.paint;
     out.line("")?;
-    out.line(paint.text(Tone::Strong, "Tools that have returned"))?;
+    out.row(paint.text(Tone::Strong, "Tools that have returned"))?;
     for tool in outcomes {
         let failed = match tool.failed {
             0 => String::new(),
             failed => paint.text(Tone::Bad, format!(", {} failed", count(failed))),
         };
-        out.line(format!(
+        out.row(format!(
             "  {}  {}{failed}  {}",
             paint.text(Tone::Tool, printable(&tool.tool)),
             paint.text(Tone::Good, format!("{} succeeded", count(tool.succeeded))),
@@ -296,16 +306,16 @@ fn print_suggested(
     }
     let paint = out.paint;
     let arguments = String::from_utf8_lossy(&answer.arguments);
-    out.line(format!(
+    out.row(format!(
         "{} {}",
         paint.text(Tone::Tool, tool),
         printable(&arguments)
     ))?;
     if answer.suggestions.is_empty() {
-        out.line("Nothing was filled in: no file or variable argument is open, or none is known.")?;
+        out.row("Nothing was filled in: no file or variable argument is open, or none is known.")?;
     }
     for suggestion in &answer.suggestions {
-        out.line(format!(
+        out.row(format!(
             "  {} = {}  {}",
             paint.text(Tone::Name, printable(&suggestion.argument)),
             printable(&suggestion.value),
@@ -320,7 +330,7 @@ fn print_suggested(
         ))?;
         if !suggestion.alternatives.is_empty() {
             let others = printable(&suggestion.alternatives.join(", "));
-            out.line(paint.text(Tone::Dim, format!("    or {others}")))?;
+            out.row(paint.text(Tone::Dim, format!("    or {others}")))?;
         }
     }
     Ok(())
@@ -340,7 +350,7 @@ fn print_prerequisites(
         return Ok(out.line(object.finish())?);
     }
     if answer.configured.is_empty() {
-        out.line(format!("Nothing is configured to come before {tool}."))?;
+        out.row(format!("Nothing is configured to come before {tool}."))?;
     }
     for name in &answer.configured {
         let (tone, word) = if answer.missing.contains(name) {
@@ -348,7 +358,7 @@ fn print_prerequisites(
         } else {
             (Tone::Good, "has succeeded")
         };
-        out.line(format!(
+        out.row(format!(
             "  {}  {}",
             printable(name),
             out.paint.text(tone, word)

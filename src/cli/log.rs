@@ -6,14 +6,19 @@ use super::{
     connect::Connection,
     error::CliError,
     json,
-    output::Out,
+    named::Named,
+    names,
+    output::{Out, Tone},
     pb,
     read::{self, Kind},
-    text::{EventText, event_lines},
+    text::{EventText, day, event_lines},
 };
 
 /// Lines of content of one event that are shown without `--full`.
 const LINES: usize = 12;
+
+/// Events before and after the one of `--around`.
+const AROUND: u64 = 5;
 
 /// Read the events of a branch, with the history that it inherited
 #[derive(Args, Debug, Clone)]
@@ -21,10 +26,12 @@ const LINES: usize = 12;
 Examples:
   treering log CONVERSATION                       the active branch
   treering log CONVERSATION --reverse --limit 20  the last 20 events
-  treering log CONVERSATION --branch retry --kinds tool_call_requested,tool_result_recorded
+  treering log CONVERSATION#57                    around the event that a search has found
+  treering log @last --around 57 -B 2 -A 20
+  treering log CONVERSATION --branch retry --kind tool_call_requested,tool_result_recorded
   treering log CONVERSATION --json | jq -r 'select(.kind == \"message_appended\") | .body.role'")]
 pub struct LogArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME", conflicts_with = "all")]
@@ -38,9 +45,28 @@ pub struct LogArgs {
     /// At most so many events
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<u64>,
-    /// Only these kinds of events, separated by commas
+    /// This event and its neighbours: the same as CONVERSATION#REVISION
     #[arg(
         long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true,
+        conflicts_with_all = ["all", "reverse", "limit", "from", "to"]
+    )]
+    around: u64,
+    /// So many events after it [default: 5]
+    #[arg(long, short = 'A', value_name = "N")]
+    after: Option<u64>,
+    /// So many events before it [default: 5]
+    #[arg(long, short = 'B', value_name = "N")]
+    before: Option<u64>,
+    /// So many events before and after it
+    #[arg(long, short = 'C', value_name = "N", conflicts_with_all = ["before", "after"])]
+    context: Option<u64>,
+    /// Only these kinds of events, separated by commas
+    #[arg(
+        long = "kind",
+        visible_alias = "kinds",
         value_enum,
         value_delimiter = ',',
         value_name = "KIND",
@@ -68,19 +94,58 @@ pub struct LogArgs {
     full: bool,
 }
 
+impl LogArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        let is_impossible = self.to > 0 && self.from > self.to;
+        let from = if self.all || is_impossible {
+            0
+        } else {
+            self.from
+        };
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .event(&mut self.around)
+            .also(from)
+    }
+
+    fn source(&self) -> pb::ReadRequest {
+        let source = if self.all {
+            read::of_conversation(&self.conversation)
+        } else {
+            read::of_branch(&self.conversation, self.branch.as_deref().unwrap_or(""))
+        };
+        pb::ReadRequest {
+            kinds: self.kinds.iter().map(|kind| kind.number()).collect(),
+            ..source
+        }
+    }
+}
+
 /// Prints the events.
 ///
 /// # Errors
-/// What the store or the output says.
+/// What the store or the output says; [`CliError::Usage`] for bounds that leave nothing.
 pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     if args.limit == Some(0) {
         return Ok(());
     }
-    let source = if args.all {
-        read::of_conversation(&args.conversation)
-    } else {
-        read::of_branch(&args.conversation, args.branch.as_deref().unwrap_or(""))
+    if args.to > 0 && args.from > args.to {
+        return Err(CliError::Usage {
+            what: format!("--from {} is after --to {}", args.from, args.to),
+            hint: "give the smaller revision to --from; --reverse shows the newest first".into(),
+        });
+    }
+    let how = EventText::new(out, LINES, args.full);
+    let how = if args.all { how.with_branch() } else { how };
+    let mut printer = Printer {
+        how,
+        day: String::new(),
+        shown: 0,
     };
+    if args.around > 0 {
+        return around(args, printer, store, out).await;
+    }
     // Backward, reading begins at the higher end.
     let (from_revision, to_revision) = if args.reverse {
         (args.to, args.from)
@@ -91,19 +156,107 @@ pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
         from_revision,
         to_revision,
         backward: args.reverse,
-        kinds: args.kinds.iter().map(|kind| kind.number()).collect(),
         limit: args.limit.unwrap_or(0),
-        ..source
+        ..args.source()
     };
-    let how = EventText::new(out, LINES, args.full);
-    let how = if args.all { how.with_branch() } else { how };
     let mut events = read::start(store, request).await?;
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
-            print(event, how, out)?;
+            printer.print(event, out)?;
+        }
+    }
+    if printer.shown == 0 && !out.json {
+        nothing(args, store, out).await?;
+    }
+    Ok(())
+}
+
+/// Prints an event between its neighbours.
+async fn around(
+    args: &LogArgs,
+    mut printer: Printer,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let many = |asked: Option<u64>| asked.or(args.context).unwrap_or(AROUND);
+    let mut before = Vec::new();
+    // Inherited events come last in a read from the end: revisions are of the branch.
+    if many(args.before) > 0 && args.around > 1 {
+        let request = pb::ReadRequest {
+            from_revision: args.around - 1,
+            backward: true,
+            limit: many(args.before),
+            ..args.source()
+        };
+        let mut events = read::start(store, request).await?;
+        while let Some(batch) = events.message().await? {
+            before.extend(batch.events);
+        }
+    }
+    for event in before.iter().rev() {
+        printer.print(event, out)?;
+    }
+    let itself = pb::ReadRequest {
+        from_revision: args.around,
+        to_revision: args.around,
+        kinds: Vec::new(),
+        ..args.source()
+    };
+    let marked = printer.how.marked();
+    let plain = std::mem::replace(&mut printer.how, marked);
+    if let Some(event) = names::first(store, itself).await? {
+        printer.print(&event, out)?;
+    }
+    printer.how = plain;
+    if many(args.after) > 0 {
+        let request = pb::ReadRequest {
+            from_revision: args.around + 1,
+            limit: many(args.after),
+            ..args.source()
+        };
+        let mut events = read::start(store, request).await?;
+        while let Some(batch) = events.message().await? {
+            for event in &batch.events {
+                printer.print(event, out)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Says why nothing was printed.
+async fn nothing(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let branch = args.branch.as_deref().unwrap_or("");
+    let state = read::state(store, &args.conversation, branch, 0).await?;
+    let of_branch = state.branch.unwrap_or_default();
+    let why = if args.kinds.is_empty() {
+        format!(
+            "No events there: {} ends with #{}.",
+            of_branch.name, of_branch.head
+        )
+    } else {
+        "No events of this kind there.".to_owned()
+    };
+    Ok(out.line(out.paint.text(Tone::Dim, why))?)
+}
+
+/// Prints events, and the day where it changes.
+struct Printer {
+    how: EventText,
+    day: String,
+    shown: u64,
+}
+
+impl Printer {
+    fn print(&mut self, event: &pb::Event, out: &mut Out) -> Result<(), CliError> {
+        self.shown += 1;
+        let day = day(event.occurred_at.as_ref().or(event.recorded_at.as_ref()));
+        if !out.json && day != self.day {
+            out.line(out.paint.text(Tone::Dim, format!("        {day}")))?;
+            self.day = day;
+        }
+        print(event, self.how, out)
+    }
 }
 
 /// Prints one event in the form that the options ask for.
@@ -115,7 +268,11 @@ pub fn print(event: &pb::Event, how: EventText, out: &mut Out) -> Result<(), Cli
         return Ok(out.line(json::event(event))?);
     }
     for line in event_lines(event, how) {
-        out.line(line)?;
+        if how.is_whole() {
+            out.line(line)?;
+        } else {
+            out.row(line)?;
+        }
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! `ls`: the conversations of a namespace.
 
+use std::collections::{BTreeSet, HashMap};
+
 use clap::Args;
 
 use super::{
@@ -8,13 +10,15 @@ use super::{
     json,
     output::{Out, Tone},
     pb,
-    text::{count, day_clock, first_line, short_id},
+    text::{count, first_line, happened, printable, short_id},
 };
 
 /// Conversations asked for at once.
 const PAGE: u32 = 500;
-/// Columns that ids of other sources get; longer ones push the line out.
-const ID_COLUMNS: usize = 36;
+/// Columns of when it happened.
+const WHEN_COLUMNS: usize = 10;
+/// Columns of a day and time.
+const DAY_CLOCK_COLUMNS: usize = 19;
 
 /// List the conversations, newest first
 #[derive(Args, Debug, Clone)]
@@ -51,12 +55,14 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
             ascending: args.oldest_first,
         };
         let page = store.conversations().list(request).await?.into_inner();
-        for summary in page.conversations.iter().take(left) {
+        let ids = ids(&page.conversations);
+        let columns = ids.iter().map(|id| id.chars().count()).max().unwrap_or(0);
+        for (summary, id) in page.conversations.iter().zip(ids).take(left) {
             if out.json {
                 out.line(json::summary(summary))?;
             } else {
-                let line = row(summary, out);
-                out.line(line)?;
+                let line = row(summary, &format!("{id:<columns$}"), out);
+                out.row(line)?;
             }
             shown += 1;
         }
@@ -67,32 +73,114 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
         }
     }
     if shown == 0 && !out.json {
-        out.line("No conversations here yet. Try `treering demo`, or `treering import --help`.")?;
+        match &args.source {
+            Some(source) => nothing_from(source, store, out).await?,
+            None => out.line(
+                "No conversations here yet. Try `treering demo`, or `treering import --help`.",
+            )?,
+        }
     }
     Ok(())
 }
 
-fn row(summary: &pb::ConversationSummary, out: &Out) -> String {
-    let id = short_id(&summary.source_id, &summary.conversation_id);
-    let branches = match summary.branch_count {
-        0 | 1 => String::new(),
-        more => format!("  {more} branches"),
+/// Says which sources there are, when the one that was named is none of them.
+async fn nothing_from(source: &str, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let mut sources = BTreeSet::new();
+    let mut page_token = String::new();
+    loop {
+        let request = pb::ListConversationsRequest {
+            page_size: PAGE,
+            page_token,
+            ..Default::default()
+        };
+        let page = store.conversations().list(request).await?.into_inner();
+        sources.extend(page.conversations.into_iter().map(|one| one.source));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    sources.remove("");
+    let sources: Vec<_> = sources.iter().map(|source| printable(source)).collect();
+    let there_is = match &sources[..] {
+        [] => "nothing here was imported".to_owned(),
+        sources => format!("there are {}", sources.join(", ")),
     };
-    let sealed = if summary.sealed { "  sealed" } else { "" };
-    let damage = match &summary.damage {
-        Some(damage) => format!("  damaged at #{}", damage.revision),
-        None => String::new(),
+    let source = printable(source);
+    Ok(out.line(format!("No conversations from {source}: {there_is}."))?)
+}
+
+/// What each is called: short, unless two would be called the same.
+fn ids(summaries: &[pb::ConversationSummary]) -> Vec<String> {
+    let short = |summary: &pb::ConversationSummary| {
+        short_id(&summary.source_id, &summary.conversation_id).to_owned()
     };
-    let title = first_line(&summary.title, out.width.saturating_sub(ID_COLUMNS + 22));
-    let updated = day_clock(summary.updated_at.as_ref());
+    let mut times: HashMap<String, u32> = HashMap::new();
+    for summary in summaries {
+        *times.entry(short(summary)).or_default() += 1;
+    }
+    summaries
+        .iter()
+        .map(|summary| match short(summary) {
+            short if times.get(&short) == Some(&1) => printable(&short),
+            _ => summary.conversation_id.clone(),
+        })
+        .collect()
+}
+
+fn row(summary: &pb::ConversationSummary, id: &str, out: &Out) -> String {
+    let paint = out.paint;
+    let mut marks = Vec::new();
+    if summary.branch_count > 1 {
+        let branches = format!("{} branches", summary.branch_count);
+        marks.push(paint.text(Tone::Wait, branches));
+    }
+    if summary.sealed {
+        marks.push(paint.text(Tone::Dim, "sealed"));
+    }
+    if let Some(damage) = &summary.damage {
+        let damage = format!("damaged at #{}", damage.revision);
+        marks.push(paint.text(Tone::Bad, damage));
+    }
+    let columns = if out.absolute {
+        DAY_CLOCK_COLUMNS
+    } else {
+        WHEN_COLUMNS
+    };
+    let when = format!("{:<columns$}", out.when(happened(summary)));
+    let title = first_line(
+        &summary.title,
+        out.width.saturating_sub(id.chars().count() + 24),
+    );
+    let marks = marks.iter().map(|mark| format!("{mark}  "));
     format!(
-        "{}  {}  {:>7}{}{}{}  {}",
-        out.paint.text(Tone::Name, format!("{id:<ID_COLUMNS$}")),
-        out.paint.text(Tone::Dim, updated),
+        "{}  {}  {:>6}  {}{title}",
+        paint.text(Tone::Name, id),
+        paint.text(Tone::Dim, when),
         count(summary.head),
-        out.paint.text(Tone::Wait, branches),
-        out.paint.text(Tone::Dim, sealed),
-        out.paint.text(Tone::Bad, damage),
-        title
+        marks.collect::<String>(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What `ls` prints is typed again, so it must name one conversation: two whose ids
+    // begin alike are called by all of them.
+    #[test]
+    fn ids_of_a_list_name_one_each() {
+        let summary = |id: &str, source_id: &str| pb::ConversationSummary {
+            conversation_id: id.into(),
+            source_id: source_id.into(),
+            ..Default::default()
+        };
+        let (one, two) = (
+            "7ad31c26-9708-4bd2-bbd5-9a3c977380c2",
+            "7ad31c26-9708-4bd2-bbd5-000000000000",
+        );
+        let short = ids(&[summary(one, ""), summary("x", "tau/3")]);
+        assert_eq!(short, ["7ad31c26", "tau/3"]);
+        assert_eq!(ids(&[summary(one, ""), summary(two, "")]), [one, two]);
+    }
 }

@@ -11,6 +11,7 @@ mod append;
 mod approve;
 mod args;
 mod bench;
+mod branch;
 mod compact;
 mod connect;
 mod context;
@@ -25,7 +26,10 @@ mod json;
 mod knowledge;
 mod log;
 mod ls;
+mod named;
+mod names;
 mod output;
+mod pager;
 mod read;
 mod repair;
 mod replay;
@@ -40,6 +44,7 @@ mod summariser;
 mod text;
 mod text_arg;
 mod time_arg;
+mod tool_stats;
 mod tools;
 
 use std::{io::Write, process::ExitCode};
@@ -82,6 +87,7 @@ enum Command {
     Show(show::ShowArgs),
     Log(log::LogArgs),
     Fork(fork::ForkArgs),
+    Branch(branch::BranchArgs),
     Replay(replay::ReplayArgs),
     Diff(diff::DiffArgs),
     Search(search::SearchArgs),
@@ -131,12 +137,19 @@ pub fn main() -> ExitCode {
     };
     log_to_stderr(matches!(cli.command, Command::Serve(_)));
     let mut out = Out::stdout(cli.common.color, cli.common.json);
+    out.absolute = cli.common.absolute;
+    if !cli.common.no_pager && cli.command.is_read_at_length() {
+        out = out.paged();
+    }
     let color = cli.common.color;
     let done = runtime.block_on(async {
+        if out.is_paged() {
+            tokio::spawn(pager::leave_interrupts());
+        }
         let done = run(cli, &mut out).await;
-        let flushed = out.flush();
+        let closed = out.close();
         done?;
-        flushed.map_err(CliError::from)
+        closed.map_err(CliError::from)
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -145,12 +158,13 @@ pub fn main() -> ExitCode {
 }
 
 /// Logs go to standard error: a server says what it does, other commands only
-/// what they should not hide. `TREERING_LOG` sets it, for example to `debug`.
+/// what they should not hide; a call that failed they tell themselves. `TREERING_LOG`
+/// sets it, for example to `debug`.
 fn log_to_stderr(serving: bool) {
     let default = if serving {
         "treering=info,warn"
     } else {
-        "error"
+        "error,treering::server::status=off,treering::engine::health=off"
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("TREERING_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
@@ -174,6 +188,12 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Replay(args) if args.listens() => {
             replay::serve_tools::listen(&args, &cli.common, out).await
         }
+        Command::Import(args)
+            if would_make_a_store(&cli.common)?
+                && import::brings_nothing(&args, &cli.common.namespace, out).await? =>
+        {
+            Ok(())
+        }
         command => {
             let opening = command.opening();
             match open_and_run(command.clone(), opening, &cli.common, out).await {
@@ -194,6 +214,14 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
     }
 }
 
+/// True when a folder is named that has no store.
+fn would_make_a_store(common: &Common) -> Result<bool, CliError> {
+    Ok(match common.target()? {
+        args::Target::Data(dir) => !connect::has_store(&dir),
+        args::Target::Server(_) => false,
+    })
+}
+
 async fn open_and_run(
     command: Command,
     opening: Opening,
@@ -210,7 +238,8 @@ async fn open_and_run(
     closed
 }
 
-async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    named::resolve(&mut command, store).await?;
     match command {
         Command::Import(args) => import::run(args, store, out).await,
         Command::Export(args) => export::run(args, store, out).await,
@@ -218,6 +247,7 @@ async fn on_store(command: Command, store: &Connection, out: &mut Out) -> Result
         Command::Show(args) => show::run(&args, store, out).await,
         Command::Log(args) => log::run(&args, store, out).await,
         Command::Fork(args) => fork::run(args, store, out).await,
+        Command::Branch(args) => branch::run(args, store, out).await,
         Command::Replay(args) => replay::run(&args, store, out).await,
         Command::Diff(args) => diff::run(&args, store, out).await,
         Command::Search(args) => search::run(args, store, out).await,
@@ -260,6 +290,25 @@ impl Command {
         }
     }
 
+    /// True when its output is for reading, and may be long.
+    fn is_read_at_length(&self) -> bool {
+        match self {
+            Self::Replay(args) => !args.is_timed(),
+            Self::Ls(_)
+            | Self::Show(_)
+            | Self::Log(_)
+            | Self::Diff(_)
+            | Self::Search(_)
+            | Self::Tools(_)
+            | Self::Result(_)
+            | Self::Knowledge(_)
+            | Self::Context(_) => true,
+            Self::Compact(args) => !args.appends(),
+            Self::Branch(args) => !args.appends(),
+            _ => false,
+        }
+    }
+
     /// True when the command takes its time anyway, and may as well leave a store
     /// that takes little room.
     fn ends_dense(&self) -> bool {
@@ -270,10 +319,10 @@ impl Command {
     /// the first events may make a store.
     fn opens(&self) -> OpenMode {
         match self {
-            Self::Serve(_) | Self::Demo(_) | Self::Bench(_) | Self::Import(_) | Self::Append(_) => {
-                OpenMode::Create
-            }
-            Self::Fork(_)
+            Self::Serve(_) | Self::Demo(_) | Self::Bench(_) | Self::Import(_) => OpenMode::Create,
+            Self::Append(args) if args.begins() => OpenMode::Create,
+            Self::Append(_)
+            | Self::Fork(_)
             | Self::Set(_)
             | Self::Approve(_)
             | Self::Deny(_)
@@ -282,6 +331,7 @@ impl Command {
             | Self::Rebuild(_) => OpenMode::Append,
             Self::Compact(args) if args.appends() => OpenMode::Append,
             Self::Sub(args) if args.appends() => OpenMode::Append,
+            Self::Branch(args) if args.appends() => OpenMode::Append,
             // What it indexes is kept.
             Self::Search(args) if args.waits() => OpenMode::Append,
             Self::Export(_)
@@ -298,6 +348,7 @@ impl Command {
             | Self::Compact(_)
             | Self::Watch(_)
             | Self::Sub(_)
+            | Self::Branch(_)
             | Self::Pending(_)
             | Self::Verify(_)
             | Self::Stats(_)
@@ -324,8 +375,11 @@ fn report(error: &CliError, color: args::Color) -> ExitCode {
         let paint = Paint(!matches!(choice, anstream::ColorChoice::Never));
         let mut stderr = anstream::AutoStream::new(std::io::stderr(), choice);
         // With standard error gone there is nobody left to tell.
-        let _ = writeln!(stderr, "{} {error}", paint.text(Tone::Bad, "error:"));
+        // Paths and names are other people's: they may not drive the terminal.
+        let said = text::printable(&error.to_string());
+        let _ = writeln!(stderr, "{} {said}", paint.text(Tone::Bad, "error:"));
         if let Some(hint) = error.hint() {
+            let hint = text::printable(&hint);
             let _ = writeln!(stderr, "{} {hint}", paint.text(Tone::Dim, " hint:"));
         }
     }

@@ -11,7 +11,13 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Color as StyleColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::args::Color;
+use prost_types::Timestamp;
+
+use super::{
+    args::Color,
+    pager::Pager,
+    text::{ago, cut, day_clock, wrapped},
+};
 
 /// Bytes gathered before they are written, when nobody watches live.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -31,6 +37,11 @@ pub struct Out {
     pub json: bool,
     /// Columns of text.
     pub width: usize,
+    /// Rows are cut at the width: somebody looks at them.
+    cuts: bool,
+    /// Times are dates, not how long ago.
+    pub absolute: bool,
+    pager: Option<Pager>,
 }
 
 impl fmt::Debug for Out {
@@ -68,7 +79,72 @@ impl Out {
             paint: Paint(colored),
             json,
             width: width(),
+            cuts: io::stdout().is_terminal(),
+            absolute: false,
+            pager: None,
         }
+    }
+
+    /// Sends what is printed through a pager, when somebody looks at it and there is
+    /// one.
+    #[must_use]
+    pub fn paged(mut self) -> Self {
+        if !self.cuts || self.json {
+            return self;
+        }
+        if let Some((pager, to)) = Pager::start() {
+            self.to = Box::new(BufWriter::with_capacity(BUFFER_BYTES, to));
+            self.pager = Some(pager);
+        }
+        self
+    }
+
+    /// True when a pager shows it.
+    #[must_use]
+    pub fn is_paged(&self) -> bool {
+        self.pager.is_some()
+    }
+
+    /// Shows all that was written, and waits until it was looked at.
+    ///
+    /// # Errors
+    /// What the stream says.
+    pub fn close(mut self) -> io::Result<()> {
+        let flushed = self.to.flush();
+        self.to = Box::new(io::sink());
+        if let Some(pager) = self.pager.take() {
+            pager.wait();
+        }
+        flushed
+    }
+
+    /// When something was, as people say it; with `--absolute` the day and time.
+    #[must_use]
+    pub fn when(&self, time: Option<&Timestamp>) -> String {
+        if self.absolute {
+            day_clock(time)
+        } else {
+            ago(time)
+        }
+    }
+
+    /// Writes a line of a list, or a sentence: on a terminal no wider than that.
+    ///
+    /// # Errors
+    /// What the stream says.
+    pub fn row(&mut self, text: impl Display) -> io::Result<()> {
+        let text = text.to_string();
+        if !self.cuts {
+            return self.line(text);
+        }
+        // What is laid out in columns is cut, a sentence goes on in the next line.
+        if text.contains("  ") || text.starts_with(' ') {
+            return self.line(cut(&text, self.width));
+        }
+        for line in wrapped(&text, self.width) {
+            self.line(line)?;
+        }
+        Ok(())
     }
 
     /// An output that a test reads.
@@ -81,6 +157,9 @@ impl Out {
             paint: Paint(false),
             json,
             width: PLAIN_WIDTH,
+            cuts: false,
+            absolute: false,
+            pager: None,
         };
         (out, captured)
     }

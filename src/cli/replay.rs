@@ -17,6 +17,7 @@ use super::{
     error::CliError,
     json::{approval_name, moment},
     log,
+    named::Named,
     output::{Out, Tone},
     pb, read,
     text::EventText,
@@ -40,7 +41,7 @@ Examples:
   treering replay CONVERSATION --serve-tools --fork-at 41 --name again --listen 127.0.0.1:0
   treering replay CONVERSATION --serve-tools --branch again --approve recorded --until-idle 30")]
 pub struct ReplayArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME")]
@@ -73,6 +74,20 @@ pub struct ReplayArgs {
     full: bool,
     #[command(flatten)]
     again: serve_tools::ServeToolsArgs,
+}
+
+impl ReplayArgs {
+    /// True when events come with pauses, or as they happen.
+    pub fn is_timed(&self) -> bool {
+        self.speed.is_some() || self.again.serve_tools
+    }
+
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .as_of(&mut self.as_of)
+    }
 }
 
 fn speed(text: &str) -> Result<f64, String> {

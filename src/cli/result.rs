@@ -2,12 +2,18 @@
 
 use clap::Args;
 use futures::StreamExt;
-use serde_json::json;
+use prost::Message;
 
-use super::{connect::Connection, error::CliError, output::Out, pb};
-
-/// What a reference begins with, as snapshots and searches give it.
-const SCHEME: &str = "treering:";
+use super::{
+    connect::Connection,
+    error::CliError,
+    json,
+    named::Named,
+    names::{self, SCHEME},
+    output::Out,
+    pb, read,
+};
+use crate::domain::EventKind;
 
 /// Print what a tool returned, whole or a part of it
 ///
@@ -16,19 +22,24 @@ const SCHEME: &str = "treering:";
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering result treering:CONVERSATION/14
+  treering result CONVERSATION#14                 as a search has printed it
   treering result treering:CONVERSATION/14 --lines 120-160
   treering result CONVERSATION --call call_7 --branch retry > result.txt
   treering result treering:CONVERSATION/14 --bytes 0-4095 --json")]
 pub struct ResultArgs {
-    /// A reference (treering:CONVERSATION/REVISION), or with --call a conversation
+    /// CONVERSATION#REVISION, or a reference of a snapshot
+    /// (treering:CONVERSATION/REVISION), of a result or of the call that it answers; with
+    /// --call a conversation
     #[arg(value_name = "REFERENCE")]
     reference: String,
+    /// The revision that the reference names.
+    #[arg(skip)]
+    at: u64,
     /// The last result of the call with this id
     #[arg(long, value_name = "CALL_ID")]
     call: Option<String>,
-    /// With --call: the branch [default: the active one]
-    #[arg(long, short, value_name = "NAME", requires = "call")]
+    /// The branch [default: the one that has the result]
+    #[arg(long, short, value_name = "NAME")]
     branch: Option<String>,
     /// Only these lines, from 1, both ends inclusive
     #[arg(long, value_name = "FIRST-LAST", value_parser = range, conflicts_with = "bytes")]
@@ -48,12 +59,32 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
+impl ResultArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        if self.call.is_none() && is_path_to_event(&self.reference) {
+            self.reference.insert_str(0, SCHEME);
+        }
+        Named::new(&mut self.reference)
+            .branch(&mut self.branch)
+            .event(&mut self.at)
+    }
+}
+
+/// True for a reference without its beginning: `CONVERSATION/REVISION`.
+fn is_path_to_event(text: &str) -> bool {
+    let revision = text.rsplit_once('/').map(|(_, revision)| revision);
+    !text.starts_with(SCHEME)
+        && revision.is_some_and(|text| text.trim_start_matches('#').parse::<u64>().is_ok())
+}
+
 /// Prints the text; with `--json` an object that has it.
 ///
 /// # Errors
-/// What the store or the output says; [`CliError::Usage`] for what is no reference.
+/// What the store or the output says; [`CliError::Usage`] for what is no reference,
+/// [`CliError::NotFound`] for an event that is no result.
 pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let request = request(&args)?;
+    let request = request(&args, store).await?;
     let mut answers = store.tools().get_result(request).await?.into_inner();
     let (mut info, mut text) = (pb::ResultInfo::default(), Vec::new());
     while let Some(answer) = answers.next().await {
@@ -66,7 +97,7 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
         }
     }
     if out.json {
-        let object = json!({
+        let object = serde_json::json!({
             "conversation": info.conversation_id,
             "revision": info.revision,
             "call_id": info.call_id,
@@ -82,21 +113,18 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
     Ok(())
 }
 
-fn request(args: &ResultArgs) -> Result<pb::GetResultRequest, CliError> {
+async fn request(args: &ResultArgs, store: &Connection) -> Result<pb::GetResultRequest, CliError> {
     use pb::get_result_request::Which;
-    let (conversation_id, which) = match &args.call {
-        Some(call) => (args.reference.clone(), Which::CallId(call.clone())),
-        None => {
-            let (conversation, revision) = place(&args.reference)?;
-            (conversation, Which::Revision(revision))
-        }
+    let which = match &args.call {
+        Some(call) => Which::CallId(call.clone()),
+        None => Which::Revision(result_of(args, store).await?),
     };
     let (line_first, line_last) = args.lines.unwrap_or_default();
     let (byte_start, byte_length) = args
         .bytes
         .map_or((0, 0), |(first, last)| (first, last - first + 1));
     Ok(pb::GetResultRequest {
-        conversation_id,
+        conversation_id: args.reference.clone(),
         branch: args.branch.clone().unwrap_or_default(),
         byte_start,
         byte_length,
@@ -107,20 +135,81 @@ fn request(args: &ResultArgs) -> Result<pb::GetResultRequest, CliError> {
     })
 }
 
-/// Conversation and revision of a reference.
-fn place(reference: &str) -> Result<(String, u64), CliError> {
-    reference
-        .strip_prefix(SCHEME)
-        .unwrap_or(reference)
-        .rsplit_once('/')
-        .and_then(|(conversation, revision)| {
-            let revision = revision.trim_start_matches('#');
-            Some((conversation.to_owned(), revision.parse().ok()?))
-        })
-        .ok_or_else(|| CliError::Usage {
-            what: format!("{reference:?} is no reference to a result"),
-            hint: "give treering:CONVERSATION/REVISION, as snapshots do, or --call CALL_ID".into(),
-        })
+/// The revision of the result that is meant: itself, or that of the call that is named.
+async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliError> {
+    if args.at == 0 {
+        let id = called(args, store).await?;
+        return Err(CliError::Usage {
+            what: format!("{id} is a whole conversation, not a result"),
+            hint: format!(
+                "give CONVERSATION#REVISION, or --call CALL_ID; `treering tools {id}` lists its calls"
+            ),
+        });
+    }
+    let at = |request: pb::ReadRequest| pb::ReadRequest {
+        from_revision: args.at,
+        ..request
+    };
+    let itself = pb::ReadRequest {
+        to_revision: args.at,
+        ..at(read::of_conversation(&args.reference))
+    };
+    // What was inherited from another conversation is not among its own.
+    let Some(event) = names::first(store, itself).await? else {
+        return Ok(args.at);
+    };
+    let call_id = match &event.body {
+        Some(pb::event::Body::ToolResultRecorded(_)) => return Ok(args.at),
+        Some(pb::event::Body::ToolCallRequested(body)) => {
+            pb::ToolCallRequested::decode(body.clone())
+                .map(|call| call.call_id)
+                .unwrap_or_default()
+        }
+        _ => {
+            let id = called(args, store).await?;
+            let kind = json::kind_name(event.kind).replace('_', " ");
+            return Err(CliError::NotFound {
+                what: format!("{id}#{} is no tool result: {kind}", args.at),
+                hint: format!(
+                    "`treering log {id}#{}` shows it, `treering tools {id}` lists the calls and \
+                     their results",
+                    args.at
+                ),
+            });
+        }
+    };
+    let later = pb::ReadRequest {
+        kinds: vec![i32::from(EventKind::ToolResultRecorded.number())],
+        ..at(read::of_branch(
+            &args.reference,
+            args.branch.as_deref().unwrap_or(""),
+        ))
+    };
+    let mut events = read::start(store, later).await?;
+    while let Some(batch) = events.message().await? {
+        for event in &batch.events {
+            if is_result_of(event, &call_id) {
+                return Ok(event.revision);
+            }
+        }
+    }
+    let id = called(args, store).await?;
+    Err(CliError::NotFound {
+        what: format!("the call {id}#{} has no result", args.at),
+        hint: format!("`treering tools {id}` tells where its calls stand"),
+    })
+}
+
+/// What the conversation is called in a message.
+async fn called(args: &ResultArgs, store: &Connection) -> Result<String, CliError> {
+    Ok(names::find(store, &args.reference).await?.called())
+}
+
+fn is_result_of(event: &pb::Event, call_id: &str) -> bool {
+    let Some(pb::event::Body::ToolResultRecorded(body)) = &event.body else {
+        return false;
+    };
+    pb::ToolResultRecorded::decode(body.clone()).is_ok_and(|result| result.call_id == call_id)
 }
 
 #[cfg(test)]
@@ -131,14 +220,11 @@ mod tests {
     // its beginning, and what is none must be refused before anything is asked.
     #[test]
     fn references_are_read_or_refused() {
-        assert_eq!(place("treering:abc/14").unwrap(), ("abc".into(), 14));
-        assert_eq!(place("abc/#14").unwrap(), ("abc".into(), 14));
-        assert_eq!(
-            place("tau/airline/3-0/9").unwrap(),
-            ("tau/airline/3-0".into(), 9)
-        );
-        for wrong in ["", "abc", "treering:abc", "abc/x", "abc/"] {
-            assert!(place(wrong).is_err(), "{wrong:?}");
+        for reference in ["abc/14", "abc/#14", "tau/airline/3-0/9"] {
+            assert!(is_path_to_event(reference), "{reference}");
+        }
+        for other in ["", "abc", "abc#14", "treering:abc/14", "abc/x", "abc/"] {
+            assert!(!is_path_to_event(other), "{other:?}");
         }
         assert_eq!(range("3-7"), Ok((3, 7)));
         for wrong in ["7-3", "7", "-", "a-b"] {

@@ -4,22 +4,24 @@
 use std::time::Duration;
 
 use clap::Args;
+use tonic::Code;
 
 use super::{
     connect::Connection,
     error::CliError,
     json,
+    named::Named,
     output::{Out, Paint, Tone, Unit, progress},
     pb,
     read::Kind,
-    text::{count, day_clock, first_line, printable, short_id, things},
+    text::{count, first_line, printable, short_id, things},
     time_arg::Moment,
 };
 
 /// How long a search waits for the index when nothing is said: what was just
 /// appended is there by then.
 const WAIT_DEFAULT: Duration = Duration::from_secs(2);
-/// How often `--wait` looks how far the index is.
+/// How often `--complete` looks how far the index is.
 const WAIT_STEP: Duration = Duration::from_millis(500);
 
 /// Search in what tools did and returned, and in what was said
@@ -31,13 +33,14 @@ const WAIT_STEP: Duration = Duration::from_millis(500);
 #[command(after_help = "\
 Examples:
   treering search connection refused
+  treering log CONVERSATION#57                    then: read around a hit, as it is printed
   treering search 'go test ./... -run TestExplain -v'
-  treering search -k 3 --tool bash --failed '\"permission denied\"'
+  treering search -n 3 --tool bash --failed '\"permission denied\"'
   treering search --path 'src/**/*.rs' --since '2 days' parse_config
   treering search --kind tool_call_requested 'rm -rf'
   treering search --regex -C 3 'error\\[E\\d+\\]'
   treering search --conversation ID --branch retry 'parse* AND config'
-  treering search --json -k 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
+  treering search --json -n 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
 pub struct SearchArgs {
     /// What to look for; several words are one query
     #[arg(required = true, value_name = "QUERY")]
@@ -52,7 +55,13 @@ pub struct SearchArgs {
     #[arg(long, conflicts_with_all = ["query", "plain"])]
     regex: bool,
     /// At most so many hits
-    #[arg(short = 'k', long = "limit", value_name = "N", default_value_t = 10)]
+    #[arg(
+        short = 'n',
+        short_alias = 'k',
+        long = "limit",
+        value_name = "N",
+        default_value_t = 10
+    )]
     limit: u32,
     /// Skip so many hits
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
@@ -80,7 +89,7 @@ pub struct SearchArgs {
     /// Only messages of this role (may be given again)
     #[arg(long, value_name = "ROLE")]
     role: Vec<Role>,
-    /// Only this conversation: its UUID, or its id at its source
+    /// Only this conversation: an id or its beginning, @last, or words of its title
     #[arg(long, short, value_name = "ID")]
     conversation: Option<String>,
     /// Only what this branch has in its history
@@ -92,6 +101,7 @@ pub struct SearchArgs {
     /// Only these kinds: tool_result_recorded, tool_call_requested, message_appended …
     #[arg(
         long,
+        visible_alias = "kinds",
         value_enum,
         value_delimiter = ',',
         value_name = "KIND",
@@ -127,7 +137,15 @@ pub struct SearchArgs {
     /// Otherwise a search waits for two seconds, answers with what is indexed by then,
     /// and says how much is missing.
     #[arg(long)]
-    wait: bool,
+    complete: bool,
+}
+
+impl SearchArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Option<Named<'_>> {
+        let conversation = self.conversation.as_mut()?;
+        Some(Named::new(conversation).branch(&mut self.branch))
+    }
 }
 
 /// A role on the command line.
@@ -154,10 +172,10 @@ impl Role {
 }
 
 impl SearchArgs {
-    /// Whether it waits for the index, and leaves it as it is then.
+    /// Whether it waits for the whole index, and leaves it as it is then.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.wait
+        self.complete
     }
 
     fn mode(&self) -> pb::QueryMode {
@@ -208,7 +226,7 @@ impl SearchArgs {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let (wait, only_count, grouped) = (args.wait, args.count, args.by_conversation);
+    let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
     // Whatever is in the store now shall be found: the index may lag behind.
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if wait {
@@ -219,7 +237,9 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         wait_max: WAIT_DEFAULT.try_into().ok(),
         ..args.request()
     };
-    let answer = store.search().search(request).await?.into_inner();
+    let tools = request.tools.clone();
+    let answer = store.search().search(request).await;
+    let answer = answer.map_err(without_words)?.into_inner();
     if only_count {
         out.line(answer.total)?;
     } else if grouped {
@@ -234,14 +254,14 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         for hit in &answer.hits {
             print(hit, out)?;
         }
-        note(&answer, out)?;
+        note(&answer, &tools, out)?;
     }
     let missing = missing(&answer);
     if let Some(missing) = missing {
         if out.json || only_count {
             eprintln!("{missing}");
         } else {
-            out.line(out.paint.text(Tone::Wait, missing))?;
+            out.row(out.paint.text(Tone::Wait, missing))?;
         }
     }
     Ok(())
@@ -278,7 +298,7 @@ fn missing(answer: &pb::SearchResponse) -> Option<String> {
     let all = indexed + answer.events_missing;
     (answer.events_missing > 0).then(|| {
         format!(
-            "Not all is searched: {} of {} events ({} %) are not indexed yet; --wait waits \
+            "Not all is searched: {} of {} events ({} %) are not indexed yet; --complete waits \
              for them",
             count(answer.events_missing),
             count(all),
@@ -294,15 +314,33 @@ fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), 
     let paint = out.paint;
     let number = things(hits.hits, "hit", "hits");
     let title = first_line(&hits.title, out.width.saturating_sub(40));
-    out.line(format!(
+    out.row(format!(
         "{}  {number:>12}  {title}",
         paint.text(Tone::Name, short_id(&hits.source_id, &hits.conversation_id)),
     ))?;
     Ok(())
 }
 
-fn note(answer: &pb::SearchResponse, out: &mut Out) -> Result<(), CliError> {
+/// What to do when there is no word in what was typed.
+fn without_words(status: tonic::Status) -> CliError {
+    if status.code() != Code::InvalidArgument || !status.message().contains("no word") {
+        return status.into();
+    }
+    CliError::Usage {
+        what: "there is no word to search for".into(),
+        hint: "type at least one letter or digit; signs alone are found with --regex, for \
+               example --regex '=>'"
+            .into(),
+    }
+}
+
+fn note(answer: &pb::SearchResponse, tools: &[String], out: &mut Out) -> Result<(), CliError> {
     let mut note = match answer.total.max(answer.hits.len() as u64) {
+        0 if !tools.is_empty() => format!(
+            "Nothing found in calls and results of {}; `treering tools CONVERSATION` has the \
+             names of tools.",
+            printable(&tools.join(", "))
+        ),
         0 => "Nothing found.".to_owned(),
         total => {
             let more = if answer.more_than_total {
@@ -318,7 +356,7 @@ fn note(answer: &pb::SearchResponse, out: &mut Out) -> Result<(), CliError> {
         note.push_str(" (read as a query; --plain reads words)");
     }
     let note = out.paint.text(Tone::Dim, note);
-    Ok(out.line(note)?)
+    Ok(out.row(note)?)
 }
 
 fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {
@@ -328,7 +366,7 @@ fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {
         _ => Tone::Tool,
     };
     let mut place = vec![
-        day_clock(hit.happened_at.as_ref()),
+        out.when(hit.happened_at.as_ref()),
         format!("on {}", hit.branch),
         format!("line {}", hit.line),
         format!("score {:.1}", hit.score),
@@ -336,31 +374,36 @@ fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {
     if hit.success == Some(false) {
         place.push("failed".to_owned());
     }
-    out.line(format!(
-        "{}  {} {}  {}",
-        paint.text(tone, what(hit)),
-        paint.text(Tone::Name, short_id(&hit.source_id, &hit.conversation_id)),
-        paint.text(Tone::Name, format!("#{}", hit.revision)),
+    out.row(format!(
+        "{}  {}  {}",
+        paint.text(tone, printable(&what(hit))),
+        paint.text(Tone::Name, place_of(hit)),
         paint.text(Tone::Dim, place.join(", ")),
     ))?;
     for about in about(hit, out.width.saturating_sub(6)) {
-        out.line(paint.text(Tone::Dim, format!("  {about}")))?;
+        out.row(paint.text(Tone::Dim, format!("  {about}")))?;
     }
     if hit.context.is_empty() {
         for line in highlighted(hit, paint).lines() {
-            out.line(format!("    {line}"))?;
+            out.row(format!("    {line}"))?;
         }
     } else {
         for (number, line) in (hit.context_line..).zip(hit.context.lines()) {
             let line = printable(line);
             if number == hit.line {
-                out.line(paint.text(Tone::Wait, format!("{number:>6}: {line}")))?;
+                out.row(paint.text(Tone::Wait, format!("{number:>6}: {line}")))?;
             } else {
-                out.line(format!("{number:>6}  {line}"))?;
+                out.row(format!("{number:>6}  {line}"))?;
             }
         }
     }
     Ok(out.line("")?)
+}
+
+/// Where a hit is, as other commands take it.
+fn place_of(hit: &pb::SearchHit) -> String {
+    let id = short_id(&hit.source_id, &hit.conversation_id);
+    format!("{}#{}", printable(id), hit.revision)
 }
 
 /// What a hit is: a tool's result or call, somebody's message, or a kind.

@@ -7,6 +7,7 @@ use super::{
     connect::Connection,
     error::CliError,
     json::{self, Object},
+    named::Named,
     output::{Out, Tone},
     pb,
     text::{first_line, printable},
@@ -50,6 +51,17 @@ pub struct SetArgs {
     key: Option<String>,
 }
 
+impl SetArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Option<Named<'_>> {
+        if self.long_term {
+            return None;
+        }
+        let conversation = self.words.first_mut()?;
+        Some(Named::new(conversation).branch(&mut self.branch))
+    }
+}
+
 /// Show the active context, then every change as it comes
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
@@ -58,7 +70,7 @@ Examples:
   treering --server URL watch CONVERSATION --key open_file
   treering --server URL watch --long-term --json")]
 pub struct WatchArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     #[arg(required_unless_present = "long_term", conflicts_with = "long_term")]
     conversation: Option<String>,
     /// The namespace's long-term context
@@ -73,6 +85,14 @@ pub struct WatchArgs {
     /// End once the keys as they are have been shown
     #[arg(long)]
     once: bool,
+}
+
+impl WatchArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Option<Named<'_>> {
+        let conversation = self.conversation.as_mut()?;
+        Some(Named::new(conversation).branch(&mut self.branch))
+    }
 }
 
 /// Sets and removes keys.

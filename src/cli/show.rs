@@ -8,9 +8,10 @@ use super::{
     connect::Connection,
     error::CliError,
     json::{self, Object, approval_name},
+    named::Named,
     output::{Out, Paint, Tone},
     pb, read,
-    text::{count, day_clock, first_line, things},
+    text::{count, first_line, happened, things},
 };
 use crate::domain::EventKind;
 
@@ -23,7 +24,7 @@ Examples:
   treering show CONVERSATION --as-of 41
   treering show CONVERSATION --json | jq '.branch_list[] | {name, head, fork_revision}'")]
 pub struct ShowArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch whose state is shown [default: the active one]
     #[arg(long, short, value_name = "NAME")]
@@ -36,6 +37,15 @@ pub struct ShowArgs {
         hide_default_value = true
     )]
     as_of: u64,
+}
+
+impl ShowArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .as_of(&mut self.as_of)
+    }
 }
 
 /// What was counted on one branch, without what it inherited.
@@ -53,7 +63,10 @@ struct Counts {
 /// What the store or the output says.
 pub async fn run(args: &ShowArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let branch = args.branch.as_deref().unwrap_or("");
-    let state = read::state(store, &args.conversation, branch, args.as_of).await?;
+    let mut state = read::state(store, &args.conversation, branch, args.as_of).await?;
+    if args.as_of > 0 {
+        as_it_was(&mut state, args.as_of);
+    }
     let counts = count_events(args, store).await?;
     if out.json {
         let text = json::conversation(&state, |branch, object| {
@@ -64,19 +77,32 @@ pub async fn run(args: &ShowArgs, store: &Connection, out: &mut Out) -> Result<(
         });
         return Ok(out.line(text)?);
     }
-    for line in about(&state, &counts, out.paint, out.width) {
-        out.line(line)?;
+    for line in about(&state, &counts, out) {
+        out.row(line)?;
     }
     out.line("")?;
     for line in tree(&state.branches, &counts, out.paint) {
-        out.line(line)?;
+        out.row(line)?;
     }
     if let Some(of_branch) = &state.branch {
         for line in open_calls(of_branch, out.paint) {
-            out.line(line)?;
+            out.row(line)?;
         }
     }
     Ok(())
+}
+
+/// Leaves only what was there at a revision: the branches until then, with their heads.
+fn as_it_was(state: &mut pb::ConversationState, as_of: u64) {
+    // A branch's id is the revision of the event that forked it.
+    state.branches.retain(|branch| branch.branch_id <= as_of);
+    for branch in &mut state.branches {
+        branch.head = branch.head.min(as_of);
+    }
+    if let Some(summary) = &mut state.summary {
+        summary.head = summary.head.min(as_of);
+        summary.branch_count = state.branches.len() as u64;
+    }
 }
 
 async fn count_events(
@@ -116,12 +142,8 @@ fn write_counts(counts: Counts, object: &mut Object) {
         .number("tool_results", counts.results);
 }
 
-fn about(
-    state: &pb::ConversationState,
-    counts: &HashMap<u64, Counts>,
-    paint: Paint,
-    width: usize,
-) -> Vec<String> {
+fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out) -> Vec<String> {
+    let (paint, width) = (out.paint, out.width);
     let summary = state.summary.clone().unwrap_or_default();
     let title = match first_line(&summary.title, width) {
         title if title.is_empty() => "(no title)".to_owned(),
@@ -135,8 +157,8 @@ fn about(
         let id = paint.text(Tone::Name, &summary.source_id);
         lines.push(format!("from {} as {id}", summary.source));
     }
-    let created = day_clock(summary.created_at.as_ref());
-    let updated = day_clock(summary.updated_at.as_ref());
+    let created = out.when(summary.created_at.as_ref());
+    let updated = out.when(happened(&summary));
     lines.push(format!("created {created}, last event {updated}"));
     if let Some(damage) = &summary.damage {
         let mark = format!("damaged from #{} on: {}", damage.revision, damage.what);

@@ -9,6 +9,7 @@ use super::{
     connect::Connection,
     error::CliError,
     json::{self, Object},
+    named::Named,
     output::{Out, Tone},
     pb, read,
     text::{count, day_clock, first_line},
@@ -33,6 +34,17 @@ pub struct SubArgs {
 }
 
 impl SubArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        match &mut self.what {
+            What::Spawn(args) => Named::new(&mut args.conversation).branch(&mut args.branch),
+            What::Return(args) => Named::new(&mut args.conversation),
+            What::Ls(args) => Named::new(&mut args.conversation),
+        }
+    }
+}
+
+impl SubArgs {
     /// True when it does more than look.
     pub fn appends(&self) -> bool {
         !matches!(self.what, What::Ls(_))
@@ -49,7 +61,7 @@ enum What {
 /// Begin a sub-context
 #[derive(Args, Debug, Clone)]
 struct SpawnArgs {
-    /// The parent: its UUID, or its id at its source
+    /// The parent: an id or its beginning, @last, or words of its title
     conversation: String,
     /// The parent's branch [default: the active one]
     #[arg(long, short, value_name = "NAME")]
@@ -118,7 +130,7 @@ struct ReturnArgs {
 /// List the conversations that came from one
 #[derive(Args, Debug, Clone)]
 struct LsArgs {
-    /// The parent: its UUID, or its id at its source
+    /// The parent: an id or its beginning, @last, or words of its title
     conversation: String,
 }
 

@@ -1,6 +1,6 @@
 //! Times on the command line: `2 days`, `3h ago`, `2026-01-31`, or in RFC 3339.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use prost_types::Timestamp;
 use time::{
@@ -73,6 +73,27 @@ fn passed(text: &str) -> Option<i64> {
     number.checked_mul(seconds)?.checked_mul(MICROS)
 }
 
+/// A length of time: `10s`, `500ms`, `2 min`; a number alone counts seconds.
+///
+/// # Errors
+/// What it takes.
+pub fn length(text: &str) -> Result<Duration, String> {
+    let takes = || "takes a length of time: 10s, 500ms, 2 min".to_owned();
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text[..end].parse().map_err(|_| takes())?;
+    let milliseconds: u64 = match text[end..].trim() {
+        "ms" => 1,
+        "" | "s" | "sec" | "secs" | "second" | "seconds" => 1_000,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60_000,
+        _ => return Err(takes()),
+    };
+    let all = number.checked_mul(milliseconds).ok_or_else(takes)?;
+    Ok(Duration::from_millis(all))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +109,21 @@ mod tests {
         assert_eq!(read("1 week"), Some(1_000_000 - 7 * 86_400));
         assert_eq!(read("1970-01-02"), Some(86_400));
         assert_eq!(read("1970-01-01T01:00:00+01:00"), Some(0));
+        for (text, milliseconds) in [
+            ("10s", 10_000),
+            ("500ms", 500),
+            ("2 min", 120_000),
+            ("3", 3_000),
+        ] {
+            assert_eq!(
+                length(text),
+                Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+        for wrong in ["", "s", "10 moons", "-1s", "99999999999999999999s"] {
+            assert!(length(wrong).is_err(), "{wrong}");
+        }
         for wrong in [
             "",
             "days",

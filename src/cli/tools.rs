@@ -10,9 +10,11 @@ use super::{
     connect::Connection,
     error::CliError,
     json::{self, cancel_name, status_name},
+    named::Named,
     output::{Out, Tone},
     pb, read,
     text::{bytes_human, count, first_line, indent, printable, things},
+    tool_stats,
 };
 
 /// Lines of a snapshot's summary that are shown.
@@ -26,9 +28,10 @@ Examples:
   treering tools CONVERSATION --tool bash -n 20 --as-of 41
   treering tools CONVERSATION --snapshots
   treering tools CONVERSATION --offered
+  treering tools CONVERSATION --stats
   treering tools CONVERSATION --json | jq -r 'select(.status == \"failed\").error_message'")]
 pub struct ToolsArgs {
-    /// The conversation: its UUID, or its id at its source
+    /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME")]
@@ -61,6 +64,19 @@ pub struct ToolsArgs {
     /// since the last compaction
     #[arg(long, conflicts_with = "snapshots")]
     offered: bool,
+    /// For each tool: its calls, how many failed, the time that half and 95 % of them
+    /// took at most, and the bytes that it returned
+    #[arg(long, conflicts_with_all = ["snapshots", "offered", "limit"])]
+    stats: bool,
+}
+
+impl ToolsArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .as_of(&mut self.as_of)
+    }
 }
 
 /// Prints calls, snapshots or tools.
@@ -68,6 +84,11 @@ pub struct ToolsArgs {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    if args.stats {
+        let branch = args.branch.as_deref().unwrap_or_default();
+        let tool = args.tool.as_deref();
+        return tool_stats::run(&args.conversation, branch, args.as_of, tool, store, out).await;
+    }
     if args.offered {
         return offered(args, store, out).await;
     }
@@ -90,9 +111,31 @@ pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<
         }
     }
     if calls.is_empty() && !out.json {
-        out.line("No tool was asked for.")?;
+        match &args.tool {
+            Some(tool) => nothing_of(tool, args, store, out).await?,
+            None => out.line("No tool was asked for.")?,
+        }
     }
     Ok(())
+}
+
+/// Says which tools there are, when the one that was named is none of them.
+async fn nothing_of(
+    tool: &str,
+    args: &ToolsArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let branch = args.branch.as_deref().unwrap_or_default();
+    let state = read::state(store, &args.conversation, branch, args.as_of).await?;
+    let uses = state.branch.unwrap_or_default().tool_uses;
+    let mut used: Vec<_> = uses.keys().map(|tool| printable(tool)).collect();
+    used.sort();
+    let used = match &used[..] {
+        [] => "none was used".to_owned(),
+        used => format!("there were {}", used.join(", ")),
+    };
+    Ok(out.line(format!("No calls of {}: {used}.", printable(tool)))?)
 }
 
 /// A call in two lines: what was asked and how it ended, what it returned.
@@ -123,7 +166,7 @@ pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     if !call.decided_by.is_empty() {
         facts.push(format!("decided by {}", call.decided_by));
     }
-    out.line(format!(
+    out.row(format!(
         "{}  {} {}  {}  {}",
         paint.text(
             Tone::Name,
@@ -137,7 +180,7 @@ pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     let width = out.width.saturating_sub(12);
     let arguments = String::from_utf8_lossy(&call.arguments);
     let arguments = first_line(&arguments, width);
-    out.line(format!("        {}", paint.text(Tone::Dim, arguments)))?;
+    out.row(format!("        {}", paint.text(Tone::Dim, arguments)))?;
     let cancelled = cancel_name(call.cancel_reason());
     for (text, tone) in [
         (call.result_head.as_str(), Tone::Assistant),
@@ -146,7 +189,7 @@ pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     ] {
         if !text.is_empty() {
             let arrow = paint.text(tone, "→");
-            out.line(format!("        {arrow} {}", first_line(text, width)))?;
+            out.row(format!("        {arrow} {}", first_line(text, width)))?;
         }
     }
     Ok(())
@@ -191,7 +234,7 @@ fn print_snapshot(snapshot: &pb::ToolSnapshot, out: &mut Out) -> Result<(), CliE
         false => (Tone::Bad, "failed"),
     };
     let revision = snapshot.request.as_ref().map_or(0, |event| event.revision);
-    out.line(format!(
+    out.row(format!(
         "{}  {} {}  {}  {}",
         paint.text(Tone::Name, format!("{:>6}", format!("#{revision}"))),
         paint.text(Tone::Tool, printable(&snapshot.tool_name)),
@@ -209,12 +252,12 @@ fn print_snapshot(snapshot: &pb::ToolSnapshot, out: &mut Out) -> Result<(), CliE
     let width = out.width.saturating_sub(12);
     let arguments = String::from_utf8_lossy(&snapshot.arguments);
     let arguments = first_line(&arguments, width);
-    out.line(format!("        {}", paint.text(Tone::Dim, arguments)))?;
+    out.row(format!("        {}", paint.text(Tone::Dim, arguments)))?;
     for line in indent(&snapshot.result_summary, 8, SUMMARY_LINES, width) {
-        out.line(line)?;
+        out.row(line)?;
     }
     let reference = paint.text(Tone::Dim, &snapshot.full_result_ref);
-    Ok(out.line(format!("        {reference}"))?)
+    Ok(out.row(format!("        {reference}"))?)
 }
 
 async fn offered(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
@@ -274,7 +317,7 @@ fn print_offered(
     if let Some(tool) = definition.filter(|tool| !tool.source.is_empty()) {
         facts.push(format!("from {}", printable(&tool.source)));
     }
-    out.line(format!(
+    out.row(format!(
         "{}  {}  {}",
         paint.text(Tone::Tool, printable(name)),
         paint.text(tone, state),
@@ -283,7 +326,7 @@ fn print_offered(
     let description = definition.map_or("", |tool| tool.description.as_str());
     if !description.is_empty() {
         let width = out.width.saturating_sub(8);
-        out.line(format!("    {}", first_line(description, width)))?;
+        out.row(format!("    {}", first_line(description, width)))?;
     }
     Ok(())
 }

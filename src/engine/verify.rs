@@ -85,7 +85,10 @@ impl Engine {
             damaged_conversations: damaged.count() as u64,
             unreadable_positions: views.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
             indexed_documents: index.passage_count(),
-            data_dir: inner.options.data_dir.display().to_string(),
+            data_dir: std::path::absolute(&inner.options.data_dir)
+                .unwrap_or_else(|_| inner.options.data_dir.clone())
+                .display()
+                .to_string(),
             started_at: inner.started_at,
         })
     }

@@ -18,6 +18,7 @@ mod convert;
 mod line;
 mod place;
 mod render;
+mod resumed;
 mod shown;
 
 use std::{
@@ -39,6 +40,7 @@ use convert::{Child, convert};
 use line::SessionLine;
 pub(super) use line::first_object_end;
 pub use render::session_lines;
+pub use resumed::{Resumed, resumed_lines};
 
 /// The source of imported sessions.
 pub const SOURCE: &str = "claude-code";
@@ -124,11 +126,24 @@ impl Session {
 /// `~/.claude`), by path. Empty when there is none.
 #[must_use]
 pub fn find_sessions() -> Vec<PathBuf> {
-    let folder = match std::env::var_os("CLAUDE_CONFIG_DIR") {
+    config_folder().map_or_else(Vec::new, |folder| find_sessions_in(&folder))
+}
+
+/// The tool's own folder (`$CLAUDE_CONFIG_DIR`, else `~/.claude`).
+#[must_use]
+pub fn config_folder() -> Option<PathBuf> {
+    match std::env::var_os("CLAUDE_CONFIG_DIR") {
         Some(folder) if !folder.is_empty() => Some(PathBuf::from(folder)),
         _ => std::env::home_dir().map(|home| home.join(".claude")),
-    };
-    folder.map_or_else(Vec::new, |folder| find_sessions_in(&folder))
+    }
+}
+
+/// Where the tool keeps the sessions of a folder, below its own.
+#[must_use]
+pub fn project_folder(config: &Path, cwd: &str) -> PathBuf {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = cwd.chars().map(plain).collect();
+    config.join("projects").join(name)
 }
 
 /// The sessions below a configuration folder, by path.

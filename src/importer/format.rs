@@ -110,7 +110,7 @@ pub fn of_head(head: &[u8], is_all: bool) -> Format {
             .find(|byte| !byte.is_ascii_whitespace())
             .is_some_and(|byte| matches!(byte, b'{' | b'['));
         let lines = head.split(|byte| *byte == b'\n').count();
-        if any_object || (starts_as_json && lines > 1) {
+        if starts_as_json && (any_object || lines > 1) {
             Format::OtherJson
         } else if starts_as_json && is_all {
             // A first line that is still being written.

@@ -177,14 +177,17 @@ async fn without_its_lock_file_a_store_in_use_is_still_locked() {
         &["serve", "--listen", "127.0.0.1:0"],
     ];
     for command in commands {
-        let (code, _, said) = run_on(dir.path(), command).await;
+        // One that may wait would go through the server, once that has put it back.
+        let command = [command, &["--wait", "0"]].concat();
+        let (code, _, said) = run_on(dir.path(), &command).await;
         assert_eq!(code, UNAVAILABLE, "{command:?}: {said}");
     }
     let output = child::run(&["verify", "--deep", "--server", &server.url]).await;
     assert!(output.status.success());
     // The server puts it back, and others are told again who holds the folder.
     let told = async {
-        while !run_on(dir.path(), &["ls"]).await.2.contains(&server.url) {
+        let ls = ["ls", "--wait", "0"];
+        while !run_on(dir.path(), &ls).await.2.contains(&server.url) {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
     };

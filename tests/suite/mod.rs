@@ -22,4 +22,5 @@ mod real_data;
 mod store;
 mod sub_contexts;
 mod systems;
+mod terminal;
 mod tidy;

@@ -108,7 +108,7 @@ def beside_a_server(world, attack, number):
     load = Load(server, ledger, f"{world.seed}-{number}", writers=2, pace=0.02)
     where = attack(data)
     for command in reading(conversation):
-        done = world.run(*command, data=where, seconds=60)
+        done = world.run(*command, "--wait", "0", data=where, seconds=60)
         fine = (OK, LOCKED, DAMAGED, FAILED) if attack is lock_is_a_folder else (OK, LOCKED, DAMAGED)
         world.expect(done.code in fine, f"{what}: {done}")
     for command in writing(conversation, jsonl):
@@ -123,7 +123,7 @@ def beside_a_server(world, attack, number):
 def check_refused(world, command, where, what):
     """A writing command beside a server: refused, quickly, with nothing written."""
     try:
-        done = world.run(*command, data=where, seconds=15)
+        done = world.run(*command, "--wait", "0", data=where, seconds=15)
     except subprocess.TimeoutExpired:
         world.found(f"{what}: `{command[0]}` runs beside the server")
         return
@@ -161,7 +161,7 @@ def stale_texts(world):
         done = world.run("append", "new", "message", "user", "x", data=data)
         world.expect(done.code == OK, f"LOCK says {text[:20]!r}: {done}")
         with Server(world, data) as server:
-            done = world.run("append", "new", "message", "user", "x", data=data)
+            done = world.run("--wait", "0", "append", "new", "message", "user", "x", data=data)
             world.expect(done.code == LOCKED, f"a served folder: {done}")
             world.expect(server.address in done.err, f"the refusal does not say where the server is: {done}")
             server.stop()

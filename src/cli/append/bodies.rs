@@ -199,7 +199,28 @@ impl Message {
     }
 }
 
+/// What ids of calls begin with, and names of tools do not.
+const ID_BEGINNINGS: [&str; 5] = ["call_", "call-", "toolu_", "tooluse_", "fc_"];
+
 impl Call {
+    /// Refuses a call whose words are in another order than CALL_ID TOOL ARGUMENTS.
+    pub fn checked(&self) -> std::result::Result<&Self, CliError> {
+        let is_json = |text: &str| text.trim_start().starts_with(['{', '[', '"']);
+        let is_id = |text: &str| ID_BEGINNINGS.iter().any(|start| text.starts_with(start));
+        let is_swapped = is_id(&self.tool) && !is_id(&self.call_id);
+        if is_json(&self.call_id) || is_json(&self.tool) || is_swapped {
+            return Err(CliError::Usage {
+                what: format!(
+                    "{:?} as the id of a call and {:?} as its tool look swapped",
+                    self.call_id, self.tool
+                ),
+                hint: r#"the order is CALL_ID TOOL ARGUMENTS: call call_1 grep '{"pattern": "x"}'"#
+                    .into(),
+            });
+        }
+        Ok(self)
+    }
+
     pub fn body(&self) -> std::result::Result<Body, CliError> {
         Ok(Body::ToolCallRequested(encode(&pb::ToolCallRequested {
             call_id: self.call_id.clone(),
@@ -351,6 +372,28 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Three words in a row are easily swapped, and what is appended stays: a call of the
+    // tool "call_1" is refused, one with a plain id is not.
+    #[test]
+    fn swapped_words_of_a_call_are_refused() {
+        let call = |call_id: &str, tool: &str| Call {
+            call_id: call_id.into(),
+            tool: tool.into(),
+            arguments: "{}".into(),
+            needs_approval: false,
+        };
+        for (id, tool) in [
+            ("call_1", "grep"),
+            ("c1", "read_file"),
+            ("call_1", "call_agent"),
+        ] {
+            assert!(call(id, tool).checked().is_ok(), "{id} {tool}");
+        }
+        for (id, tool) in [("grep", "call_1"), (r#"{"a":1}"#, "grep"), ("c1", "{}")] {
+            assert!(call(id, tool).checked().is_err(), "{id} {tool}");
+        }
+    }
 
     // A schema is kept as it is written, and a mistyped field must not silently
     // leave a tool without its schema.

@@ -10,6 +10,7 @@ use super::{
     connect::Connection,
     error::CliError,
     json::{self, Object},
+    named::Named,
     output::{Out, Tone},
     pb, read,
 };
@@ -30,22 +31,38 @@ Examples:
   treering append $id --branch retry system-prompt 'Answer in one sentence.'
   treering context $id --provider anthropic")]
 pub struct AppendArgs {
-    /// The conversation: its UUID, its id at its source, or `new`
+    /// The conversation: an id or the beginning of one, @last, words of its title, or
+    /// `new`
     conversation: String,
     /// The branch [default: the active one]
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", global = true)]
     branch: Option<String>,
     /// Who appends it [default: your login name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", global = true)]
     actor: Option<String>,
     /// Appending again with the same key of idempotency changes nothing
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", global = true)]
     key: Option<String>,
     /// Only when the branch's head is this revision
-    #[arg(long, value_name = "REVISION")]
+    #[arg(long, value_name = "REVISION", global = true)]
     expect: Option<u64>,
     #[command(subcommand)]
     what: What,
+}
+
+impl AppendArgs {
+    /// True when it begins a conversation, and so may begin a store.
+    pub fn begins(&self) -> bool {
+        self.conversation == NEW
+    }
+
+    /// What it names.
+    pub fn named(&mut self) -> Option<Named<'_>> {
+        if self.begins() {
+            return None;
+        }
+        Some(Named::new(&mut self.conversation).branch(&mut self.branch))
+    }
 }
 
 #[derive(Subcommand, Debug, Clone)]
@@ -80,7 +97,7 @@ impl What {
     fn body(&self) -> Result<pb::new_event::Body, CliError> {
         match self {
             Self::Message(message) => message.body(),
-            Self::Call(call) => call.body(),
+            Self::Call(call) => call.checked()?.body(),
             Self::Result(result) => result.body(),
             Self::SystemPrompt(prompt) => prompt.system(),
             Self::UserPrompt(prompt) => prompt.user(),
@@ -104,7 +121,7 @@ const NEW: &str = "new";
 /// What the store or the output says; [`CliError::Usage`] for what cannot be read.
 pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let mut body = args.what.body()?;
-    let begins = args.conversation == NEW;
+    let begins = args.begins();
     if let pb::new_event::Body::SummaryRecorded(_) = &body {
         body = bodies::covering_all(body, head(&args, store).await?);
     }
@@ -141,8 +158,8 @@ pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<
         return Ok(out.line(text)?);
     }
     if let Some(last) = answer.events.last() {
-        let conversation = out.paint.text(Tone::Name, &last.conversation_id);
-        out.line(format!("#{} of {conversation}", last.revision))?;
+        let place = format!("{}#{}", last.conversation_id, last.revision);
+        out.line(out.paint.text(Tone::Name, place))?;
     }
     for warning in &answer.warnings {
         out.line(format!("warning: {}", super::text::printable(warning)))?;

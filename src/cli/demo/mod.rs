@@ -9,7 +9,7 @@ mod tools;
 mod tour;
 
 use std::{
-    env,
+    env, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -70,6 +70,9 @@ pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), 
         out.line(format!("{} is taken: using a free port.", args.listen))?;
     }
     let served = Served::start(&dir, listener, None).await?;
+    if common.data.is_none() {
+        keep_from_git(&dir)?;
+    }
     let toured = tour(args, common, &served, &dir, out).await;
     let shown = out.flush();
     if toured.is_ok() && shown.is_ok() && !args.exit {
@@ -79,6 +82,16 @@ pub async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), 
     toured?;
     shown?;
     stopped
+}
+
+/// The demo's folder is made where the user stands, which may be a repository: nothing
+/// of it is to be committed.
+fn keep_from_git(dir: &Path) -> Result<(), CliError> {
+    let path = dir.join(".gitignore");
+    if path.exists() {
+        return Ok(());
+    }
+    Ok(fs::write(path, "*\n")?)
 }
 
 async fn tour(

@@ -23,10 +23,13 @@ use super::{
     output::{Out, Unit, progress},
     text::things,
 };
-use crate::importer;
-use feed::Feed;
+use crate::{domain::Namespace, importer};
+use feed::{Feed, Found};
 use find::Candidate;
 use upload::Upload;
+
+/// What is odd in files is kept so far before a store is made for what may follow.
+const ODD_MAX: usize = 10_000;
 
 /// What files hold.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,60 @@ pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<
         out.line(report.summary())?;
     }
     report.judge(strict)
+}
+
+/// Looks at the files of an import that would make a store. True: there is nothing to
+/// import in them, and that was told; so none is to be made.
+///
+/// # Errors
+/// As [`run`].
+pub async fn brings_nothing(
+    args: &ImportArgs,
+    namespace: &str,
+    out: &mut Out,
+) -> Result<bool, CliError> {
+    // What is read from a pipe can be read only once.
+    let is_piped = args.files.iter().any(|file| file.as_os_str() == "-");
+    let Ok(namespace) = Namespace::new(namespace) else {
+        return Ok(false);
+    };
+    if is_piped {
+        return Ok(false);
+    }
+    let files = find::candidates(&args.files);
+    let hidden = ProgressBar::hidden();
+    let mut feed = Feed::start(
+        args.format.required(),
+        files,
+        hidden.clone(),
+        namespace,
+        None,
+    );
+    let mut odd = Vec::new();
+    while let Some(found) = feed.next().await {
+        if matches!(found, Found::Conversation(_)) || odd.len() >= ODD_MAX {
+            return Ok(false);
+        }
+        odd.push(found);
+    }
+    let report = Report::new(hidden, args.strict);
+    for found in odd {
+        match found {
+            Found::File(format) => report.file(format),
+            Found::BadLine(origin, why) => report.bad_line(&origin, &why),
+            Found::Unfinished(origin) => report.unfinished(&origin),
+            Found::BadFile(origin, why) => report.failed(&origin, &why),
+            Found::Known | Found::Conversation(_) => {}
+        }
+    }
+    if out.json {
+        out.line(report.json())?;
+    } else {
+        out.line(report.summary())?;
+        out.line("There is nothing to import, so no store was made.")?;
+    }
+    report.judge(args.strict)?;
+    Ok(true)
 }
 
 /// Imports files: what a command, or the demo, does after that is its own.

@@ -74,6 +74,14 @@ fn write_branch(branch: &pb::Branch, object: &mut Object) {
         .boolean("active", branch.active);
 }
 
+/// One branch.
+#[must_use]
+pub fn branch(branch: &pb::Branch) -> String {
+    let mut object = Object::new();
+    write_branch(branch, &mut object);
+    object.finish()
+}
+
 /// A conversation with its branches and the state of one; `counts` writes what
 /// was counted on each.
 #[must_use]

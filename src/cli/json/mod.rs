@@ -9,8 +9,8 @@ mod object;
 mod tools;
 
 pub use answers::{
-    approval_name, conversation, conversation_hits, fork, hit, pending_call, stats, status_name,
-    summary, verify_fault, verify_outcome,
+    approval_name, branch, conversation, conversation_hits, fork, hit, pending_call, stats,
+    status_name, summary, verify_fault, verify_outcome,
 };
 pub use body::{cancel_name, event, kind_name, role_name};
 pub use context::{

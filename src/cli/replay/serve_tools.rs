@@ -24,6 +24,7 @@ use super::{
     ReplayArgs,
     player::{Player, Question},
 };
+use crate::engine::{OpenMode, OpenOptions};
 
 /// Who appends the recorded results.
 const ACTOR: &str = "replay";
@@ -128,7 +129,12 @@ pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result
     let listener = TcpListener::bind(addr)
         .await
         .map_err(|cause| CliError::Listen { addr, cause })?;
-    let served = Served::start(&dir, listener, None).await?;
+    // There is nothing to replay in a store that is not there yet.
+    let options = OpenOptions {
+        mode: OpenMode::Append,
+        ..OpenOptions::new(&dir)
+    };
+    let served = Served::start_with(options, listener, None).await?;
     let url = served.url();
     if out.json {
         let mut object = Object::new();
@@ -140,7 +146,7 @@ pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result
     }
     let done = match Connection::to_server(&url, &common.namespace).await {
         Ok(store) => {
-            let done = run(args, &store, out).await;
+            let done = resolved(args, &store, out).await;
             let closed = store.close().await;
             done.and(closed)
         }
@@ -149,6 +155,12 @@ pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result
     out.flush()?;
     let stopped = served.stop().await;
     done.and(stopped)
+}
+
+async fn resolved(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let mut args = args.clone();
+    args.named().resolve(store).await?;
+    run(&args, store, out).await
 }
 
 /// Answers calls until nothing happens any more, then compares.

@@ -22,6 +22,8 @@ pub struct EventText {
     pub chars_max: usize,
     /// Name the branch of each event.
     pub branch: bool,
+    /// It is the one that was asked for.
+    pub is_marked: bool,
 }
 
 impl EventText {
@@ -37,7 +39,21 @@ impl EventText {
                 out.width.saturating_sub(MARGIN)
             },
             branch: false,
+            is_marked: false,
         }
+    }
+
+    /// For the event that was asked for.
+    #[must_use]
+    pub fn marked(mut self) -> Self {
+        self.is_marked = true;
+        self
+    }
+
+    /// True when contents are shown whole.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.chars_max == usize::MAX
     }
 
     /// Names the branch of each event.
@@ -52,11 +68,16 @@ impl EventText {
 const MARGIN: usize = 8;
 
 /// What is said about an event: its title, and its content.
-struct Said {
-    tone: Tone,
-    title: String,
-    note: String,
-    content: String,
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// Who or what speaks.
+    pub tone: Tone,
+    /// One line.
+    pub title: String,
+    /// Ids, times and sizes.
+    pub note: String,
+    /// What was said, asked or returned.
+    pub content: String,
 }
 
 impl Said {
@@ -87,9 +108,17 @@ pub fn event_lines(event: &pb::Event, how: EventText) -> Vec<String> {
     let paint = how.paint;
     let revision = format!("{:>6}", format!("#{}", event.revision));
     let time = clock(event.occurred_at.as_ref().or(event.recorded_at.as_ref()));
+    let revision = if how.is_marked {
+        paint.text(
+            Tone::Wait,
+            format!("{:>6}", format!(">#{}", event.revision)),
+        )
+    } else {
+        paint.text(Tone::Name, revision)
+    };
     let mut header = format!(
         "{}  {}  {}",
-        paint.text(Tone::Name, revision),
+        revision,
         paint.text(Tone::Dim, time),
         paint.text(said.tone, &said.title)
     );
@@ -115,7 +144,9 @@ fn actor_note(event: &pb::Event, how: EventText) -> String {
     }
 }
 
-fn say(event: &pb::Event) -> Said {
+/// An event in words.
+#[must_use]
+pub fn say(event: &pb::Event) -> Said {
     let Some(body) = &event.body else {
         return Said::new(Tone::Strong, kind_name(event.kind));
     };
@@ -314,6 +345,7 @@ fn say_result(result: pb::ToolResultRecorded) -> Said {
     let took = result
         .execution_time_ms
         .map_or(String::new(), |ms| format!("{ms} ms"));
+    let size = bytes_human(text.len() as u64);
     let (tone, title) = if result.success {
         (Tone::Good, "result")
     } else {
@@ -325,7 +357,7 @@ fn say_result(result: pb::ToolResultRecorded) -> Said {
         (false, false) => format!("{}\n{text}", result.error_message),
     };
     Said::new(tone, title)
-        .note(pair(&result.call_id, &took))
+        .note(pair(&pair(&result.call_id, &took), &size))
         .content(content)
 }
 

@@ -6,9 +6,10 @@ mod explanation;
 mod format;
 mod pretty;
 
-pub use event::{EventText, event_lines};
+pub use event::{EventText, Said, event_lines, parts_text, say};
 pub use explanation::{ExplanationText, explanation_lines, provider_name};
 pub use format::{
-    bytes_human, clock, count, day_clock, first_line, indent, printable, short_id, things,
+    ago, bytes_human, clock, count, cut, day, day_clock, first_line, happened, indent, printable,
+    short_id, things, turns_order, wrapped,
 };
 pub use pretty::pretty_json;

@@ -1,6 +1,8 @@
 //! JSON text with line breaks. Reading it as values would change its numbers,
 //! and a request must be shown as it would be sent.
 
+use super::turns_order;
+
 /// Spaces for each level.
 const STEP: usize = 2;
 
@@ -51,7 +53,9 @@ fn string(chars: &mut impl Iterator<Item = char>, to: &mut String) {
     while let Some(c) = chars.next() {
         match c {
             // JSON can say these another way, and a terminal obeys them.
-            '\u{7f}'..='\u{9f}' => to.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c if turns_order(c) || ('\u{7f}'..='\u{9f}').contains(&c) => {
+                to.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
             '\\' => {
                 to.push(c);
                 to.extend(chars.next());
@@ -93,6 +97,7 @@ mod tests {
         assert_eq!(pretty_json(text), expected);
         assert_eq!(pretty_json("\"open"), "\"open");
         assert_eq!(pretty_json("\"\u{9b}2J\""), "\"\\u009b2J\"");
+        assert_eq!(pretty_json("\"\u{202e}\""), "\"\\u202e\"");
         assert_eq!(pretty_json("]]"), "\n]\n]");
     }
 }

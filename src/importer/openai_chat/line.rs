@@ -70,8 +70,11 @@ impl<'a> Line<'a> {
             .transpose()?
             .flatten()
             .filter(|id| !id.is_empty());
-        let Some(id) = id else {
-            return Err(field_fault("id", "a text that is not empty"));
+        let id = match id {
+            Some(id) => id,
+            // Plain chat lines have none: the same line is the same conversation.
+            None if field("id").is_none() => made_id(line),
+            None => return Err(field_fault("id", "a text that is not empty")),
         };
         let source = match field("source") {
             None => None,
@@ -134,6 +137,15 @@ fn join<'a, 'b: 'a>(fields: impl Iterator<Item = &'a (String, &'b RawValue)>) ->
     }
     JsonText::from_checked(format!("{{{}}}", fields.join(",")).into())
 }
+
+/// The id of a line that has none: the beginning of its hash.
+fn made_id(line: &[u8]) -> String {
+    let hash = blake3::hash(line).to_hex();
+    format!("chat-{}", &hash[..MADE_ID_CHARS])
+}
+
+/// Of a hash, what makes an id: 64 bits.
+const MADE_ID_CHARS: usize = 16;
 
 fn text(value: &RawValue, field: &str) -> Result<Option<String>, ImportFault> {
     match serde_json::from_str(value.get()).map_err(|_| unreadable(field))? {

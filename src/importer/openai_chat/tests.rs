@@ -320,6 +320,20 @@ fn numbers_and_fields_keep_their_text() {
     there_and_back(r#"{"messages":[],"id":"only"}"#);
 }
 
+// Plain chat lines have no id, and were refused for it. The same line must be the same
+// conversation, or importing again would double it; another line another one.
+#[test]
+fn a_line_without_an_id_gets_one() {
+    let line = |text: &str| {
+        let line = format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#);
+        import_line(line.as_bytes()).unwrap()
+    };
+    let one = line("hello");
+    assert!(one.source_id.starts_with("chat-"), "{}", one.source_id);
+    assert_eq!(one.source_id, line("hello").source_id);
+    assert_ne!(one.source_id, line("goodbye").source_id);
+}
+
 // A line that is no conversation must be an error that says why, and never
 // repeat what the line says.
 #[test]
@@ -336,7 +350,7 @@ fn hostile_lines_are_errors() {
         (b"\xff\xfe", "UTF-8"),
         (b"[]", "not a JSON object"),
         (b"\"secret\"", "not a JSON object"),
-        (b"{}", "id must be"),
+        (b"{}", "messages must be"),
         (b"{\"id\":\"\",\"messages\":[]}", "id must be"),
         (b"{\"id\":[],\"messages\":[]}", "id must be"),
         (b"{\"id\":\"a\"}", "messages must be"),

@@ -92,9 +92,11 @@ fn compaction_of(
             Ok(at)
         }
         (_, Some(revision)) => Err(invalid(format!(
-            "revision {revision} of branch {name:?} is no compaction"
+            "revision {revision} of branch {name} is no compaction"
         ))),
-        (None, None) => Err(invalid(format!("branch {name:?} was never compacted"))),
+        (None, None) => Err(invalid(format!(
+            "branch {name} was never compacted, so there is nothing to expand"
+        ))),
     }
 }
 

@@ -1,0 +1,182 @@
+//! `branch`: the branches of a conversation: list, rename, archive and activate them.
+
+use clap::{Args, Subcommand};
+use prost::Message;
+
+use super::{
+    approve::person,
+    connect::Connection,
+    error::CliError,
+    json::{self, Object},
+    named::Named,
+    names,
+    output::{Out, Tone},
+    pb::{self, new_event::Body},
+    read,
+    text::printable,
+};
+
+/// List, rename, archive and activate branches
+///
+/// `treering fork` makes one. Nothing is ever deleted: an archived branch takes nothing
+/// more and can be read as before.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering branch ls CONVERSATION
+  treering branch rename CONVERSATION retry with-tests
+  treering branch activate CONVERSATION with-tests
+  treering branch archive CONVERSATION retry --reason 'led nowhere'")]
+pub struct BranchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+enum What {
+    /// List the branches with their heads
+    Ls {
+        /// The conversation: an id or the beginning of one, @last, or words of its title
+        conversation: String,
+    },
+    /// Give a branch another name
+    Rename {
+        #[command(flatten)]
+        place: Place,
+        /// Its new name
+        #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        to: String,
+    },
+    /// Let a branch take nothing more
+    Archive {
+        #[command(flatten)]
+        place: Place,
+        /// Why
+        #[arg(
+            long,
+            short,
+            value_name = "TEXT",
+            default_value = "",
+            hide_default_value = true
+        )]
+        reason: String,
+    },
+    /// Make a branch the one that commands mean when they name none
+    Activate {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Which branch.
+#[derive(Args, Debug, Clone)]
+struct Place {
+    /// The conversation: an id or the beginning of one, @last, or words of its title
+    conversation: String,
+    /// The branch
+    branch: String,
+}
+
+impl BranchArgs {
+    /// True when it does more than look.
+    pub fn appends(&self) -> bool {
+        !matches!(self.what, What::Ls { .. })
+    }
+
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        match &mut self.what {
+            What::Ls { conversation } => Named::new(conversation),
+            What::Rename { place, .. } | What::Archive { place, .. } | What::Activate { place } => {
+                Named::new(&mut place.conversation)
+            }
+        }
+    }
+}
+
+/// Lists branches, or changes one.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: BranchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let (place, body, did) = match args.what {
+        What::Ls { conversation } => return list(&conversation, store, out).await,
+        What::Rename { place, to } => {
+            let did = format!("is called {} now", printable(&to));
+            let body = Body::BranchRenamed(encode(&pb::BranchRenamed { name: to }));
+            (place, body, did)
+        }
+        What::Archive { place, reason } => {
+            let body = Body::BranchArchived(encode(&pb::BranchArchived { reason }));
+            (place, body, "is archived: it takes nothing more".to_owned())
+        }
+        What::Activate { place } => {
+            let body = Body::BranchActivated(encode(&pb::BranchActivated {}));
+            (place, body, "is the active one now".to_owned())
+        }
+    };
+    let found = names::find(store, &place.conversation).await?;
+    names::check_branch(&found, &place.branch)?;
+    let request = pb::AppendRequest {
+        conversation_id: place.conversation,
+        branch: place.branch.clone(),
+        events: vec![pb::NewEvent {
+            actor: person(None),
+            body: Some(body),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let answer = read::append(store, request).await?;
+    if out.json {
+        let text = json::appended(
+            &answer.events,
+            answer.repeated_key,
+            &answer.warnings,
+            Object::new(),
+        );
+        return Ok(out.line(text)?);
+    }
+    let name = out.paint.text(Tone::Name, printable(&place.branch));
+    Ok(out.line(format!("{name} {did}"))?)
+}
+
+fn encode(message: &impl Message) -> prost::bytes::Bytes {
+    message.encode_to_vec().into()
+}
+
+async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let state = read::state(store, conversation, "", 0).await?;
+    let columns = state
+        .branches
+        .iter()
+        .map(|branch| branch.name.chars().count());
+    let columns = columns.max().unwrap_or(0);
+    for branch in &state.branches {
+        if out.json {
+            out.line(json::branch(branch))?;
+            continue;
+        }
+        let paint = out.paint;
+        let name = format!("{:<columns$}", printable(&branch.name));
+        let mut line = format!(
+            "{} {}  head #{}",
+            if branch.active { "*" } else { " " },
+            paint.text(Tone::Name, name),
+            branch.head
+        );
+        if branch.branch_id > 0 {
+            let parent = state
+                .branches
+                .iter()
+                .find(|other| other.branch_id == branch.parent_branch_id)
+                .map_or_else(|| "another conversation".into(), |p| printable(&p.name));
+            line.push_str(&format!(", from {parent} after #{}", branch.fork_revision));
+        }
+        if branch.archived {
+            line.push_str(", archived");
+        }
+        out.row(line)?;
+    }
+    Ok(())
+}

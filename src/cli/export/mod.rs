@@ -1,0 +1,355 @@
+//! `export`: conversations as files that other tools, or people, read.
+
+mod page;
+
+use std::{env, fs, io::Write, path::PathBuf};
+
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+use tonic::Code;
+use uuid::Uuid;
+
+use super::{
+    connect::Connection,
+    error::{CliError, Exit},
+    named::Named,
+    output::{Out, Unit, progress},
+    pb, read,
+};
+use crate::{
+    codec::envelope,
+    domain::{Namespace, StoredEvent},
+    importer::{
+        claude_code::{self, Resumed},
+        exporter,
+    },
+};
+use page::Page;
+
+/// Conversations asked for at once.
+const PAGE: u32 = 500;
+
+/// What is written.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One conversation a line: {"id", "source", "messages": [...]}.
+    OpenaiChat,
+    /// A branch as a session that Claude Code goes on with.
+    ClaudeCode,
+    /// A branch for people, as Markdown.
+    Markdown,
+    /// A branch for people, as one page of HTML.
+    Html,
+}
+
+/// Write conversations out
+///
+/// As openai-chat, one a line: what was imported comes back equal, unknown fields
+/// included; without a conversation all of them, oldest first. The other formats write a
+/// branch with its inherited history: for people, or as a session of Claude Code, which
+/// --resume puts where Claude Code finds it, and prints how to go on. Of a damaged conversation its sound part is
+/// written, and standard error says so; the exit code tells it too.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering export --format openai-chat > all.jsonl
+  treering export --format openai-chat CONVERSATION | jq .messages[-1]
+  treering export --format openai-chat --branch retry CONVERSATION
+  treering export --format html @last > talk.html
+  treering export --format claude-code CONVERSATION --branch retry --resume")]
+pub struct ExportArgs {
+    /// What is written
+    #[arg(long, value_enum)]
+    format: Format,
+    /// With claude-code: write the session where Claude Code looks for those of this
+    /// folder, and print the command that goes on with it
+    #[arg(long)]
+    resume: bool,
+    /// Only this branch, with its inherited history
+    #[arg(long, short, value_name = "NAME", requires = "conversations")]
+    branch: Option<String>,
+    /// The conversations: ids or beginnings of them, @last, or words of a title
+    #[arg(value_name = "CONVERSATION")]
+    conversations: Vec<String>,
+}
+
+impl ExportArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Vec<Named<'_>> {
+        let mut named: Vec<_> = self.conversations.iter_mut().map(Named::new).collect();
+        if named.len() == 1 {
+            let only = named.remove(0);
+            return vec![only.branch(&mut self.branch)];
+        }
+        named
+    }
+}
+
+/// Writes the conversations.
+///
+/// # Errors
+/// What the store or the output says; [`CliError::Outcome`] at the end when a
+/// conversation could not be written whole.
+pub async fn run(args: ExportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    if args.format != Format::OpenaiChat {
+        return branches(&args, store, out).await;
+    }
+    let mut export = Export {
+        store,
+        out,
+        bar: progress("export", None, Unit::Things),
+        damaged: 0,
+        failed: 0,
+    };
+    if args.conversations.is_empty() {
+        export.everything().await?;
+    }
+    for id in &args.conversations {
+        let request = if let Some(branch) = &args.branch {
+            read::of_branch(id, branch)
+        } else {
+            let state = read::state(store, id, "", 0).await?;
+            whole(&state.summary.unwrap_or_default())
+        };
+        export.one(id, request).await?;
+    }
+    export.end()
+}
+
+/// Writes a branch of each conversation in a form that is about one branch.
+async fn branches(args: &ExportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    if args.conversations.is_empty() {
+        return Err(CliError::Usage {
+            what: "this format is about one branch, and no conversation is named".into(),
+            hint: "name one, for example @last; --format openai-chat writes all of them".into(),
+        });
+    }
+    if args.resume && args.format != Format::ClaudeCode {
+        return Err(CliError::Usage {
+            what: "--resume is for sessions of Claude Code".into(),
+            hint: "give --format claude-code, or leave --resume out".into(),
+        });
+    }
+    for id in &args.conversations {
+        let branch = args.branch.as_deref().unwrap_or("");
+        let state = read::state(store, id, branch, 0).await?;
+        let name = state.branch.map(|branch| branch.name).unwrap_or_default();
+        let summary = state.summary.unwrap_or_default();
+        match args.format {
+            Format::Markdown => page(Page::Markdown, &summary, &name, store, out).await?,
+            Format::Html => page(Page::Html, &summary, &name, store, out).await?,
+            Format::ClaudeCode => session(&summary, &name, args.resume, store, out).await?,
+            Format::OpenaiChat => {}
+        }
+    }
+    Ok(())
+}
+
+async fn page(
+    page: Page,
+    summary: &pb::ConversationSummary,
+    branch: &str,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    out.line(page.head(summary, branch))?;
+    let request = read::of_branch(&summary.conversation_id, branch);
+    let mut events = read::start(store, request).await?;
+    while let Some(batch) = events.message().await? {
+        for event in &batch.events {
+            out.line(page.event(event))?;
+        }
+    }
+    Ok(out.line(page.end())?)
+}
+
+/// Writes a branch as a session of Claude Code.
+async fn session(
+    summary: &pb::ConversationSummary,
+    branch: &str,
+    resume: bool,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let mut events = Vec::new();
+    let request = read::of_branch(&summary.conversation_id, branch);
+    read_into(store, request, &mut events).await?;
+    let cwd = env::current_dir()
+        .map_err(|cause| CliError::ReadFile {
+            path: PathBuf::from("."),
+            cause,
+        })?
+        .display()
+        .to_string();
+    let title = match branch {
+        "main" => summary.title.clone(),
+        branch => format!("{} ({branch})", summary.title),
+    };
+    // Another session each time: Claude Code writes on in its file.
+    let session = Uuid::new_v4();
+    let resumed = Resumed {
+        session,
+        cwd: &cwd,
+        title: &title,
+    };
+    let lines = claude_code::resumed_lines(&events, &resumed);
+    let lines = lines.map_err(|fault| CliError::Outcome {
+        what: format!("the branch cannot be written as a session: {fault}"),
+        hint: "`treering verify` tells what is damaged".into(),
+        exit: Exit::Failed,
+    })?;
+    if lines.is_empty() {
+        return Err(CliError::NotFound {
+            what: format!("there are no messages on the branch {branch}"),
+            hint: "`treering log` shows what is on it".into(),
+        });
+    }
+    if !resume {
+        for line in lines {
+            out.line(line)?;
+        }
+        return Ok(());
+    }
+    let folder = claude_code::config_folder().ok_or_else(|| CliError::NotFound {
+        what: "this account has no home folder, so Claude Code has none".into(),
+        hint: "set CLAUDE_CONFIG_DIR, or leave --resume out and write to a file".into(),
+    })?;
+    let folder = claude_code::project_folder(&folder, &cwd);
+    let path = folder.join(format!("{session}.jsonl"));
+    let written =
+        fs::create_dir_all(&folder).and_then(|()| fs::write(&path, lines.join("\n") + "\n"));
+    written.map_err(|cause| CliError::Outcome {
+        what: format!("cannot write {}: {cause}", path.display()),
+        hint: "set CLAUDE_CONFIG_DIR to a folder that can be written".into(),
+        exit: Exit::Failed,
+    })?;
+    out.line(format!(
+        "Wrote {}",
+        super::text::printable(&path.display().to_string())
+    ))?;
+    out.line(format!(
+        "Go on in this folder with: claude --resume {session}"
+    ))?;
+    Ok(())
+}
+
+/// Adds the events that can be read, also when an error follows.
+async fn read_into(
+    store: &Connection,
+    request: pb::ReadRequest,
+    events: &mut Vec<StoredEvent>,
+) -> Result<(), CliError> {
+    let mut answers = read::start(store, request).await?;
+    while let Some(batch) = answers.message().await? {
+        for event in batch.events {
+            let event = envelope::event_from_pb(event, Namespace::default());
+            events.push(event.map_err(|_| CliError::Answer {
+                call: "Read",
+                part: "event",
+            })?);
+        }
+    }
+    Ok(())
+}
+
+/// What is imported has its branches in its messages; of any other conversation
+/// the active branch is written.
+fn whole(summary: &pb::ConversationSummary) -> pb::ReadRequest {
+    if summary.source.is_empty() {
+        read::of_branch(&summary.conversation_id, "")
+    } else {
+        read::of_conversation(&summary.conversation_id)
+    }
+}
+
+/// An export that goes on past what cannot be written.
+struct Export<'a> {
+    store: &'a Connection,
+    out: &'a mut Out,
+    bar: ProgressBar,
+    /// Conversations of which something is damaged.
+    damaged: u64,
+    /// Conversations that could not be written for another reason.
+    failed: u64,
+}
+
+impl Export<'_> {
+    async fn everything(&mut self) -> Result<(), CliError> {
+        let mut page_token = String::new();
+        loop {
+            let request = pb::ListConversationsRequest {
+                page_size: PAGE,
+                page_token,
+                ascending: true,
+                ..Default::default()
+            };
+            let page = self.store.conversations().list(request).await?.into_inner();
+            for summary in &page.conversations {
+                self.one(&summary.conversation_id, whole(summary)).await?;
+                self.bar.inc(1);
+            }
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn one(&mut self, id: &str, request: pb::ReadRequest) -> Result<(), CliError> {
+        let mut events = Vec::new();
+        let damage = match read_into(self.store, request, &mut events).await {
+            Ok(()) => None,
+            Err(CliError::Status(status)) if status.code() == Code::DataLoss => {
+                Some(status.message().to_owned())
+            }
+            Err(error) => return Err(error),
+        };
+        let line = exporter::export_line(&events);
+        match (line, damage) {
+            (Ok(line), None) => return Ok(self.out.line(line)?),
+            (Ok(line), Some(damage)) => {
+                self.out.line(line)?;
+                self.damaged += 1;
+                self.tell(&format!("{id} is exported up to its damage: {damage}"));
+            }
+            (Err(_), Some(damage)) => {
+                self.damaged += 1;
+                self.tell(&format!("{id} cannot be exported: {damage}"));
+            }
+            (Err(fault), None) => {
+                self.failed += 1;
+                self.tell(&format!("{id} cannot be exported: {fault}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, what: &str) {
+        // With standard error gone there is nobody left to tell.
+        let tell = || writeln!(std::io::stderr().lock(), "{what}");
+        let _ = self.bar.suspend(tell);
+    }
+
+    fn end(self) -> Result<(), CliError> {
+        self.bar.finish_and_clear();
+        let (damaged, failed) = (self.damaged, self.failed);
+        if damaged + failed == 0 {
+            return Ok(());
+        }
+        let exit = if damaged > 0 {
+            Exit::Damaged
+        } else {
+            Exit::Failed
+        };
+        Err(CliError::Outcome {
+            what: format!(
+                "{} conversations could not be exported whole",
+                damaged + failed
+            ),
+            hint: "all others are; for these, restore a backup, or see `treering verify` and \
+                   `treering salvage`"
+                .into(),
+            exit,
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! A branch for people: as Markdown, or as one page of HTML that needs nothing else.
+
+use super::super::{
+    output::Tone,
+    pb,
+    text::{Said, day_clock, printable, say},
+};
+
+/// A page under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// Markdown.
+    Markdown,
+    /// HTML.
+    Html,
+}
+
+/// Contents longer than this, in lines, are folded in HTML.
+const OPEN_LINES_MAX: usize = 20;
+
+/// The look of a page of HTML.
+const STYLE: &str = "\
+body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;\
+color:#1c1c1c;background:#fff}\
+h1{font-size:1.4rem}h2{font-size:1rem;margin:1.5rem 0 .3rem}\
+.note{color:#666;font-weight:normal;font-size:.85rem}\
+pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;padding:.6rem .8rem;\
+background:#f5f5f2;border-radius:6px;font-size:.85rem}\
+.said{white-space:pre-wrap;overflow-wrap:anywhere}\
+.user{color:#2457a6}.assistant{color:#8a2a8a}.tool{color:#8a6d00}.bad{color:#b00020}\
+summary{cursor:pointer;color:#666;font-size:.85rem}\
+@media (prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#242424}}";
+
+impl Page {
+    /// What comes before the events.
+    #[must_use]
+    pub fn head(self, summary: &pb::ConversationSummary, branch: &str) -> String {
+        let title = match summary.title.lines().next() {
+            Some(title) if !title.trim().is_empty() => printable(title),
+            _ => "Conversation".to_owned(),
+        };
+        let about = format!(
+            "{} · branch {} · {}",
+            printable(&summary.conversation_id),
+            printable(branch),
+            day_clock(summary.created_at.as_ref())
+        );
+        match self {
+            Self::Markdown => format!("# {}\n\n{about}\n", one_line(&title)),
+            Self::Html => format!(
+                "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+                 <meta name=\"viewport\" content=\"width=device-width\">\n<title>{0}</title>\n\
+                 <style>{STYLE}</style></head><body>\n<h1>{0}</h1>\n<p class=\"note\">{1}</p>",
+                escaped(&title),
+                escaped(&about)
+            ),
+        }
+    }
+
+    /// One event.
+    #[must_use]
+    pub fn event(self, event: &pb::Event) -> String {
+        let said = say(event);
+        let time = event.occurred_at.as_ref().or(event.recorded_at.as_ref());
+        let mut note = format!("#{} · {}", event.revision, day_clock(time));
+        if !said.note.is_empty() {
+            note.push_str(" · ");
+            note.push_str(&one_line(&printable(&said.note)));
+        }
+        match self {
+            Self::Markdown => markdown(&said, &note),
+            Self::Html => html(&said, &note),
+        }
+    }
+
+    /// What comes after them.
+    #[must_use]
+    pub fn end(self) -> &'static str {
+        match self {
+            Self::Markdown => "",
+            Self::Html => "</body></html>",
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace('\n', " ")
+}
+
+/// What somebody said is text of its own; what tools were given and gave is quoted.
+fn is_prose(said: &Said) -> bool {
+    matches!(said.tone, Tone::User | Tone::Assistant)
+}
+
+fn markdown(said: &Said, note: &str) -> String {
+    let title = one_line(&printable(&said.title));
+    let mut text = format!("\n## {title}\n\n<sub>{}</sub>\n", escaped(note));
+    let content = printable(&said.content);
+    if content.trim().is_empty() {
+        return text;
+    }
+    if is_prose(said) {
+        text.push_str(&format!("\n{}\n", content.trim_end()));
+    } else {
+        let fence = fence(&content);
+        let language = match serde_json::from_str::<serde::de::IgnoredAny>(&content) {
+            Ok(_) => "json",
+            Err(_) => "",
+        };
+        text.push_str(&format!(
+            "\n{fence}{language}\n{}\n{fence}\n",
+            content.trim_end()
+        ));
+    }
+    text
+}
+
+/// Backticks that the content has not in a row.
+fn fence(content: &str) -> String {
+    let longest = content
+        .split(|c| c != '`')
+        .map(str::len)
+        .max()
+        .unwrap_or_default();
+    "`".repeat(longest.max(2) + 1)
+}
+
+fn html(said: &Said, note: &str) -> String {
+    let class = match said.tone {
+        Tone::User => "user",
+        Tone::Assistant => "assistant",
+        Tone::Tool | Tone::Good => "tool",
+        Tone::Bad => "bad",
+        _ => "other",
+    };
+    let title = escaped(&one_line(&printable(&said.title)));
+    let note = escaped(note);
+    let mut text = format!("<h2 class=\"{class}\">{title} <span class=\"note\">{note}</span></h2>");
+    let content = printable(&said.content);
+    let shown = escaped(content.trim_end());
+    let lines = content.trim_end().lines().count();
+    if shown.is_empty() {
+        return text;
+    }
+    text.push_str(&match (is_prose(said), lines > OPEN_LINES_MAX) {
+        (true, _) => format!("\n<div class=\"said\">{shown}</div>"),
+        (false, false) => format!("\n<pre>{shown}</pre>"),
+        (false, true) => {
+            format!("\n<details><summary>{lines} lines</summary><pre>{shown}</pre></details>")
+        }
+    });
+    text
+}
+
+/// Text that HTML shows as it is.
+fn escaped(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => shown.push_str("&amp;"),
+            '<' => shown.push_str("&lt;"),
+            '>' => shown.push_str("&gt;"),
+            '"' => shown.push_str("&quot;"),
+            '\'' => shown.push_str("&#39;"),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    fn result(text: &str) -> pb::Event {
+        let part = pb::content_part::Part::Text(text.into());
+        let result = pb::ToolResultRecorded {
+            call_id: "c<1>".into(),
+            success: true,
+            parts: vec![pb::ContentPart { part: Some(part) }],
+            ..Default::default()
+        };
+        pb::Event {
+            revision: 7,
+            body: Some(pb::event::Body::ToolResultRecorded(
+                result.encode_to_vec().into(),
+            )),
+            ..Default::default()
+        }
+    }
+
+    // What a tool returned may be a page of its own, with scripts, or a fenced text: it
+    // is shown as it is and never becomes part of ours.
+    #[test]
+    fn contents_stay_contents() {
+        let hostile = "<script>alert(1)</script>\n```\n# not a heading\n```";
+        let html = Page::Html.event(&result(hostile));
+        assert!(
+            !html.contains("<script>") && html.contains("&lt;script&gt;"),
+            "{html}"
+        );
+        assert!(html.contains("c&lt;1&gt;"), "{html}");
+        let markdown = Page::Markdown.event(&result(hostile));
+        assert!(markdown.contains("\n````\n<script>"), "{markdown}");
+        assert!(markdown.trim_end().ends_with("\n````"), "{markdown}");
+    }
+
+    // A result of a thousand lines must not bury what was said.
+    #[test]
+    fn long_results_are_folded() {
+        let html = Page::Html.event(&result(&"line\n".repeat(30)));
+        assert!(html.contains("<details><summary>30 lines"), "{html}");
+        assert!(!Page::Html.event(&result("line")).contains("<details>"));
+    }
+}

@@ -1,0 +1,520 @@
+//! What a command line means by a conversation: one resolver for every command,
+//! over the same calls that any client has.
+//!
+//! A name is a UUID or a source's id, whole; else a beginning or an end of one that
+//! only one conversation has; `@last`, `@2` … as `ls` lists them; or words of a title.
+//! `NAME#REVISION`, as commands print it, names one event of it.
+
+use strsim::jaro_winkler;
+use tonic::Code;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    pb, read,
+    text::{first_line, printable, short_id},
+};
+
+/// Conversations asked for at once.
+const PAGE: u32 = 500;
+/// A part of an id that is shorter than this names nothing.
+const PART_CHARS_MIN: usize = 2;
+/// Conversations that an error lists.
+const LISTED_MAX: usize = 6;
+/// Near names that an error tells.
+const NEAR_MAX: usize = 3;
+/// Titles in such a list are cut here, in characters.
+const TITLE_CHARS: usize = 40;
+/// How alike two names are, from 0 to 1, when one may be meant by the other.
+const NEAR: f64 = 0.82;
+/// What references to results begin with.
+pub const SCHEME: &str = "treering:";
+
+/// A conversation, and maybe one event of it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The conversation, as every call takes it.
+    pub id: String,
+    /// The event that was named with it.
+    pub revision: Option<u64>,
+    /// The conversation as it is; none: it is there, and cannot be read whole.
+    pub state: Option<pb::ConversationState>,
+}
+
+impl Found {
+    /// What it is called in a message.
+    #[must_use]
+    pub fn called(&self) -> String {
+        let summary = self.state.as_ref().and_then(|state| state.summary.as_ref());
+        let called = summary.map_or(self.id.as_str(), |summary| {
+            short_id(&summary.source_id, &summary.conversation_id)
+        });
+        printable(called)
+    }
+}
+
+/// The conversation that a text means.
+///
+/// # Errors
+/// [`CliError::NotFound`] with those that may be meant; [`CliError::Usage`] when
+/// several are; what the store says.
+pub async fn find(store: &Connection, text: &str) -> Result<Found, CliError> {
+    if let Some(found) = exactly(store, text, None).await? {
+        return Ok(found);
+    }
+    let place = split(text);
+    if let Some((name, revision)) = place
+        && let Some(found) = exactly(store, name, Some(revision)).await?
+    {
+        return Ok(found);
+    }
+    let (name, revision) = match place {
+        Some((name, revision)) => (name, Some(revision)),
+        None => (text, None),
+    };
+    let id = match counted(name) {
+        Some(number) => newest(store, number).await?,
+        None => by_part(store, name).await?,
+    };
+    let found = exactly(store, &id, revision).await?;
+    found.ok_or_else(|| not_found(text, &[]))
+}
+
+/// Name and revision of `NAME#REVISION`, or of a reference to a result.
+fn split(text: &str) -> Option<(&str, u64)> {
+    let (name, revision) = match text.strip_prefix(SCHEME) {
+        Some(reference) => reference
+            .rsplit_once('/')
+            .or_else(|| reference.rsplit_once('#'))?,
+        None => text.rsplit_once('#')?,
+    };
+    let revision = revision.trim_start_matches('#').parse().ok()?;
+    (!name.is_empty()).then_some((name, revision))
+}
+
+/// The number of `@last` (1), `@2` ….
+fn counted(name: &str) -> Option<usize> {
+    match name.strip_prefix('@')? {
+        "last" => Some(1),
+        number => number.parse().ok().filter(|number| *number > 0),
+    }
+}
+
+/// What has exactly this name. None: nothing has.
+async fn exactly(
+    store: &Connection,
+    name: &str,
+    revision: Option<u64>,
+) -> Result<Option<Found>, CliError> {
+    match read::state(store, name, "", 0).await {
+        Ok(state) => {
+            let summary = state.summary.as_ref();
+            Ok(Some(Found {
+                id: summary.map_or_else(|| name.to_owned(), |s| s.conversation_id.clone()),
+                revision,
+                state: Some(state),
+            }))
+        }
+        Err(CliError::Status(status)) if status.code() == Code::NotFound => Ok(None),
+        // It is there: the command itself tells what is wrong with it.
+        Err(CliError::Status(status)) if status.code() == Code::DataLoss => Ok(Some(Found {
+            id: name.to_owned(),
+            revision,
+            state: None,
+        })),
+        Err(error) => Err(error),
+    }
+}
+
+/// The so many-th of the list, from 1.
+async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
+    let mut before = 0;
+    let mut page_token = String::new();
+    loop {
+        let page = page(store, page_token).await?;
+        if let Some(summary) = page.conversations.get(number - before - 1) {
+            return Ok(summary.conversation_id.clone());
+        }
+        before += page.conversations.len();
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Err(CliError::NotFound {
+                what: format!("there is no conversation @{number}: the store has {before}"),
+                hint: "`treering ls` lists them, @last first".into(),
+            });
+        }
+    }
+}
+
+async fn page(
+    store: &Connection,
+    page_token: String,
+) -> Result<pb::ListConversationsResponse, CliError> {
+    let request = pb::ListConversationsRequest {
+        page_size: PAGE,
+        page_token,
+        ..Default::default()
+    };
+    Ok(store.conversations().list(request).await?.into_inner())
+}
+
+/// The one conversation that a part of an id, or words of a title, name.
+async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
+    let mut meant = Meant::new(name);
+    let mut page_token = String::new();
+    loop {
+        let page = page(store, page_token).await?;
+        for summary in page.conversations {
+            meant.look_at(summary);
+        }
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return meant.only();
+        }
+    }
+}
+
+/// Conversations that a name may mean.
+struct Meant<'a> {
+    name: &'a str,
+    /// Its words, in lower case.
+    words: Vec<String>,
+    /// How it means those in `found`.
+    how: How,
+    found: Vec<pb::ConversationSummary>,
+    /// Near ones, when none is meant.
+    near: Vec<(f64, pb::ConversationSummary)>,
+}
+
+/// How a name means a conversation, the surest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum How {
+    Nothing,
+    Title,
+    End,
+    Beginning,
+}
+
+impl<'a> Meant<'a> {
+    fn new(name: &'a str) -> Self {
+        Self {
+            name,
+            words: words(name).collect(),
+            how: How::Nothing,
+            found: Vec::new(),
+            near: Vec::new(),
+        }
+    }
+
+    fn look_at(&mut self, summary: pb::ConversationSummary) {
+        let how = self.how_it_means(&summary);
+        if how > self.how {
+            self.found.clear();
+            self.how = how;
+        }
+        if how > How::Nothing && how == self.how {
+            self.found.push(summary);
+        } else if self.how == How::Nothing {
+            let near = nearness(self.name, &summary);
+            if near >= NEAR {
+                self.near.push((near, summary));
+                self.near.sort_by(|one, other| other.0.total_cmp(&one.0));
+                self.near.truncate(NEAR_MAX);
+            }
+        }
+    }
+
+    fn how_it_means(&self, summary: &pb::ConversationSummary) -> How {
+        let ids = || [&summary.conversation_id, &summary.source_id].into_iter();
+        let long_enough = self.name.chars().count() >= PART_CHARS_MIN;
+        if long_enough && ids().any(|id| id.starts_with(self.name)) {
+            return How::Beginning;
+        }
+        if long_enough && ids().any(|id| id.ends_with(self.name)) {
+            return How::End;
+        }
+        let mut of_title = words(&summary.title).collect::<Vec<_>>();
+        of_title.sort_unstable();
+        let has = |word: &String| of_title.binary_search(word).is_ok();
+        if !self.words.is_empty() && self.words.iter().all(has) {
+            return How::Title;
+        }
+        How::Nothing
+    }
+
+    fn only(self) -> Result<String, CliError> {
+        match &self.found[..] {
+            [] => {
+                let near: Vec<_> = self.near.into_iter().map(|(_, summary)| summary).collect();
+                Err(not_found(self.name, &near))
+            }
+            [only] => Ok(only.conversation_id.clone()),
+            several => Err(CliError::Usage {
+                what: format!(
+                    "`{}` may be any of {} conversations",
+                    printable(self.name),
+                    several.len()
+                ),
+                hint: format!("type more of it: {}", listed(several)),
+            }),
+        }
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+}
+
+/// How much a name is like the best of a conversation's, from 0 to 1.
+fn nearness(name: &str, summary: &pb::ConversationSummary) -> f64 {
+    let head = |id: &str| -> String { id.chars().take(name.chars().count().max(4)).collect() };
+    [
+        jaro_winkler(name, &summary.source_id),
+        jaro_winkler(name, &head(&summary.source_id)),
+        jaro_winkler(name, &head(&summary.conversation_id)),
+        jaro_winkler(&name.to_lowercase(), &summary.title.to_lowercase()),
+    ]
+    .into_iter()
+    .fold(0.0, f64::max)
+}
+
+fn not_found(name: &str, near: &[pb::ConversationSummary]) -> CliError {
+    CliError::NotFound {
+        what: format!("there is no conversation {}", printable(name)),
+        hint: match near {
+            [] => "`treering ls` lists the conversations; @last is the newest, and the beginning \
+                   of an id is enough"
+                .into(),
+            near => format!("did you mean {}", listed(near)),
+        },
+    }
+}
+
+/// Conversations with their titles, the first few of them.
+fn listed(summaries: &[pb::ConversationSummary]) -> String {
+    let shown = summaries.iter().take(LISTED_MAX).map(|summary| {
+        // Whole: short forms of what a name may mean are often the same.
+        let id = match summary.source_id.as_str() {
+            "" => &summary.conversation_id,
+            source_id => source_id,
+        };
+        let title = first_line(&summary.title, TITLE_CHARS);
+        match title.as_str() {
+            "" => printable(id),
+            title => format!("{} ({title})", printable(id)),
+        }
+    });
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if summaries.len() > LISTED_MAX {
+        text.push_str(" …");
+    }
+    text
+}
+
+/// The branch that a revision is on: the one that is named, or the active one, when it
+/// has it in its history, else the branch that it was appended to.
+///
+/// # Errors
+/// [`CliError::NotFound`] says where the revision is.
+pub async fn branch_of(
+    store: &Connection,
+    found: &Found,
+    branch: Option<&str>,
+    revision: u64,
+) -> Result<Option<String>, CliError> {
+    let one = |request: pb::ReadRequest| pb::ReadRequest {
+        from_revision: revision,
+        to_revision: revision,
+        headers_only: true,
+        ..request
+    };
+    let in_history = one(read::of_branch(&found.id, branch.unwrap_or("")));
+    if first(store, in_history).await?.is_some() {
+        return Ok(branch.map(str::to_owned));
+    }
+    let anywhere = first(store, one(read::of_conversation(&found.id))).await?;
+    let summary = found
+        .state
+        .as_ref()
+        .and_then(|state| state.summary.as_ref());
+    match (anywhere, branch) {
+        (Some(event), None) => Ok(Some(event.branch)),
+        (Some(event), Some(branch)) => Err(CliError::NotFound {
+            what: format!(
+                "#{revision} is not in the history of {}: it is on {}",
+                printable(branch),
+                printable(&event.branch)
+            ),
+            hint: format!(
+                "leave --branch out, or say --branch {}",
+                printable(&event.branch)
+            ),
+        }),
+        // What a conversation inherits from another one has that one's revisions.
+        (None, _) if summary.is_none_or(|summary| summary.shares_history) => {
+            Ok(branch.map(str::to_owned))
+        }
+        (None, _) => {
+            let head = summary.map_or(0, |summary| summary.head);
+            Err(CliError::NotFound {
+                what: format!(
+                    "there is no #{revision} in {}: its last event is #{head}",
+                    found.called()
+                ),
+                hint: "`treering log` lists its events, `treering show` its branches".into(),
+            })
+        }
+    }
+}
+
+/// The first event of a read.
+///
+/// # Errors
+/// What the store says.
+pub async fn first(
+    store: &Connection,
+    request: pb::ReadRequest,
+) -> Result<Option<pb::Event>, CliError> {
+    let mut events = read::start(store, request).await?;
+    while let Some(batch) = events.message().await? {
+        if let Some(event) = batch.events.into_iter().next() {
+            return Ok(Some(event));
+        }
+    }
+    Ok(None)
+}
+
+/// That a branch is there; its near ones are told when it is not.
+///
+/// # Errors
+/// [`CliError::NotFound`]; [`CliError::Usage`] for an empty name.
+pub fn check_branch(found: &Found, branch: &str) -> Result<(), CliError> {
+    let Some(state) = &found.state else {
+        return Ok(());
+    };
+    let names = state.branches.iter().map(|branch| branch.name.as_str());
+    if branch.is_empty() {
+        return Err(CliError::Usage {
+            what: "the name of the branch is empty".into(),
+            hint: "leave --branch out for the active one".into(),
+        });
+    }
+    if names.clone().any(|name| name == branch) {
+        return Ok(());
+    }
+    let mut near: Vec<_> = names
+        .map(|name| {
+            let alike = if name.starts_with(branch) {
+                1.0
+            } else {
+                jaro_winkler(name, branch)
+            };
+            (alike, name)
+        })
+        .collect();
+    near.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let is_near = near.first().is_some_and(|(alike, _)| *alike >= NEAR);
+    let shown: Vec<_> = near
+        .iter()
+        .take_while(|(alike, _)| !is_near || *alike >= NEAR)
+        .take(LISTED_MAX)
+        .map(|(_, name)| printable(name))
+        .collect();
+    let more = if near.len() > shown.len() && !is_near {
+        " …"
+    } else {
+        ""
+    };
+    Err(CliError::NotFound {
+        what: format!(
+            "there is no branch {} in {}",
+            printable(branch),
+            found.called()
+        ),
+        hint: if is_near {
+            format!("did you mean {}", shown.join(" or "))
+        } else {
+            format!("its branches are {}{more}", shown.join(", "))
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(id: &str, source_id: &str, title: &str) -> pb::ConversationSummary {
+        pb::ConversationSummary {
+            conversation_id: id.into(),
+            source_id: source_id.into(),
+            title: title.into(),
+            ..Default::default()
+        }
+    }
+
+    fn meant(name: &str) -> Result<String, CliError> {
+        let mut meant = Meant::new(name);
+        for known in [
+            summary("aa11-77", "tau/3-0", "Fix the parser"),
+            summary("aa12-78", "tau/3-1", "Fix the lexer, please"),
+            summary("bb10-79", "", "Fix the parser in C"),
+        ] {
+            meant.look_at(known);
+        }
+        meant.only()
+    }
+
+    // People type the beginning of an id, as in git, the end of one whose beginning is a
+    // time, or what it was about. What may be two must never be taken for one of them.
+    #[test]
+    fn a_part_names_one_conversation_or_none() {
+        for (name, id) in [
+            ("bb", "bb10-79"),
+            ("aa11", "aa11-77"),
+            ("tau/3-1", "aa12-78"),
+            ("-78", "aa12-78"),
+            ("lexer", "aa12-78"),
+            ("parser FIX c", "bb10-79"),
+        ] {
+            assert_eq!(meant(name).unwrap(), id, "{name}");
+        }
+        for several in ["aa", "tau", "fix", "fix parser"] {
+            let error = meant(several).unwrap_err();
+            assert!(
+                matches!(error, CliError::Usage { .. }),
+                "{several}: {error}"
+            );
+            assert!(error.hint().unwrap().contains("tau/3-"), "{several}");
+        }
+        for none in ["b", "pars", "nothing like it", ""] {
+            let error = meant(none).unwrap_err();
+            assert!(
+                matches!(error, CliError::NotFound { .. }),
+                "{none}: {error}"
+            );
+        }
+        let typo = meant("tua/3-1").unwrap_err().hint().unwrap();
+        assert!(
+            typo.contains("did you mean tau/3-1 (Fix the lexer"),
+            "{typo}"
+        );
+    }
+
+    // What commands print is typed again: with a hash, or as a reference to a result.
+    #[test]
+    fn places_are_read_as_they_are_printed() {
+        assert_eq!(split("tau/3-0#14"), Some(("tau/3-0", 14)));
+        assert_eq!(split("@last#2"), Some(("@last", 2)));
+        assert_eq!(split("treering:tau/3-0/9"), Some(("tau/3-0", 9)));
+        for none in ["tau/3-0", "tau/9", "#4", "a#b", "treering:x"] {
+            assert_eq!(split(none), None, "{none}");
+        }
+        assert_eq!((counted("@last"), counted("@2")), (Some(1), Some(2)));
+        assert_eq!(
+            (counted("@0"), counted("@x"), counted("last")),
+            (None, None, None)
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! Long output goes through a pager, as in git: `$TREERING_PAGER`, else `$PAGER`, else
+//! `less`, which ends by itself when all fits the screen.
+
+use std::{
+    env, io,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+};
+
+/// What `less` is told when the user has not told it otherwise: end when all fits, keep
+/// colours, leave the screen as it is.
+const LESS: &str = "FRX";
+
+/// A pager that runs.
+#[derive(Debug)]
+pub struct Pager {
+    child: Child,
+}
+
+impl Pager {
+    /// Starts the user's pager. None: there is none, or none is wanted.
+    #[must_use]
+    pub fn start() -> Option<(Self, ChildStdin)> {
+        let command = wanted(|name| env::var(name).ok())?;
+        let mut child = shell(&command).stdin(Stdio::piped()).spawn().ok()?;
+        let to = child.stdin.take()?;
+        Some((Self { child }, to))
+    }
+
+    /// Waits until the user has seen enough.
+    pub fn wait(mut self) {
+        // However it ended: what it was given is shown, or was not wanted.
+        let _ = self.child.wait();
+    }
+}
+
+/// The command of the pager; none when it is `cat`, nothing, or not there.
+fn wanted(var: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let command = var("TREERING_PAGER")
+        .or_else(|| var("PAGER"))
+        .unwrap_or_else(|| "less".into());
+    let program = command.split_whitespace().next()?;
+    let path = var("PATH").unwrap_or_default();
+    let is_there = |program: &str| {
+        program.contains('/')
+            || env::split_paths(&path).any(|folder| Path::new(&folder).join(program).is_file())
+    };
+    (program != "cat" && is_there(program)).then_some(command)
+}
+
+#[cfg(unix)]
+fn shell(command: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command);
+    if env::var_os("LESS").is_none() {
+        shell.env("LESS", LESS);
+    }
+    shell
+}
+
+#[cfg(not(unix))]
+fn shell(command: &str) -> Command {
+    let mut words = command.split_whitespace();
+    let mut shell = Command::new(words.next().unwrap_or("more"));
+    shell.args(words).env("LESS", LESS);
+    shell
+}
+
+/// Ctrl-C is the pager's while one runs: the command ends when the pager does.
+pub async fn leave_interrupts() -> io::Result<()> {
+    loop {
+        tokio::signal::ctrl_c().await?;
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    // A pager that is not there must not swallow what was asked for, and whoever wants
+    // none sets it to nothing or to cat.
+    #[test]
+    fn a_pager_is_chosen_or_none() {
+        let env = |pairs: &'static [(&'static str, &'static str)]| {
+            move |name: &str| {
+                let value = pairs.iter().find(|(key, _)| *key == name);
+                value.map(|(_, value)| (*value).to_owned())
+            }
+        };
+        let sh = ("PATH", "/bin:/usr/bin");
+        let chosen = |pairs| wanted(env(pairs));
+        assert_eq!(chosen(&[("PATH", "/nowhere")]), None);
+        assert_eq!(chosen(&[("PAGER", ""), ("PATH", "/bin")]), None);
+        assert_eq!(chosen(&[("PAGER", "cat"), ("PATH", "/bin")]), None);
+        assert_eq!(
+            wanted(env(&[("PAGER", "sh -c cat"), ("PATH", "/bin")])),
+            Some("sh -c cat".into())
+        );
+        let _ = sh;
+        let both = env(&[("TREERING_PAGER", "cat"), ("PAGER", "sh"), ("PATH", "/bin")]);
+        assert_eq!(wanted(both), None);
+    }
+}

@@ -1,0 +1,288 @@
+//! `tools --stats`: how often each tool was called on a branch, how often it failed,
+//! how long it took and how much it returned.
+
+use std::collections::{BTreeMap, HashMap};
+
+use prost::Message;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json::{Object, moment},
+    output::{Out, Tone},
+    pb::{self, event::Body},
+    read,
+    text::{bytes_human, count, parts_text, printable},
+};
+use crate::domain::EventKind;
+
+/// What was counted of one tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OfTool {
+    calls: u64,
+    failed: u64,
+    /// Neither returned nor cancelled.
+    open: u64,
+    /// Of each call whose time is known, in milliseconds.
+    took_ms: Vec<u64>,
+    bytes: u64,
+}
+
+/// A call that has not ended.
+struct Open {
+    tool: String,
+    since: Option<prost_types::Timestamp>,
+}
+
+/// Counts calls as their events come.
+#[derive(Default)]
+struct Counting {
+    tools: BTreeMap<String, OfTool>,
+    open: HashMap<String, Open>,
+}
+
+impl Counting {
+    fn event(&mut self, event: &pb::Event) -> Result<(), prost::DecodeError> {
+        let at = event.occurred_at.or(event.recorded_at);
+        match &event.body {
+            Some(Body::ToolCallRequested(body)) => {
+                let call = pb::ToolCallRequested::decode(body.clone())?;
+                let of_tool = self.tools.entry(call.tool.clone()).or_default();
+                of_tool.calls += 1;
+                of_tool.open += 1;
+                let open = Open {
+                    tool: call.tool,
+                    since: at,
+                };
+                self.open.insert(call.call_id, open);
+            }
+            Some(Body::ToolResultRecorded(body)) => {
+                let result = pb::ToolResultRecorded::decode(body.clone())?;
+                if let Some(ended) = self.end(&result.call_id, !result.success) {
+                    let took = result
+                        .execution_time_ms
+                        .or_else(|| milliseconds(ended.since.as_ref()?, at.as_ref()?));
+                    let of_tool = self.tools.entry(ended.tool).or_default();
+                    of_tool.took_ms.extend(took);
+                    of_tool.bytes += parts_text(&result.parts).len() as u64;
+                }
+            }
+            Some(Body::ToolCallCancelled(body)) => {
+                let cancelled = pb::ToolCallCancelled::decode(body.clone())?;
+                self.end(&cancelled.call_id, true);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, call_id: &str, failed: bool) -> Option<Open> {
+        let ended = self.open.remove(call_id)?;
+        let of_tool = self.tools.entry(ended.tool.clone()).or_default();
+        of_tool.open -= 1;
+        of_tool.failed += u64::from(failed);
+        Some(ended)
+    }
+}
+
+/// Between two moments; none when the later one is not later.
+fn milliseconds(from: &prost_types::Timestamp, to: &prost_types::Timestamp) -> Option<u64> {
+    let passed = moment(to)? - moment(from)?;
+    u64::try_from(passed.whole_milliseconds()).ok()
+}
+
+/// The value that so many percent are not above; none of nothing.
+fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+/// Prints a line for each tool, the most used first.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(
+    conversation: &str,
+    branch: &str,
+    as_of: u64,
+    tool: Option<&str>,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let kinds = [
+        EventKind::ToolCallRequested,
+        EventKind::ToolResultRecorded,
+        EventKind::ToolCallCancelled,
+    ];
+    let request = pb::ReadRequest {
+        to_revision: as_of,
+        kinds: kinds.iter().map(|kind| i32::from(kind.number())).collect(),
+        ..read::of_branch(conversation, branch)
+    };
+    let mut counting = Counting::default();
+    let mut events = read::start(store, request).await?;
+    while let Some(batch) = events.message().await? {
+        for event in &batch.events {
+            counting.event(event).map_err(|_| CliError::Answer {
+                call: "Events.Read",
+                part: "calls of tools",
+            })?;
+        }
+    }
+    let mut tools: Vec<_> = counting
+        .tools
+        .into_iter()
+        .filter(|(name, _)| tool.is_none_or(|tool| tool == name))
+        .collect();
+    tools.sort_by(|(one, a), (other, b)| b.calls.cmp(&a.calls).then(one.cmp(other)));
+    if out.json {
+        for (name, of_tool) in &mut tools {
+            out.line(json(name, of_tool))?;
+        }
+        return Ok(());
+    }
+    if tools.is_empty() {
+        return Ok(out.line("No tool was asked for.")?);
+    }
+    table(&mut tools, out)
+}
+
+fn json(name: &str, of_tool: &mut OfTool) -> String {
+    of_tool.took_ms.sort_unstable();
+    let mut object = Object::new();
+    object
+        .string("tool", name)
+        .number("calls", of_tool.calls)
+        .number("failed", of_tool.failed)
+        .number("open", of_tool.open)
+        .number("timed", of_tool.took_ms.len() as u64);
+    for (key, percent) in [("p50_ms", 50), ("p95_ms", 95)] {
+        if let Some(took) = percentile(&of_tool.took_ms, percent) {
+            object.number(key, took);
+        }
+    }
+    object.number("result_bytes", of_tool.bytes);
+    object.finish()
+}
+
+fn table(tools: &mut [(String, OfTool)], out: &mut Out) -> Result<(), CliError> {
+    let names = tools
+        .iter()
+        .map(|(name, _)| printable(name).chars().count());
+    let columns = names.max().unwrap_or(0).clamp(4, 24);
+    let head = format!(
+        "{:<columns$} {:>6} {:>6} {:>7} {:>7} {:>10}",
+        "tool", "calls", "failed", "p50", "p95", "bytes"
+    );
+    let head = out.paint.text(Tone::Dim, head);
+    out.row(head)?;
+    for (name, of_tool) in tools {
+        of_tool.took_ms.sort_unstable();
+        let took = |percent| percentile(&of_tool.took_ms, percent).map_or("-".into(), length);
+        let name = format!("{:<columns$}", printable(name));
+        let failed = format!("{:>6}", count(of_tool.failed));
+        let failed = match of_tool.failed {
+            0 => failed,
+            _ => out.paint.text(Tone::Bad, failed),
+        };
+        let open = match of_tool.open {
+            0 => String::new(),
+            open => format!("  {open} open"),
+        };
+        out.row(format!(
+            "{} {:>6} {failed} {:>7} {:>7} {:>10}{open}",
+            out.paint.text(Tone::Tool, name),
+            count(of_tool.calls),
+            took(50),
+            took(95),
+            bytes_human(of_tool.bytes),
+        ))?;
+    }
+    Ok(())
+}
+
+/// Milliseconds in the unit that fits.
+#[allow(clippy::cast_precision_loss)] // Three digits are shown.
+fn length(milliseconds: u64) -> String {
+    match milliseconds {
+        0..1_000 => format!("{milliseconds} ms"),
+        1_000..100_000 => format!("{:.1} s", milliseconds as f64 / 1_000.0),
+        _ => format!("{} s", count(milliseconds / 1_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Option<prost_types::Timestamp> {
+        Some(prost_types::Timestamp { seconds, nanos: 0 })
+    }
+
+    fn event(seconds: i64, body: Body) -> pb::Event {
+        pb::Event {
+            occurred_at: at(seconds),
+            body: Some(body),
+            ..Default::default()
+        }
+    }
+
+    fn call(seconds: i64, call_id: &str, tool: &str) -> pb::Event {
+        let call = pb::ToolCallRequested {
+            call_id: call_id.into(),
+            tool: tool.into(),
+            ..Default::default()
+        };
+        event(
+            seconds,
+            Body::ToolCallRequested(call.encode_to_vec().into()),
+        )
+    }
+
+    fn result(seconds: i64, call_id: &str, success: bool, ms: Option<u64>) -> pb::Event {
+        let part = pb::content_part::Part::Text("twelve bytes".into());
+        let result = pb::ToolResultRecorded {
+            call_id: call_id.into(),
+            success,
+            execution_time_ms: ms,
+            parts: vec![pb::ContentPart { part: Some(part) }],
+            ..Default::default()
+        };
+        event(
+            seconds,
+            Body::ToolResultRecorded(result.encode_to_vec().into()),
+        )
+    }
+
+    // Ids of calls come again in real conversations: each result must count for the call
+    // that was open then, and a time that was recorded wins over the clock.
+    #[test]
+    fn calls_are_counted_with_their_results() {
+        let mut counting = Counting::default();
+        for event in [
+            call(0, "c", "grep"),
+            result(2, "c", true, None),
+            call(3, "c", "bash"),
+            result(9, "c", false, Some(40)),
+            call(10, "d", "bash"),
+            result(11, "gone", true, None),
+        ] {
+            counting.event(&event).unwrap();
+        }
+        let grep = &counting.tools["grep"];
+        assert_eq!((grep.calls, grep.failed, grep.open), (1, 0, 0));
+        assert_eq!((&grep.took_ms[..], grep.bytes), (&[2_000][..], 12));
+        let bash = &counting.tools["bash"];
+        assert_eq!((bash.calls, bash.failed, bash.open), (2, 1, 1));
+        assert_eq!(bash.took_ms, [40]);
+    }
+
+    #[test]
+    fn percentiles_are_values_that_were_there() {
+        assert_eq!(percentile(&[], 50), None);
+        assert_eq!(percentile(&[7], 95), Some(7));
+        let hundred: Vec<u64> = (1..=100).collect();
+        assert_eq!(percentile(&hundred, 50), Some(50));
+        assert_eq!(percentile(&hundred, 95), Some(95));
+    }
+}

@@ -1,0 +1,343 @@
+//! What a person meets at a shell: the built program, its output and its exit codes.
+
+use std::{fs, path::Path};
+
+use super::child;
+
+/// What scripts are told when something that was named is not there.
+const NOT_FOUND: i32 = 3;
+/// … and when the command line cannot be understood.
+const USAGE: i32 = 2;
+
+struct Shell {
+    dir: tempfile::TempDir,
+}
+
+/// How a command ended.
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Shell {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Runs a command on the folder `store`.
+    async fn run(&self, line: &[&str]) -> Ended {
+        self.on("store", line).await
+    }
+
+    async fn on(&self, folder: &str, line: &[&str]) -> Ended {
+        let data = self.path(folder);
+        let output = child::run(&[&["--data", &data], line].concat()).await;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ended {
+            code: output.status.code(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
+    }
+
+    async fn ok(&self, line: &[&str]) -> String {
+        let ended = self.run(line).await;
+        assert_eq!(ended.code, Some(0), "{line:?}: {}", ended.err);
+        ended.out
+    }
+
+    /// Two conversations, one of them with a fork.
+    async fn filled() -> Self {
+        let shell = Self::new();
+        let file = shell.path("lines.jsonl");
+        fs::write(&file, LINES).unwrap();
+        shell.ok(&["import", &file]).await;
+        let fork = ["fork", "7ad31c26", "--at", "2", "--name", "retry"];
+        shell.ok(&fork).await;
+        let say = ["append", "7ad31c26", "-b", "retry", "message", "user"];
+        shell.ok(&[&say[..], &["another way"]].concat()).await;
+        shell
+    }
+}
+
+const LINES: &str = concat!(
+    r#"{"id":"7ad31c26-9708-4bd2-bbd5-9a3c977380c2","source":"test","messages":[{"role":"user","content":"Fix the lighthouse"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"bash","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c1","content":"the lamp is out"},{"role":"assistant","content":"done"}]}"#,
+    "\n",
+    r#"{"id":"tau/3-0","source":"other","messages":[{"role":"user","content":"Count the boats"}]}"#,
+    "\n",
+);
+
+// `ls --data /etc` wrote a store into /etc, and `verify` of a mistyped folder said
+// "sound". What reads makes nothing, says so, and says what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn reading_makes_nothing() {
+    let shell = Shell::new();
+    let readme = shell.path("README.md");
+    fs::write(&readme, "# Not a conversation\n").unwrap();
+    let lines: [&[&str]; 9] = [
+        &["ls"],
+        &["verify"],
+        &["stats"],
+        &["search", "word"],
+        &["show", "@last"],
+        &["rebuild"],
+        &["fork", "@last", "--name", "x"],
+        &["append", "nosuch", "message", "user", "hello"],
+        &["export", "--format", "openai-chat"],
+    ];
+    for folder in ["empty", "missing"] {
+        if folder == "empty" {
+            fs::create_dir(shell.path(folder)).unwrap();
+        }
+        for line in lines {
+            let ended = shell.on(folder, line).await;
+            assert_eq!(ended.code, Some(NOT_FOUND), "{line:?}: {}", ended.err);
+            assert!(
+                ended.err.contains("treering import"),
+                "{line:?}: {}",
+                ended.err
+            );
+        }
+        let ended = shell.on(folder, &["import", &readme]).await;
+        assert_eq!(ended.code, Some(1), "{}", ended.err);
+        assert!(ended.err.contains("Markdown"), "{}", ended.err);
+    }
+    assert!(!Path::new(&shell.path("missing")).exists());
+    assert_eq!(fs::read_dir(shell.path("empty")).unwrap().count(), 0);
+    // Who makes one says so, once.
+    for (round, said) in [(0, true), (1, false)] {
+        let ended = shell
+            .run(&["append", "new", "message", "user", "hello"])
+            .await;
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert_eq!(
+            ended.err.contains("Made a new store"),
+            said,
+            "round {round}"
+        );
+    }
+}
+
+// Nobody types 36 characters: every command takes the beginning of an id, `@last`, words
+// of a title, and what commands print; and near names are told.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_named_as_people_do() {
+    let shell = Shell::filled().await;
+    let whole = shell
+        .ok(&["log", "7ad31c26-9708-4bd2-bbd5-9a3c977380c2"])
+        .await;
+    for name in ["7ad31c26", "lighthouse", "@2", "FIX lighthouse"] {
+        assert_eq!(shell.ok(&["log", name]).await, whole, "{name}");
+    }
+    assert!(
+        shell
+            .ok(&["show", "@last"])
+            .await
+            .contains("Count the boats")
+    );
+    let hits = shell.ok(&["search", "lamp"]).await;
+    assert!(hits.contains("7ad31c26#5"), "{hits}");
+    let around = shell.ok(&["log", "7ad31c26#5", "-B", "1", "-A", "0"]).await;
+    assert!(around.contains(">#5") && around.contains("#4"), "{around}");
+    assert!(!around.contains("#6") && !around.contains("#3"), "{around}");
+    let lines: [&[&str]; 4] = [
+        &["result", "7ad31c26#5"],
+        &["result", "7ad31c26/5"],
+        &["result", "treering:7ad31c26/5"],
+        // Of the call that it answers.
+        &["result", "7ad31c26#4"],
+    ];
+    for line in lines {
+        assert_eq!(shell.ok(line).await, "the lamp is out", "{line:?}");
+    }
+    for (line, code, said) in [
+        (
+            &["show", "tua/3-0"][..],
+            NOT_FOUND,
+            "did you mean tau/3-0 (Count the boats)",
+        ),
+        (&["show", "the"], USAGE, "type more of it"),
+        (
+            &["log", "@last", "-b", "mian"],
+            NOT_FOUND,
+            "did you mean main",
+        ),
+        (
+            &["log", "@last", "-b", ""],
+            USAGE,
+            "the name of the branch is empty",
+        ),
+        (
+            &["result", "7ad31c26#2"],
+            NOT_FOUND,
+            "no tool result: message appended",
+        ),
+        (&["show", "@9"], NOT_FOUND, "the store has 2"),
+        (&["pending", "7ad31c26#2"], USAGE, "takes a conversation"),
+    ] {
+        let ended = shell.run(line).await;
+        assert_eq!(ended.code, Some(code), "{line:?}: {}", ended.err);
+        assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
+    }
+}
+
+// A hit on another branch than the active one led to "revision 7 is not in the history":
+// a revision names its branch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revision_names_its_branch() {
+    let shell = Shell::filled().await;
+    let shown = shell.ok(&["branch", "ls", "7ad31c26"]).await;
+    assert!(
+        shown.contains("retry") && shown.contains("from main after #2"),
+        "{shown}"
+    );
+    for line in [
+        &["log", "7ad31c26#7"][..],
+        &["log", "7ad31c26", "--from", "7"],
+        &["show", "7ad31c26", "--as-of", "7"],
+    ] {
+        let ended = shell.run(line).await;
+        assert_eq!(ended.code, Some(0), "{line:?}: {}", ended.err);
+        assert!(
+            ended.err.contains("#7 is on the branch retry"),
+            "{}",
+            ended.err
+        );
+    }
+    let fork = ["fork", "7ad31c26#7", "--name", "again"];
+    assert!(shell.ok(&fork).await.contains("Forked after #7"));
+    for (line, said) in [
+        (&["log", "7ad31c26#7", "-b", "main"][..], "it is on retry"),
+        (
+            &["fork", "7ad31c26", "--at", "999", "--name", "x"],
+            "its last event is #",
+        ),
+        (&["log", "7ad31c26", "--from", "999"], "its last event is #"),
+    ] {
+        let ended = shell.run(line).await;
+        assert_eq!(ended.code, Some(NOT_FOUND), "{line:?}: {}", ended.err);
+        assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
+    }
+    // As it was: no later branch, no later head.
+    let then = shell.ok(&["show", "7ad31c26", "--as-of", "3"]).await;
+    assert!(
+        then.contains("head #3") && !then.contains("retry"),
+        "{then}"
+    );
+}
+
+// What was wrong with these lines was said in words that help nobody, or not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_say_what_to_do() {
+    let shell = Shell::filled().await;
+    let folder = format!("@{}", shell.path("store"));
+    for (line, code, said) in [
+        (
+            &["log", "@last", "--from", "9", "--to", "3"][..],
+            USAGE,
+            "--from 9 is after --to 3",
+        ),
+        (
+            &["compact", "@last", "expand"],
+            USAGE,
+            "branch main was never compacted",
+        ),
+        (&["search", "..."], USAGE, "type at least one letter"),
+        (
+            &["append", "@last", "result", "c9", "x"],
+            4,
+            "error: no call",
+        ),
+        (
+            &["append", "@last", "call", "grep", "call_1"],
+            USAGE,
+            "look swapped",
+        ),
+        (
+            &["append", "@last", "message", "user", &folder],
+            1,
+            "name a file in it",
+        ),
+        (
+            &["export", "--format", "html"],
+            USAGE,
+            "no conversation is named",
+        ),
+    ] {
+        let ended = shell.run(line).await;
+        assert_eq!(ended.code, Some(code), "{line:?}: {}", ended.err);
+        assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
+        // Told once, by the command.
+        assert_eq!(ended.err.matches("error:").count(), 1, "{}", ended.err);
+    }
+    for (line, said) in [
+        (&["ls", "--source", "nosuch"][..], "there are other, test"),
+        (
+            &["tools", "7ad31c26", "--tool", "nosuch"],
+            "there were bash",
+        ),
+        (
+            &["append", "@last", "message", "user", "x", "--key", "k1"],
+            "#",
+        ),
+        (&["tools", "7ad31c26", "--stats"], "bash"),
+    ] {
+        let out = shell.ok(line).await;
+        assert!(out.contains(said), "{line:?}: {out}");
+    }
+    let ended = shell.on("a\u{1b}[2J\u{202e}b", &["ls"]).await;
+    assert!(ended.err.contains("a␛[2J<U+202E>b"), "{}", ended.err);
+}
+
+// A branch has a name that was right once, leads nowhere, or is the one to go on with:
+// all of that is said by events, and nothing is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn branches_are_renamed_activated_and_archived() {
+    let shell = Shell::filled().await;
+    shell
+        .ok(&["branch", "rename", "7ad31c26", "retry", "better"])
+        .await;
+    shell
+        .ok(&["branch", "activate", "7ad31c26", "better"])
+        .await;
+    shell.ok(&["branch", "archive", "7ad31c26", "main"]).await;
+    let shown = shell.ok(&["branch", "ls", "7ad31c26"]).await;
+    assert!(
+        shown.contains("* better") && shown.contains("archived"),
+        "{shown}"
+    );
+    assert!(shell.ok(&["log", "7ad31c26"]).await.contains("another way"));
+    let refused = shell
+        .run(&["branch", "rename", "7ad31c26", "retry", "x"])
+        .await;
+    assert_eq!(refused.code, Some(NOT_FOUND), "{}", refused.err);
+}
+
+// A branch goes on elsewhere: as a page for people, or as a session of Claude Code that
+// ends with the fork.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_is_exported() {
+    let shell = Shell::filled().await;
+    let export = ["export", "7ad31c26", "--format"];
+    let markdown = shell.ok(&[&export[..], &["markdown"]].concat()).await;
+    assert!(markdown.starts_with("# Fix the lighthouse"), "{markdown}");
+    let html = shell.ok(&[&export[..], &["html"]].concat()).await;
+    assert!(
+        html.contains("the lamp is out") && html.contains("</html>"),
+        "{html}"
+    );
+    let session = [&export[..], &["claude-code", "-b", "retry"]].concat();
+    let lines = shell.ok(&session).await;
+    let last: serde_json::Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert!(
+        lines.contains("another way") && !lines.contains("the lamp is out"),
+        "{lines}"
+    );
+    assert_eq!(last["type"], "user");
+}
