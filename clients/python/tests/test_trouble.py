@@ -406,6 +406,32 @@ def test_cancellation(open_async: Callable[[], AsyncTreering]) -> None:
     run(work())
 
 
+# Who closes a subscription, or the whole connection, ends the loop over it, and not the task.
+def test_a_subscription_is_ended_by_another_task(
+    open_async: Callable[[], AsyncTreering],
+) -> None:
+    async def work() -> None:
+        async with open_async() as db:
+            conv = await db.create()
+
+            async def follow(events: treering.aio.AsyncSubscription) -> list[str]:
+                return [event.kind async for event in events]
+
+            events = conv.subscribe()
+            task = asyncio.create_task(follow(events))
+            while not events.caught_up:
+                await asyncio.sleep(0.01)
+            await events.close()
+            assert await task == ["conversation_created"]
+            left = conv.subscribe()
+            task = asyncio.create_task(follow(left))
+            while not left.caught_up:
+                await asyncio.sleep(0.01)
+        assert await task == ["conversation_created"]
+
+    run(work())
+
+
 def test_many_tasks_and_threads_at_once(
     db: treering.Treering, open_async: Callable[[], AsyncTreering]
 ) -> None:
