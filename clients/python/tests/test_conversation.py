@@ -68,6 +68,12 @@ def test_approvals(db: treering.Treering, conv: treering.Conversation) -> None:
     [last, first] = conv.tool_calls()
     assert (first.status, last.status) == ("succeeded", "cancelled")
     assert conv.open_calls() == []
+    # What was denied while the agent was away is ended when it comes back.
+    conv.tool_call("rm", {"path": "c"}, needs_approval=True, call_id="away").request()
+    db.deny(conv.pending()[0], by="ada")
+    [left] = conv.open_calls()
+    assert left.run(lambda path: pytest.fail("it must not run")) is None
+    assert conv.open_calls() == []
     # An approval holds for what was shown: another hash is refused.
     third = conv.tool_call("rm", {"path": "b"}, needs_approval=True).request()
     with pytest.raises(treering.ArgumentsChanged):

@@ -350,26 +350,29 @@ def test_one_refusal_among_many(db: treering.Treering, conv: treering.Conversati
     assert texts(conv) == ["one", "three"]
 
 
-def test_big_results(conv: treering.Conversation) -> None:
+def test_big_results(tmp_path: Path) -> None:
     lines = [f"{number}: ä line of a long log" for number in range(400_000)]
     text = "\n".join(lines)
     assert len(text.encode()) > 10 << 20
-    with conv.tool_call("cat", call_id="big") as call:
-        call.result(text)
-    assert conv.result("big").text == text
-    assert conv.result("big", lines=(399_999, 400_000)).text == "\n".join(lines[-2:])
-    part = conv.result("big", bytes=(0, 10))
-    assert (part.text, part.total_bytes) == (lines[0][:9], len(text.encode()))
-    [event] = conv.events(kinds=["tool_result_recorded"])
-    assert event.text == text
-    huge = "x" * (48 << 20)
-    with conv.tool_call("cat", call_id="huge") as call:
-        call.result(huge)
-    assert conv.result("huge").text == huge
-    with pytest.raises(treering.Invalid):
-        with conv.tool_call("cat", call_id="too much") as call:
-            call.result("x" * (70 << 20))
-    assert conv.tool_calls()[0].status == "failed"
+    # In a store of its own: the index has work for a while.
+    with treering.local(tmp_path / "store") as db:
+        conv = db.create("Big")
+        with conv.tool_call("cat", call_id="big") as call:
+            call.result(text)
+        assert conv.result("big").text == text
+        assert conv.result("big", lines=(399_999, 400_000)).text == "\n".join(lines[-2:])
+        part = conv.result("big", bytes=(0, 10))
+        assert (part.text, part.total_bytes) == (lines[0][:9], len(text.encode()))
+        [event] = conv.events(kinds=["tool_result_recorded"])
+        assert event.text == text
+        huge = "x" * (48 << 20)
+        with conv.tool_call("cat", call_id="huge") as call:
+            call.result(huge)
+        assert conv.result("huge").text == huge
+        with pytest.raises(treering.Invalid):
+            with conv.tool_call("cat", call_id="too much") as call:
+                call.result("x" * (70 << 20))
+        assert conv.tool_calls()[0].status == "failed"
 
 
 # A task that is cancelled while its tool runs must not leave the call open.
@@ -399,6 +402,32 @@ def test_cancellation(open_async: Callable[[], AsyncTreering]) -> None:
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(events.__anext__(), 0.3)
             await events.close()
+
+    run(work())
+
+
+# Who closes a subscription, or the whole connection, ends the loop over it, and not the task.
+def test_a_subscription_is_ended_by_another_task(
+    open_async: Callable[[], AsyncTreering],
+) -> None:
+    async def work() -> None:
+        async with open_async() as db:
+            conv = await db.create()
+
+            async def follow(events: treering.aio.AsyncSubscription) -> list[str]:
+                return [event.kind async for event in events]
+
+            events = conv.subscribe()
+            task = asyncio.create_task(follow(events))
+            while not events.caught_up:
+                await asyncio.sleep(0.01)
+            await events.close()
+            assert await task == ["conversation_created"]
+            left = conv.subscribe()
+            task = asyncio.create_task(follow(left))
+            while not left.caught_up:
+                await asyncio.sleep(0.01)
+        assert await task == ["conversation_created"]
 
     run(work())
 

@@ -161,6 +161,10 @@ def timestamp(time: datetime | None) -> Timestamp | None:
     return stamp
 
 
+INDEX_WAIT_MAX = 25.0
+"""Longest that a search waits for the index, in seconds; the server's own bound is 30."""
+
+
 class NewConversation(TypedDict, total=False):
     """What a conversation begins with: what `create` and `open` take."""
 
@@ -262,7 +266,7 @@ def search(
     at_least = given["at_least"] if given["at_least"] is not None else seen
     wait = Duration()
     # Rather a part, and told so, than nothing.
-    wait.FromMilliseconds(int(min(patience, 20.0) * 1000 / 2))
+    wait.FromMilliseconds(int(min(patience / 2, INDEX_WAIT_MAX) * 1000))
     return search_pb2.SearchRequest(
         query=query,
         conversation_id=given["conversation"],

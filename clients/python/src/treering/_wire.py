@@ -167,9 +167,11 @@ class SyncWire:
 class AsyncStream(Generic[T]):
     """Answers as they come, for asyncio."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, wire: AsyncWire) -> None:
         self._call = call
+        self._wire = wire
         self._answers = call.__aiter__()
+        self._is_cancelled = False
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
@@ -179,10 +181,23 @@ class AsyncStream(Generic[T]):
             return cast(T, await self._answers.__anext__())
         except grpc.RpcError as error:
             raise translated(error) from None
+        except asyncio.CancelledError:
+            if (self._is_cancelled or self._wire.is_closed) and not _task_is_cancelled():
+                raise errors.Cancelled("the call was ended") from None
+            raise
 
     def cancel(self) -> None:
         """Ends the call."""
+        self._is_cancelled = True
         self._call.cancel()
+
+
+def _task_is_cancelled() -> bool:
+    """gRPC tells the end of a call by another task as if this task had been cancelled."""
+    task = asyncio.current_task()
+    # Python 3.10 does not know.
+    cancelling: Callable[[], int] = getattr(task, "cancelling", lambda: 0)
+    return cancelling() > 0
 
 
 class AsyncWire:
@@ -198,6 +213,7 @@ class AsyncWire:
         self._channel: grpc.aio.Channel | None = None
         # Of servers that are gone: to close them at once would cancel what others do.
         self._old: list[grpc.aio.Channel] = []
+        self.is_closed = False
 
     async def connect(self) -> None:
         """Starts the server, if it is ours to start."""
@@ -253,13 +269,17 @@ class AsyncWire:
             raise translated(error) from None
         except grpc.aio.UsageError as error:  # the channel was closed meanwhile
             raise errors.Unreachable(str(error)) from None
+        except asyncio.CancelledError:
+            if self.is_closed and not _task_is_cancelled():
+                raise errors.Unreachable("the connection was closed") from None
+            raise
 
     async def stream(
         self, method: Method[Req, Res], request: object, timeout: float | None
     ) -> AsyncStream[Res]:
         """One request (or, for a method that takes many, an iterable), many answers."""
         call = await self._callable(method)
-        return AsyncStream(call(request, timeout=timeout, metadata=self._metadata))
+        return AsyncStream(call(request, timeout=timeout, metadata=self._metadata), self)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Does what takes long."""
@@ -271,6 +291,7 @@ class AsyncWire:
 
     async def close(self) -> None:
         """Ends the connection."""
+        self.is_closed = True
         channels = [*self._old, *filter(None, [self._channel])]
         self._old, self._channel = [], None
         for channel in channels:

@@ -355,7 +355,7 @@ class AsyncConversation:
                 call.call_id,
                 call.tool,
                 history[call.call_id].proto.arguments if call.call_id in history else b"",
-                needs_approval=call.approval == conversation_pb2.APPROVAL_STATUS_PENDING,
+                needs_approval=call.approval > conversation_pb2.APPROVAL_STATUS_NOT_REQUIRED,
                 is_requested=True,
                 is_started=call.started,
             )
