@@ -50,7 +50,7 @@ const RECENT_BYTES_MAX: usize = 48 << 20;
 /// Of the memory for the file's pages, so much keeps unpacked blocks instead.
 const BLOCKS_SHARE: usize = 2;
 /// Blocks in the cache, about: they are of one size.
-const BLOCK_MEMORY_BYTES: usize = 10 << 10;
+const BLOCK_MEMORY_BYTES: usize = 14 << 10;
 /// Memory for the pages of views that are in memory anyway, in bytes.
 const MEMORY_CACHE_BYTES: usize = 8 << 20;
 
