@@ -82,14 +82,14 @@ for python in "${pythons[@]}"; do
   version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   step "tests on Python $version"
   venv "$python" "$work/$version"
-  "$work/$version/bin/pip" install --quiet "$wheel" pytest typing-extensions zstandard
+  "$work/$version/bin/pip" install --quiet "$wheel" pytest==9.2.0 typing-extensions zstandard==0.25.0
   timeout 600 "$work/$version/bin/python" -m pytest -p no:cacheprovider
 done
 
 if [ -n "$oldest" ]; then
   step "tests with the oldest grpcio and protobuf, on $("$oldest" --version)"
   venv "$oldest" "$work/oldest"
-  "$work/oldest/bin/pip" install --quiet "$wheel" pytest typing-extensions zstandard \
+  "$work/oldest/bin/pip" install --quiet "$wheel" pytest==9.2.0 typing-extensions zstandard==0.25.0 \
     "grpcio==1.51.3" "protobuf==4.21.6" "googleapis-common-protos==1.57.0"
   timeout 600 "$work/oldest/bin/python" -m pytest -p no:cacheprovider
 fi
