@@ -304,6 +304,18 @@ def test_what_the_server_says_when_it_cannot_start(tmp_path: Path) -> None:
         treering.local(tmp_path / "file").stats()
 
 
+# Behind a proxy for the world outside, the server of this machine was asked for there.
+def test_a_proxy_is_not_asked_for_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with treering.local(tmp_path / "store", timeout=10) as db:
+        assert db.create().head() == 1
+
+
 # A server that is killed under a local store is started again.
 def test_a_local_server_is_started_again(tmp_path: Path) -> None:
     with treering.local(tmp_path / "store") as db:
