@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -555,3 +558,17 @@ def test_commands(db: treering.Treering, conv: treering.Conversation) -> None:
     with pytest.raises(treering.CommandFailed, match="no conversation nowhere") as failed:
         db.command("log", "nowhere")
     assert failed.value.exit_code == 3
+
+
+# What comes back is used like other values: in sets, as JSON, copied, sent elsewhere.
+def test_answers_are_values(db: treering.Treering, conv: treering.Conversation) -> None:
+    conv.user("Hello")
+    once, again = [set(conv.events()) for _ in range(2)]
+    assert once == again and len(once | again) == 2
+    assert set(db.search("hello")) == set(db.search("hello"))
+    request = conv.request("openai-chat", model="gpt-4o")
+    assert json.loads(json.dumps(request)) == json.loads(request.raw) == request
+    sent = pickle.loads(pickle.dumps(request))
+    assert sent == request and sent.tokens == request.tokens
+    assert copy.deepcopy(request) == request
+    assert pickle.loads(pickle.dumps(next(conv.events()))).kind == "conversation_created"

@@ -56,6 +56,7 @@ def drive(db: treering.Treering, trajectory: dict[str, Any]) -> tuple[treering.C
 
 # Real agents' steps, recorded as they would have been, must be stored word for word, give
 # requests that providers take, and be found again.
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["swe-agent", "tau-bench", "claude-code-entire"])
 def test_a_real_trajectory(db: treering.Treering, source: str) -> None:
     for trajectory in trajectories(source, 3):

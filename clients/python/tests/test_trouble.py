@@ -24,6 +24,7 @@ from .conftest import Server, run, texts
 
 # A server dies between, and under, the appends of a program that knows nothing of it: each
 # line must be stored, once.
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_lines_are_appended(server: Server) -> None:
     with treering.connect(server.address) as db:
         conv = db.create("Through kills")
@@ -48,6 +49,7 @@ def test_a_server_that_is_killed_while_lines_are_appended(server: Server) -> Non
         assert db.verify(deep=True).sound
 
 
+@pytest.mark.slow
 def test_the_same_with_asyncio(server: Server) -> None:
     async def lines(db: AsyncTreering, name: str) -> list[str]:
         conv = await db.create(name)
@@ -276,6 +278,7 @@ def test_two_processes_on_one_store(tmp_path: Path) -> None:
     assert ends(mine)
 
 
+@pytest.mark.slow
 def test_a_server_ends_with_its_program(tmp_path: Path) -> None:
     for end in ("", "db.close()", "raise SystemExit(3)", "import os; os._exit(1)"):
         with start(tmp_path / "store", "hello", end) as program:
@@ -304,6 +307,18 @@ def test_what_the_server_says_when_it_cannot_start(tmp_path: Path) -> None:
         treering.local(tmp_path / "file").stats()
 
 
+# Behind a proxy for the world outside, the server of this machine was asked for there.
+def test_a_proxy_is_not_asked_for_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with treering.local(tmp_path / "store", timeout=10) as db:
+        assert db.create().head() == 1
+
+
 # A server that is killed under a local store is started again.
 def test_a_local_server_is_started_again(tmp_path: Path) -> None:
     with treering.local(tmp_path / "store") as db:
@@ -315,6 +330,7 @@ def test_a_local_server_is_started_again(tmp_path: Path) -> None:
         assert texts(conv) == [str(number) for number in range(30)]
 
 
+@pytest.mark.slow
 def test_ten_thousand_events(db: treering.Treering) -> None:
     conv = db.create("Long")
     batches = (
@@ -350,6 +366,7 @@ def test_one_refusal_among_many(db: treering.Treering, conv: treering.Conversati
     assert texts(conv) == ["one", "three"]
 
 
+@pytest.mark.slow
 def test_big_results(tmp_path: Path) -> None:
     lines = [f"{number}: ä line of a long log" for number in range(400_000)]
     text = "\n".join(lines)
@@ -524,6 +541,7 @@ db.close()
 
 # An agent and its server are killed anywhere, again and again. Started anew with the same
 # program it must come to the same end: each step once, none lost, none twice.
+@pytest.mark.slow
 def test_an_agent_that_is_killed_anywhere(tmp_path: Path) -> None:
     store = tmp_path / "store"
     kills = 0

@@ -42,6 +42,13 @@ OPTIONS: list[tuple[str, int]] = [
 ]
 
 
+def options(address: str) -> list[tuple[str, int]]:
+    """Of a channel to there."""
+    here = address.startswith(("127.", "localhost:", "[::1]:"))
+    # A proxy for the world outside does not know this machine's servers.
+    return [*OPTIONS, ("grpc.enable_http_proxy", 0)] if here else OPTIONS
+
+
 def translated(error: grpc.RpcError) -> errors.TreeringError:
     """The error of the right class."""
     return errors.from_rpc(cast(grpc.Call, error))
@@ -97,9 +104,11 @@ class SyncWire:
             if self._channel is not None:
                 self._old.append(self._channel)
             if self._credentials is None:
-                self._channel = grpc.insecure_channel(address, options=OPTIONS)
+                self._channel = grpc.insecure_channel(address, options=options(address))
             else:
-                self._channel = grpc.secure_channel(address, self._credentials, options=OPTIONS)
+                self._channel = grpc.secure_channel(
+                    address, self._credentials, options=options(address)
+                )
             self._address = address
             return self._channel
 
@@ -229,9 +238,9 @@ class AsyncWire:
         if self._channel is not None:
             self._old.append(self._channel)
         if self._credentials is None:
-            channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+            channel = grpc.aio.insecure_channel(address, options=options(address))
         else:
-            channel = grpc.aio.secure_channel(address, self._credentials, options=OPTIONS)
+            channel = grpc.aio.secure_channel(address, self._credentials, options=options(address))
         self._channel, self._address = channel, address
         return channel
 

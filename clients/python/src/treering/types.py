@@ -65,7 +65,7 @@ class Event:
     (1, 'conversation_created', 'Example')
     """
 
-    proto: event_pb2.Event = field(repr=False)
+    proto: event_pb2.Event = field(repr=False, compare=False)
     id: str
     conversation_id: str
     branch: str
@@ -147,7 +147,7 @@ class Event:
 class ToolCall:
     """A tool call with what became of it."""
 
-    proto: tool_pb2.ToolCall = field(repr=False)
+    proto: tool_pb2.ToolCall = field(repr=False, compare=False)
     conversation_id: str
     branch: str
     call_id: str
@@ -197,7 +197,7 @@ class ToolCall:
 class ToolResult:
     """What a tool returned, or a range of it."""
 
-    info: tool_pb2.ResultInfo = field(repr=False)
+    info: tool_pb2.ResultInfo = field(repr=False, compare=False)
     text: str
 
     @property
@@ -235,7 +235,7 @@ class ToolResult:
 class Hit:
     """What a search found."""
 
-    proto: search_pb2.SearchHit = field(repr=False)
+    proto: search_pb2.SearchHit = field(repr=False, compare=False)
     conversation_id: str
     branch: str
     revision: int
