@@ -549,7 +549,7 @@ impl Fold {
         if let Some(item) = self.items.get_mut(current.index)
             && current.from.insert(at)
         {
-            item.events.push(at);
+            item.events.insert(place_of(at, &item.events), at);
         }
     }
 
@@ -632,6 +632,19 @@ fn goes_on(step: &Step, made_by: &Maker) -> bool {
     only_thinks(step)
         && may_be(&step.maker.provider, &made_by.provider)
         && may_be(&step.maker.model, &made_by.model)
+}
+
+/// Where an event stands among those of its step: what ends calls is found in another
+/// order when a fold goes on than when it is made at once.
+fn place_of(at: EventRef, events: &[EventRef]) -> usize {
+    let is_before =
+        |event: &EventRef| event.conversation == at.conversation && event.revision < at.revision;
+    let is_behind =
+        |event: &EventRef| event.conversation == at.conversation && event.revision > at.revision;
+    match events.iter().rposition(is_before) {
+        Some(before) => before + 1,
+        None => events.iter().position(is_behind).unwrap_or(events.len()),
+    }
 }
 
 fn late_head(tool: &str, result: &ToolResultRecorded) -> String {
