@@ -20,7 +20,11 @@ use super::{
     output::{Out, Tone},
     summariser::SummariserArgs,
 };
-use crate::{domain::Limits, engine::OpenOptions, summariser::SummariserConfig};
+use crate::{
+    domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
+    engine::OpenOptions,
+    summariser::SummariserConfig,
+};
 
 /// The default port.
 const PORT: u16 = 7171;
@@ -61,8 +65,39 @@ pub struct ServeArgs {
     /// other end of it: however the program ends, the server ends with it
     #[arg(long)]
     until_stdin_closes: bool,
+    /// Memory for all that is kept because it may be wanted again: states, records,
+    /// windows of requests, pages of files. What the program itself and the work under
+    /// way take comes on top
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
+    memory: usize,
     #[command(flatten)]
     summariser: SummariserArgs,
+}
+
+/// Least of it: what pages of files take, and a little for the rest. In bytes.
+const MEMORY_MIN: usize = MEMORY_OF_FILES_BYTES + (4 << 20);
+
+/// A size in bytes, MiB or GiB.
+fn memory(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let unit: usize = match unit.trim() {
+        "" => 1,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        _ => return Err("give bytes, MiB or GiB, as in 256MiB".to_owned()),
+    };
+    let bytes = number
+        .parse::<usize>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit));
+    match bytes {
+        Some(bytes) if bytes >= MEMORY_MIN => Ok(bytes),
+        Some(_) => Err(format!("at least {}MiB are needed", MEMORY_MIN >> 20)),
+        None => Err("give bytes, MiB or GiB, as in 256MiB".to_owned()),
+    }
 }
 
 /// Serves until told to stop.
@@ -81,6 +116,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
+    options.limits.memory_bytes = args.memory;
     let served = match Served::start_with(options, listener, summariser).await {
         Ok(served) => served,
         Err(error) => {
@@ -275,6 +311,17 @@ pub fn stop_signal() -> impl Future<Output = ()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A size that is misread makes a server of another size than was asked for.
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(memory("256MiB"), Ok(256 << 20));
+        assert_eq!(memory("1GiB"), Ok(1 << 30));
+        assert_eq!(memory("134217728"), Ok(128 << 20));
+        for wrong in ["", "MiB", "10MiB", "1TB", "-1", "99999999999999GiB"] {
+            assert!(memory(wrong).is_err(), "{wrong}");
+        }
+    }
 
     /// A second demo finds the port taken: it must take another, not fail.
     #[tokio::test]

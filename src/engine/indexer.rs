@@ -54,6 +54,11 @@ const FAILURES_WHILE_WAITING_MAX: u32 = 3;
 /// damaged fails for ever.
 const FAILURES_BEFORE_CHECK: u32 = 3;
 
+/// Pause between two steps of an index that has nearly all of the log: groups come
+/// faster than it is worth to look at each by itself. Whoever waits is not kept waiting.
+const STEP_PAUSE: Duration = Duration::from_millis(10);
+/// An index that is so many events behind does not pause.
+const PAUSE_BEHIND_MAX: u64 = 512;
 /// Pause when the publisher has gone, which is only so while an engine closes.
 const GONE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -221,6 +226,19 @@ impl Indexer {
         Ok(())
     }
 
+    /// Events that were not brought to the index yet.
+    fn behind(&self, head: u64) -> u64 {
+        head.saturating_sub(self.index().added_to().offset)
+    }
+
+    /// Lets some events come together; true: someone waits for them.
+    async fn pause(&self) -> bool {
+        tokio::select! {
+            () = self.hurry.notified() => true,
+            () = tokio::time::sleep(STEP_PAUSE) => false,
+        }
+    }
+
     /// Counts a failure, and says how many there were in a row.
     fn note_failure(&self, message: String) -> u32 {
         self.failures.send_modify(|(count, last)| {
@@ -349,6 +367,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
     else {
         return;
     };
+    let mut hurried = false;
     while let Some(inner) = weak.upgrade() {
         let closing = inner.closing.load(Ordering::Acquire);
         if closing {
@@ -370,8 +389,14 @@ pub(super) async fn run(weak: Weak<Inner>) {
                     indexer.note_success();
                 }
                 if worked {
+                    let behind = indexer.behind(inner.published.load(Ordering::Acquire));
+                    drop(inner);
+                    if !hurried && behind <= PAUSE_BEHIND_MAX {
+                        hurried = indexer.pause().await;
+                    }
                     continue;
                 }
+                hurried = false;
             }
             Err(failure) => {
                 drop(inner);
@@ -387,7 +412,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
             changed = news.changed() => if changed.is_err() {
                 tokio::time::sleep(GONE_PAUSE).await;
             },
-            () = indexer.hurry.notified() => {}
+            () = indexer.hurry.notified() => hurried = true,
             () = sleep_until(due) => {}
         }
     }

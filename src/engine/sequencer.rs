@@ -90,7 +90,7 @@ impl EngineSequencer {
     ) -> Self {
         let committed = published.load(Ordering::Acquire);
         Self {
-            cache: StateCache::new(views, hot, marks, limits.state_cache_bytes, committed),
+            cache: StateCache::new(views, hot, marks, committed),
             limits,
             staged: DeltaBuilder::default(),
             staged_conversations: HashSet::new(),

@@ -220,7 +220,7 @@ async fn tool_context_management_isolation_by_conversation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_small_cache_and_many_readers() {
     let limits = Limits {
-        knowledge_cache_bytes: 1_024,
+        memory_bytes: limits::MEMORY_OF_FILES_BYTES + (64 << 10),
         ..Limits::default()
     };
     let engine = Engine::in_memory(limits).await.unwrap();
