@@ -11,13 +11,14 @@ use std::{
         Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread::JoinHandle,
     time::Duration,
 };
 
 use tokio::sync::{Notify, watch};
 
 use super::{
-    Inner,
+    Dense, Inner,
     error::{ReadError, SearchError},
     reindex,
     searchable::{Searchable, searchable},
@@ -41,7 +42,9 @@ const HURRIED_EVENTS: u64 = 65_536;
 /// Threads that index then: an import is over sooner, and its first search with it.
 const HURRIED_THREADS: usize = 2;
 /// How long what was added may stay invisible then.
-const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(2);
+const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// So long nothing comes until the index's segments are put together.
+const IDLE_PAUSE: Duration = Duration::from_secs(3);
 /// Pause before the index is tried again after a failure; it doubles with each
 /// further one, unless someone waits for the index.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -368,6 +371,9 @@ pub(super) async fn run(weak: Weak<Inner>) {
         return;
     };
     let mut hurried = false;
+    // What puts segments together, and whether nothing was added since.
+    let mut joiner: Option<JoinHandle<()>> = None;
+    let mut is_joined = false;
     while let Some(inner) = weak.upgrade() {
         let closing = inner.closing.load(Ordering::Acquire);
         if closing {
@@ -380,6 +386,11 @@ pub(super) async fn run(weak: Weak<Inner>) {
                 if let Err(error) = last.await {
                     tracing::warn!(%error, "the search index was not committed; it goes on from its mark");
                 }
+                if inner.options.dense == Dense::WhenClosed {
+                    let index = Arc::downgrade(&indexer.index());
+                    // What goes wrong has told of itself.
+                    let _ = tokio::task::spawn_blocking(move || join_segments(&index)).await;
+                }
             }
             break;
         }
@@ -389,6 +400,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
                     indexer.note_success();
                 }
                 if worked {
+                    is_joined = false;
                     let behind = indexer.behind(inner.published.load(Ordering::Acquire));
                     drop(inner);
                     if !hurried && behind <= PAUSE_BEHIND_MAX {
@@ -414,9 +426,33 @@ pub(super) async fn run(weak: Weak<Inner>) {
             },
             () = indexer.hurry.notified() => hurried = true,
             () = sleep_until(due) => {}
+            () = tokio::time::sleep(IDLE_PAUSE), if !is_joined => {
+                if joiner.as_ref().is_none_or(JoinHandle::is_finished) {
+                    is_joined = true;
+                    joiner = join_in_background(&indexer.index());
+                }
+            }
         }
     }
     indexer.ended.send_replace(true);
+}
+
+/// Puts the index's segments together. Neither a close nor the end of the process waits
+/// for it.
+fn join_in_background(index: &Arc<SearchIndex>) -> Option<JoinHandle<()>> {
+    let index = Arc::downgrade(index);
+    let started = std::thread::Builder::new()
+        .name("index-joiner".to_owned())
+        .spawn(move || join_segments(&index));
+    let failed =
+        |error| tracing::warn!(%error, "no thread puts the search index's segments together");
+    started.map_err(failed).ok()
+}
+
+fn join_segments(index: &Weak<SearchIndex>) {
+    if let Err(error) = SearchIndex::join_segments(index) {
+        tracing::warn!(%error, "segments of the search index were not joined");
+    }
 }
 
 /// What is to do next; true when there was something.
