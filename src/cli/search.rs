@@ -49,10 +49,6 @@ pub struct SearchArgs {
     #[arg(long, conflicts_with = "query")]
     plain: bool,
     /// It is a regular expression, matched against stored texts, newest first
-    ///
-    /// In the syntax of Rust's `regex`, so without look-around and backreferences; `^` and
-    /// `$` are ends of lines, and `\n` may stand in it. What must stand in a match is looked
-    /// up in the index; of texts that may match, the 50,000 newest are read.
     #[arg(long, conflicts_with_all = ["query", "plain"])]
     regex: bool,
     /// At most so many hits
@@ -307,11 +303,6 @@ fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), 
 
 fn note(answer: &pb::SearchResponse, out: &mut Out) -> Result<(), CliError> {
     let mut note = match answer.total.max(answer.hits.len() as u64) {
-        0 if answer.more_than_total => {
-            "Nothing found in the newest texts that may match; older ones were not read: narrow \
-             it with --conversation, --tool, --since or --until."
-                .to_owned()
-        }
         0 => "Nothing found.".to_owned(),
         total => {
             let more = if answer.more_than_total {
