@@ -1003,6 +1003,30 @@ fn snippets_are_cut_around_the_best_match() {
     );
 }
 
+// Near the end of a passage, and in lines without an end, snippets began inside of a word.
+#[test]
+fn snippets_begin_with_a_word() {
+    let lines = "github.com/some/where/very/long/indeed\n".repeat(8);
+    let passages = [
+        format!("{lines}one e.io/cli needle"),
+        format!("{} needle {}", "abc/def-ghi".repeat(20), "x ".repeat(100)),
+        format!(
+            "{}needle {}",
+            "wordy words ".repeat(40),
+            "behind it ".repeat(40)
+        ),
+    ];
+    for passage in passages {
+        for max_bytes in 40..140 {
+            let (found, marked) = snippet(&passage, "needle", max_bytes);
+            assert_eq!(marked, ["needle"], "{}", found.text);
+            let before = passage[..found.byte_start].chars().next_back();
+            let is_inside = before.is_some_and(char::is_alphanumeric);
+            assert!(!is_inside, "{max_bytes}: {}", found.text);
+        }
+    }
+}
+
 proptest::proptest! {
     // Words that cannot match are passed over, and the snippet must not show it: of
     // words, identifiers, possessives, stems and anything else.

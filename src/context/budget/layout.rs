@@ -32,7 +32,7 @@ const SHORT_SHARE: u64 = 32;
 const SHORT_TOKENS: (u64, u64) = (100, 600);
 /// A note's share of the budget, within these tokens as they are counted before they are
 /// scaled: its text is as long for every model.
-const NOTE_SHARE: u64 = 24;
+const NOTE_SHARE: u64 = 32;
 const NOTE_TOKENS: (u64, u64) = (60, 400);
 /// A long message that is not one of the newest keeps this share of the room.
 const MESSAGE_SHARE: u64 = 8;
@@ -131,7 +131,9 @@ pub(super) fn plan(
     let mut forms = layout(front, target.saturating_sub(steady)).run();
     forms.extend(pieces[held..].iter().cloned());
     let tokens = |pieces: &[Piece<'_>]| pieces.iter().map(|piece| piece.tokens).sum::<u64>();
-    if beside + tokens(&forms) > budget {
+    // Notes have their room, or what stands in front of them would change with each request.
+    let notes = gaps(&forms) * note_tokens(budget, tally);
+    if beside + tokens(&forms) + notes > budget {
         forms = layout(pieces, budget.saturating_sub(beside)).run();
     }
     let tokens = beside + tokens(&forms);
@@ -496,7 +498,7 @@ impl<'a> Layout<'a, '_> {
     /// Gives what is left to what was cut: the first question, then the newest first.
     fn fill(&mut self) {
         let note = note_tokens(self.budget, self.tally);
-        let notes = self.gaps() * note;
+        let notes = gaps(&self.pieces) * note;
         let mut left = self.room.saturating_sub(self.tokens() + notes);
         let first = self.first_said();
         let newest_first = (0..self.pieces.len()).rev();
@@ -547,18 +549,18 @@ impl<'a> Layout<'a, '_> {
             }
         }
     }
+}
 
-    /// Runs of pieces that went.
-    fn gaps(&self) -> u64 {
-        let mut gaps = 0;
-        let mut in_gap = false;
-        for piece in &self.pieces {
-            let is_gone = matches!(piece.form, Form::Gone);
-            gaps += u64::from(is_gone && !in_gap);
-            in_gap = is_gone;
-        }
-        gaps
+/// Runs of pieces that went.
+fn gaps(pieces: &[Piece<'_>]) -> u64 {
+    let mut gaps = 0;
+    let mut in_gap = false;
+    for piece in pieces {
+        let is_gone = matches!(piece.form, Form::Gone);
+        gaps += u64::from(is_gone && !in_gap);
+        in_gap = is_gone;
     }
+    gaps
 }
 
 fn scaled(tokens: u64, factor: f64) -> usize {

@@ -25,8 +25,8 @@ use crate::{
         steps, stopping,
     },
     domain::{
-        BranchState, ContentPart, EventBody, EventRef, MessageAppended, Role, SubContextReturned,
-        ToolCallRequested, ToolResultRecorded,
+        BranchState, Compacted, CompactionTrigger, ContentPart, EventBody, EventRef,
+        MessageAppended, Role, SubContextReturned, ToolCallRequested, ToolResultRecorded,
     },
 };
 
@@ -241,7 +241,23 @@ impl Fold {
                 }
             }
             EventBody::SubContextReturned(returned) => self.returned(at, returned, next),
+            EventBody::Compacted(compacted) if Some(at) == self.counting.compaction => {
+                self.compacted(compacted);
+            }
             _ => {}
+        }
+    }
+
+    /// A summary that an import brought stands for all that came before it, also where
+    /// that was the middle of a turn: the source's model was shown no step from there.
+    /// What the user asked for in that turn stays.
+    fn compacted(&mut self, compacted: &Compacted) {
+        let is_imported = compacted.trigger == CompactionTrigger::Imported;
+        let current = self.current.as_ref();
+        let is_open = current.is_some_and(|current| !current.open.is_empty());
+        if is_imported && !is_open {
+            self.items.retain(|item| item.step().is_none());
+            self.current = None;
         }
     }
 
