@@ -117,6 +117,9 @@ def test_open_calls_are_found_again(db: treering.Treering, conv: treering.Conver
         with call:
             call.result(call.arguments["path"])
     assert [call.call_id for call in again.open_calls()] == ["c3"]
+    # A fork inherits them, into a conversation of its own, too.
+    for fork in (conv.fork(), conv.fork(into="new", name="elsewhere")):
+        assert [(call.call_id, call.arguments) for call in fork.open_calls()] == [("c3", {})]
 
 
 def test_forks(conv: treering.Conversation) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -50,7 +52,8 @@ def test_a_server_that_is_killed_while_lines_are_appended(server: Server) -> Non
 
 
 @pytest.mark.slow
-def test_the_same_with_asyncio(server: Server) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_the_same_with_asyncio(server: Server, how: signal.Signals) -> None:
     async def lines(db: AsyncTreering, name: str) -> list[str]:
         conv = await db.create(name)
         for number in range(40):
@@ -59,16 +62,57 @@ def test_the_same_with_asyncio(server: Server) -> None:
 
     async def work() -> None:
         async with treering.aio.connect(server.address) as db:
+            await db.stats()
             writers = [asyncio.create_task(lines(db, f"Writer {n}")) for n in range(8)]
             for _ in range(2):
                 await asyncio.sleep(0.2)
-                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.end, how)
                 await asyncio.sleep(0.3)
                 await asyncio.to_thread(server.start)
             for stored in await asyncio.gather(*writers):
                 assert stored == [f"Line {number}" for number in range(40)]
 
     run(work())
+
+
+class SlowLine(threading.Thread):
+    """A line to a server on which every connection takes a while to say its first word."""
+
+    def __init__(self, port: int, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self.to, self.seconds = port, seconds
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.door.getsockname()[1]}"
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self.pass_on, args=self.door.accept()[:1]).start()
+
+    def pass_on(self, near: socket.socket) -> None:
+        time.sleep(self.seconds)
+        with near, socket.create_connection(("127.0.0.1", self.to)) as far:
+            back = threading.Thread(target=self.copy, args=(far, near))
+            back.start()
+            self.copy(near, far)
+            back.join()
+
+    @staticmethod
+    def copy(source: socket.socket, to: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                to.sendall(data)
+        with contextlib.suppress(OSError):
+            to.shutdown(socket.SHUT_RDWR)
+
+
+# Connections that took more than a second to be made were given up, and made anew, for ever.
+def test_a_line_that_is_slow_to_begin(server: Server) -> None:
+    line = SlowLine(server.port, 1.6)
+    line.start()
+    with treering.connect(line.address) as db:
+        assert db.create().user("Hello").revision == 2
+    line.door.close()
 
 
 # A server that does not answer must not hold a program longer than it said, and what it

@@ -15,7 +15,9 @@ PAUSE_MIN = 0.05
 """The first pause, in seconds. Each is twice the one before …"""
 PAUSE_MAX = 2.0
 """… up to this."""
-STRANGER_PATIENCE = 3.0
+LAST_ATTEMPT = 0.1
+"""Seconds that are kept for the last attempt."""
+STRANGER_PATIENCE = 5.0
 """So long an address that has never answered is tried, in seconds: it may be wrong."""
 
 _HARMLESS = (
@@ -27,6 +29,8 @@ _HARMLESS = (
     errors.IndexDamaged,
 )
 """The server says that nothing was done."""
+
+_BREAKS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
 
 
 @dataclass
@@ -52,22 +56,22 @@ class Attempts:
             return None
         pause = self._pause * random.uniform(0.5, 1.5)
         self._pause = min(self._pause * 2, PAUSE_MAX)
-        if error.retry_after is not None:
-            pause = max(pause, error.retry_after)
         now = time.monotonic()
         end = self.deadline
         if self.patience is not None and isinstance(error, errors.Unreachable):
             end = min(end, self._began + self.patience)
-        return pause if now + pause < end else None
+        # A last attempt is made when the time is nearly up.
+        pause = min(pause, end - now - LAST_ATTEMPT)
+        if error.retry_after is not None:
+            pause = max(pause, error.retry_after)
+        return pause if 0 < pause < end - now else None
 
     def _may_repeat(self, error: errors.TreeringError) -> bool:
         if isinstance(error, _HARMLESS) or error.retry_after is not None:
             return True
         lost = isinstance(error, (errors.Unreachable, errors.UnknownOutcome)) or (
             # A connection that breaks in the middle of an answer.
-            not error.rule
-            and error.code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
-            and _is_transport(error.message)
+            not error.rule and error.code in _BREAKS and _is_transport(error.message)
         )
         return lost and (self.again is Again.ALWAYS or self.has_key)
 

@@ -31,7 +31,8 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_metadata_size", 256 << 10),
     # A server that was started again is found at once, not after minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Its name misleads: it is what one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # A line that is cut without a word is noticed by those who wait for events.
     ("grpc.keepalive_time_ms", 30_000),

@@ -129,6 +129,8 @@ class AsyncTransport:
 
     async def _before_next(self, attempts: Attempts, error: errors.TreeringError) -> None:
         """Waits, or raises the error when there is no next attempt."""
+        if self._met:
+            attempts.patience = None
         pause = None if self._closed else attempts.pause_after(error)
         if pause is None:
             raise error

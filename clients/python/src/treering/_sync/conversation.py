@@ -342,22 +342,40 @@ class Conversation:
         ...     with call:
         ...         done = call.result("README.md")
         """
-        state = (self.state()).branch
-        if not state.open_calls:
-            return []
-        history = {call.call_id: call for call in self.tool_calls(limit=10_000)}
+        state = self.state()
+        asked = self._arguments_of(state.summary.conversation_id, list(state.branch.open_calls))
         return [
             Call(
                 self,
                 call.call_id,
                 call.tool,
-                history[call.call_id].proto.arguments if call.call_id in history else b"",
+                asked.get(call.call_id, b""),
                 needs_approval=call.approval > conversation_pb2.APPROVAL_STATUS_NOT_REQUIRED,
                 is_requested=True,
                 is_started=call.started,
             )
-            for call in state.open_calls
+            for call in state.branch.open_calls
         ]
+
+    def _arguments_of(
+        self, conversation_id: str, calls: list[conversation_pb2.OpenCall]
+    ) -> dict[str, bytes]:
+        """What open calls ask for; they are few and mostly near the head."""
+        own = {
+            call.request.revision
+            for call in calls
+            if call.request.conversation_id == conversation_id
+        }
+        asked: dict[str, bytes] = {}
+        if own:
+            for event in self.events(kinds=["tool_call_requested"], first=min(own), last=max(own)):
+                if event.revision in own and event.conversation_id == conversation_id:
+                    asked[event.call_id] = event.proto.tool_call_requested.arguments
+        if len(own) < len(calls):
+            # Of the conversation that this one was forked from.
+            for inherited in self.tool_calls(limit=10_000):
+                asked.setdefault(inherited.call_id, inherited.proto.arguments)
+        return asked
 
     def tool_calls(self, *, tool: str = "", as_of: int = 0, limit: int = 0) -> list[ToolCall]:
         """Calls of the branch with their outcomes, newest first."""

@@ -130,6 +130,8 @@ class Transport:
 
     def _before_next(self, attempts: Attempts, error: errors.TreeringError) -> None:
         """Waits, or raises the error when there is no next attempt."""
+        if self._met:
+            attempts.patience = None
         pause = None if self._closed else attempts.pause_after(error)
         if pause is None:
             raise error
