@@ -214,7 +214,7 @@ mod tests {
                 let now: [Use; 6] = std::array::from_fn(|at| {
                     let part = u128::from(used[(at + turn) % 6]) + 1;
                     Use {
-                        used: u64::try_from(u128::from(rooms[at]) * part >> 32).unwrap(),
+                        used: u64::try_from((u128::from(rooms[at]) * part) >> 32).unwrap(),
                         room: rooms[at],
                         least: shares[at] / 2,
                     }
