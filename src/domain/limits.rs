@@ -89,8 +89,8 @@ pub struct Limits {
     /// Memory for what is kept because it may be wanted again, all of it together, in
     /// bytes. [`MEMORY_OF_FILES_BYTES`] of it are pages of files, the index's writer and
     /// what waits for it; the rest is shared by conversation states, records, windows of
-    /// requests, what of requests is remembered, long-term contexts and knowledge: what
-    /// some do not use the others have.
+    /// requests, what of requests is remembered, long-term contexts and knowledge: half of
+    /// it in fixed shares, and what of the other half some do not use the others have.
     pub memory_bytes: usize,
     /// Of the requests that are built, one in so many is read again whole, to check it
     /// against its provider's rules; and the first of each conversation and provider.

@@ -1,5 +1,5 @@
-//! One budget for the caches of a store. Each may use its room; what some do not use,
-//! those that are full have. Looked at every second, by [`share`].
+//! One budget for the caches of a store. Half of it is theirs in fixed shares; what of
+//! the rest some do not use, those that are full have. Looked at every second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -96,6 +96,17 @@ impl Shares {
             knowledge: sixteenth,
         }
     }
+
+    fn in_order(self) -> [u64; 6] {
+        [
+            self.states,
+            self.frames,
+            self.windows,
+            self.remembered_requests,
+            self.long_term,
+            self.knowledge,
+        ]
+    }
 }
 
 impl Inner {
@@ -110,11 +121,14 @@ impl Inner {
             long_term,
             self.knowledge.cache(),
         ];
+        let limits = &self.options.limits;
+        let mut shares = Shares::of(limits).in_order().into_iter();
         let now = caches.map(|cache| Use {
             used: cache.used(),
             room: cache.room(),
+            least: shares.next().unwrap_or_default() / 2,
         });
-        let rooms = share(shared(&self.options.limits), now);
+        let rooms = share(shared(limits), now);
         // Those that get smaller first: together they never have more.
         for grows in [false, true] {
             for (at, cache) in caches.iter().enumerate() {
@@ -130,34 +144,37 @@ impl Inner {
 struct Use {
     used: u64,
     room: u64,
+    /// It always has this much: what is larger than a cache never gets into it, and
+    /// would not show that it needs more.
+    least: u64,
 }
 
 impl Use {
     fn is_full(self) -> bool {
         self.used >= self.room / 8 * 7
     }
+
+    /// What it keeps: if it is not full what it uses and a quarter.
+    fn kept(self) -> u64 {
+        if self.is_full() {
+            return self.least;
+        }
+        (self.used + self.used / 4).clamp(self.least, self.room.max(self.least))
+    }
 }
 
-/// Of what is shared, each cache always has this part.
-const LEAST_PART: u64 = 32;
-
-/// The room that each should have: one that is not full what it uses and a quarter,
-/// those that are full the rest, in equal parts. While none is full nothing changes.
+/// The room that each should have: those that are full have what the others do not
+/// use, in equal parts. While none is full nothing changes.
 fn share<const N: usize>(bytes: u64, now: [Use; N]) -> [u64; N] {
     let full = now.iter().filter(|cache| cache.is_full()).count() as u64;
     if full == 0 {
         return now.map(|cache| cache.room);
     }
-    let least = bytes / LEAST_PART;
-    let wanted = |cache: &Use| (cache.used + cache.used / 4).clamp(least, cache.room.max(least));
-    let kept: u64 = now.iter().filter(|c| !c.is_full()).map(wanted).sum();
-    let each = bytes.saturating_sub(kept) / full;
-    let fits = each >= least;
-    now.map(|cache| match (fits, cache.is_full()) {
-        // Only after the budget itself has become smaller.
-        (false, _) => bytes / N as u64,
-        (true, true) => each,
-        (true, false) => wanted(&cache),
+    let kept: u64 = now.iter().map(|cache| cache.kept()).sum();
+    let more = bytes.saturating_sub(kept) / full;
+    now.map(|cache| match cache.is_full() {
+        true => cache.kept() + more,
+        false => cache.kept(),
     })
 }
 
@@ -167,51 +184,46 @@ mod tests {
 
     use super::*;
 
+    fn cache(used: u64, room: u64) -> Use {
+        let least = 10;
+        Use { used, room, least }
+    }
+
     #[test]
     fn what_one_does_not_use_another_has() {
-        let quiet = Use { used: 1, room: 100 };
-        let full = Use {
-            used: 99,
-            room: 100,
-        };
-        let rooms = share(320, [full, quiet, quiet]);
-        assert_eq!(rooms, [300, 10, 10]);
+        let quiet = cache(1, 100);
+        assert_eq!(share(320, [cache(99, 100), quiet, quiet]), [300, 10, 10]);
         // It wants some again, and gets it from the one that has most.
-        let wakes = Use { used: 10, room: 10 };
-        let grown = Use {
-            used: 290,
-            room: 300,
-        };
+        let (grown, wakes) = (cache(290, 300), cache(10, 10));
         assert_eq!(share(320, [grown, wakes, quiet]), [155, 155, 10]);
+        assert_eq!(share(320, [quiet, quiet]), [100, 100]);
     }
 
     proptest! {
         // Whatever the caches hold, together they may not hold more than the budget,
-        // and none is left without any.
+        // and each has half of its own share.
         #[test]
-        fn rooms_are_within_the_budget(bytes in 64_u64..1 << 40, used in any::<[u32; 6]>()) {
+        fn rooms_are_within_the_budget(bytes in 0_u64..1 << 40, used in any::<[u32; 6]>()) {
             let shares = Shares::of(&Limits {
                 memory_bytes: usize::try_from(bytes).unwrap() + MEMORY_OF_FILES_BYTES,
                 ..Limits::default()
             });
-            let mut rooms = [
-                shares.states,
-                shares.frames,
-                shares.windows,
-                shares.remembered_requests,
-                shares.long_term,
-                shares.knowledge,
-            ];
+            let shares = shares.in_order();
+            let mut rooms = shares;
             for turn in 0..4 {
-                let mut at = 0;
-                let now = rooms.map(|room| {
-                    at += 1;
-                    let part = u64::from(used[(at + turn) % 6]) + 1;
-                    Use { used: (u128::from(room) * u128::from(part) >> 32) as u64, room }
+                let now: [Use; 6] = std::array::from_fn(|at| {
+                    let part = u128::from(used[(at + turn) % 6]) + 1;
+                    Use {
+                        used: u64::try_from((u128::from(rooms[at]) * part) >> 32).unwrap(),
+                        room: rooms[at],
+                        least: shares[at] / 2,
+                    }
                 });
                 rooms = share(bytes, now);
                 prop_assert!(rooms.iter().sum::<u64>() <= bytes, "{rooms:?}");
-                prop_assert!(rooms.iter().all(|room| *room >= bytes / LEAST_PART / 2));
+                for (room, share) in rooms.iter().zip(shares) {
+                    prop_assert!(*room >= share / 2, "{rooms:?}");
+                }
             }
         }
     }
