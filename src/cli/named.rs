@@ -55,7 +55,7 @@ impl<'a> Named<'a> {
 
     /// With a moment of it.
     #[must_use]
-    pub fn as_of(mut self, revision: &'a mut u64) -> Self {
+    pub fn moment(mut self, revision: &'a mut u64) -> Self {
         self.at = At::Number(revision);
         self
     }

@@ -44,7 +44,7 @@ impl ShowArgs {
     pub fn named(&mut self) -> Named<'_> {
         Named::new(&mut self.conversation)
             .branch(&mut self.branch)
-            .as_of(&mut self.as_of)
+            .moment(&mut self.as_of)
     }
 }
 
