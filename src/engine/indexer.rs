@@ -282,6 +282,15 @@ impl Indexer {
         }
     }
 
+    /// What was committed to an index can be searched, unless that was found to be
+    /// damaged meanwhile.
+    pub(super) fn came_to(&self, index: &Arc<SearchIndex>, offset: u64) {
+        let doing = lock(&self.doing);
+        if *doing == Doing::Following && Arc::ptr_eq(index, &self.index()) {
+            self.reached.send_replace(offset);
+        }
+    }
+
     /// A search has found an index to be damaged: it is made anew.
     pub fn condemn(&self, index: &Arc<SearchIndex>, reason: &str) {
         let mut doing = lock(&self.doing);
@@ -582,7 +591,7 @@ async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let left = added.not_indexed;
     inner.indexer.not_indexed.fetch_add(left, Ordering::AcqRel);
     if added.committed {
-        inner.indexer.reached.send_replace(index.reached().offset);
+        inner.indexer.came_to(&index, index.reached().offset);
     }
     Ok(true)
 }
@@ -622,7 +631,8 @@ pub(super) async fn add_some(
 
 async fn finish(inner: &Arc<Inner>) -> Result<(), Failure> {
     let index = inner.indexer.index();
-    let reached = blocking(move || index.commit()).await?;
-    inner.indexer.reached.send_replace(reached.offset);
+    let committed = Arc::clone(&index);
+    let reached = blocking(move || committed.commit()).await?;
+    inner.indexer.came_to(&index, reached.offset);
     Ok(())
 }
