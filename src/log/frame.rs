@@ -15,10 +15,12 @@ use super::{
     record::Record,
 };
 pub(super) use encode::COMPRESS_BYTES_MIN;
+#[cfg(feature = "redb")]
+pub(crate) use encode::compress;
 pub use encode::encode_group;
+pub(crate) use encode::looks_incompressible;
 #[cfg(test)]
 use encode::{Payload, seal_frame};
-pub(crate) use encode::{compress, looks_incompressible};
 
 /// The newest format that this program reads, and the one it writes.
 pub const FORMAT_VERSION: u8 = 1;
