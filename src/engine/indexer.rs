@@ -396,9 +396,11 @@ pub(super) async fn run(weak: Weak<Inner>) {
                     tracing::warn!(%error, "the search index was not committed; it goes on from its mark");
                 }
                 if inner.options.dense == Dense::WhenClosed {
-                    let index = Arc::downgrade(&indexer.index());
-                    // What goes wrong has told of itself.
-                    let _ = tokio::task::spawn_blocking(move || join_segments(&index)).await;
+                    let index = indexer.index();
+                    let joined = blocking(move || index.join_before_closing()).await;
+                    if let Err(error) = joined {
+                        tracing::warn!(%error, "segments of the search index were not joined");
+                    }
                 }
             }
             break;

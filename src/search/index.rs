@@ -407,21 +407,36 @@ impl SearchIndex {
         if state.hurried == hurried || self.options.hurried_threads < 2 {
             return Ok(());
         }
-        if state.has_operations {
-            self.commit_durably(&mut state)?;
-        }
-        // The old writer holds the lock: it has to go first, its merges with it.
-        if let Some(Err(error)) = state.writer.take().map(IndexWriter::wait_merging_threads) {
-            tracing::warn!(%error, "a merge of the search index failed");
-        }
-        state.hurried = hurried;
         let (options, merges) = match (hurried, self.merges) {
             (true, Merges::AsTheyCome) => (self.options.hurried(), Merges::WhenMany),
             (true, merges) => (self.options.hurried(), merges),
             (false, merges) => (self.options.clone(), merges),
         };
-        let writer = open_writer(&self.index, &self.dir, &options, merges)?;
-        state.writer = Some(writer);
+        self.change_writer(&mut state, &options, merges)?;
+        state.hurried = hurried;
+        Ok(())
+    }
+
+    /// Waits for the merges that run by themselves; none begins any more.
+    pub(super) fn settle(&self, state: &mut WriterState) -> Result<(), IndexError> {
+        self.change_writer(state, &self.options, Merges::Never)
+    }
+
+    /// Commits what was added, and goes on with a writer of these options.
+    fn change_writer(
+        &self,
+        state: &mut WriterState,
+        options: &SearchOptions,
+        merges: Merges,
+    ) -> Result<(), IndexError> {
+        if state.has_operations {
+            self.commit_durably(state)?;
+        }
+        // The old writer holds the lock: it has to go first, its merges with it.
+        if let Some(Err(error)) = state.writer.take().map(IndexWriter::wait_merging_threads) {
+            tracing::warn!(%error, "a merge of the search index failed");
+        }
+        state.writer = Some(open_writer(&self.index, &self.dir, options, merges)?);
         Ok(())
     }
 

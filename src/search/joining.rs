@@ -4,13 +4,16 @@
 //! large ones are smaller and faster than many small ones. While events come, tantivy's
 //! policy merges as much as keeps their number down; when none come there is time.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::{
+    sync::{Arc, PoisonError, Weak},
+    time::Duration,
+};
 
 use tantivy::{FutureResult, SegmentMeta, index::SegmentId};
 
 use super::{
     error::IndexError,
-    index::{Merges, SearchIndex},
+    index::{Merges, SearchIndex, WriterState},
     refusal::engine_error,
 };
 
@@ -20,11 +23,17 @@ const LARGEST_SHARE: u64 = 3;
 /// More passages are not joined at once: so many take about half a minute of one
 /// processor.
 const JOINED_PASSAGES_MAX: u64 = 2_000_000;
+/// A merge that runs by itself may have a segment: so often it is tried, after a pause.
+const ATTEMPTS: usize = 4;
+const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
+/// In which the thread of a merge that is done lets go what it had.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 impl SearchIndex {
-    /// Puts segments together, if there are some that are worth it, and says whether
-    /// there were. What is searched is the same. Adding and searching go on meanwhile,
-    /// and an index that is let go meanwhile stays as it was.
+    /// Puts segments together, if there are some that are worth it, and removes the files
+    /// that nothing needs any more. Says whether there were such segments. What is searched
+    /// is the same. Adding and searching go on meanwhile, and an index that is let go
+    /// meanwhile stays as it was.
     ///
     /// # Errors
     /// [`IndexError`] when the index cannot be read or written.
@@ -34,28 +43,56 @@ impl SearchIndex {
         };
         // One at a time: who comes second looks at what the first one made.
         let _one = joining.lock().unwrap_or_else(PoisonError::into_inner);
-        let started = index.upgrade().map(|this| this.start_joining());
-        let Some(merge) = started.transpose()?.flatten() else {
-            return Ok(false);
-        };
-        // Nobody keeps the index open for it.
-        let merged = merge.wait();
-        let Some(this) = index.upgrade() else {
-            return Ok(false);
-        };
-        if let Err(error) = merged {
+        for _ in 0..ATTEMPTS {
+            let Some(this) = index.upgrade() else {
+                return Ok(false);
+            };
+            let Some(merge) = this.start_joining(&mut this.state())? else {
+                this.show_joined(&mut this.state())?;
+                return Ok(false);
+            };
+            // Nobody keeps the index open for it.
+            drop(this);
+            let merged = merge.wait();
+            // Its thread has the segments for a moment more, and so their files.
+            std::thread::sleep(LAST_MOMENT);
+            let Some(this) = index.upgrade() else {
+                return Ok(false);
+            };
+            let Err(error) = merged else {
+                this.show_joined(&mut this.state())?;
+                return Ok(true);
+            };
+            // A merge that ran by itself had one of the segments.
             tracing::debug!(%error, "segments of the search index were not joined");
-            return Ok(false);
+            drop(this);
+            std::thread::sleep(ATTEMPT_PAUSE);
         }
-        this.show_joined()?;
-        Ok(true)
+        Ok(false)
     }
 
-    fn start_joining(&self) -> Result<Option<Merging>, IndexError> {
+    /// The same for an index that is closed soon: merges that run by themselves end first,
+    /// so that what is left on disk is dense. Adding waits meanwhile.
+    ///
+    /// # Errors
+    /// [`IndexError`] when the index cannot be read or written.
+    pub fn join_before_closing(&self) -> Result<(), IndexError> {
+        let _one = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        self.settle(&mut state)?;
+        if let Some(merge) = self.start_joining(&mut state)? {
+            let merged = merge.wait();
+            merged.map_err(|error| engine_error("joined", &self.dir, error))?;
+            // Its thread has the segments for a moment more, and so their files.
+            self.settle(&mut state)?;
+        }
+        self.show_joined(&mut state)
+    }
+
+    fn start_joining(&self, state: &mut WriterState) -> Result<Option<Merging>, IndexError> {
         if self.merges == Merges::Never {
             return Ok(None);
         }
-        let mut state = self.state();
         let segments = self.index.searchable_segment_metas();
         let segments = segments.map_err(|error| engine_error("read", &self.dir, error))?;
         let sizes = segments
@@ -66,14 +103,14 @@ impl SearchIndex {
         if chosen.len() < 2 {
             return Ok(None);
         }
-        self.write(&mut state, |writer| Ok(Some(writer.merge(&chosen))))
+        self.write(state, |writer| Ok(Some(writer.merge(&chosen))))
     }
 
-    fn show_joined(&self) -> Result<(), IndexError> {
-        let mut state = self.state();
+    /// Searches see what was joined, and so nothing holds what it was made of.
+    fn show_joined(&self, state: &mut WriterState) -> Result<(), IndexError> {
         self.reload(None)?;
-        self.note_files(&mut state);
-        self.write(&mut state, |writer| writer.garbage_collect_files().wait())?;
+        self.note_files(state);
+        self.write(state, |writer| writer.garbage_collect_files().wait())?;
         Ok(())
     }
 }

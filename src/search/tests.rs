@@ -528,6 +528,37 @@ fn joined_segments_are_searched_alike() {
     assert_eq!(answers(&index), before);
 }
 
+// An import ended with merges under way: joining had one of their segments, gave up, and
+// what they had been made of stayed on disk, more than the index itself.
+#[test]
+fn an_index_that_is_closed_keeps_one_segment_and_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = SearchOptions {
+        hurried_threads: 2,
+        ..SearchOptions::default()
+    };
+    let index = SearchIndex::open(dir.path(), options).unwrap();
+    index.set_hurried(true).unwrap();
+    for at in 1..=40 {
+        let words: String = (0..400).map(|word| format!("word{} ", word * at)).collect();
+        index
+            .add(&[result(at, &words)], Position::local(at))
+            .unwrap();
+        index.commit().unwrap();
+    }
+    index.join_before_closing().unwrap();
+    assert_eq!(index.published().searcher.segment_readers().len(), 1);
+    let files = std::fs::read_dir(dir.path()).unwrap().flatten();
+    let postings = files.filter(|file| file.path().extension().is_some_and(|kind| kind == "idx"));
+    assert_eq!(postings.count(), 1);
+    drop(index);
+    let index = SearchIndex::open(dir.path(), SearchOptions::default()).unwrap();
+    let mut places = found(&index, &query("word399"));
+    places.sort_unstable();
+    places.dedup();
+    assert_eq!(places, [1, 3, 7, 19, 21]);
+}
+
 // `TREERING_INDEX=FOLDER cargo test --lib bytes_of_an_index -- --ignored --nocapture`,
 // on a copy of an index: its bytes by kind of file, as it is and joined.
 #[test]

@@ -17,7 +17,7 @@ use crate::{
         pb::{self, append_stream_response::Outcome},
     },
     domain::{AppendCommand, AppendOutcome, ConversationId, Namespace, NewEvent},
-    engine::{Engine, OpenOptions, Pending, SearchRequest},
+    engine::{Dense, Engine, OpenOptions, Pending, SearchRequest},
     importer::{openai_chat, plan, source::LineSource},
 };
 
@@ -33,6 +33,20 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 /// When it cannot be opened.
 pub async fn open(dir: &Path) -> Result<Engine, CliError> {
     Engine::open(OpenOptions::new(dir))
+        .await
+        .map_err(|error| failed("opening a store", error))
+}
+
+/// Opens a store that is packed when it is closed, as `treering import` does.
+///
+/// # Errors
+/// When it cannot be opened.
+pub async fn open_dense(dir: &Path) -> Result<Engine, CliError> {
+    let options = OpenOptions {
+        dense: Dense::WhenClosed,
+        ..OpenOptions::new(dir)
+    };
+    Engine::open(options)
         .await
         .map_err(|error| failed("opening a store", error))
 }
