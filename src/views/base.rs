@@ -14,7 +14,7 @@ use super::{
     table::{TABLES, TableId},
 };
 
-type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 type BlockTable = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
 /// The file's tables: first key of a block to the block.

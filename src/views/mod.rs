@@ -44,6 +44,8 @@ mod read;
 #[cfg(feature = "redb")]
 mod recent;
 #[cfg(feature = "redb")]
+mod repack;
+#[cfg(feature = "redb")]
 mod rows;
 #[cfg(feature = "redb")]
 mod store;

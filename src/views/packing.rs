@@ -125,6 +125,11 @@ fn fill(rows: &[Row], guess: usize) -> Result<(Packed, usize), ViewsError> {
 }
 
 impl Packed {
+    /// How many rows it has.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
     fn fits(&self) -> bool {
         self.stored.len() <= room(&self.key)
     }

@@ -1,0 +1,67 @@
+//! All blocks of a file written anew, as full as blocks can be.
+//!
+//! Rows come in anywhere, and a block that has no room for one is cut in two: after
+//! much was written, blocks are not much more than half full.
+
+use redb::{Database, ReadableTable as _, TableDefinition, WriteTransaction};
+
+use super::{
+    base::{DEFINITIONS, Definition},
+    block::{Block, Row},
+    error::ViewsError,
+    packing::{self, At, Packed},
+    store::durable_commit,
+};
+
+/// Rows that are packed at a time, in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// What a table is called until it takes the place of the old one.
+const ANEW: Definition = TableDefinition::new("anew");
+
+/// Packs all rows anew, in one commit. What it replaces are free pages then.
+///
+/// # Errors
+/// [`ViewsError::Damaged`] when a block cannot be read, [`ViewsError::NoSpace`],
+/// [`ViewsError::Storage`]; the file is as before then.
+pub(super) fn repack(db: &Database) -> Result<(), ViewsError> {
+    let mut txn = db.begin_write()?;
+    durable_commit(&mut txn)?;
+    for definition in DEFINITIONS {
+        copy_table(&txn, definition)?;
+        txn.delete_table(definition)?;
+        txn.rename_table(ANEW, definition)?;
+    }
+    txn.commit()?;
+    Ok(())
+}
+
+fn copy_table(txn: &WriteTransaction, from: Definition) -> Result<(), ViewsError> {
+    let old = txn.open_table(from)?;
+    let mut new = txn.open_table(ANEW)?;
+    let mut put = |blocks: Vec<Packed>| {
+        for block in blocks {
+            new.insert(&block.key[..], block.stored.as_slice())?;
+        }
+        Ok::<(), ViewsError>(())
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    let mut bytes = 0;
+    for stored in old.range::<&[u8]>(..)? {
+        let (first, stored) = stored?;
+        let block = Block::read(first.value(), stored.value())?;
+        let known = rows.len();
+        rows.extend((0..block.len()).map(|at| block.row(at)));
+        bytes += packing::bytes_of(&rows[known..]);
+        if bytes < CHUNK_BYTES {
+            continue;
+        }
+        let mut blocks = packing::pack(&rows, At::End)?;
+        // The last one is as full as the chunk's end lets it be.
+        let last = blocks.pop().map_or(0, |block| block.rows());
+        rows.drain(..rows.len() - last);
+        bytes = packing::bytes_of(&rows);
+        put(blocks)?;
+    }
+    put(packing::pack(&rows, At::End)?)
+}
