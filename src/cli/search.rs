@@ -336,6 +336,10 @@ fn without_words(status: tonic::Status) -> CliError {
 
 fn note(answer: &pb::SearchResponse, tools: &[String], out: &mut Out) -> Result<(), CliError> {
     let mut note = match answer.total.max(answer.hits.len() as u64) {
+        0 if answer.more_than_total => "Nothing found in the newest texts that were read; there \
+            are older ones that it may be in. Give it a longer word, or fewer texts: --source, \
+            --kind, --until."
+            .to_owned(),
         0 if !tools.is_empty() => format!(
             "Nothing found in calls and results of {}; `treering tools CONVERSATION` has the \
              names of tools.",

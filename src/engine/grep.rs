@@ -16,6 +16,9 @@ use crate::{
     search::{Pattern, Reading, SearchQuery},
 };
 
+/// Candidates that are looked up at a time.
+const CANDIDATES_BATCH: usize = 1_024;
+
 /// What is asked besides the index's query.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
@@ -48,8 +51,20 @@ impl Inner {
         let (mut total, mut more) = (0_usize, candidates.more);
         let mut counts: HashMap<ConversationId, u64> = HashMap::new();
         let counts_all = query.count_all || wanted.by_conversation;
-        for candidate in candidates.hits {
+        let mut read_to = 0;
+        let mut batch = Vec::new().into_iter();
+        loop {
             work::check()?;
+            let Some(candidate) = batch.next() else {
+                let next = candidates.hits(read_to, CANDIDATES_BATCH);
+                let next = next.map_err(|error| self.search_failed(&index, error))?;
+                if next.is_empty() {
+                    break;
+                }
+                read_to += next.len();
+                batch = next.into_iter();
+                continue;
+            };
             if self
                 .marks
                 .covers(candidate.conversation, candidate.revision)

@@ -116,34 +116,41 @@ fn any(branches: Vec<Needs>) -> Needs {
     Needs::Any(branches)
 }
 
-/// Pieces of a literal that no cut of the analyser goes through: letters of one case
-/// or digits in a row, with a capital before them.
+/// Pieces of a literal that stand within one word of the index, wherever it is cut.
 fn literal_needs(literal: &[u8]) -> Needs {
     let Ok(text) = std::str::from_utf8(literal) else {
         return Needs::Nothing;
     };
-    let mut pieces = Vec::new();
-    let mut piece = String::new();
+    let runs = text.split(|c: char| !c.is_ascii_alphanumeric());
+    all(runs.flat_map(run_needs).collect())
+}
+
+/// Of a run of letters and digits: what no hump goes through. Where there is nothing
+/// like that, as in capitals, the run: an identifier is in the index uncut, too.
+fn run_needs(run: &str) -> Vec<Needs> {
+    let mut pieces = vec![String::new()];
     let mut before = ' ';
-    for c in text.chars() {
-        let goes_on = c.is_ascii_alphanumeric()
-            && match (before.is_ascii_uppercase(), c.is_ascii_uppercase()) {
-                // A hump may begin at any capital, and before the last of several.
-                (_, true) => false,
-                (true, false) => piece.len() == 1,
-                (false, false) => true,
-            };
+    for c in run.chars() {
+        let piece = pieces.last().map_or(0, String::len);
+        let goes_on = match (before.is_ascii_uppercase(), c.is_ascii_uppercase()) {
+            // A hump may begin at any capital, and before the last of several.
+            (_, true) => false,
+            (true, false) => piece == 1,
+            (false, false) => true,
+        };
         if !goes_on {
-            pieces.push(std::mem::take(&mut piece));
+            pieces.push(String::new());
         }
-        if c.is_ascii_alphanumeric() {
+        if let Some(piece) = pieces.last_mut() {
             piece.push(c.to_ascii_lowercase());
         }
         before = c;
     }
-    pieces.push(piece);
     pieces.retain(|piece| piece.len() >= PIECE_BYTES_MIN);
-    all(pieces.into_iter().map(Needs::Piece).collect())
+    if pieces.is_empty() && run.len() >= PIECE_BYTES_MIN {
+        pieces.push(run.to_ascii_lowercase());
+    }
+    pieces.into_iter().map(Needs::Piece).collect()
 }
 
 #[cfg(test)]
@@ -174,6 +181,10 @@ mod tests {
             (".*", "-"),
             ("(abc)+ x*", "abc"),
             ("(abc)* def", "def"),
+            (r"README\.md", "readme"),
+            ("JG7FMM", "jg7fmm"),
+            ("SIGSEGV: seg", "(sigsegv & seg)"),
+            ("GetID", "get"),
         ];
         for (pattern, expected) in cases {
             let pattern_needs = Pattern::new(pattern).unwrap();

@@ -4,7 +4,7 @@
 //! of its parts in a row, ranked first) and by its parts. A word that must or
 //! must not match is strict: all of its parts in a row.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tantivy::{
     DocId, Searcher, SegmentReader, Term,
@@ -29,7 +29,11 @@ use super::{
     },
     syntax::{Node, Role},
 };
-use crate::domain::{Namespace, Revision};
+use crate::domain::{ConversationId, Namespace, Revision};
+
+/// More conversations than that are looked up by segment: each of the others is a term
+/// of the query.
+const TAGGED_CONVERSATIONS_MAX: usize = 256;
 
 // The weights below are measured: docs/decisions/0004-search-analyser.md.
 
@@ -394,6 +398,9 @@ impl Planner<'_> {
         if conversations.is_empty() {
             return Box::new(EmptyQuery);
         }
+        if conversations.len() > TAGGED_CONVERSATIONS_MAX {
+            return only_conversations(&conversations);
+        }
         let tags = conversations
             .into_iter()
             .map(|conversation| self.tag(&conversation_tag(self.namespace, conversation)))
@@ -519,6 +526,26 @@ pub(super) fn only_revisions(revisions: &[Revision]) -> Box<dyn Query> {
         let wanted = wanted.clone();
         let revisions = segment.fast_fields().u64(column::REVISION)?;
         Ok(move |doc: DocId| revisions.first(doc).is_some_and(|r| wanted.contains(&r)))
+    });
+    Box::new(DocPredicateQuery::from(predicate))
+}
+
+/// Passages of these conversations.
+fn only_conversations(conversations: &[ConversationId]) -> Box<dyn Query> {
+    let wanted: Vec<[u8; 16]> = conversations.iter().map(|id| id.0.into_bytes()).collect();
+    let wanted = std::sync::Arc::new(wanted);
+    let predicate = FunctionPredicate::from(move |reader: &SegmentReader| {
+        let column = reader.fast_fields().bytes(column::CONVERSATION)?;
+        let mut ordinals: HashSet<u64> = HashSet::new();
+        if let Some(column) = &column {
+            for id in wanted.iter() {
+                ordinals.extend(column.dictionary().term_ord(id)?);
+            }
+        }
+        Ok(move |doc: DocId| {
+            let ordinal = column.as_ref().and_then(|column| column.ords().first(doc));
+            ordinal.is_some_and(|ordinal| ordinals.contains(&ordinal))
+        })
     });
     Box::new(DocPredicateQuery::from(predicate))
 }

@@ -326,14 +326,14 @@ pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
         return Err(SearchError::TooFar { offset, limit, max });
     }
     let filters = &query.filters;
-    let scope = match &filters.scope {
-        None => 0,
-        Some(Scope::Conversations(conversations)) => conversations.len(),
+    let lineage = match &filters.scope {
         Some(Scope::Lineage(segments)) => segments.len(),
+        // All that a source has may be many, and is looked up.
+        None | Some(Scope::Conversations(_)) => 0,
     };
     let max = FILTER_VALUES_MAX;
     for (what, count) in [
-        ("conversations", scope),
+        ("branches", lineage),
         ("tools", filters.tools.len()),
         ("kinds", filters.kinds.len()),
         ("roles", filters.roles.len()),

@@ -24,18 +24,38 @@ use super::{
 };
 use crate::domain::{ConversationId, Position};
 
-/// Most events that a pattern is tried on: with their texts, seconds of reading.
-pub const CANDIDATES_MAX: usize = 50_000;
+/// Most events that a pattern is tried on. In memory each takes 24 bytes; reading their
+/// texts takes about a minute.
+pub const CANDIDATES_MAX: usize = 500_000;
 
-/// Events that a pattern may match: to be verified on their text.
-#[derive(Clone, Debug, PartialEq)]
+/// Events that a pattern may match, newest first: to be verified on their text.
 pub struct Candidates {
-    /// One hit for each, newest first. Where it matches is not known.
-    pub hits: Vec<Hit>,
+    published: Published,
+    places: Vec<(Position, DocAddress)>,
     /// There are older ones.
     pub more: bool,
     /// What the index had reached.
     pub reached: Position,
+}
+
+impl Candidates {
+    /// One hit for each of the next so many events from a place on; where it matches is
+    /// not known. Empty behind the last one.
+    ///
+    /// # Errors
+    /// [`SearchError`] for a damaged index.
+    pub fn hits(&self, from: usize, count: usize) -> Result<Vec<Hit>, SearchError> {
+        let rest = self.places.get(from..).unwrap_or_default();
+        let ranked = |&(position, address): &(Position, DocAddress)| Ranked {
+            address,
+            score: 0.0,
+            scores: Scores::default(),
+            position,
+            byte_start: 0,
+        };
+        let page: Vec<Ranked> = rest.iter().take(count).map(ranked).collect();
+        Ok(guarded(|| hits::read(&self.published.columns, &page))?)
+    }
 }
 
 impl SearchIndex {
@@ -66,21 +86,15 @@ impl SearchIndex {
             found.sort_unstable_by_key(|(position, _)| Reverse(*position));
             let more = found.len() > CANDIDATES_MAX;
             found.truncate(CANDIDATES_MAX);
-            let ranked = |(position, address): (Position, DocAddress)| Ranked {
-                address,
-                score: 0.0,
-                scores: Scores::default(),
-                position,
-                byte_start: 0,
-            };
-            let page: Vec<Ranked> = found.into_iter().map(ranked).collect();
-            Ok(Candidates {
-                hits: hits::read(&published.columns, &page)?,
-                more,
-                reached: published.reached,
-            })
+            Ok((found, more))
         };
-        Ok(guarded(find)?)
+        let (places, more) = guarded(find)?;
+        Ok(Candidates {
+            places,
+            more,
+            reached: published.reached,
+            published,
+        })
     }
 
     /// The conversations that have matches, with how many passages match; the most

@@ -408,6 +408,7 @@ fn candidates_of_a_pattern_have_all_that_matches() {
         "HTTPServerError",
         "unrelated words",
         "x1",
+        "see README.md, aREADMEfirst, MY_HEADx and JG7FMM",
     ];
     let events: Vec<_> = (1..)
         .zip(texts)
@@ -421,6 +422,10 @@ fn candidates_of_a_pattern_have_all_that_matches() {
         "Server",
         "(borrow|words)",
         "(?i)httpserver",
+        r"README\.md",
+        "README",
+        "HEAD",
+        "JG7FM",
         "x",
         "e.*o",
         "nothing like this",
@@ -428,7 +433,14 @@ fn candidates_of_a_pattern_have_all_that_matches() {
         let pattern = Pattern::new(text).unwrap();
         let candidates = index.candidates(&pattern, &query("")).unwrap();
         let of = |hit: &Hit| hit.position.offset;
-        let offsets: Vec<u64> = candidates.hits.iter().map(of).collect();
+        let mut offsets: Vec<u64> = Vec::new();
+        loop {
+            let hits = candidates.hits(offsets.len(), 2).unwrap();
+            if hits.is_empty() {
+                break;
+            }
+            offsets.extend(hits.iter().map(of));
+        }
         for event in &events {
             let matches = pattern.first_match(&event.text).is_some();
             let at = event.position.offset;
@@ -440,8 +452,37 @@ fn candidates_of_a_pattern_have_all_that_matches() {
         }
         assert!(offsets.is_sorted_by(|a, b| a > b), "newest first");
     }
-    let few = Pattern::new("parseConfig").unwrap();
-    assert_eq!(index.candidates(&few, &query("")).unwrap().hits.len(), 1);
+    // Words in capitals were looked for in all texts, and only the newest were read.
+    for few in ["parseConfig", r"README\.md", "JG7FMM"] {
+        let few = Pattern::new(few).unwrap();
+        let candidates = index.candidates(&few, &query("")).unwrap();
+        assert_eq!(candidates.hits(0, 10).unwrap().len(), 1);
+    }
+}
+
+// A source with more than 10,000 conversations could not be searched: its one name was
+// refused as too many values.
+#[test]
+fn a_filter_takes_all_conversations_of_a_source() {
+    let events: Vec<_> = (1..=600_u64)
+        .map(|at| {
+            tagged(at, |event| {
+                event.text = "needle".to_owned();
+                event.conversation = conversation(u128::from(at));
+            })
+        })
+        .collect();
+    let index = index_of(&events);
+    for wanted in [256_u64, 257, 20_000] {
+        let mut asked = query("needle");
+        asked.limit = 1_000;
+        let chosen = (1..=wanted).map(|at| conversation(u128::from(2 * at)));
+        asked.filters.scope = Some(Scope::Conversations(chosen.collect()));
+        let mut places = found(&index, &asked);
+        places.sort_unstable();
+        let expected: Vec<u64> = (1..=wanted.min(300)).map(|at| 2 * at).collect();
+        assert_eq!(places, expected);
+    }
 }
 
 #[test]
@@ -735,9 +776,8 @@ fn what_cannot_be_searched_says_so() {
         })
         .contains("10000")
     );
-    let many = Scope::Conversations(vec![conversation(1); 10_001]);
     let filters = SearchFilters {
-        scope: Some(many),
+        tools: vec!["bash".into(); 10_001],
         ..SearchFilters::default()
     };
     assert!(

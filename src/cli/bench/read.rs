@@ -21,7 +21,7 @@ use crate::{
     cli::{connect::Connection, error::CliError},
     codec::pb,
     domain::Namespace,
-    engine::{Engine, ReadQuery, RebuildItem, Source},
+    engine::{Engine, ReadQuery, Source},
 };
 
 /// Events of each conversation.
@@ -175,17 +175,7 @@ async fn rebuild(setup: &Setup, engine: &Engine) -> Result<Row, CliError> {
     let mut rates = Vec::new();
     for _ in 0..setup.or_quick(3, 1) {
         setup.doing("read: rebuild of the views");
-        let started = Instant::now();
-        let mut items = engine.rebuild(true, false);
-        let mut events = 0;
-        while let Some(item) = items.next().await {
-            if let RebuildItem::Outcome(outcome) =
-                item.map_err(|error| failed("rebuilding", error))?
-            {
-                events = outcome.events;
-            }
-        }
-        rates.push(events as f64 / started.elapsed().as_secs_f64());
+        rates.push(stores::rebuilt(engine, true, false).await?);
     }
     let what = "rebuild of all views";
     Ok(
