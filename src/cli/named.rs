@@ -55,7 +55,7 @@ impl<'a> Named<'a> {
 
     /// With a moment of it.
     #[must_use]
-    pub fn as_of(mut self, revision: &'a mut u64) -> Self {
+    pub fn moment(mut self, revision: &'a mut u64) -> Self {
         self.at = At::Number(revision);
         self
     }
@@ -158,6 +158,12 @@ pub async fn resolve(command: &mut Command, store: &Connection) -> Result<(), Cl
 }
 
 impl Command {
+    /// The first conversation that the line names.
+    pub fn conversation(&mut self) -> Option<String> {
+        let named = self.named().into_iter().next()?;
+        Some(named.conversation.clone())
+    }
+
     fn named(&mut self) -> Vec<Named<'_>> {
         let one = match self {
             Self::Export(args) => return args.named(),

@@ -297,7 +297,7 @@ fn listed(summaries: &[pb::ConversationSummary]) -> String {
     let shown = summaries.iter().take(LISTED_MAX).map(|summary| {
         // Whole: short forms of what a name may mean are often the same.
         let id = match summary.source_id.as_str() {
-            "" => &summary.conversation_id,
+            "" => summary.conversation_id.as_str(),
             source_id => source_id,
         };
         let title = first_line(&summary.title, TITLE_CHARS);

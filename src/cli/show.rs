@@ -44,7 +44,7 @@ impl ShowArgs {
     pub fn named(&mut self) -> Named<'_> {
         Named::new(&mut self.conversation)
             .branch(&mut self.branch)
-            .as_of(&mut self.as_of)
+            .moment(&mut self.as_of)
     }
 }
 
@@ -157,9 +157,7 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
         let id = paint.text(Tone::Name, &summary.source_id);
         lines.push(format!("from {} as {id}", summary.source));
     }
-    let created = out.when(summary.created_at.as_ref());
-    let updated = out.when(happened(&summary));
-    lines.push(format!("created {created}, last event {updated}"));
+    lines.push(times(&summary, out));
     if let Some(damage) = &summary.damage {
         let mark = format!("damaged from #{} on: {}", damage.revision, damage.what);
         lines.push(paint.text(Tone::Bad, mark));
@@ -192,6 +190,19 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
         things(state.branches.len() as u64, "branch", "branches"),
     ));
     lines
+}
+
+/// When it was, and for what came from elsewhere when it was recorded here.
+fn times(summary: &pb::ConversationSummary, out: &Out) -> String {
+    let created = out.when(summary.created_at.as_ref());
+    let last = out.when(happened(summary));
+    match &summary.happened_from {
+        Some(first) if !summary.source.is_empty() => {
+            let first = out.when(Some(first));
+            format!("from {first} to {last}, recorded {created}")
+        }
+        _ => format!("created {created}, last event {last}"),
+    }
 }
 
 fn open_calls(branch: &pb::BranchState, paint: Paint) -> Vec<String> {

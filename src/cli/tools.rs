@@ -75,7 +75,7 @@ impl ToolsArgs {
     pub fn named(&mut self) -> Named<'_> {
         Named::new(&mut self.conversation)
             .branch(&mut self.branch)
-            .as_of(&mut self.as_of)
+            .moment(&mut self.as_of)
     }
 }
 

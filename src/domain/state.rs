@@ -458,6 +458,10 @@ pub struct ConversationRow {
     pub created_at: TimestampMicros,
     /// When its last event was recorded.
     pub updated_at: TimestampMicros,
+    /// When the first of its events happened, as its author says; else when it was recorded.
+    pub happened_from: TimestampMicros,
+    /// When the last of them happened.
+    pub happened_to: TimestampMicros,
     /// From where on the log cannot say what it holds; none: it is whole.
     pub damage: Option<Arc<Damage>>,
 }

@@ -318,6 +318,8 @@ fn summary(row: ConversationRow, active_name: BranchName) -> ConversationSummary
         sealed: row.sealed,
         created_at: row.created_at,
         updated_at: row.updated_at,
+        happened_from: row.happened_from,
+        happened_to: row.happened_to,
         damage: row.damage,
     }
 }

@@ -209,6 +209,8 @@ impl Folder {
             draft.row.last_position = row.first_position;
             draft.row.created_at = row.created_at;
             draft.row.updated_at = row.created_at;
+            draft.row.happened_from = row.happened_from;
+            draft.row.happened_to = row.happened_from;
             ConversationState::new(draft.row, draft.branches.into_values())
         });
         let revision = state.row.head.next();
@@ -314,7 +316,11 @@ impl Folder {
         draft.row.chain_hash = record.chain_hash();
         draft.row.last_position = Position::local(offset);
         draft.row.updated_at = header.recorded_at;
+        let happened = header.occurred_at.unwrap_or(header.recorded_at);
+        draft.row.happened_to = draft.row.happened_to.max(happened);
         if state.is_none() {
+            draft.row.happened_from = happened;
+            draft.row.happened_to = happened;
             draft.row.first_position = Position::local(offset);
             draft.row.created_at = header.recorded_at;
         }
@@ -408,6 +414,8 @@ impl Folder {
         draft.row.last_position = Position::local(offset);
         draft.row.created_at = header.recorded_at;
         draft.row.updated_at = header.recorded_at;
+        draft.row.happened_from = header.occurred_at.unwrap_or(header.recorded_at);
+        draft.row.happened_to = draft.row.happened_from;
         let branches = draft.branches.into_values();
         Ok(ConversationState::new(draft.row, branches))
     }

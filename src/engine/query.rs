@@ -153,6 +153,10 @@ pub struct ConversationSummary {
     pub created_at: TimestampMicros,
     /// Last event.
     pub updated_at: TimestampMicros,
+    /// When the first event happened, as its author says; else when it was recorded.
+    pub happened_from: TimestampMicros,
+    /// When the last of them happened.
+    pub happened_to: TimestampMicros,
     /// From where on it cannot be read; none: it is whole.
     pub damage: Option<Arc<Damage>>,
 }

@@ -104,6 +104,8 @@ pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary 
         sealed: summary.sealed,
         created_at: Some(timestamp_to_pb(summary.created_at)),
         updated_at: Some(timestamp_to_pb(summary.updated_at)),
+        happened_from: Some(timestamp_to_pb(summary.happened_from)),
+        happened_to: Some(timestamp_to_pb(summary.happened_to)),
         source_meta: Bytes::new(),
         policies: info.policies.clone().into_iter().collect(),
         damage: summary.damage.as_deref().map(damage),

@@ -341,3 +341,85 @@ async fn a_branch_is_exported() {
     );
     assert_eq!(last["type"], "user");
 }
+
+// An import of January was "just now": when something happened is what people look for,
+// and when it was recorded is told as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn times_are_those_of_what_happened() {
+    let shell = Shell::new();
+    let file = shell.path("old.jsonl");
+    let line = r#"{"id":"old","source":"test","messages":[
+        {"role":"user","content":"hello","x":{"ts":"2026-01-05T09:00:00Z"}},
+        {"role":"assistant","content":"yes","x":{"ts":"2026-01-06T10:00:00Z"}}]}"#;
+    fs::write(&file, line.replace('\n', "") + "\n").unwrap();
+    shell.ok(&["import", &file]).await;
+    let listed: serde_json::Value =
+        serde_json::from_str(&shell.ok(&["ls", "--json"]).await).unwrap();
+    let day = |field: &str| listed[field].as_str().unwrap()[..10].to_owned();
+    assert_eq!(day("happened_from"), "2026-01-05");
+    assert_eq!(day("happened_to"), "2026-01-06");
+    assert!(day("created_at").as_str() > "2026-01-06");
+    let listed = shell.ok(&["ls", "--absolute"]).await;
+    assert!(listed.contains("2026-01-06 10:00:00"), "{listed}");
+    let shown = shell.ok(&["show", "old"]).await;
+    assert!(
+        shown.contains("from 2026-01-05 to 2026-01-06, recorded just now"),
+        "{shown}"
+    );
+    // A rebuild makes the same of the log.
+    shell.ok(&["rebuild"]).await;
+    shell.ok(&["verify", "--deep"]).await;
+}
+
+// The shell asks the program itself: what it completes is what is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_and_branches_are_completed() {
+    let shell = Shell::filled().await;
+    let data = shell.path("store");
+    let completed = async |words: &[&str]| {
+        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_treering"))
+            .env("COMPLETE", "bash")
+            .env("_CLAP_COMPLETE_INDEX", (words.len() + 2).to_string())
+            .env("_CLAP_COMPLETE_COMP_TYPE", "9")
+            .env("_CLAP_COMPLETE_SPACE", "false")
+            .env("_CLAP_IFS", "\n")
+            .args(["--", "treering", "--data", &data])
+            .args(words)
+            .output()
+            .await
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(completed(&["log", "7a"]).await.trim(), "7ad31c26");
+    assert_eq!(completed(&["show", "tau"]).await.trim(), "tau/3-0");
+    let branches = completed(&["log", "7ad31c26", "--branch", "r"]).await;
+    assert_eq!(branches.trim(), "retry");
+    let commands = completed(&["bra"]).await;
+    assert_eq!(commands.trim(), "branch");
+    let script = shell.ok(&["completions", "bash"]).await;
+    assert!(script.contains("COMPLETE"), "{script}");
+}
+
+// The demo's folder is made where the user stands, which is often a repository: git must
+// not offer it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_keeps_out_of_repositories() {
+    let dir = tempfile::tempdir().unwrap();
+    let demo = tokio::process::Command::new(env!("CARGO_BIN_EXE_treering"))
+        .current_dir(dir.path())
+        .env_remove("TREERING_DATA")
+        .args(["demo", "--exit", "--listen", "127.0.0.1:0"])
+        .output();
+    let output = tokio::time::timeout(child::PATIENCE, demo)
+        .await
+        .expect("it hangs");
+    assert!(output.unwrap().status.success());
+    let store = dir.path().join(".treering-demo");
+    assert_eq!(fs::read_to_string(store.join(".gitignore")).unwrap(), "*\n");
+    let output = child::run(&["verify", "--data", store.to_str().unwrap()]).await;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
