@@ -192,8 +192,7 @@ fn assert_can_be_appended(imported: &ImportedConversation) {
     assert_eq!(first.body.kind(), EventKind::ConversationCreated);
     for event in &imported.events {
         let kind = event.body.kind();
-        let bytes = event.encoded.clone();
-        let bytes = bytes.unwrap_or_else(|| codec::encode(&event.body));
+        let bytes = codec::encode(&event.body);
         let read = codec::decode(kind, &bytes);
         let read = read.unwrap_or_else(|fault| panic!("{kind} cannot be read back: {fault}"));
         assert!(read == event.body, "{kind} is not what it was");

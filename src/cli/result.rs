@@ -3,6 +3,7 @@
 use clap::Args;
 use futures::StreamExt;
 use prost::Message;
+use tonic::{Code, Status};
 
 use super::{
     connect::Connection,
@@ -17,8 +18,8 @@ use crate::domain::EventKind;
 
 /// Print what a tool returned, whole or a part of it
 ///
-/// A snapshot in a request stands for a result with a reference; this is how to read
-/// what it stands for. The text goes to standard output as it was recorded.
+/// A snapshot in a request stands for a result with a reference, and a note for what
+/// was left out: this is how to read what they stand for. The text goes to standard output as it was recorded.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -85,10 +86,16 @@ fn is_path_to_event(text: &str) -> bool {
 /// [`CliError::NotFound`] for an event that is no result.
 pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let request = request(&args, store).await?;
-    let mut answers = store.tools().get_result(request).await?.into_inner();
+    let mut answers = match store.tools().get_result(request).await {
+        Ok(answers) => answers.into_inner(),
+        Err(status) => return Err(not_given(&args, store, status).await),
+    };
     let (mut info, mut text) = (pb::ResultInfo::default(), Vec::new());
     while let Some(answer) = answers.next().await {
-        let answer = answer?;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(status) => return Err(not_given(&args, store, status).await),
+        };
         info = answer.info.unwrap_or(info);
         if out.json {
             text.extend_from_slice(&answer.chunk);
@@ -150,12 +157,8 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
         from_revision: args.at,
         ..request
     };
-    let itself = pb::ReadRequest {
-        to_revision: args.at,
-        ..at(read::of_conversation(&args.reference))
-    };
     // What was inherited from another conversation is not among its own.
-    let Some(event) = names::first(store, itself).await? else {
+    let Some(event) = itself(args, store).await? else {
         return Ok(args.at);
     };
     let call_id = match &event.body {
@@ -165,18 +168,8 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
                 .map(|call| call.call_id)
                 .unwrap_or_default()
         }
-        _ => {
-            let id = called(args, store).await?;
-            let kind = json::kind_name(event.kind).replace('_', " ");
-            return Err(CliError::NotFound {
-                what: format!("{id}#{} is no tool result: {kind}", args.at),
-                hint: format!(
-                    "`treering log {id}#{}` shows it, `treering tools {id}` lists the calls and \
-                     their results",
-                    args.at
-                ),
-            });
-        }
+        // Requests refer to messages and summaries, too.
+        _ => return Ok(args.at),
     };
     let later = pb::ReadRequest {
         kinds: vec![i32::from(EventKind::ToolResultRecorded.number())],
@@ -198,6 +191,37 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
         what: format!("the call {id}#{} has no result", args.at),
         hint: format!("`treering tools {id}` tells where its calls stand"),
     })
+}
+
+/// The event that is named, if the conversation has it itself.
+async fn itself(args: &ResultArgs, store: &Connection) -> Result<Option<pb::Event>, CliError> {
+    let request = pb::ReadRequest {
+        from_revision: args.at,
+        to_revision: args.at,
+        ..read::of_conversation(&args.reference)
+    };
+    names::first(store, request).await
+}
+
+/// Why nothing was given: an event that is there may have nothing to say.
+async fn not_given(args: &ResultArgs, store: &Connection, status: Status) -> CliError {
+    let is_there = status.code() == Code::NotFound && args.call.is_none();
+    let event = match is_there {
+        true => itself(args, store).await.ok().flatten(),
+        false => None,
+    };
+    let (Some(event), Ok(id)) = (event, called(args, store).await) else {
+        return status.into();
+    };
+    let kind = json::kind_name(event.kind).replace('_', " ");
+    CliError::NotFound {
+        what: format!("{id}#{} has no text: {kind}", args.at),
+        hint: format!(
+            "`treering log {id}#{}` shows it, `treering tools {id}` lists the calls and their \
+             results",
+            args.at
+        ),
+    }
 }
 
 /// What the conversation is called in a message.

@@ -1,12 +1,16 @@
 //! `serve`: the services on a network address, until told to stop.
 
 use std::{
+    io,
     net::{Ipv4Addr, SocketAddr},
     path::Path,
+    thread,
 };
 
 use clap::Args;
-use tokio::net::TcpListener;
+use futures::future::{self, Either};
+use serde_json::json;
+use tokio::{net::TcpListener, sync::oneshot};
 use tonic::transport::server::TcpIncoming;
 
 use super::{
@@ -16,7 +20,11 @@ use super::{
     output::{Out, Tone},
     summariser::SummariserArgs,
 };
-use crate::{domain::Limits, engine::OpenOptions, summariser::SummariserConfig};
+use crate::{
+    domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
+    engine::OpenOptions,
+    summariser::SummariserConfig,
+};
 
 /// The default port.
 const PORT: u16 = 7171;
@@ -32,11 +40,16 @@ pub fn listen_default() -> SocketAddr {
 /// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
 /// health are on. There are no keys yet: anybody who reaches the port can read
 /// and write everything, so by default only this machine can.
+///
+/// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
+/// "pid": N, "version": V}, or, when another process holds the store,
+/// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering serve --data ./store
   treering serve --data ./store --listen 127.0.0.1:9000
+  treering serve --data ./store --listen 127.0.0.1:0 --json --until-stdin-closes
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
@@ -48,8 +61,43 @@ pub struct ServeArgs {
     /// its provider's rules, besides the first of each conversation. 1: all; 0: none
     #[arg(long, value_name = "N", default_value_t = Limits::default().check_one_in)]
     check_one_in: u32,
+    /// End when standard input ends, too. A program that starts a server keeps the
+    /// other end of it: however the program ends, the server ends with it
+    #[arg(long)]
+    until_stdin_closes: bool,
+    /// Memory for all that is kept because it may be wanted again: states, records,
+    /// windows of requests, pages of files. What the program itself and the work under
+    /// way take comes on top
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
+    memory: usize,
     #[command(flatten)]
     summariser: SummariserArgs,
+}
+
+/// Least of it: what pages of files take, and a little for the rest. In bytes.
+const MEMORY_MIN: usize = MEMORY_OF_FILES_BYTES + (4 << 20);
+
+/// A size in bytes, MiB or GiB.
+fn memory(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let unit: usize = match unit.trim() {
+        "" => 1,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        _ => return Err("give bytes, MiB or GiB, as in 256MiB".to_owned()),
+    };
+    let bytes = number
+        .parse::<usize>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit));
+    match bytes {
+        Some(bytes) if bytes >= MEMORY_MIN => Ok(bytes),
+        Some(_) => Err(format!("at least {}MiB are needed", MEMORY_MIN >> 20)),
+        None => Err("give bytes, MiB or GiB, as in 256MiB".to_owned()),
+    }
 }
 
 /// Serves until told to stop.
@@ -68,17 +116,68 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
-    let served = Served::start_with(options, listener, summariser).await?;
-    let stop = stop_signal();
-    let url = out.paint.text(Tone::Name, served.url());
-    out.line(format!("Serving {} at {url}", dir.display()))?;
-    if summarises {
-        out.line("A model summarises what is appended from now on.")?;
+    options.limits.memory_bytes = args.memory;
+    let served = match Served::start_with(options, listener, summariser).await {
+        Ok(served) => served,
+        Err(error) => {
+            tell_who_holds(&error, out)?;
+            return Err(error);
+        }
+    };
+    let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
+    if out.json {
+        out.line(json!({
+            "serving": served.url(),
+            "data": dir.to_string_lossy(),
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+        }))?;
+    } else {
+        let url = out.paint.text(Tone::Name, served.url());
+        out.line(format!("Serving {} at {url}", dir.display()))?;
+        if summarises {
+            out.line("A model summarises what is appended from now on.")?;
+        }
+        out.line("Ctrl-C ends it.")?;
     }
-    out.line("Ctrl-C ends it.")?;
     out.flush()?;
     stop.await;
     served.stop().await
+}
+
+/// Programs that find the folder held want to know where it is served instead.
+fn tell_who_holds(error: &CliError, out: &mut Out) -> Result<(), CliError> {
+    if let (
+        true,
+        CliError::Locked {
+            dir,
+            holder,
+            server,
+        },
+    ) = (out.json, error)
+    {
+        out.line(json!({"locked_by": holder, "server": server, "data": dir.to_string_lossy()}))?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Ready when standard input has ended, if that is wanted; never otherwise.
+fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
+    if !wanted {
+        return Either::Left(future::pending());
+    }
+    let (end, ended) = oneshot::channel();
+    // A thread of its own: the runtime would wait for one of its threads to come
+    // back from the read before the process can end.
+    thread::spawn(move || {
+        // What comes is nothing to us; a failed read is an end, too.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        let _ = end.send(());
+    });
+    Either::Right(Box::pin(async {
+        let _ = ended.await;
+    }))
 }
 
 /// A store that is served on a network address by this process.
@@ -212,6 +311,17 @@ pub fn stop_signal() -> impl Future<Output = ()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A size that is misread makes a server of another size than was asked for.
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(memory("256MiB"), Ok(256 << 20));
+        assert_eq!(memory("1GiB"), Ok(1 << 30));
+        assert_eq!(memory("134217728"), Ok(128 << 20));
+        for wrong in ["", "MiB", "10MiB", "1TB", "-1", "99999999999999GiB"] {
+            assert!(memory(wrong).is_err(), "{wrong}");
+        }
+    }
 
     /// A second demo finds the port taken: it must take another, not fail.
     #[tokio::test]

@@ -8,12 +8,12 @@ use prost_types::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    body::{self, BodyFault},
+    body::{BodyFault, Encode, EncodedBody},
     pb,
 };
 use crate::domain::{
-    BranchId, BranchName, ContentHash, ConversationId, EventHeader, EventId, EventKind, NameError,
-    Namespace, NewEvent, Position, Revision, ShardId, StoredEvent, TimestampMicros,
+    BranchId, BranchName, ContentHash, ConversationId, EventBody, EventHeader, EventId, EventKind,
+    NameError, Namespace, NewEvent, Position, Revision, ShardId, StoredEvent, TimestampMicros,
     limits::SHORT_TEXT_BYTES_MAX,
 };
 
@@ -220,11 +220,9 @@ pub fn event_from_pb(event: pb::Event, namespace: Namespace) -> Result<StoredEve
 
 /// An event as a client sends it. Bytes that it came with go out unchanged.
 #[must_use]
-pub fn new_event_to_pb(event: &NewEvent) -> pb::NewEvent {
-    let bytes = match &event.encoded {
-        Some(bytes) => bytes.clone(),
-        None => body::encode(&event.body),
-    };
+pub fn new_event_to_pb<B: Encode>(event: &NewEvent<B>) -> pb::NewEvent {
+    let body: &EventBody = event.body.borrow();
+    let arm = new_arm(body.kind(), event.body.to_bytes());
     pb::NewEvent {
         conversation_id: event.conversation.to_string(),
         branch: branch_to_pb(event.branch.as_ref()),
@@ -234,7 +232,7 @@ pub fn new_event_to_pb(event: &NewEvent) -> pb::NewEvent {
             .map_or_else(String::new, |id| id.to_string()),
         correlation_id: event.correlation_id.clone(),
         actor: event.actor.clone(),
-        body: Some(new_arm(event.body.kind(), bytes)),
+        body: Some(arm),
     }
 }
 
@@ -247,7 +245,7 @@ pub fn new_event_to_pb(event: &NewEvent) -> pb::NewEvent {
 pub fn new_event_from_pb(
     event: pb::NewEvent,
     conversation: ConversationId,
-) -> Result<NewEvent, EnvelopeFault> {
+) -> Result<NewEvent<EncodedBody>, EnvelopeFault> {
     let (kind, bytes) = arm_of_new(event.body.ok_or(EnvelopeFault::MissingBody)?);
     Ok(NewEvent {
         conversation,
@@ -256,8 +254,7 @@ pub fn new_event_from_pb(
         actor: bounded("actor", event.actor)?,
         causation_id: causation(&event.causation_id)?,
         correlation_id: bounded("correlation_id", event.correlation_id)?,
-        body: body::decode_incoming(kind, &bytes)?,
-        encoded: Some(bytes),
+        body: EncodedBody::received(kind, bytes)?,
     })
 }
 
@@ -371,7 +368,7 @@ mod tests {
             author: "ada".into(),
             ..MessageAppended::new(Role::User, Vec::new())
         };
-        assert_eq!(event.body, EventBody::MessageAppended(expected));
+        assert_eq!(*event.body.body(), EventBody::MessageAppended(expected));
     }
 
     // A newer client's fields must come back to newer clients, though this
@@ -388,7 +385,7 @@ mod tests {
 
         let sent = pb::NewEvent::decode(wire.as_slice()).unwrap();
         let new = new_event_from_pb(sent, ConversationId::generate()).unwrap();
-        let bytes = new.encoded.clone().unwrap();
+        let bytes = new.body.bytes().clone();
         let event = event_to_pb(&stored(kind.number(), bytes), None, true);
         let received = pb::Event::decode(event.encode_to_vec().as_slice()).unwrap();
         let (_, received) = arm_of_event(received.body.unwrap());
@@ -457,11 +454,11 @@ mod tests {
             let sent = new_event_to_pb(&new);
             let sent = pb::NewEvent::decode(sent.encode_to_vec().as_slice()).unwrap();
             let taken = new_event_from_pb(sent, new.conversation).unwrap();
-            prop_assert_eq!(&taken.body, &new.body);
+            prop_assert_eq!(taken.body.body(), &new.body);
             prop_assert_eq!(&taken.branch, &new.branch);
             prop_assert_eq!(taken.occurred_at, new.occurred_at);
 
-            let event = stored(new.body.kind().number(), body::encode(&new.body));
+            let event = stored(new.body.kind().number(), new.body.to_bytes());
             let sent = event_to_pb(&event, None, true).encode_to_vec();
             let sent = pb::Event::decode(sent.as_slice()).unwrap();
             prop_assert_eq!(event_from_pb(sent, Namespace::default()).unwrap(), event);

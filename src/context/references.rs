@@ -100,8 +100,9 @@ fn note(conversation: ConversationId, tool: Option<&str>) -> String {
         None => format!("ask for {SCHEME}{conversation}/N"),
     };
     format!(
-        "Results of earlier tool calls that begin with [short #N] are shortened to the lines that \
-         matter most; … stands for what is left out, and #N for event N of this conversation. When you need more of one, {read}."
+        "Some of this conversation is shortened or left out: a tool result that begins with \
+         [short #N] has only the lines that matter most, and … marks what is missing. #N is event \
+         N of this conversation, stored in full. When you need one, {read}."
     )
 }
 
@@ -110,11 +111,11 @@ const SOURCE: &str = "treering";
 /// The tool that reads a shortened result.
 #[must_use]
 pub fn definition(name: &str) -> ToolDefinition {
-    let schema = r##"{"type":"object","properties":{"reference":{"type":"string","description":"What stands after \"short\" in the shortened result, for example #17"},"line_first":{"type":"integer","description":"First line to read, from 1; without it, from the start"},"line_last":{"type":"integer","description":"Last line to read; without it, to the end"}},"required":["reference"]}"##;
+    let schema = r##"{"type":"object","properties":{"reference":{"type":"string","description":"Which one: the number after #, for example #17"},"line_first":{"type":"integer","description":"First line to read, from 1; without it, from the start"},"line_last":{"type":"integer","description":"Last line to read; without it, to the end"}},"required":["reference"]}"##;
     ToolDefinition {
         name: name.to_owned(),
-        description: "Read a shortened tool result of this conversation again, whole or some of \
-                      its lines. The tool that gave it is not run again."
+        description: "Read a tool result or message of this conversation that was shortened or \
+                      left out, whole or some of its lines. No tool is run again."
             .to_owned(),
         input_schema: JsonText::from_checked(bytes::Bytes::from_static(schema.as_bytes())),
         source: SOURCE.to_owned(),

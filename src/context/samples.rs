@@ -42,12 +42,15 @@ pub(super) fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>
 
 /// The window of a conversation that these events are all of.
 pub(super) fn window_input(spoken: &[Spoken]) -> WindowInput {
-    window_of(window(spoken).1)
+    let (conversation, events) = window(spoken);
+    window_of(conversation, events)
 }
 
-/// The window of the conversation that these events, at least one, are all of.
-pub(super) fn window_of(events: Vec<Arc<WindowEvent>>) -> WindowInput {
-    let conversation = events[0].at.conversation;
+/// The window of a conversation that these events are all of.
+pub(super) fn window_of(
+    conversation: ConversationId,
+    events: Vec<Arc<WindowEvent>>,
+) -> WindowInput {
     let mut branch = BranchState::root();
     events
         .iter()

@@ -1,7 +1,7 @@
 //! May this batch be appended, and what does it become? A pure function over
 //! state and command: no clock, no randomness, no I/O.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Borrow, collections::BTreeMap, sync::Arc};
 
 use super::{
     draft::Draft,
@@ -95,9 +95,9 @@ impl From<Need> for Undecided {
 /// # Errors
 /// [`Undecided::Rejected`] with the first event that breaks a rule, or
 /// [`Undecided::Needs`] when the answer depends on something not loaded.
-pub fn decide(
+pub fn decide<B: Borrow<EventBody>>(
     lookup: &impl Lookup,
-    command: &AppendCommand,
+    command: &AppendCommand<B>,
     limits: &Limits,
 ) -> Result<Decided, Undecided> {
     let mut batch = Batch {
@@ -150,9 +150,9 @@ impl From<Need> for Refusal {
     }
 }
 
-struct Batch<'a, L> {
+struct Batch<'a, L, B> {
     lookup: &'a L,
-    command: &'a AppendCommand,
+    command: &'a AppendCommand<B>,
     limits: &'a Limits,
     drafts: BTreeMap<ConversationId, Draft>,
     /// Whether the batch's first event on a branch is a tool call, so that the
@@ -160,7 +160,7 @@ struct Batch<'a, L> {
     starts_with_call: BTreeMap<(ConversationId, BranchId), bool>,
 }
 
-impl<L: Lookup> Batch<'_, L> {
+impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
     fn check_expectations(&self) -> Result<(), Undecided> {
         for expectation in &self.command.expectations {
             let id = expectation.conversation;
@@ -204,9 +204,9 @@ impl<L: Lookup> Batch<'_, L> {
         }
     }
 
-    fn place(&mut self, event: &NewEvent) -> Result<Placed, Refusal> {
-        let id = event.conversation;
-        if let EventBody::ConversationCreated(created) = &event.body {
+    fn place(&mut self, event: &NewEvent<B>) -> Result<Placed, Refusal> {
+        let (id, body): (_, &EventBody) = (event.conversation, event.body.borrow());
+        if let EventBody::ConversationCreated(created) = body {
             self.create(id, created)?;
         } else if !self.drafts.contains_key(&id) {
             let state = self
@@ -222,15 +222,15 @@ impl<L: Lookup> Batch<'_, L> {
         if self.drafts.get(&id).is_some_and(|draft| draft.row.sealed) {
             return Err(Rule::Sealed { conversation: id }.into());
         }
-        let branch = match &event.body {
+        let branch = match body {
             EventBody::BranchForked(forked) => self.fork(id, base, forked)?,
             body => self.check_on_branch(id, base, event.branch.as_ref(), body)?,
         };
         let Some(draft) = self.drafts.get_mut(&id) else {
             return Err(Rule::ConversationNotFound { conversation: id }.into());
         };
-        let at = draft.apply(base, branch, &event.body);
-        let is_call = matches!(event.body, EventBody::ToolCallRequested(_));
+        let at = draft.apply(base, branch, body);
+        let is_call = matches!(body, EventBody::ToolCallRequested(_));
         self.starts_with_call.entry((id, branch)).or_insert(is_call);
         Ok(Placed { branch, at })
     }

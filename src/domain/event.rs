@@ -68,9 +68,10 @@ pub struct StoredEvent {
     pub body: Bytes,
 }
 
-/// A fact on its way in.
+/// A fact on its way in. `B` says what happened: an [`EventBody`], or such a one with
+/// the bytes that it came in (`codec::body::EncodedBody`).
 #[derive(Clone, Debug, PartialEq)]
-pub struct NewEvent {
+pub struct NewEvent<B = EventBody> {
     /// The conversation it is for.
     pub conversation: ConversationId,
     /// The branch it is for, by name; none: the active one.
@@ -84,16 +85,13 @@ pub struct NewEvent {
     /// What belongs together across conversations, or empty.
     pub correlation_id: String,
     /// What happened.
-    pub body: EventBody,
-    /// The body as it was received, if it came encoded: these bytes are what is
-    /// stored. None: the engine encodes `body`.
-    pub encoded: Option<Bytes>,
+    pub body: B,
 }
 
-impl NewEvent {
+impl<B> NewEvent<B> {
     /// An event for a conversation's active branch, with nothing but its body.
     #[must_use]
-    pub fn new(conversation: ConversationId, body: EventBody) -> Self {
+    pub fn new(conversation: ConversationId, body: B) -> Self {
         Self {
             conversation,
             branch: None,
@@ -102,8 +100,23 @@ impl NewEvent {
             causation_id: None,
             correlation_id: String::new(),
             body,
-            encoded: None,
         }
+    }
+
+    /// The same event with another form of its body.
+    ///
+    /// # Errors
+    /// Those of `form`.
+    pub fn try_map<C, E>(self, form: impl FnOnce(B) -> Result<C, E>) -> Result<NewEvent<C>, E> {
+        Ok(NewEvent {
+            conversation: self.conversation,
+            branch: self.branch,
+            occurred_at: self.occurred_at,
+            actor: self.actor,
+            causation_id: self.causation_id,
+            correlation_id: self.correlation_id,
+            body: form(self.body)?,
+        })
     }
 
     /// The same on another branch.
@@ -139,7 +152,7 @@ pub struct Expectation {
 
 /// A batch: all of its events or none.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AppendCommand {
+pub struct AppendCommand<B = EventBody> {
     /// The tenant.
     pub namespace: Namespace,
     /// Checked before anything else.
@@ -148,13 +161,13 @@ pub struct AppendCommand {
     /// result.
     pub idempotency_key: Option<String>,
     /// In order.
-    pub events: Vec<NewEvent>,
+    pub events: Vec<NewEvent<B>>,
 }
 
-impl AppendCommand {
+impl<B> AppendCommand<B> {
     /// A batch without conditions.
     #[must_use]
-    pub fn new(namespace: Namespace, events: Vec<NewEvent>) -> Self {
+    pub fn new(namespace: Namespace, events: Vec<NewEvent<B>>) -> Self {
         Self {
             namespace,
             expectations: Vec::new(),

@@ -56,6 +56,12 @@ pub const VIEWS_RETRY: Duration = Duration::from_millis(250);
 /// made anew.
 pub const INDEX_RETRY: Duration = Duration::from_secs(5);
 
+/// See [`Limits::memory_bytes`].
+pub const MEMORY_BYTES: usize = 256 << 20;
+/// Of [`Limits::memory_bytes`]: pages of the log's files (24 MiB) and of the views' file
+/// (32), the writer of the index (32), and events on their way to it (4). In bytes.
+pub const MEMORY_OF_FILES_BYTES: usize = 92 << 20;
+
 /// Bounds that the configuration can change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -80,13 +86,12 @@ pub struct Limits {
     pub queue_bytes_max: usize,
     /// Most events in one answer of a unary read.
     pub page_events_max: usize,
-    /// Memory for hot conversation states, in bytes.
-    pub state_cache_bytes: usize,
-    /// Memory for decoded frames, in bytes.
-    pub frame_cache_bytes: usize,
-    /// Memory for the windows of branches that requests were built of, in bytes: their
-    /// events, and their items with what was counted and told of them.
-    pub window_cache_bytes: usize,
+    /// Memory for what is kept because it may be wanted again, all of it together, in
+    /// bytes. [`MEMORY_OF_FILES_BYTES`] of it are pages of files, the index's writer and
+    /// what waits for it; the rest is shared by conversation states, records, windows of
+    /// requests, what of requests is remembered, long-term contexts and knowledge: half of
+    /// it in fixed shares, and what of the other half some do not use the others have.
+    pub memory_bytes: usize,
     /// Of the requests that are built, one in so many is read again whole, to check it
     /// against its provider's rules; and the first of each conversation and provider.
     /// 1: all; 0: none. A debug build checks all.
@@ -94,10 +99,6 @@ pub struct Limits {
     /// Branches (each with a provider and a model) whose last request is
     /// remembered, to tell what the next one repeats.
     pub remembered_requests_max: usize,
-    /// Memory for those, in bytes: a request of a large window takes megabytes.
-    pub remembered_requests_bytes: usize,
-    /// Memory for namespaces' long-term contexts, in bytes.
-    pub long_term_cache_bytes: usize,
     /// Deepest chain of sub-contexts of sub-contexts.
     pub sub_context_depth_max: usize,
     /// Most files, and most variables, that a branch's knowledge holds.
@@ -105,11 +106,11 @@ pub struct Limits {
     /// Most reads that compute at once and end within milliseconds; more wait. A
     /// few: they share the processor with the threads that serve calls.
     pub short_reads_max: usize,
+    /// Most pages of reads beyond their first that are made at once; more wait.
+    pub bulk_reads_max: usize,
     /// Most reads that take long and compute at once (requests of large windows,
     /// folds of long histories); more wait, so that their memory is bounded.
     pub long_reads_max: usize,
-    /// Memory for what branches know, in bytes. What does not fit is folded again.
-    pub knowledge_cache_bytes: usize,
 }
 
 impl Default for Limits {
@@ -125,18 +126,14 @@ impl Default for Limits {
             queue_appends_max: 8_192,
             queue_bytes_max: 256 << 20,
             page_events_max: 1_000,
-            state_cache_bytes: 64 << 20,
-            frame_cache_bytes: 32 << 20,
-            window_cache_bytes: 64 << 20,
+            memory_bytes: MEMORY_BYTES,
             check_one_in: 64,
             remembered_requests_max: 4_096,
-            remembered_requests_bytes: 16 << 20,
-            long_term_cache_bytes: 16 << 20,
             sub_context_depth_max: 8,
             knowledge_items_max: 10_000,
             short_reads_max: 4,
+            bulk_reads_max: 2,
             long_reads_max: 1,
-            knowledge_cache_bytes: 16 << 20,
         }
     }
 }

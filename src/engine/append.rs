@@ -14,6 +14,7 @@ use super::{
     work::Lane,
 };
 use crate::{
+    codec::body::{Encode, EncodedBody},
     domain::{
         AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Namespace,
         Need, PastBranch, Position, Revision,
@@ -34,7 +35,10 @@ impl Engine {
     ///
     /// # Errors
     /// See [`AppendError`]; unless it says otherwise, nothing was appended.
-    pub async fn append(&self, command: AppendCommand) -> Result<AppendOutcome, AppendError> {
+    pub async fn append<B: Encode>(
+        &self,
+        command: AppendCommand<B>,
+    ) -> Result<AppendOutcome, AppendError> {
         self.submit(command).await?.await
     }
 
@@ -89,9 +93,16 @@ impl Engine {
     ///
     /// # Errors
     /// [`AppendError`] when the batch was not taken.
-    pub async fn submit(&self, command: AppendCommand) -> Result<Pending, AppendError> {
+    pub async fn submit<B: Encode>(
+        &self,
+        command: AppendCommand<B>,
+    ) -> Result<Pending, AppendError> {
+        let prepared = Prepared::new(command, &self.inner.options.limits)?;
+        self.submit_prepared(prepared).await
+    }
+
+    async fn submit_prepared(&self, prepared: Prepared) -> Result<Pending, AppendError> {
         let inner = std::sync::Arc::clone(&self.inner);
-        let prepared = Prepared::new(command, &inner.options.limits)?;
         let compactions = compactions_of(&prepared.command.events);
         let request = inner.look_up(prepared).await?;
         let answer = inner.enqueue(request)?;
@@ -290,11 +301,11 @@ pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<
 type Place = (ConversationId, BranchId, Revision);
 
 /// Revisions whose branch states a batch may need.
-fn places_of_the_past(command: &AppendCommand) -> Vec<Place> {
+fn places_of_the_past(command: &AppendCommand<EncodedBody>) -> Vec<Place> {
     command
         .events
         .iter()
-        .filter_map(|event| match &event.body {
+        .filter_map(|event| match event.body.body() {
             EventBody::BranchForked(forked) => {
                 Some((event.conversation, forked.parent, forked.fork_revision))
             }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Memory for pages of the views, in bytes.
-pub(super) const VIEWS_CACHE_BYTES: usize = 64 << 20;
+pub(super) const VIEWS_CACHE_BYTES: usize = 32 << 20;
 /// Marks and lost stretches that are looked at again when a store is opened. A
 /// part of the log that was restored heals more than one.
 const LOOKED_AT_AGAIN_MAX: usize = 256;

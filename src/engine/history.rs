@@ -18,7 +18,7 @@ use crate::{
         BranchId, BranchName, BranchState, ConversationId, Custom, EventBody, EventKind, EventRef,
         ForkPoint, Namespace, PastBranch, Position, Revision, StoredEvent,
     },
-    log::{LogError, LogReader, Record, reader::weight},
+    log::{LogError, LogReader, Record, reader::record_bytes},
     views::{Ancestor, EventEntry, Views},
 };
 
@@ -301,7 +301,7 @@ impl History {
             }
             for (entry, (_, record)) in rest.iter().zip(found) {
                 same_event(entry, namespace, &record)?;
-                bytes = bytes.saturating_add(weight(&record));
+                bytes = bytes.saturating_add(record_bytes(&record));
                 records.push(record);
             }
         }

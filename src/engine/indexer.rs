@@ -11,13 +11,14 @@ use std::{
         Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread::JoinHandle,
     time::Duration,
 };
 
 use tokio::sync::{Notify, watch};
 
 use super::{
-    Inner,
+    Dense, Inner,
     error::{ReadError, SearchError},
     reindex,
     searchable::{Searchable, searchable},
@@ -41,7 +42,9 @@ const HURRIED_EVENTS: u64 = 65_536;
 /// Threads that index then: an import is over sooner, and its first search with it.
 const HURRIED_THREADS: usize = 2;
 /// How long what was added may stay invisible then.
-const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(2);
+const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// So long nothing comes until the index's segments are put together.
+const IDLE_PAUSE: Duration = Duration::from_secs(3);
 /// Pause before the index is tried again after a failure; it doubles with each
 /// further one, unless someone waits for the index.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -54,6 +57,11 @@ const FAILURES_WHILE_WAITING_MAX: u32 = 3;
 /// damaged fails for ever.
 const FAILURES_BEFORE_CHECK: u32 = 3;
 
+/// Pause between two steps of an index that has nearly all of the log: groups come
+/// faster than it is worth to look at each by itself. Whoever waits is not kept waiting.
+const STEP_PAUSE: Duration = Duration::from_millis(10);
+/// An index that is so many events behind does not pause.
+const PAUSE_BEHIND_MAX: u64 = 512;
 /// Pause when the publisher has gone, which is only so while an engine closes.
 const GONE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -221,6 +229,19 @@ impl Indexer {
         Ok(())
     }
 
+    /// Events that were not brought to the index yet.
+    fn behind(&self, head: u64) -> u64 {
+        head.saturating_sub(self.index().added_to().offset)
+    }
+
+    /// Lets some events come together; true: someone waits for them.
+    async fn pause(&self) -> bool {
+        tokio::select! {
+            () = self.hurry.notified() => true,
+            () = tokio::time::sleep(STEP_PAUSE) => false,
+        }
+    }
+
     /// Counts a failure, and says how many there were in a row.
     fn note_failure(&self, message: String) -> u32 {
         self.failures.send_modify(|(count, last)| {
@@ -258,6 +279,15 @@ impl Indexer {
         match SearchIndex::in_memory() {
             Ok(empty) => self.replace(Arc::new(empty)),
             Err(error) => tracing::warn!(%error, "the search index stays open"),
+        }
+    }
+
+    /// What was committed to an index can be searched, unless that was found to be
+    /// damaged meanwhile.
+    pub(super) fn came_to(&self, index: &Arc<SearchIndex>, offset: u64) {
+        let doing = lock(&self.doing);
+        if *doing == Doing::Following && Arc::ptr_eq(index, &self.index()) {
+            self.reached.send_replace(offset);
         }
     }
 
@@ -349,6 +379,10 @@ pub(super) async fn run(weak: Weak<Inner>) {
     else {
         return;
     };
+    let mut hurried = false;
+    // What puts segments together, and whether nothing was added since.
+    let mut joiner: Option<JoinHandle<()>> = None;
+    let mut is_joined = false;
     while let Some(inner) = weak.upgrade() {
         let closing = inner.closing.load(Ordering::Acquire);
         if closing {
@@ -361,6 +395,11 @@ pub(super) async fn run(weak: Weak<Inner>) {
                 if let Err(error) = last.await {
                     tracing::warn!(%error, "the search index was not committed; it goes on from its mark");
                 }
+                if inner.options.dense == Dense::WhenClosed {
+                    let index = Arc::downgrade(&indexer.index());
+                    // What goes wrong has told of itself.
+                    let _ = tokio::task::spawn_blocking(move || join_segments(&index)).await;
+                }
             }
             break;
         }
@@ -370,8 +409,15 @@ pub(super) async fn run(weak: Weak<Inner>) {
                     indexer.note_success();
                 }
                 if worked {
+                    is_joined = false;
+                    let behind = indexer.behind(inner.published.load(Ordering::Acquire));
+                    drop(inner);
+                    if !hurried && behind <= PAUSE_BEHIND_MAX {
+                        hurried = indexer.pause().await;
+                    }
                     continue;
                 }
+                hurried = false;
             }
             Err(failure) => {
                 drop(inner);
@@ -387,11 +433,35 @@ pub(super) async fn run(weak: Weak<Inner>) {
             changed = news.changed() => if changed.is_err() {
                 tokio::time::sleep(GONE_PAUSE).await;
             },
-            () = indexer.hurry.notified() => {}
+            () = indexer.hurry.notified() => hurried = true,
             () = sleep_until(due) => {}
+            () = tokio::time::sleep(IDLE_PAUSE), if !is_joined => {
+                if joiner.as_ref().is_none_or(JoinHandle::is_finished) {
+                    is_joined = true;
+                    joiner = join_in_background(&indexer.index());
+                }
+            }
         }
     }
     indexer.ended.send_replace(true);
+}
+
+/// Puts the index's segments together. Neither a close nor the end of the process waits
+/// for it.
+fn join_in_background(index: &Arc<SearchIndex>) -> Option<JoinHandle<()>> {
+    let index = Arc::downgrade(index);
+    let started = std::thread::Builder::new()
+        .name("index-joiner".to_owned())
+        .spawn(move || join_segments(&index));
+    let failed =
+        |error| tracing::warn!(%error, "no thread puts the search index's segments together");
+    started.map_err(failed).ok()
+}
+
+fn join_segments(index: &Weak<SearchIndex>) {
+    if let Err(error) = SearchIndex::join_segments(index) {
+        tracing::warn!(%error, "segments of the search index were not joined");
+    }
 }
 
 /// What is to do next; true when there was something.
@@ -521,7 +591,7 @@ async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let left = added.not_indexed;
     inner.indexer.not_indexed.fetch_add(left, Ordering::AcqRel);
     if added.committed {
-        inner.indexer.reached.send_replace(index.reached().offset);
+        inner.indexer.came_to(&index, index.reached().offset);
     }
     Ok(true)
 }
@@ -561,7 +631,8 @@ pub(super) async fn add_some(
 
 async fn finish(inner: &Arc<Inner>) -> Result<(), Failure> {
     let index = inner.indexer.index();
-    let reached = blocking(move || index.commit()).await?;
-    inner.indexer.reached.send_replace(reached.offset);
+    let committed = Arc::clone(&index);
+    let reached = blocking(move || committed.commit()).await?;
+    inner.indexer.came_to(&index, reached.offset);
     Ok(())
 }

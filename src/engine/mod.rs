@@ -15,12 +15,14 @@ mod damage;
 mod delta;
 mod dense;
 pub mod error;
+mod feed;
 mod fold;
 mod grep;
 mod health;
 mod history;
 mod hit;
 mod indexer;
+mod memory;
 mod news;
 mod open;
 #[cfg(test)]
@@ -191,6 +193,8 @@ struct Inner {
     /// Offset up to which the views, and so all reads, have come.
     published: Arc<AtomicU64>,
     news: news::News,
+    /// What was published and not indexed yet, as far as there is room.
+    feed: Arc<feed::Feed>,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<DamageMet>>,
     /// The conversations that cannot be served to their end.

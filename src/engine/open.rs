@@ -17,6 +17,8 @@ use super::{
     damage::Marks,
     dense::Density,
     error::{OpenError, ReadError},
+    feed::Feed,
+    memory::{Cache as _, Shares},
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
     states::HotSet,
@@ -38,10 +40,15 @@ pub(super) const VIEWS_FILE: &str = "views.redb";
 pub(super) const INDEX_FOLDER: &str = "index";
 /// How often the views are made durable. What is not is read from the log again.
 const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
+/// How often caches that are full get what others do not use.
+const SHARE_MEMORY_EVERY: Duration = Duration::from_secs(1);
 /// How long after a failure damaged views are made anew again.
 const MEND_AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Memory for pages of views, and for frames, that are only looked at, in bytes.
 const VIEWS_LOOK_CACHE_BYTES: usize = 1 << 20;
+/// Events that may wait for the index in memory, in bytes: what comes between two of its
+/// steps, and while it commits.
+const FEED_BYTES_MAX: usize = 4 << 20;
 /// How long closing waits for reads that are under way.
 const READS_END_WITHIN: Duration = Duration::from_secs(2);
 
@@ -177,10 +184,11 @@ impl Engine {
             .acquire(shard)
             .await
             .map_err(|error| log_refused(&dir, error))?;
+        let shares = Shares::of(&options.limits);
         let reader = Arc::new(LogReader::new(
             Arc::clone(&parts.log),
             shard,
-            options.limits.frame_cache_bytes,
+            usize::try_from(shares.frames).unwrap_or(usize::MAX),
         ));
         let identity = parts.log.identity();
         witness::refuse_a_log_that_went_back(&dir, &parts.views, &reader, acquired.head).await?;
@@ -201,6 +209,7 @@ impl Engine {
         let closing = Arc::new(AtomicBool::new(false));
         let views_gate = Arc::new(Mutex::new(()));
         let hot = Arc::new(HotSet::default());
+        hot.room.set_room(shares.states);
         let deltas = Deltas::default();
         let sequencer = EngineSequencer::new(
             options.limits.clone(),
@@ -210,11 +219,13 @@ impl Engine {
             Arc::clone(&deltas),
             Arc::clone(&published),
         );
+        let feed = Arc::new(Feed::new(FEED_BYTES_MAX));
         let publisher = EnginePublisher {
             views: Arc::clone(&views),
             deltas,
             published: Arc::clone(&published),
             notify,
+            feed: Arc::clone(&feed),
             reader: Arc::clone(&reader),
             reopen: reopen(parts.views_path.clone()),
             views_path: parts.views_path.clone(),
@@ -237,10 +248,10 @@ impl Engine {
                 .map_err(|error| log_refused(&dir, error))?;
         let indexer = super::indexer::Indexer::open(parts.index, identity, acquired.head)
             .map_err(|error| index_refused(&dir, error))?;
-        let knowledge = super::context::KnowledgeCache::new(options.limits.knowledge_cache_bytes);
+        let knowledge = super::context::KnowledgeCache::new(shares.knowledge);
         let inner = Arc::new(Inner {
             work: super::work::Work::new(&options.limits, Arc::clone(&closing)),
-            contexts: super::context::ContextCaches::new(&options.limits),
+            contexts: super::context::ContextCaches::new(&options.limits, shares),
             options,
             log: parts.log,
             announce: parts.announce,
@@ -254,6 +265,7 @@ impl Engine {
             writer,
             published,
             news,
+            feed,
             closing,
             damaged: Mutex::new(None),
             marks,
@@ -265,6 +277,7 @@ impl Engine {
         if !inner.options.mode.is_read_only() {
             tokio::spawn(tend_views(Arc::downgrade(&inner)));
         }
+        tokio::spawn(share_memory(Arc::downgrade(&inner)));
         tokio::spawn(super::indexer::run(Arc::downgrade(&inner)));
         Ok(Self { inner })
     }
@@ -400,6 +413,18 @@ async fn tend_views(inner: std::sync::Weak<Inner>) {
             Ok(Err(error)) => tracing::warn!(%error, "the views were not made durable"),
             Err(error) => tracing::warn!(%error, "the views were not made durable"),
         }
+    }
+}
+
+/// Shares the caches' memory by use.
+async fn share_memory(inner: std::sync::Weak<Inner>) {
+    loop {
+        tokio::time::sleep(SHARE_MEMORY_EVERY).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if inner.closing.load(Ordering::Acquire) {
+            return;
+        }
+        inner.share_memory();
     }
 }
 

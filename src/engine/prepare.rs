@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::error::AppendError;
 use crate::{
-    codec,
+    codec::body::{Encode, EncodedBody},
     domain::{
         AppendCommand, ContentHash, ConversationId, EventBody, EventId, Limits, NewEvent,
         limits::{IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
@@ -40,7 +40,7 @@ impl PreparedBody {
 /// A batch that is ready for the writer but for what must be looked up.
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
-    pub command: AppendCommand,
+    pub command: AppendCommand<EncodedBody>,
     pub bodies: Vec<PreparedBody>,
     /// Over everything that the caller chose. Only of keyed batches.
     pub content_hash: ContentHash,
@@ -50,7 +50,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Checks the bounds and encodes what is not encoded yet.
-    pub fn new(command: AppendCommand, limits: &Limits) -> Result<Self, AppendError> {
+    pub fn new<B: Encode>(command: AppendCommand<B>, limits: &Limits) -> Result<Self, AppendError> {
         within(
             "the number of events",
             command.events.len(),
@@ -58,10 +58,12 @@ impl Prepared {
             "batch_events_max",
         )?;
         let mut bodies = Vec::with_capacity(command.events.len());
+        let mut events = Vec::with_capacity(command.events.len());
         let mut bytes = 0;
-        for (event_index, event) in command.events.iter().enumerate() {
-            check_short_texts(event_index, event)?;
-            let body = encoded(event_index, event)?;
+        for (event_index, event) in command.events.into_iter().enumerate() {
+            check_short_texts(event_index, &event)?;
+            let event = encoded(event_index, event)?;
+            let body = event.body.bytes().clone();
             within(
                 "an event's body, in bytes,",
                 body.len(),
@@ -74,7 +76,14 @@ impl Prepared {
                 hash: Record::hash_body(&body),
                 bytes: body,
             });
+            events.push(event);
         }
+        let command = AppendCommand {
+            namespace: command.namespace,
+            expectations: command.expectations,
+            idempotency_key: command.idempotency_key,
+            events,
+        };
         within(
             "the batch, in bytes,",
             bytes,
@@ -110,7 +119,7 @@ impl Prepared {
             .for_each(|e| note(e.conversation));
         for event in &self.command.events {
             note(event.conversation);
-            if let EventBody::ConversationCreated(created) = &event.body
+            if let EventBody::ConversationCreated(created) = event.body.body()
                 && let Some(parent) = &created.parent
             {
                 note(parent.conversation);
@@ -137,28 +146,20 @@ fn within(
     Ok(())
 }
 
-/// The bytes of a body. What could not be read back as it is would be damage to
-/// every later reader, so it is refused here.
-fn encoded(event_index: usize, event: &NewEvent) -> Result<Bytes, AppendError> {
-    let invalid = |message| AppendError::Invalid {
-        event_index,
-        message,
-    };
-    let (body, kind) = (&event.body, event.body.kind());
-    let bytes = match &event.encoded {
-        Some(encoded) => encoded.clone(),
-        None => codec::body::encode(body),
-    };
-    match codec::body::decode(kind, &bytes) {
-        Ok(read_back) if read_back == *body => Ok(bytes),
-        Ok(_) => Err(invalid(format!(
-            "{kind}: its bytes, or a hash in it, are not those of its content"
-        ))),
-        Err(fault) => Err(invalid(fault.to_string())),
-    }
+/// An event with the bytes of its body. One that came with them is not looked at again.
+fn encoded<B: Encode>(
+    event_index: usize,
+    event: NewEvent<B>,
+) -> Result<NewEvent<EncodedBody>, AppendError> {
+    event
+        .try_map(Encode::into_encoded)
+        .map_err(|fault| AppendError::Invalid {
+            event_index,
+            message: fault.to_string(),
+        })
 }
 
-fn check_short_texts(event_index: usize, event: &NewEvent) -> Result<(), AppendError> {
+fn check_short_texts<B>(event_index: usize, event: &NewEvent<B>) -> Result<(), AppendError> {
     for (field, text) in [
         ("actor", &event.actor),
         ("correlation_id", &event.correlation_id),
@@ -196,7 +197,7 @@ fn check_key(key: &str) -> Result<(), AppendError> {
 
 /// Hashes what the caller chose, each part with its length, so that no two
 /// batches read the same.
-fn content_hash(command: &AppendCommand, bodies: &[PreparedBody]) -> ContentHash {
+fn content_hash(command: &AppendCommand<EncodedBody>, bodies: &[PreparedBody]) -> ContentHash {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
         hasher.update(&(bytes.len() as u64).to_le_bytes());
@@ -210,7 +211,7 @@ fn content_hash(command: &AppendCommand, bodies: &[PreparedBody]) -> ContentHash
                 .as_ref()
                 .map_or(b"" as &[u8], |name| name.as_str().as_bytes()),
         );
-        part(&event.body.kind().number().to_le_bytes());
+        part(&event.body.body().kind().number().to_le_bytes());
         part(
             &event
                 .occurred_at

@@ -13,6 +13,7 @@ use std::{
 use super::{
     catch_up::catch_up,
     damage::Marks,
+    feed::Feed,
     news,
     sequencer::{Deltas, lock},
     states::SharedViews,
@@ -35,6 +36,7 @@ pub(super) struct EnginePublisher {
     pub deltas: Deltas,
     pub published: Arc<AtomicU64>,
     pub notify: news::Sender,
+    pub feed: Arc<Feed>,
     pub reader: Arc<LogReader>,
     pub reopen: ReopenViews,
     pub views_path: Option<PathBuf>,
@@ -67,6 +69,7 @@ impl Publisher for EnginePublisher {
                 self.recover(reached, &error, beat)?;
             }
         }
+        self.feed.push(group);
         self.published.store(reached, Ordering::Release);
         let grown = group
             .records

@@ -330,7 +330,7 @@ pub struct ToolHistoryQuery {
 /// Which recorded result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhichResult {
-    /// The result event's revision.
+    /// The result event's revision, or that of another event that says something.
     Revision(Revision),
     /// The last result of a call with this id on the branch.
     CallId(String),
@@ -341,11 +341,12 @@ pub enum WhichResult {
 pub struct RecordedResult {
     /// The result's event.
     pub event: StoredEvent,
-    /// Name of the tool.
+    /// Name of the tool; empty for what is no call and no result.
     pub tool: String,
-    /// The result.
+    /// The result; of another event it has the id of its call, if it is one.
     pub result: ToolResultRecorded,
-    /// Its text, as search counts bytes and lines in it.
+    /// Its text, as search counts bytes and lines in it; a call's arguments as they were
+    /// written.
     pub text: String,
 }
 

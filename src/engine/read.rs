@@ -24,9 +24,9 @@ use crate::{
 
 /// Records of the log that are looked at for one batch.
 const LOG_PAGE: u64 = 1_024;
-/// Records before the end that a read from the end begins with. It cannot know
-/// how large they are, so it feels its way.
-const BACKWARD_PAGE: u64 = 64;
+/// Records that a read of the log begins with: from the end it cannot know how large
+/// they are, so it feels its way; and many that begin at once shall not be felt.
+const FIRST_PAGE: u64 = 64;
 /// Stretches that one page of entries may span.
 const STRETCHES_AHEAD: usize = 64;
 
@@ -37,27 +37,45 @@ impl Engine {
     /// Bounds by revision are those of the conversation itself: what a forked
     /// conversation inherits from another one is read only when `from` is 0.
     pub fn read(&self, query: ReadQuery) -> BoxStream<'static, Result<Vec<NamedEvent>, ReadError>> {
+        self.read_as(query, |events| events)
+    }
+
+    /// The same, with each batch made into something else where it is read, beside
+    /// the threads that serve calls.
+    pub(crate) fn read_as<T: Send + 'static>(
+        &self,
+        query: ReadQuery,
+        make: impl Fn(Vec<NamedEvent>) -> T + Send + Sync + 'static,
+    ) -> BoxStream<'static, Result<T, ReadError>> {
         let inner = Arc::clone(&self.inner);
-        let query = Arc::new(query);
+        let (query, make) = (Arc::new(query), Arc::new(make));
         async_stream::try_stream! {
             let mut reading = Reading::Begins;
             let mut left = query.limit;
+            // Most reads end with their first page; what goes on lets those pass.
+            let mut lane = Lane::Short;
             if query.backward {
                 // It begins with an end that is not known.
                 inner.check_read_whole(&query)?;
             }
             while left > 0 {
                 let page = reading.next(Arc::clone(&inner), Arc::clone(&query), left);
-                let (next, batch) = inner.work.run(Lane::Short, Box::pin(page)).await?;
-                reading = next;
+                let make = Arc::clone(&make);
+                let page = async move {
+                    let (next, events) = page.await;
+                    let made = events.map(|page| page.map(|page| (page.len() as u64, make(page))));
+                    (next, made)
+                };
+                let (next, batch) = inner.work.run(lane, Box::pin(page)).await?;
+                (reading, lane) = (next, Lane::Bulk);
                 let batch = batch.inspect_err(|error| inner.noticed(error))?;
-                let Some(events) = batch else {
+                let Some((events, made)) = batch else {
                     inner.check_read_whole(&query)?;
                     break;
                 };
-                if !events.is_empty() {
-                    left -= events.len() as u64;
-                    yield events;
+                if events > 0 {
+                    left -= events;
+                    yield made;
                 }
             }
         }
@@ -114,7 +132,7 @@ impl Inner {
                 Ok(Cursor::Log(LogCursor {
                     first,
                     last,
-                    page: BACKWARD_PAGE,
+                    page: FIRST_PAGE,
                 }))
             }
             Source::Conversation(id) => {
@@ -247,7 +265,8 @@ impl LogCursor {
         if records.is_empty() {
             return Ok(None);
         }
-        let mut events = Vec::new();
+        let most = usize::try_from(left).unwrap_or(usize::MAX);
+        let mut events = Vec::with_capacity(records.len().min(most));
         for (offset, record) in records {
             if (events.len() as u64) < left
                 && record.header.namespace == query.namespace
@@ -265,7 +284,8 @@ impl LogCursor {
     }
 
     async fn forward(&mut self, inner: &Inner) -> Result<Vec<(u64, Record)>, ReadError> {
-        let count = LOG_PAGE.min(self.last - self.first + 1);
+        let count = self.page.min(LOG_PAGE).min(self.last - self.first + 1);
+        self.page = LOG_PAGE;
         let records = records(inner, self.first, count).await?;
         if let Some((end, _)) = records.last() {
             self.first = end + 1;

@@ -1,6 +1,8 @@
 //! What a read fetches and trusts: bytes before they are fetched, ancestors that
 //! are asked for, and events that are what the views say they are.
 
+use std::time::Duration;
+
 use futures::{StreamExt, TryStreamExt};
 
 use super::{query::*, *};
@@ -96,6 +98,51 @@ async fn a_page_is_bounded_with_its_large_bodies() {
             "{source:?} {backward}"
         );
     }
+    engine.close().await;
+}
+
+// Twenty readers of everything kept health at twenty times its idle latency. Who reads on
+// and on waits behind those who read a little.
+#[tokio::test]
+async fn who_reads_on_lets_short_reads_pass() {
+    let limits = Limits {
+        bulk_reads_max: 1,
+        ..Limits::default()
+    };
+    let engine = Engine::in_memory(limits).await.unwrap();
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id)]).await;
+    let texts = (0..500).map(|number| said(id, format!("{number}")));
+    append(&engine, texts.collect()).await;
+
+    let (release, held) = tokio::sync::oneshot::channel::<()>();
+    let (began, begun) = tokio::sync::oneshot::channel();
+    let other = engine.clone();
+    let holding = tokio::spawn(async move {
+        let held = async move {
+            began.send(()).unwrap();
+            held.await.unwrap();
+        };
+        other.inner.work.run(work::Lane::Bulk, held).await.unwrap();
+    });
+    begun.await.unwrap();
+
+    let mut whole = engine.read(ReadQuery::all(ns(), Source::Log));
+    let first = whole.next().await.unwrap().unwrap();
+    assert!(!first.is_empty() && first.len() < 501);
+    let waiting = tokio::time::timeout(Duration::from_millis(50), whole.next());
+    assert!(waiting.await.is_err(), "it reads on beside another one");
+    // Meanwhile what is short has its turn.
+    let query = ReadQuery {
+        limit: 3,
+        ..ReadQuery::all(ns(), Source::Log)
+    };
+    assert_eq!(engine.read_all(query).await.unwrap().len(), 3);
+
+    release.send(()).unwrap();
+    holding.await.unwrap();
+    let rest: Vec<_> = whole.try_concat().await.unwrap();
+    assert_eq!(first.len() + rest.len(), 501);
     engine.close().await;
 }
 
@@ -308,4 +355,30 @@ async fn a_verification_ends_with_its_stream() {
     };
     assert!(outcome.sound);
     engine.close().await;
+}
+
+// A request says of what it leaves out "#3 to #9", and of a message that it cuts "the whole:
+// #2". Only results could be read back.
+#[tokio::test]
+async fn whatever_a_request_refers_to_can_be_read_back() {
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id), said(id, "all of it".to_owned())]).await;
+    append(&engine, vec![pending_call(id, "c")]).await;
+    let read = async |revision| {
+        let which = WhichResult::Revision(Revision(revision));
+        engine.result(&ns(), id, None, which).await
+    };
+    let message = read(2).await.unwrap();
+    assert_eq!((&*message.text, &*message.tool), ("all of it", ""));
+    let call = read(3).await.unwrap();
+    assert_eq!((&*call.text, &*call.tool), ("{}", "look"));
+    assert_eq!(call.result.call_id, "c");
+    for nothing in [1, 9] {
+        let error = read(nothing).await.unwrap_err();
+        assert!(
+            matches!(error, ReadError::RevisionNotFound { .. }),
+            "{error}"
+        );
+    }
 }

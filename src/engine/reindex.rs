@@ -94,10 +94,11 @@ fn new_index(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, I
             let dir = beside(dir);
             SearchIndex::wipe(&dir)?;
             let options = SearchOptions {
-                writer_threads: REMAKING_THREADS,
+                hurried_threads: REMAKING_THREADS,
                 ..SearchOptions::default()
             };
             let index = SearchIndex::open(&dir, options)?;
+            index.set_hurried(true)?;
             sign(&dir, identity)?;
             Ok(index)
         }

@@ -43,14 +43,19 @@ pub(super) async fn searchable(
         reached: from - 1,
         not_indexed: 0,
     };
-    let read = stretch(&inner.reader, from, head, RECORDS_MAX, RECORDS_BYTES_MAX);
-    let records = match read.await? {
-        Stretch::Records(records) => records,
-        Stretch::Lost(lost) => {
-            found.reached = lost.last;
-            found.not_indexed = lost.last - lost.first + 1;
-            return Ok(found);
+    let fed = inner.feed.take(from, head, RECORDS_MAX);
+    let records = if fed.is_empty() {
+        let read = stretch(&inner.reader, from, head, RECORDS_MAX, RECORDS_BYTES_MAX);
+        match read.await? {
+            Stretch::Records(records) => records,
+            Stretch::Lost(lost) => {
+                found.reached = lost.last;
+                found.not_indexed = lost.last - lost.first + 1;
+                return Ok(found);
+            }
         }
+    } else {
+        fed
     };
     let history = inner.history();
     let mut called = Called::default();

@@ -90,7 +90,7 @@ impl EngineSequencer {
     ) -> Self {
         let committed = published.load(Ordering::Acquire);
         Self {
-            cache: StateCache::new(views, hot, marks, limits.state_cache_bytes, committed),
+            cache: StateCache::new(views, hot, marks, committed),
             limits,
             staged: DeltaBuilder::default(),
             staged_conversations: HashSet::new(),
@@ -158,7 +158,7 @@ impl EngineSequencer {
         for event in &command.events {
             let other = self.cache.get(event.conversation);
             if other.is_some_and(|state| state.row.namespace != command.namespace)
-                && matches!(event.body, EventBody::ConversationCreated(_))
+                && matches!(event.body.body(), EventBody::ConversationCreated(_))
             {
                 let rule = Rule::ConversationIdTaken {
                     conversation: event.conversation,
@@ -273,7 +273,7 @@ impl EngineSequencer {
             let offset = batch.first_offset + index as u64;
             let header = &batch.records[index].header;
             self.staged
-                .event(header, offset, &command.events[index].body, *placed);
+                .event(header, offset, command.events[index].body.body(), *placed);
         }
         for blob in &batch.blobs {
             self.staged
@@ -484,7 +484,7 @@ fn header(prepared: &Prepared, index: usize, placed: Placed, now: TimestampMicro
         conversation: placed.at.conversation,
         branch: placed.branch,
         revision: placed.at.revision,
-        kind: event.body.kind().number(),
+        kind: event.body.body().kind().number(),
         recorded_at: now,
         occurred_at: event.occurred_at,
         actor: event.actor.clone(),

@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 
-use super::{damage::Marks, error::AppendError};
+use super::{damage::Marks, error::AppendError, memory::Room};
 use crate::{
     domain::{ConversationId, ConversationState, Namespace},
     views::{KeyEntry, Views},
@@ -36,7 +36,11 @@ pub(super) struct KeyFacts {
 /// Which conversations the writer has at hand: a hint that saves callers the
 /// loading. It may be out of date; the writer then reads for itself.
 #[derive(Debug, Default)]
-pub(super) struct HotSet(RwLock<HashMap<ConversationId, Namespace>>);
+pub(super) struct HotSet {
+    conversations: RwLock<HashMap<ConversationId, Namespace>>,
+    /// What their states may take.
+    pub room: Room,
+}
 
 impl HotSet {
     pub fn contains(&self, id: ConversationId) -> bool {
@@ -59,11 +63,15 @@ impl HotSet {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, HashMap<ConversationId, Namespace>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.conversations
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, HashMap<ConversationId, Namespace>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.conversations
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,7 +81,6 @@ impl HotSet {
 /// that is not here can be read from there.
 pub(super) struct StateCache {
     views: SharedViews,
-    bytes_max: usize,
     bytes: usize,
     clock: u64,
     states: HashMap<ConversationId, Cached>,
@@ -93,17 +100,10 @@ struct Cached {
 
 impl StateCache {
     /// Empty; the log has come to `committed`.
-    pub fn new(
-        views: SharedViews,
-        hot: Arc<HotSet>,
-        marks: Arc<Marks>,
-        bytes_max: usize,
-        committed: u64,
-    ) -> Self {
+    pub fn new(views: SharedViews, hot: Arc<HotSet>, marks: Arc<Marks>, committed: u64) -> Self {
         let states = HashMap::new();
         Self {
             views,
-            bytes_max,
             bytes: 0,
             clock: 0,
             states,
@@ -195,7 +195,9 @@ impl StateCache {
     /// Drops the states unused for longest until the bound is kept with some
     /// room, but none with events that the views do not have.
     pub fn shrink(&mut self, published: u64) {
-        if self.bytes <= self.bytes_max {
+        let bytes_max = self.hot.room.bytes();
+        self.hot.room.note_used(self.bytes);
+        if self.bytes <= bytes_max {
             return;
         }
         let mut by_use: Vec<_> = self
@@ -206,7 +208,7 @@ impl StateCache {
             .collect();
         by_use.sort_unstable();
         for (_, id) in by_use {
-            if self.bytes <= self.bytes_max / 4 * 3 {
+            if self.bytes <= bytes_max / 8 * 7 {
                 break;
             }
             self.drop_state(id);
@@ -241,7 +243,7 @@ mod tests {
     #[test]
     fn views_that_lack_committed_events_are_not_believed() {
         let views = Arc::new(ArcSwap::from_pointee(Views::in_memory().unwrap()));
-        let mut cache = StateCache::new(views, Arc::default(), Arc::default(), 1 << 20, 5);
+        let mut cache = StateCache::new(views, Arc::default(), Arc::default(), 5);
         let id = ConversationId::generate();
         let refused = |result| matches!(result, Err(AppendError::Unready { .. }));
         assert!(refused(cache.ensure(id, None)));

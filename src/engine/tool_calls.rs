@@ -1,6 +1,7 @@
 //! What became of tool calls: history, waiting approvals, results.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     future::Future,
     time::Duration,
@@ -35,6 +36,8 @@ const CALL_KINDS: [EventKind; 5] = [
     EventKind::ToolResultRecorded,
     EventKind::ToolCallCancelled,
 ];
+/// How a call that was looked for is not there.
+const RECORDED: &str = "with a recorded result";
 /// How much of a result's text a history shows, in bytes.
 const RESULT_HEAD_BYTES: usize = 200;
 
@@ -158,7 +161,8 @@ impl Engine {
         }
     }
 
-    /// A recorded result with its text.
+    /// A recorded result with its text. By a revision, any event that says something:
+    /// requests refer to messages and calls that they leave out, too.
     ///
     /// # Errors
     /// [`ReadError::CallNotFound`] or [`ReadError::RevisionNotFound`].
@@ -203,15 +207,17 @@ impl Engine {
                     source,
                     from: revision.0,
                     to: revision.0,
+                    kinds: Vec::new(),
                     ..query
                 };
                 let found = self.read_all(query).await?.into_iter().next();
-                let event = found.ok_or_else(|| ReadError::RevisionNotFound {
+                let not_found = || ReadError::RevisionNotFound {
                     branch: state.name.to_string(),
                     revision,
                     head: state.head,
-                })?;
-                return inner.recorded_result(event.event);
+                };
+                let event = found.ok_or_else(not_found)?.event;
+                return inner.recorded(event)?.ok_or_else(not_found);
             }
             WhichResult::CallId(call_id) => call_id,
         };
@@ -221,12 +227,12 @@ impl Engine {
                 if let EventBody::ToolResultRecorded(result) = decoded(&event)?
                     && result.call_id == call_id
                 {
-                    return inner.recorded_result(event.event);
+                    let recorded = inner.recorded(event.event)?;
+                    return recorded.ok_or_else(|| call_not_found(&state, &call_id, RECORDED));
                 }
             }
         }
-        let state_text = "with a recorded result";
-        Err(call_not_found(&state, &call_id, state_text))
+        Err(call_not_found(&state, &call_id, RECORDED))
     }
 
     /// The recorded result of the same tool with the same arguments on a branch:
@@ -394,23 +400,31 @@ impl Inner {
         Ok(call)
     }
 
-    fn recorded_result(&self, event: StoredEvent) -> Result<RecordedResult, ReadError> {
+    /// What an event recorded, with its text; none when it says nothing.
+    fn recorded(&self, event: StoredEvent) -> Result<Option<RecordedResult>, ReadError> {
         let body = decode_body(event.position.offset, event.header.kind, &event.body)?;
-        let text = searchable_text(&body).unwrap_or_default().into_owned();
-        let EventBody::ToolResultRecorded(result) = body else {
-            let message = "the event is no tool result".to_owned();
-            return Err(ReadError::Damaged {
-                position: event.position,
-                message,
-            });
+        let text = match &body {
+            // As the model wrote them.
+            EventBody::ToolCallRequested(call) => Some(call.arguments.as_str().to_owned()),
+            body => searchable_text(body).map(Cow::into_owned),
         };
-        let tool = self.tool_of(&event.header, &result.call_id)?;
-        Ok(RecordedResult {
+        let (result, tool) = match body {
+            EventBody::ToolResultRecorded(result) => {
+                let tool = self.tool_of(&event.header, &result.call_id)?;
+                (result, tool)
+            }
+            EventBody::ToolCallRequested(call) => {
+                (ToolResultRecorded::text(call.call_id, ""), call.tool)
+            }
+            _ if text.is_none() => return Ok(None),
+            _ => (ToolResultRecorded::text("", ""), String::new()),
+        };
+        Ok(Some(RecordedResult {
             event,
             tool,
             result,
-            text,
-        })
+            text: text.unwrap_or_default(),
+        }))
     }
 }
 

@@ -273,3 +273,24 @@ async fn damaged_views_are_made_anew_while_they_are_served() {
     tokio::time::timeout(PATIENCE, mended).await.unwrap();
     engine.close().await;
 }
+
+// The indexer was at a commit while a search found the index to be damaged. What it came
+// to was told as if it could be searched, and the search that waited failed again.
+#[tokio::test]
+async fn what_is_condemned_comes_to_nothing() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let command = AppendCommand::new(Namespace::default(), vec![NewEvent::new(id, created)]);
+    engine.append(command).await.unwrap();
+    let (indexer, head) = (&engine.inner.indexer, engine.head().offset);
+    indexer.wait_for(head).await.unwrap();
+    let index = indexer.index();
+    // Nothing else has a turn between these.
+    indexer.condemn(&index, "a test says so");
+    indexer.came_to(&index, head);
+    assert_eq!(indexer.reached(), 0);
+    indexer.wait_for(head).await.unwrap();
+    assert!(!Arc::ptr_eq(&index, &indexer.index()));
+    engine.close().await;
+}

@@ -3,9 +3,10 @@
 //!
 //! The runtime's own threads serve every call. A read that keeps one of them for
 //! a second keeps everybody for a second. So whatever reads or computes much is
-//! handed to [`Work::run`], in one of two lanes: [`Lane::Short`] for what ends
-//! within milliseconds, and [`Lane::Long`] for what does not; its threads step
-//! back behind all others. When the caller is gone, or the store is closed, the
+//! handed to [`Work::run`], in one of three lanes: [`Lane::Short`] for what ends
+//! within milliseconds, [`Lane::Bulk`] for one more page of a read that goes on and
+//! on, and [`Lane::Long`] for what takes long by itself. The threads of the last two
+//! step back behind all others. When the caller is gone, or the store is closed, the
 //! work is told to stop: it looks at [`check`] between its pages.
 
 use std::{
@@ -37,6 +38,8 @@ const VERIFY_AGAIN_MS: u64 = 5_000;
 pub(super) enum Lane {
     /// Milliseconds.
     Short,
+    /// Milliseconds, again and again.
+    Bulk,
     /// Perhaps seconds.
     Long,
 }
@@ -126,6 +129,7 @@ impl Drop for Working {
 #[derive(Debug)]
 pub(super) struct Work {
     short: Arc<Semaphore>,
+    bulk: Arc<Semaphore>,
     long: Arc<Semaphore>,
     verify: Arc<Semaphore>,
     closing: Arc<AtomicBool>,
@@ -136,6 +140,7 @@ impl Work {
         let lane = |permits: usize| Arc::new(Semaphore::new(permits.max(1)));
         Self {
             short: lane(limits.short_reads_max),
+            bulk: lane(limits.bulk_reads_max),
             long: lane(limits.long_reads_max),
             verify: lane(1),
             closing,
@@ -159,6 +164,7 @@ impl Work {
         }
         let lane_permits = match lane {
             Lane::Short => &self.short,
+            Lane::Bulk => &self.bulk,
             Lane::Long => &self.long,
         };
         let permit = permit_of(lane_permits).await?;
@@ -171,7 +177,7 @@ impl Work {
                 let job = move || done(&runtime, stop, permit, work);
                 tokio::task::spawn_blocking(job).await.map_err(panicked)
             }
-            Lane::Long => on_own_thread("treering-read", stop, permit, work)?
+            Lane::Bulk | Lane::Long => on_own_thread("treering-read", stop, permit, work)?
                 .await
                 .map_err(|_| panicked("its thread ended")),
         };
@@ -301,6 +307,7 @@ mod tests {
     fn work() -> Work {
         let limits = Limits {
             short_reads_max: 2,
+            bulk_reads_max: 1,
             long_reads_max: 1,
             ..Limits::default()
         };
@@ -320,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_nobody_waits_for_stops() {
         let work = work();
-        for lane in [Lane::Short, Lane::Long] {
+        for lane in [Lane::Short, Lane::Bulk, Lane::Long] {
             let (sender, ended) = oneshot::channel();
             let waiting = work.run(lane, until_stopped(sender));
             let waited = tokio::time::timeout(Duration::from_millis(20), waiting).await;
@@ -394,7 +401,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_told_and_the_place_is_free() {
         let work = work();
-        for lane in [Lane::Short, Lane::Long] {
+        for lane in [Lane::Short, Lane::Bulk, Lane::Long] {
             let done = work.run(lane, async { panic!("on purpose") }).await;
             assert!(matches!(done, Err(ReadError::Storage { .. })), "{lane:?}");
         }

@@ -209,6 +209,20 @@ pub fn is_read_with_session(path: &Path) -> bool {
     folders.any(|session| session.is_file())
 }
 
+/// When a session, or this part of it, began: the first time that its lines say, as they
+/// say it. None for what is no session.
+#[must_use]
+pub fn began(head: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Timed {
+        #[serde(rename = "sessionId")]
+        _session: String,
+        timestamp: String,
+    }
+    let mut lines = head.split(|byte| *byte == b'\n');
+    lines.find_map(|line| Some(serde_json::from_slice::<Timed>(line).ok()?.timestamp))
+}
+
 /// True for events that hold a line as it came.
 pub(super) fn is_line(custom: &Custom) -> bool {
     custom.type_name.starts_with(render::TYPE_PREFIX)

@@ -236,6 +236,7 @@ mod tests {
             conversation,
             source: String::new(),
             source_id: String::new(),
+            follows: None,
             events: events.collect(),
             notes: Vec::new(),
         })

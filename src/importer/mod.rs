@@ -47,6 +47,9 @@ pub struct ImportedConversation {
     pub source: String,
     /// Its id there.
     pub source_id: String,
+    /// What the source says that its first line follows, when that line is not in it: it
+    /// is the later part of something longer.
+    pub follows: Option<String>,
     /// In order; the first is `ConversationCreated`.
     pub events: Vec<NewEvent>,
     /// What was odd.

@@ -122,6 +122,7 @@ pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
         conversation,
         source: line.source,
         source_id: line.id,
+        follows: None,
         events,
         notes,
     })
@@ -171,15 +172,24 @@ fn is_compaction(message: &Value) -> bool {
         .any(|key| is_said(&x[*key]))
 }
 
+/// What the user said first, and if there is no such line, what a harness wrote for him.
 fn title(messages: &[Message<'_>]) -> Option<String> {
     let user = messages.iter().filter(|m| m.value["role"] == "user");
-    user.filter_map(|message| {
+    let lines = user.filter_map(|message| {
         let parts = content::read(message.value.get("content"));
         let text = parts.iter().find_map(ContentPart::text)?;
         let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        Some(shortened(line))
-    })
-    .next()
+        Some(line.to_owned())
+    });
+    let mut first = None;
+    for line in lines {
+        // What starts with a tag was written by a tool: a command, a reminder.
+        if !line.starts_with('<') {
+            return Some(shortened(&line));
+        }
+        first.get_or_insert(line);
+    }
+    first.map(|line| shortened(&line))
 }
 
 /// The start of a text, without control characters.

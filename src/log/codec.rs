@@ -1,17 +1,11 @@
-//! The bytes of a record. The only place of the log that knows bincode; its
-//! fixed-width little-endian configuration makes every field's place plain, so
-//! that the crate could be replaced without changing a byte (`docs/FORMAT.md`,
-//! `docs/decisions/0013`).
-//!
-//! Texts are read in place: bincode would make room for what an owned one claims
-//! to have before it looks whether that much is there.
+//! The bytes of a record (`docs/FORMAT.md`): fields in order, numbers little-endian
+//! in their width, as bincode 2 writes them in its fixed-width configuration. They
+//! are written and read by hand, because an append makes a header twice and a read
+//! takes apart hundreds; a test holds them to bincode
+//! (`docs/decisions/0013`).
 
 use std::cell::RefCell;
 
-use bincode::{
-    BorrowDecode, Encode,
-    config::{Configuration, Fixint, Limit, LittleEndian},
-};
 use bytes::Bytes;
 use uuid::Uuid;
 
@@ -33,63 +27,59 @@ pub(crate) const RECORD_BYTES_MIN: usize = 4 + 32 + 32 + 1;
 
 const PLACE_INLINE: u8 = 0;
 const PLACE_BLOB: u8 = 1;
+/// What stands before an optional field, or for it.
+const NONE: u8 = 0;
+const SOME: u8 = 1;
 
-type Fixed = Configuration<LittleEndian, Fixint, Limit<HEADER_BYTES_MAX>>;
-
-const fn fixed() -> Fixed {
-    bincode::config::standard()
-        .with_fixed_int_encoding()
-        .with_limit::<HEADER_BYTES_MAX>()
+/// Writes a header: what the chain hash covers of a record, but its body's hash.
+fn write_header(record: &Record, out: &mut Vec<u8>) {
+    let header = &record.header;
+    out.extend_from_slice(header.id.0.as_bytes());
+    write_text(header.namespace.as_str(), out);
+    out.extend_from_slice(header.conversation.0.as_bytes());
+    out.extend_from_slice(&header.branch.0.to_le_bytes());
+    out.extend_from_slice(&header.revision.0.to_le_bytes());
+    out.extend_from_slice(&header.kind.to_le_bytes());
+    out.extend_from_slice(&header.recorded_at.0.to_le_bytes());
+    write_option(header.occurred_at.map(|at| at.0.to_le_bytes()), out);
+    write_text(&header.actor, out);
+    write_option(header.causation_id.map(|id| id.0.into_bytes()), out);
+    write_text(&header.correlation_id, out);
+    out.extend_from_slice(&record.body.bytes_len().to_le_bytes());
+    let Some(key) = &record.append_key else {
+        out.push(NONE);
+        return;
+    };
+    out.push(SOME);
+    write_text(&key.key, out);
+    out.extend_from_slice(&key.events.to_le_bytes());
+    out.extend_from_slice(&key.content_hash.0);
 }
 
-/// The part of a record that the chain hash covers, in the order of its bytes.
-#[derive(Encode, BorrowDecode)]
-struct HeaderBytes<'a> {
-    id: [u8; 16],
-    namespace: &'a str,
-    conversation: [u8; 16],
-    branch: u64,
-    revision: u64,
-    kind: u16,
-    recorded_at: i64,
-    occurred_at: Option<i64>,
-    actor: &'a str,
-    causation_id: Option<[u8; 16]>,
-    correlation_id: &'a str,
-    body_bytes: u64,
-    append_key: Option<KeyBytes<'a>>,
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(text.len() as u64).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
 }
 
-#[derive(Encode, BorrowDecode)]
-struct KeyBytes<'a> {
-    key: &'a str,
-    events: u32,
-    content_hash: [u8; 32],
-}
-
-impl<'a> HeaderBytes<'a> {
-    fn of(record: &'a Record) -> Self {
-        let header = &record.header;
-        Self {
-            id: header.id.0.into_bytes(),
-            namespace: header.namespace.as_str(),
-            conversation: header.conversation.0.into_bytes(),
-            branch: header.branch.0,
-            revision: header.revision.0,
-            kind: header.kind,
-            recorded_at: header.recorded_at.0,
-            occurred_at: header.occurred_at.map(|at| at.0),
-            actor: &header.actor,
-            causation_id: header.causation_id.map(|id| id.0.into_bytes()),
-            correlation_id: &header.correlation_id,
-            body_bytes: record.body.bytes_len(),
-            append_key: record.append_key.as_ref().map(|key| KeyBytes {
-                key: &key.key,
-                events: key.events,
-                content_hash: key.content_hash.0,
-            }),
+fn write_option<const N: usize>(value: Option<[u8; N]>, out: &mut Vec<u8>) {
+    match value {
+        None => out.push(NONE),
+        Some(value) => {
+            out.push(SOME);
+            out.extend_from_slice(&value);
         }
     }
+}
+
+fn check_header(bytes: usize) -> Result<(), LogError> {
+    if bytes > HEADER_BYTES_MAX {
+        return Err(LogError::TooLarge {
+            what: "header",
+            bytes,
+            max: HEADER_BYTES_MAX,
+        });
+    }
+    Ok(())
 }
 
 thread_local! {
@@ -107,19 +97,8 @@ pub(crate) fn with_header_bytes<T>(
 ) -> Result<T, LogError> {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
-        bincode::encode_into_std_write(HeaderBytes::of(record), scratch, fixed()).map_err(
-            |error| LogError::Io {
-                doing: "encoding a record's header",
-                source: std::sync::Arc::new(std::io::Error::other(error)),
-            },
-        )?;
-        if scratch.len() > HEADER_BYTES_MAX {
-            return Err(LogError::TooLarge {
-                what: "header",
-                bytes: scratch.len(),
-                max: HEADER_BYTES_MAX,
-            });
-        }
+        write_header(record, scratch);
+        check_header(scratch.len())?;
         Ok(take(scratch))
     })
 }
@@ -129,11 +108,15 @@ pub(crate) fn with_header_bytes<T>(
 /// # Errors
 /// [`LogError::TooLarge`], as [`with_header_bytes`].
 pub(crate) fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), LogError> {
-    with_header_bytes(record, |bytes| {
-        // The bound above keeps the length far below u32::MAX.
-        out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-        out.extend_from_slice(bytes);
-    })?;
+    // The length is filled in behind.
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let header = out.len();
+    write_header(record, out);
+    let bytes = out.len() - header;
+    check_header(bytes)?;
+    // The bound keeps the length far below u32::MAX.
+    out[start..header].copy_from_slice(&(bytes as u32).to_le_bytes());
     out.extend_from_slice(&record.body_hash().0);
     out.extend_from_slice(&record.chain_hash().0);
     match &record.body {
@@ -163,82 +146,106 @@ pub(crate) enum RecordError {
     Place(u8),
 }
 
-/// Reads the record that starts at `at` and moves `at` behind it. An inline body
-/// shares `bytes`.
-pub(crate) fn decode_record(bytes: &Bytes, at: &mut usize) -> Result<Record, RecordError> {
-    let mut cursor = Cursor { bytes, at: *at };
-    let header_len = u32::from_le_bytes(cursor.array("header length")?);
-    if header_len as usize > HEADER_BYTES_MAX {
-        return Err(RecordError::HeaderTooLong(header_len.into()));
-    }
-    let header = decode_header(cursor.take(header_len as usize, "header")?)?;
-    let body_hash = ContentHash(cursor.array("body hash")?);
-    let chain_hash = ContentHash(cursor.array("chain hash")?);
-    let [place] = cursor.array("body place")?;
-    let body = match place {
-        PLACE_INLINE => {
-            let len =
-                usize::try_from(header.body_bytes).map_err(|_| RecordError::Truncated("body"))?;
-            let start = cursor.at;
-            cursor.take(len, "body")?;
-            RecordBody::Inline(bytes.slice(start..start + len))
+/// Reads records that follow each other.
+#[derive(Default)]
+pub(crate) struct RecordReader {
+    /// That of the last record: the next one mostly has the same.
+    namespace: Option<Namespace>,
+}
+
+impl RecordReader {
+    /// Reads the record that starts at `at` and moves `at` behind it. An inline body
+    /// shares `bytes`.
+    ///
+    /// # Errors
+    /// [`RecordError`] when there is none.
+    pub(crate) fn read(&mut self, bytes: &Bytes, at: &mut usize) -> Result<Record, RecordError> {
+        let mut cursor = Cursor { bytes, at: *at };
+        let header_len = cursor.word("header length")?;
+        if header_len as usize > HEADER_BYTES_MAX {
+            return Err(RecordError::HeaderTooLong(header_len.into()));
         }
-        PLACE_BLOB => RecordBody::Blob(BlobRef {
-            hash: body_hash,
-            bytes_len: header.body_bytes,
-            home_offset: u64::from_le_bytes(cursor.array("blob offset")?),
-        }),
-        other => return Err(RecordError::Place(other)),
-    };
-    *at = cursor.at;
-    record_of(header, body, body_hash, chain_hash)
-}
-
-fn decode_header(bytes: &[u8]) -> Result<HeaderBytes<'_>, RecordError> {
-    let (header, used) = bincode::borrow_decode_from_slice::<HeaderBytes<'_>, _>(bytes, fixed())
-        .map_err(|error| RecordError::Header(error.to_string()))?;
-    if used != bytes.len() {
-        return Err(RecordError::Header(format!(
-            "{} bytes are left over",
-            bytes.len() - used
-        )));
+        let (header, body_bytes, append_key) =
+            self.header(cursor.take(header_len as usize, "header")?)?;
+        let body_hash = ContentHash(cursor.array("body hash")?);
+        let chain_hash = ContentHash(cursor.array("chain hash")?);
+        let [place] = cursor.array("body place")?;
+        let body = match place {
+            PLACE_INLINE => {
+                let len =
+                    usize::try_from(body_bytes).map_err(|_| RecordError::Truncated("body"))?;
+                let start = cursor.at;
+                cursor.take(len, "body")?;
+                RecordBody::Inline(bytes.slice(start..start + len))
+            }
+            PLACE_BLOB => RecordBody::Blob(BlobRef {
+                hash: body_hash,
+                bytes_len: body_bytes,
+                home_offset: cursor.number("blob offset")?,
+            }),
+            other => return Err(RecordError::Place(other)),
+        };
+        *at = cursor.at;
+        Ok(Record {
+            header,
+            hashes: Hashes::Known {
+                body: body_hash,
+                chain: chain_hash,
+            },
+            body,
+            append_key,
+        })
     }
-    Ok(header)
-}
 
-fn record_of(
-    header: HeaderBytes<'_>,
-    body: RecordBody,
-    body_hash: ContentHash,
-    chain_hash: ContentHash,
-) -> Result<Record, RecordError> {
-    let namespace =
-        Namespace::new(header.namespace).map_err(|error| RecordError::Header(error.to_string()))?;
-    Ok(Record {
-        header: EventHeader {
-            id: EventId(Uuid::from_bytes(header.id)),
-            namespace,
-            conversation: ConversationId(Uuid::from_bytes(header.conversation)),
-            branch: BranchId(header.branch),
-            revision: Revision(header.revision),
-            kind: header.kind,
-            recorded_at: TimestampMicros(header.recorded_at),
-            occurred_at: header.occurred_at.map(TimestampMicros),
-            actor: header.actor.to_owned(),
-            causation_id: header.causation_id.map(|id| EventId(Uuid::from_bytes(id))),
-            correlation_id: header.correlation_id.to_owned(),
-        },
-        hashes: Hashes::Known {
-            body: body_hash,
-            chain: chain_hash,
-        },
-        body,
-        append_key: header.append_key.map(|key| AppendKey {
-            key: key.key.to_owned(),
-            events: key.events,
-            content_hash: ContentHash(key.content_hash),
-        }),
-    })
+    /// A header, the length of the body, and the key of the batch.
+    fn header(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(EventHeader, u64, Option<AppendKey>), RecordError> {
+        let mut fields = Cursor { bytes, at: 0 };
+        let header = EventHeader {
+            id: EventId(fields.uuid("id")?),
+            namespace: self.namespace(fields.text("namespace")?)?,
+            conversation: ConversationId(fields.uuid("conversation")?),
+            branch: BranchId(fields.number("branch")?),
+            revision: Revision(fields.number("revision")?),
+            kind: u16::from_le_bytes(fields.array("kind")?),
+            recorded_at: fields.time("recorded at")?,
+            occurred_at: match fields.has("occurred at")? {
+                true => Some(fields.time("occurred at")?),
+                false => None,
+            },
+            actor: fields.text("actor")?.to_owned(),
+            causation_id: match fields.has("causation id")? {
+                true => Some(EventId(fields.uuid("causation id")?)),
+                false => None,
+            },
+            correlation_id: fields.text("correlation id")?.to_owned(),
+        };
+        let body_bytes = fields.number("body bytes")?;
+        let append_key = match fields.has("append key")? {
+            true => Some(AppendKey {
+                key: fields.text("append key")?.to_owned(),
+                events: fields.word("append key")?,
+                content_hash: ContentHash(fields.array("append key")?),
+            }),
+            false => None,
+        };
+        match bytes.len() - fields.at {
+            0 => Ok((header, body_bytes, append_key)),
+            left => Err(RecordError::Header(format!("{left} bytes are left over"))),
+        }
+    }
+
+    fn namespace(&mut self, name: &str) -> Result<Namespace, RecordError> {
+        if let Some(last) = self.namespace.as_ref().filter(|last| last.as_str() == name) {
+            return Ok(last.clone());
+        }
+        let namespace =
+            Namespace::new(name).map_err(|error| RecordError::Header(error.to_string()))?;
+        self.namespace = Some(namespace.clone());
+        Ok(namespace)
+    }
 }
 
 struct Cursor<'a> {
@@ -265,4 +272,42 @@ impl<'a> Cursor<'a> {
             .try_into()
             .map_err(|_| RecordError::Truncated(what))
     }
+
+    fn word(&mut self, what: &'static str) -> Result<u32, RecordError> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    fn number(&mut self, what: &'static str) -> Result<u64, RecordError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    fn time(&mut self, what: &'static str) -> Result<TimestampMicros, RecordError> {
+        self.array(what)
+            .map(i64::from_le_bytes)
+            .map(TimestampMicros)
+    }
+
+    fn uuid(&mut self, what: &'static str) -> Result<Uuid, RecordError> {
+        self.array(what).map(Uuid::from_bytes)
+    }
+
+    /// A text in place. Its length is believed only as far as there are bytes.
+    fn text(&mut self, what: &'static str) -> Result<&'a str, RecordError> {
+        let len = usize::try_from(self.number(what)?).map_err(|_| RecordError::Truncated(what))?;
+        std::str::from_utf8(self.take(len, what)?)
+            .map_err(|_| RecordError::Header(format!("its {what} is not UTF-8")))
+    }
+
+    fn has(&mut self, what: &'static str) -> Result<bool, RecordError> {
+        match self.array(what)? {
+            [NONE] => Ok(false),
+            [SOME] => Ok(true),
+            _ => Err(RecordError::Header(format!(
+                "it neither has nor lacks its {what}"
+            ))),
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,9 @@
 //! A frame is a 32-byte header and the records, compressed together when that
 //! pays. See `docs/FORMAT.md` for the bytes.
 
-use std::{cell::RefCell, ops::Range};
+mod encode;
+
+use std::cell::RefCell;
 
 use bytes::Bytes;
 
@@ -12,6 +14,13 @@ use super::{
     port::{EncodedFrame, LogError},
     record::Record,
 };
+pub(super) use encode::COMPRESS_BYTES_MIN;
+#[cfg(feature = "redb")]
+pub(crate) use encode::compress;
+pub use encode::encode_group;
+pub(crate) use encode::looks_incompressible;
+#[cfg(test)]
+use encode::{Payload, seal_frame};
 
 /// The newest format that this program reads, and the one it writes.
 pub const FORMAT_VERSION: u8 = 1;
@@ -31,22 +40,8 @@ pub const FRAME_RECORDS_MAX: u64 = (RAW_BYTES_MAX / codec::RECORD_BYTES_MIN) as 
 const MAGIC: [u8; 3] = *b"TRF";
 const CODEC_NONE: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
-const ZSTD_LEVEL: i32 = 1;
-/// Compression is not tried below this, in bytes: a zstd frame's own header
-/// eats what could be saved.
-pub(super) const COMPRESS_BYTES_MIN: usize = 96;
-/// The quick check looks at this many bytes at most.
-const SAMPLE_BYTES: usize = 4096;
-/// Under this many bytes a sample says nothing about entropy.
-const SAMPLE_BYTES_MIN: usize = 512;
-/// More bits a byte than this in the sample: random or compressed already.
-/// Base64 has 6, random bytes over 7.5 even in the smallest sample.
-const INCOMPRESSIBLE_BITS: f32 = 7.3;
-
 thread_local! {
-    /// A compression context is several hundred KiB: one for each thread.
-    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> =
-        const { RefCell::new(None) };
+    /// A context is several hundred KiB: one for each thread.
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
         const { RefCell::new(None) };
 }
@@ -77,112 +72,6 @@ impl DecodedFrame {
     }
 }
 
-/// Packs records, the first of which has `first_offset`, into frames.
-///
-/// # Errors
-/// [`LogError::TooLarge`] when a record is over what a frame can hold.
-pub fn encode_group(first_offset: u64, records: &[Record]) -> Result<Vec<EncodedFrame>, LogError> {
-    let mut raw = Vec::with_capacity(records.len() * 512);
-    let mut ends = Vec::with_capacity(records.len());
-    for record in records {
-        let start = raw.len();
-        codec::encode_record(record, &mut raw)?;
-        let bytes = raw.len() - start;
-        if bytes > RAW_BYTES_MAX {
-            return Err(LogError::TooLarge {
-                what: "inline body and header",
-                bytes,
-                max: RAW_BYTES_MAX,
-            });
-        }
-        ends.push(raw.len());
-    }
-    pack(first_offset, &raw, &ends)
-}
-
-/// Cuts encoded records into frames. How well one packs says where to cut the
-/// next.
-fn pack(first_offset: u64, raw: &[u8], ends: &[usize]) -> Result<Vec<EncodedFrame>, LogError> {
-    let room = STORED_BYTES_MAX - HEADER_BYTES;
-    let mut frames = Vec::new();
-    let mut next = 0;
-    let mut target = RAW_BYTES_TARGET;
-    while next < ends.len() {
-        let bytes = run(ends, next, target);
-        let end = next + bytes.len;
-        let payload = Payload::of(&raw[bytes.range.clone()])?;
-        let stored = payload.bytes(&raw[bytes.range.clone()]).len();
-        // A sixteenth of slack: the next run may pack a little worse.
-        let fitting = bytes.range.len() * room / stored.max(1) / 16 * 15;
-        if stored > room && bytes.len > 1 {
-            target = fitting.min(bytes.range.len() - 1);
-            continue;
-        }
-        frames.push(seal_frame(
-            first_offset + next as u64,
-            bytes.len,
-            &raw[bytes.range.clone()],
-            &payload,
-        ));
-        target = fitting.clamp(1, RAW_BYTES_TARGET);
-        next = end;
-    }
-    Ok(frames)
-}
-
-struct Run {
-    range: Range<usize>,
-    len: usize,
-}
-
-/// The records from `first` on that fit in `target` bytes; at least one.
-fn run(ends: &[usize], first: usize, target: usize) -> Run {
-    let start = if first == 0 { 0 } else { ends[first - 1] };
-    let len = ends[first..]
-        .partition_point(|end| end - start <= target)
-        .max(1);
-    Run {
-        range: start..ends[first + len - 1],
-        len,
-    }
-}
-
-enum Payload {
-    Raw,
-    Zstd(Vec<u8>),
-}
-
-impl Payload {
-    fn of(raw: &[u8]) -> Result<Self, LogError> {
-        if raw.len() < COMPRESS_BYTES_MIN || looks_incompressible(raw) {
-            return Ok(Self::Raw);
-        }
-        let packed = compress(raw).map_err(|e| LogError::from_io("compressing a frame", e))?;
-        Ok(if packed.len() < raw.len() {
-            Self::Zstd(packed)
-        } else {
-            Self::Raw
-        })
-    }
-
-    fn bytes<'a>(&'a self, raw: &'a [u8]) -> &'a [u8] {
-        match self {
-            Self::Raw => raw,
-            Self::Zstd(packed) => packed,
-        }
-    }
-}
-
-pub(crate) fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
-    COMPRESSOR.with_borrow_mut(|slot| {
-        let compressor = match slot {
-            Some(compressor) => compressor,
-            None => slot.insert(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
-        };
-        compressor.compress(raw)
-    })
-}
-
 pub(crate) fn decompress(packed: &[u8], raw_len: usize) -> std::io::Result<Vec<u8>> {
     DECOMPRESSOR.with_borrow_mut(|slot| {
         let decompressor = match slot {
@@ -191,57 +80,6 @@ pub(crate) fn decompress(packed: &[u8], raw_len: usize) -> std::io::Result<Vec<u
         };
         decompressor.decompress(packed, raw_len)
     })
-}
-
-/// Entropy of a sample from all over the bytes: cheaper than to try.
-pub(crate) fn looks_incompressible(raw: &[u8]) -> bool {
-    if raw.len() < SAMPLE_BYTES_MIN {
-        return false;
-    }
-    let stride = raw.len().div_ceil(SAMPLE_BYTES);
-    let mut counts = [0_u16; 256];
-    let mut total = 0_u16;
-    for byte in raw.iter().step_by(stride) {
-        counts[usize::from(*byte)] += 1;
-        total += 1;
-    }
-    let total = f32::from(total);
-    let bits: f32 = counts
-        .iter()
-        .filter(|count| **count > 0)
-        .map(|count| {
-            let share = f32::from(*count) / total;
-            -share * share.log2()
-        })
-        .sum();
-    bits > INCOMPRESSIBLE_BITS
-}
-
-fn seal_frame(first_offset: u64, count: usize, raw: &[u8], payload: &Payload) -> EncodedFrame {
-    let body = payload.bytes(raw);
-    let codec = match payload {
-        Payload::Raw => CODEC_NONE,
-        Payload::Zstd(_) => CODEC_ZSTD,
-    };
-    // The bounds of a frame keep count and lengths far below u32::MAX.
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-    bytes.extend_from_slice(&MAGIC);
-    bytes.push(FORMAT_VERSION);
-    bytes.push(codec);
-    bytes.extend_from_slice(&[0; 3]);
-    bytes.extend_from_slice(&first_offset.to_le_bytes());
-    bytes.extend_from_slice(&(count as u32).to_le_bytes());
-    bytes.extend_from_slice(&(raw.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes), body);
-    bytes.extend_from_slice(&crc.to_le_bytes());
-    bytes.extend_from_slice(body);
-    EncodedFrame {
-        first_offset,
-        count: count as u32,
-        bytes: Bytes::from(bytes),
-        dictionary: None,
-    }
 }
 
 /// A frame's header, as far as it can be read without its payload.
@@ -386,8 +224,9 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
     }
     let mut records = Vec::with_capacity(count);
     let mut at = 0;
+    let mut reader = codec::RecordReader::default();
     for index in 0..count {
-        let record = codec::decode_record(raw, &mut at).map_err(|error| {
+        let record = reader.read(raw, &mut at).map_err(|error| {
             LogError::damaged(header.first_offset + index as u64, error.to_string())
         })?;
         records.push(record);

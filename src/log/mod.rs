@@ -21,7 +21,7 @@ pub mod record;
 #[cfg(feature = "redb")]
 pub mod redb;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 pub mod writer;
 
 #[cfg(feature = "redb")]

@@ -21,6 +21,8 @@ const READ_AHEAD_BYTES: usize = 256 * 1024;
 /// A stored record has at least about this much, compressed: who wants a few
 /// records must not pay for thousands.
 const STORED_RECORD_BYTES_MIN: usize = 64;
+/// Room is made for so many records before it is known how many there are.
+const RECORDS_AT_ONCE: usize = 1_024;
 /// What a decoded record costs in memory besides its share of the frame's bytes.
 const RECORD_OVERHEAD_BYTES: usize = size_of::<Record>() + 64;
 
@@ -28,16 +30,20 @@ const RECORD_OVERHEAD_BYTES: usize = size_of::<Record>() + 64;
 pub struct LogReader {
     log: Arc<dyn EventLog>,
     shard: ShardId,
-    frames: Cache<u64, Arc<DecodedFrame>, FrameWeight, DefaultHashBuilder, ForgetFrame>,
+    frames: FrameCache,
     /// First offsets of the frames in the cache, to find the one that holds an
     /// offset in its middle.
     cached: Arc<CachedFrames>,
 }
 
+/// Decoded frames, by their first offset.
+pub type FrameCache = Cache<u64, Arc<DecodedFrame>, FrameWeight, DefaultHashBuilder, ForgetFrame>;
+
 type CachedFrames = RwLock<BTreeMap<u64, u64>>;
 
-#[derive(Clone)]
-struct FrameWeight;
+/// Weighs what a frame takes in memory.
+#[derive(Clone, Debug)]
+pub struct FrameWeight;
 
 impl Weighter<u64, Arc<DecodedFrame>> for FrameWeight {
     fn weight(&self, _: &u64, frame: &Arc<DecodedFrame>) -> u64 {
@@ -45,9 +51,9 @@ impl Weighter<u64, Arc<DecodedFrame>> for FrameWeight {
     }
 }
 
-/// Keeps [`LogReader::cached`] to what is in the cache.
-#[derive(Clone)]
-struct ForgetFrame(Arc<CachedFrames>);
+/// Keeps the list of cached frames to what is in the cache.
+#[derive(Clone, Debug)]
+pub struct ForgetFrame(Arc<CachedFrames>);
 
 impl Lifecycle<u64, Arc<DecodedFrame>> for ForgetFrame {
     type RequestState = ();
@@ -76,6 +82,12 @@ impl LogReader {
             frames,
             cached,
         }
+    }
+
+    /// The frames that are kept.
+    #[must_use]
+    pub fn cache(&self) -> &FrameCache {
+        &self.frames
     }
 
     /// The log that is read.
@@ -116,7 +128,7 @@ impl LogReader {
         records_max: usize,
         bytes_max: usize,
     ) -> Result<Vec<(u64, Record)>, LogError> {
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(records_max.min(RECORDS_AT_ONCE));
         let mut next = from_offset.max(1);
         let mut bytes = 0;
         while found.len() < records_max && (bytes < bytes_max || found.is_empty()) {
@@ -140,7 +152,7 @@ impl LogReader {
                     if found.len() >= records_max || (bytes >= bytes_max && !found.is_empty()) {
                         return Ok(found);
                     }
-                    bytes = bytes.saturating_add(weight(record));
+                    bytes = bytes.saturating_add(record_bytes(record));
                     found.push((next, record.clone()));
                     next += 1;
                 }
@@ -241,7 +253,7 @@ impl LogReader {
 }
 
 /// What a record takes in memory with its body, wherever that is, in bytes.
-pub(crate) fn weight(record: &Record) -> usize {
+pub(crate) fn record_bytes(record: &Record) -> usize {
     let body = match &record.body {
         RecordBody::Inline(bytes) => bytes.len(),
         RecordBody::Blob(blob) => usize::try_from(blob.bytes_len).unwrap_or(usize::MAX / 2),

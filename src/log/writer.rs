@@ -1,5 +1,5 @@
 //! Group commit: one thread decides and writes, a second one publishes and
-//! answers.
+//! answers while there is more to write; else the first one does that, too.
 //!
 //! No timer: a group is what arrived while the last one was being written. All
 //! answers, rejections too, go out only after their group is durable and has
@@ -22,6 +22,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -95,8 +96,8 @@ pub trait Sequencer: Send + 'static {
     fn refused(&self, request: Self::Request, error: &LogError) -> Self::Answer;
 }
 
-/// Makes a group visible to readers, on its own thread, while the next one is
-/// being written.
+/// Makes a group visible to readers: while the next one is being written, if there
+/// is one.
 pub trait Publisher: Send + 'static {
     /// Publishes a group. Groups come in order, each once. What takes long gives
     /// a [`Beat::sign`] now and then.
@@ -194,10 +195,15 @@ impl<S: Sequencer> GroupWriter<S> {
         let unpublished = Arc::new(Mutex::new(None));
         let vitals = Arc::new(Vitals::new());
         let (finished, to_publish) = sync_channel(PUBLISH_GROUPS_MAX);
+        let desk = Arc::new(Desk {
+            publisher: Mutex::new(publisher),
+            under_way: AtomicUsize::new(0),
+            unpublished: Arc::clone(&unpublished),
+            vitals: Arc::clone(&vitals),
+        });
         let publishing = spawn("treering-publisher", {
-            let unpublished = Arc::clone(&unpublished);
-            let vitals = Arc::clone(&vitals);
-            move || publish_all::<S>(&to_publish, publisher, &unpublished, &vitals)
+            let desk = Arc::clone(&desk);
+            move || desk.publish_all(&to_publish)
         })?;
         let committer = Committer::new(
             log,
@@ -213,8 +219,7 @@ impl<S: Sequencer> GroupWriter<S> {
             committer,
             sequencer,
             finished,
-            unpublished: Arc::clone(&unpublished),
-            vitals: Arc::clone(&vitals),
+            desk,
         };
         let writing = spawn("treering-writer", move || writing.run())?;
         Ok(Self {
@@ -308,23 +313,22 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The writer's thread.
-struct Writing<S: Sequencer> {
+struct Writing<S: Sequencer, P> {
     queue: Arc<Queue<Waiting<S>>>,
     committer: Committer,
     sequencer: S,
     finished: SyncSender<Finished<S::Answer>>,
-    unpublished: Arc<Mutex<Option<PublishError>>>,
-    vitals: Arc<Vitals>,
+    desk: Arc<Desk<P>>,
 }
 
 /// The publisher's thread is gone, so nothing can be answered any more.
 struct PublisherGone;
 
-impl<S: Sequencer> Writing<S> {
+impl<S: Sequencer, P: Publisher> Writing<S, P> {
     /// Until the queue is closed and empty.
     fn run(mut self) {
         let queue = Arc::clone(&self.queue);
-        let vitals = Arc::clone(&self.vitals);
+        let vitals = Arc::clone(&self.desk.vitals);
         let _end = EndNoted(&vitals.writer);
         let _closed = CloseOnDrop(&queue);
         let mut ready = VecDeque::new();
@@ -347,7 +351,7 @@ impl<S: Sequencer> Writing<S> {
     fn take_all(&mut self, ready: &mut VecDeque<Waiting<S>>) -> Result<(), PublisherGone> {
         while !ready.is_empty() {
             self.settle(false)?;
-            self.vitals.writer.begin();
+            self.desk.vitals.writer.begin();
             let taken = catch_unwind(AssertUnwindSafe(|| self.take_group(ready)));
             let done = match taken {
                 Ok(done) => done,
@@ -361,13 +365,14 @@ impl<S: Sequencer> Writing<S> {
                 }
             };
             self.queue.done(done.requests, done.bytes);
-            self.hand_over(done)?;
+            let more = !ready.is_empty() || self.queue.has_more();
+            self.hand_over(done, more)?;
         }
         Ok(())
     }
 
     fn take_group(&mut self, ready: &mut VecDeque<Waiting<S>>) -> commit::Done<S::Answer> {
-        let unpublished = lock(&self.unpublished).clone();
+        let unpublished = lock(&self.desk.unpublished).clone();
         match unpublished {
             Some(PublishError { what }) => {
                 commit::refuse_all(&self.sequencer, ready, &LogError::Unpublished { what })
@@ -385,7 +390,7 @@ impl<S: Sequencer> Writing<S> {
             self.committer.settle(&mut self.sequencer, at_once)
         }));
         match settled {
-            Ok(Some(done)) => self.hand_over(done),
+            Ok(Some(done)) => self.hand_over(done, true),
             Ok(None) => Ok(()),
             Err(_panic) => {
                 self.stop_after_panic();
@@ -394,15 +399,25 @@ impl<S: Sequencer> Writing<S> {
         }
     }
 
-    fn hand_over(&self, done: commit::Done<S::Answer>) -> Result<(), PublisherGone> {
+    /// Has a group published and answered: by the publisher, so that the writer can
+    /// go on with what waits; or at once, when nothing does. Then waking another
+    /// thread would only cost whoever waits for the answer.
+    fn hand_over(&self, done: commit::Done<S::Answer>, more: bool) -> Result<(), PublisherGone> {
         let finished = Finished {
             group: done.group,
             answers: done.answers,
         };
+        let vitals = &self.desk.vitals;
         // Waiting for the publisher, who has a beat of its own.
-        self.vitals.writer.rest();
-        let sent = self.finished.send(finished);
-        self.vitals.writer.begin();
+        vitals.writer.rest();
+        let sent = if more || self.desk.is_busy() {
+            self.desk.under_way.fetch_add(1, Ordering::AcqRel);
+            self.finished.send(finished)
+        } else {
+            self.desk.publish(finished);
+            Ok(())
+        };
+        vitals.writer.begin();
         sent.map_err(|_| PublisherGone)
     }
 
@@ -426,19 +441,35 @@ impl<T> Drop for CloseOnDrop<'_, T> {
     }
 }
 
-/// The publisher's thread: until the writer is gone.
-fn publish_all<S: Sequencer>(
-    groups: &Receiver<Finished<S::Answer>>,
-    mut publisher: impl Publisher,
-    unpublished: &Mutex<Option<PublishError>>,
-    vitals: &Vitals,
-) {
-    let _end = EndNoted(&vitals.publisher);
-    for finished in groups {
+/// Where groups are published and answered, one at a time and in order.
+struct Desk<P> {
+    publisher: Mutex<P>,
+    /// Groups that were handed to the publisher's thread and are not answered yet.
+    under_way: AtomicUsize,
+    unpublished: Arc<Mutex<Option<PublishError>>>,
+    vitals: Arc<Vitals>,
+}
+
+impl<P: Publisher> Desk<P> {
+    fn is_busy(&self) -> bool {
+        self.under_way.load(Ordering::Acquire) > 0
+    }
+
+    /// The publisher's thread: until the writer is gone.
+    fn publish_all<A>(&self, groups: &Receiver<Finished<A>>) {
+        let _end = EndNoted(&self.vitals.publisher);
+        for finished in groups {
+            self.publish(finished);
+            self.under_way.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn publish<A>(&self, finished: Finished<A>) {
+        let vitals = &self.vitals;
         vitals.publisher.begin();
-        let failed_before = lock(unpublished).is_some();
+        let failed_before = lock(&self.unpublished).is_some();
         if let Some(group) = finished.group.filter(|_| !failed_before)
-            && let Err(error) = publish(&mut publisher, &group, &vitals.publisher)
+            && let Err(error) = publish(&mut *lock(&self.publisher), &group, &vitals.publisher)
         {
             tracing::error!(
                 first_offset = group.first_offset,
@@ -446,7 +477,7 @@ fn publish_all<S: Sequencer>(
                 "appended events cannot be published; appends stop"
             );
             let what = error.to_string();
-            *lock(unpublished) = Some(error);
+            *lock(&self.unpublished) = Some(error);
             vitals.set(Appends::Stopped { what, fault: true });
         }
         for (sender, answer) in finished.answers {

@@ -21,7 +21,7 @@
 //! Changing anything here changes what an index holds: raise
 //! [`super::index::INDEX_VERSION`].
 
-use std::{borrow::Cow, collections::HashMap, ops::Range};
+use std::{collections::HashMap, ops::Range};
 
 use foldhash::fast::RandomState;
 use frostem::{Algorithm, Stemmer};
@@ -145,8 +145,10 @@ impl Analysis {
 #[derive(Clone)]
 pub struct Analyser {
     stemmer: Stemmer,
-    /// Word to its stem; an empty stem: the word itself.
-    stems: HashMap<Box<str>, Box<str>, RandomState>,
+    /// Words to the places of their stems.
+    stem_of: HashMap<Box<str>, u32, RandomState>,
+    /// Stems; an empty one: the word itself.
+    stems: Vec<Box<str>>,
     parts: Vec<Range<usize>>,
     /// Set: of plain words, only those that begin with one of these bytes are
     /// wanted. A stem begins as its word does. Positions are not changed by it.
@@ -157,7 +159,8 @@ impl Default for Analyser {
     fn default() -> Self {
         Self {
             stemmer: Stemmer::new(Algorithm::English),
-            stems: HashMap::default(),
+            stem_of: HashMap::default(),
+            stems: Vec::new(),
             parts: Vec::new(),
             first_bytes: None,
         }
@@ -224,7 +227,7 @@ impl Analyser {
                 if at == defined_at {
                     definition(first, analysis);
                 }
-                if DEFINING.contains(&&text[at..end]) {
+                if is_defining(&text[at..end]) {
                     defined_at = name_after(text, at..end);
                 }
             }
@@ -290,21 +293,27 @@ impl Analyser {
         if !worth_it {
             return None;
         }
+        let place = match self.stem_of.get(word) {
+            Some(&place) => place,
+            None => self.remember(word),
+        };
+        let stem = self.stems.get(place as usize).map(AsRef::as_ref);
+        stem.filter(|stem: &&str| !stem.is_empty())
+    }
+
+    fn remember(&mut self, word: &str) -> u32 {
         if self.stems.len() >= STEMS_MAX {
+            self.stem_of.clear();
             self.stems.clear();
         }
-        if !self.stems.contains_key(word) {
-            let stem = match self.stemmer.stem(word) {
-                Cow::Borrowed(stem) if stem == word => Box::default(),
-                stem if stem == word => Box::default(),
-                stem => stem.into_owned().into_boxed_str(),
-            };
-            self.stems.insert(word.into(), stem);
-        }
-        self.stems
-            .get(word)
-            .map(AsRef::as_ref)
-            .filter(|stem: &&str| !stem.is_empty())
+        let stem = match self.stemmer.stem(word) {
+            stem if stem == word => Box::default(),
+            stem => stem.into_owned().into_boxed_str(),
+        };
+        let place = u32::try_from(self.stems.len()).unwrap_or(u32::MAX);
+        self.stems.push(stem);
+        self.stem_of.insert(word.into(), place);
+        place
     }
 }
 
@@ -466,6 +475,16 @@ fn is_opaque(word: &str) -> bool {
         .filter(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit())
         .count();
     changes >= 3
+}
+
+fn is_defining(word: &str) -> bool {
+    // Nearly all words are told by their length and their first byte.
+    (2..=9).contains(&word.len())
+        && matches!(
+            word.as_bytes()[0],
+            b'c'..=b'f' | b'i' | b'm' | b'n' | b's' | b't'
+        )
+        && DEFINING.contains(&word)
 }
 
 /// Where a name begins that stands behind a defining word, the receiver of a Go

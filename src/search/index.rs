@@ -8,7 +8,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
@@ -49,6 +49,10 @@ const PURGE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// tantivy's own bounds, in bytes.
 const WRITER_HEAP_BYTES_MIN: usize = 15_000_000;
 const WRITER_HEAP_BYTES_MAX: usize = 2_000_000_000;
+/// Memory of a thread while there is much to add, beside what it has else.
+const HURRIED_HEAP_FACTOR: usize = 2;
+/// So many segments of about one size are merged then.
+const HURRIED_SEGMENTS_MIN: usize = 24;
 /// Share of erased passages from which on a segment is rewritten.
 const ERASED_SHARE_MAX: f32 = 0.2;
 
@@ -61,7 +65,8 @@ pub struct SearchOptions {
     /// Threads that index, which share that memory. More than one makes more and
     /// smaller segments: for an index that is made anew.
     pub writer_threads: usize,
-    /// Threads that index while there is much to add, with as much more memory.
+    /// Threads that index while there is much to add. Each has twice that memory: fewer
+    /// and larger segments are less work.
     pub hurried_threads: usize,
     /// How long an added event may stay invisible: see
     /// [`SearchIndex::commit_if_due`].
@@ -97,7 +102,8 @@ impl SearchOptions {
         let threads = self.hurried_threads.max(1);
         Self {
             writer_threads: threads,
-            writer_heap_bytes: (self.writer_heap_bytes * threads).min(WRITER_HEAP_BYTES_MAX),
+            writer_heap_bytes: (self.writer_heap_bytes * threads * HURRIED_HEAP_FACTOR)
+                .min(WRITER_HEAP_BYTES_MAX),
             ..self.clone()
         }
     }
@@ -109,9 +115,11 @@ impl SearchOptions {
 pub struct SearchIndex {
     pub(super) fields: Fields,
     pub(super) index: Index,
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     options: SearchOptions,
-    merges: Merges,
+    pub(super) merges: Merges,
+    /// Held while segments are put together.
+    pub(super) joining: Arc<Mutex<()>>,
     reader: IndexReader,
     published: RwLock<Published>,
     state: Mutex<WriterState>,
@@ -128,8 +136,10 @@ impl std::fmt::Debug for SearchIndex {
 /// Whether segments are merged as they become many. In memory, over a folder that
 /// stays as it is, that would copy the folder into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Merges {
+pub(super) enum Merges {
     AsTheyCome,
+    /// While there is much to add: they are put together when nothing comes.
+    WhenMany,
     Never,
 }
 
@@ -141,7 +151,7 @@ pub(super) struct Published {
     pub reached: Position,
 }
 
-struct WriterState {
+pub(super) struct WriterState {
     /// None after a write failed: what was added since the last commit is gone.
     writer: Option<IndexWriter>,
     /// How far the writer has been brought, committed or not.
@@ -303,6 +313,7 @@ impl SearchIndex {
             dir: dir.to_owned(),
             options,
             merges,
+            joining: Arc::default(),
             reader,
             published: RwLock::new(Published {
                 columns: OpenColumns::of(&searcher, None),
@@ -386,7 +397,7 @@ impl SearchIndex {
     }
 
     /// Says whether there is much to add: then with [`SearchOptions::hurried_threads`]
-    /// and as much more memory, and without merging what is merged again soon. What
+    /// and more memory, and without merging what is merged again soon. What
     /// was added so far is committed first.
     ///
     /// # Errors
@@ -404,12 +415,12 @@ impl SearchIndex {
             tracing::warn!(%error, "a merge of the search index failed");
         }
         state.hurried = hurried;
-        let options = if hurried {
-            self.options.hurried()
-        } else {
-            self.options.clone()
+        let (options, merges) = match (hurried, self.merges) {
+            (true, Merges::AsTheyCome) => (self.options.hurried(), Merges::WhenMany),
+            (true, merges) => (self.options.hurried(), merges),
+            (false, merges) => (self.options.clone(), merges),
         };
-        let writer = open_writer(&self.index, &self.dir, &options, self.merges)?;
+        let writer = open_writer(&self.index, &self.dir, &options, merges)?;
         state.writer = Some(writer);
         Ok(())
     }
@@ -548,7 +559,7 @@ impl SearchIndex {
             .map(|segment| segment.id()))
     }
 
-    fn state(&self) -> MutexGuard<'_, WriterState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, WriterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -591,7 +602,7 @@ impl SearchIndex {
         Ok(())
     }
 
-    fn note_files(&self, state: &mut WriterState) {
+    pub(super) fn note_files(&self, state: &mut WriterState) {
         if self.merges == Merges::Never || !self.dir.is_dir() {
             return;
         }
@@ -606,7 +617,7 @@ impl SearchIndex {
 
     /// Runs one operation of the writer. A failed one makes the writer unusable
     /// until [`Self::recover`], so that a gap can never be committed.
-    fn write<T>(
+    pub(super) fn write<T>(
         &self,
         state: &mut WriterState,
         operation: impl FnOnce(&mut IndexWriter) -> Result<T, TantivyError>,
@@ -625,6 +636,12 @@ impl SearchIndex {
     }
 
     fn publish(&self, state: &WriterState) -> Result<(), IndexError> {
+        self.reload(Some(state.added_to))
+    }
+
+    /// Lets searches see what is committed. How far that goes is as before unless it
+    /// is given.
+    pub(super) fn reload(&self, reached: Option<Position>) -> Result<(), IndexError> {
         self.reader
             .reload()
             .map_err(|error| engine_error("read", &self.dir, error))?;
@@ -635,7 +652,7 @@ impl SearchIndex {
             .unwrap_or_else(PoisonError::into_inner);
         published.columns = OpenColumns::of(&searcher, Some(&published.columns));
         published.searcher = searcher;
-        published.reached = state.added_to;
+        published.reached = reached.unwrap_or(published.reached);
         Ok(())
     }
 
@@ -682,9 +699,12 @@ fn open_writer(
         .writer_with_options(writer_options)
         .map_err(|error| unreadable(dir, error))?;
     match merging {
-        Merges::AsTheyCome => {
+        Merges::AsTheyCome | Merges::WhenMany => {
             let mut merges = LogMergePolicy::default();
             merges.set_del_docs_ratio_before_merge(ERASED_SHARE_MAX);
+            if merging == Merges::WhenMany {
+                merges.set_min_num_segments(HURRIED_SEGMENTS_MIN);
+            }
             writer.set_merge_policy(Box::new(merges));
         }
         Merges::Never => writer.set_merge_policy(Box::new(NoMergePolicy)),

@@ -19,6 +19,7 @@ mod exclusion;
 mod files;
 mod hits;
 mod index;
+mod joining;
 pub mod pattern;
 mod plan;
 mod query;

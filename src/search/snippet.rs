@@ -246,15 +246,15 @@ fn cut(passage: &str, at: usize, max_bytes: usize) -> Range<usize> {
     let lead = max_bytes / 4;
     let latest = passage.len().saturating_sub(max_bytes);
     let line = passage[..at].rfind('\n').map_or(0, |end| end + 1);
-    let start = if at - line <= lead {
-        line
-    } else {
-        let earliest = ceil_boundary(passage, at - lead);
-        passage[earliest..at]
-            .find(' ')
-            .map_or(earliest, |blank| earliest + blank + 1)
+    let earliest = match at - line <= lead {
+        true => line,
+        false => ceil_boundary(passage, at - lead),
     };
-    let start = ceil_boundary(passage, start.min(latest)).min(floor_boundary(passage, at));
+    let start = match earliest <= latest {
+        true => earliest,
+        false => ceil_boundary(passage, latest),
+    };
+    let start = word_start(passage, start, at).min(floor_boundary(passage, at));
     let hard = floor_boundary(passage, (start + max_bytes).min(passage.len()));
     if hard == passage.len() {
         return start..hard;
@@ -266,6 +266,26 @@ fn cut(passage: &str, at: usize, max_bytes: usize) -> Range<usize> {
         .or_else(|| tail.rfind(' '))
         .map_or(hard, |end| soft + end);
     start..end
+}
+
+/// The first place from `start` to `at` where a line, a word or, of a word without an end,
+/// a part of one begins.
+fn word_start(passage: &str, start: usize, at: usize) -> usize {
+    let begins_line = start == 0 || passage[..start].ends_with('\n');
+    if begins_line || start >= at {
+        return start;
+    }
+    let end = floor_boundary(passage, at);
+    // A blank before the start will do: the text begins with the word behind it.
+    let from = floor_boundary(passage, start - 1);
+    let after = |is_end: fn(char) -> bool| {
+        let mut chars = passage[from..end].char_indices();
+        let found = chars.find(|(_, c)| is_end(*c));
+        found.map(|(at, c)| from + at + c.len_utf8())
+    };
+    after(char::is_whitespace)
+        .or_else(|| after(|c| !c.is_alphanumeric() && c != '_'))
+        .map_or(start, |found| found.max(start))
 }
 
 /// Matches inside a piece, joined where they touch, relative to it.

@@ -1,6 +1,11 @@
 //! The index end to end: what goes in is found, nothing else is.
 
-use std::path::Path;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
 
 use super::*;
 use crate::domain::{
@@ -475,6 +480,78 @@ fn a_hurried_index_has_everything() {
     assert_eq!(index.reached(), Position::local(200));
 }
 
+// Putting segments together is for speed and size alone: what is found, counted and
+// passed over as erased is the same, what was added meanwhile is not said to be there
+// before it is committed, and the index opens again as it is.
+#[test]
+fn joined_segments_are_searched_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = Arc::new(SearchIndex::open(dir.path(), SearchOptions::default()).unwrap());
+    for at in 1..=48 {
+        let text = ["needle", "needle hay", "hay"][usize::try_from(at).unwrap() % 3];
+        let event = tagged(at, |event| {
+            event.text = text.to_owned();
+            event.conversation = conversation(u128::from(at % 8));
+        });
+        index.add(&[event], Position::local(at)).unwrap();
+        if at % 8 == 0 {
+            index.commit().unwrap();
+        }
+    }
+    let erased = index.erase(&namespace("default"), conversation(1), None);
+    erased.unwrap();
+    let texts = ["needle", "hay", "needle hay", "nee*", "\"needle hay\""];
+    let answers = |index: &SearchIndex| -> Vec<(Vec<u64>, u64)> {
+        let answer = |text| {
+            let results = index.search(&query(text)).unwrap();
+            let places = results.hits.iter().map(|hit| hit.position.offset);
+            (places.collect(), results.total)
+        };
+        texts.into_iter().map(answer).collect()
+    };
+    let before = answers(&index);
+    index
+        .add(&[result(49, "later")], Position::local(49))
+        .unwrap();
+    let segments = |index: &SearchIndex| index.published().searcher.segment_readers().len();
+    assert_eq!(segments(&index), 6);
+    while SearchIndex::join_segments(&Arc::downgrade(&index)).unwrap() {}
+    assert_eq!(segments(&index), 1);
+    assert_eq!(index.reached(), Position::local(48));
+    assert_eq!(answers(&index), before);
+    index.commit().unwrap();
+    assert_eq!(found(&index, &query("later")), [49]);
+    let closed = Arc::downgrade(&index);
+    drop(index);
+    assert!(!SearchIndex::join_segments(&closed).unwrap());
+    let index = SearchIndex::open(dir.path(), SearchOptions::default()).unwrap();
+    assert_eq!(answers(&index), before);
+}
+
+// `TREERING_INDEX=FOLDER cargo test --lib bytes_of_an_index -- --ignored --nocapture`,
+// on a copy of an index: its bytes by kind of file, as it is and joined.
+#[test]
+#[ignore = "a measurement of an index"]
+fn bytes_of_an_index() {
+    let Some(dir) = std::env::var_os("TREERING_INDEX").map(PathBuf::from) else {
+        return;
+    };
+    let by_kind = || {
+        let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
+        for file in std::fs::read_dir(&dir).unwrap().flatten() {
+            let kind = file.path().extension().unwrap_or_default().to_owned();
+            let kind = bytes.entry(kind.into_string().unwrap()).or_default();
+            *kind += file.metadata().unwrap().len();
+        }
+        bytes
+    };
+    let index = Arc::new(SearchIndex::open(&dir, SearchOptions::default()).unwrap());
+    println!("as it is: {:?}", by_kind());
+    let start = Instant::now();
+    while SearchIndex::join_segments(&Arc::downgrade(&index)).unwrap() {}
+    println!("joined in {:?}: {:?}", start.elapsed(), by_kind());
+}
+
 // Tenants: neither hits, nor counts, nor ranking may depend on another's text.
 #[test]
 fn namespaces_do_not_touch() {
@@ -924,6 +1001,30 @@ fn snippets_are_cut_around_the_best_match() {
         &passage[found.byte_start..found.byte_start + found.text.len()],
         found.text
     );
+}
+
+// Near the end of a passage, and in lines without an end, snippets began inside of a word.
+#[test]
+fn snippets_begin_with_a_word() {
+    let lines = "github.com/some/where/very/long/indeed\n".repeat(8);
+    let passages = [
+        format!("{lines}one e.io/cli needle"),
+        format!("{} needle {}", "abc/def-ghi".repeat(20), "x ".repeat(100)),
+        format!(
+            "{}needle {}",
+            "wordy words ".repeat(40),
+            "behind it ".repeat(40)
+        ),
+    ];
+    for passage in passages {
+        for max_bytes in 40..140 {
+            let (found, marked) = snippet(&passage, "needle", max_bytes);
+            assert_eq!(marked, ["needle"], "{}", found.text);
+            let before = passage[..found.byte_start].chars().next_back();
+            let is_inside = before.is_some_and(char::is_alphanumeric);
+            assert!(!is_inside, "{max_bytes}: {}", found.text);
+        }
+    }
 }
 
 proptest::proptest! {

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     codec::{
+        body::EncodedBody,
         envelope::{self, EnvelopeFault},
         pb,
     },
@@ -27,7 +28,7 @@ pub(super) async fn command(
     engine: &Engine,
     namespace: &Namespace,
     request: pb::AppendRequest,
-) -> Result<AppendCommand, Refusal> {
+) -> Result<AppendCommand<EncodedBody>, Refusal> {
     check_count(request.events.len(), engine.limits().batch_events_max)?;
     let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
     let branch = from_proto::branch("branch", &request.branch)?;
@@ -127,7 +128,7 @@ fn new_event(
     index: usize,
     event: pb::NewEvent,
     conversation: ConversationId,
-) -> Result<NewEvent, Malformed> {
+) -> Result<NewEvent<EncodedBody>, Malformed> {
     envelope::new_event_from_pb(event, conversation).map_err(|fault| {
         let field = match &fault {
             EnvelopeFault::MissingBody => "body".to_owned(),

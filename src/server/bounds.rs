@@ -11,8 +11,8 @@ pub const MESSAGE_BYTES_MAX: usize = 80 << 20;
 pub const ENVELOPE_BYTES_MAX: usize = 12 << 20;
 
 /// A message of a read is sent once it holds so many bytes; a larger event goes
-/// alone. Large enough to be cheap, small enough to keep memory flat.
-pub const READ_MESSAGE_BYTES: usize = 256 << 10;
+/// alone. Large enough to be cheap, small enough that others have their turn soon.
+pub const READ_MESSAGE_BYTES: usize = 64 << 10;
 
 /// A message of a result's text, in bytes.
 pub const RESULT_CHUNK_BYTES: usize = 256 << 10;
@@ -65,6 +65,9 @@ pub const CUT_WAIT: Duration = Duration::from_millis(500);
 pub const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// See [`STREAM_WINDOW_BYTES`].
 pub const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+
+/// What a stream holds for a connection that is not ready to take it, in bytes.
+pub const SEND_BUFFER_BYTES: usize = 128 << 10;
 
 /// Files and variables in an answer about knowledge, in bytes: a client with
 /// tonic's default bound of 4 MiB can read it.

@@ -1,6 +1,6 @@
 //! The Contexts service: requests, compactions, active context, sub-contexts.
 
-use futures::{StreamExt, stream::BoxStream};
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -178,7 +178,8 @@ impl Contexts for ContextsService {
         let events = engine
             .expand(&call.namespace, id, branch.as_ref(), compaction)
             .await?;
-        let messages = read::messages(events, false).map(|message| {
+        let events = events.map_ok(|batch| read::converted(batch, false));
+        let messages = read::messages(events).map(|message| {
             let events = message?.events;
             Ok(pb::ExpandResponse { events })
         });

@@ -112,7 +112,9 @@ impl Events for EventsService {
         let source = self.read_source(&call, &request).await?;
         let all = ReadQuery::all(call.namespace.clone(), source);
         let query = from_proto::read_query(&request, all)?;
-        let messages = read::messages(self.0.engine.read(query), request.headers_only);
+        let headers_only = request.headers_only;
+        let convert = move |batch| read::converted(batch, headers_only);
+        let messages = read::messages(self.0.engine.read_as(query, convert));
         let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
     }

@@ -13,10 +13,16 @@ use crate::{
 /// What an event takes beside its body, about, in bytes.
 const HEADER_BYTES: usize = 256;
 
-/// Cuts and joins the engine's batches into messages.
+/// A batch as its client will see it, with the bytes that each event takes, about.
+pub(super) fn converted(batch: Vec<NamedEvent>, headers_only: bool) -> Vec<(pb::Event, usize)> {
+    let event = |named| (to_proto::event(named, headers_only), size(named));
+    batch.iter().map(event).collect()
+}
+
+/// Cuts and joins batches into messages. Between two of them others have their turn:
+/// a client that takes all that it can get shall not keep a thread from the rest.
 pub(super) fn messages(
-    batches: impl Stream<Item = Result<Vec<NamedEvent>, ReadError>> + Send + 'static,
-    headers_only: bool,
+    batches: impl Stream<Item = Result<Vec<(pb::Event, usize)>, ReadError>> + Send + 'static,
 ) -> impl Stream<Item = Result<pb::ReadResponse, Status>> + Send + 'static {
     async_stream::try_stream! {
         let mut batches = std::pin::pin!(batches);
@@ -32,11 +38,12 @@ pub(super) fn messages(
                     Err(error)?
                 }
             };
-            for named in batch {
-                if !page.takes(&named) {
+            for (event, bytes) in batch {
+                if !page.takes(bytes) {
                     yield page.take();
+                    tokio::task::yield_now().await;
                 }
-                page.push(&named, headers_only);
+                page.push(event, bytes);
             }
         }
         if !page.events.is_empty() {
@@ -52,13 +59,13 @@ struct Page {
 }
 
 impl Page {
-    fn takes(&self, named: &NamedEvent) -> bool {
-        self.events.is_empty() || self.bytes + size(named) <= READ_MESSAGE_BYTES
+    fn takes(&self, bytes: usize) -> bool {
+        self.events.is_empty() || self.bytes + bytes <= READ_MESSAGE_BYTES
     }
 
-    fn push(&mut self, named: &NamedEvent, headers_only: bool) {
-        self.bytes += size(named);
-        self.events.push(to_proto::event(named, headers_only));
+    fn push(&mut self, event: pb::Event, bytes: usize) {
+        self.bytes += bytes;
+        self.events.push(event);
     }
 
     fn take(&mut self) -> pb::ReadResponse {
@@ -76,7 +83,7 @@ fn size(named: &NamedEvent) -> usize {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use futures::stream;
+    use futures::{TryStreamExt, stream};
 
     use super::*;
     use crate::domain::{
@@ -110,7 +117,8 @@ mod tests {
     }
 
     async fn shape(batches: Vec<Result<Vec<NamedEvent>, ReadError>>) -> Vec<Vec<u64>> {
-        messages(stream::iter(batches), false)
+        let batches = stream::iter(batches);
+        messages(batches.map_ok(|batch| converted(batch, false)))
             .map(|message| match message {
                 Ok(message) => message.events.iter().map(|event| event.revision).collect(),
                 Err(_) => Vec::new(),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     codec::{
-        body,
+        body::EncodedBody,
         pb::{self, record_result_request::Item},
     },
     context::references::ReadArguments,
@@ -197,7 +197,7 @@ pub(super) fn command(
     conversation: ConversationId,
     start: pb::RecordResultStart,
     text: String,
-) -> Result<AppendCommand, Malformed> {
+) -> Result<AppendCommand<EncodedBody>, Malformed> {
     let Some(mut result) = start.result else {
         return Err(Malformed::new("start.result", "is not set, but required"));
     };
@@ -208,7 +208,7 @@ pub(super) fn command(
     from_proto::check_short("start.actor", &start.actor)?;
     let branch = from_proto::branch("start.branch", &start.branch)?;
     let encoded = Bytes::from(result.encode_to_vec());
-    let body = body::decode_incoming(EventKind::ToolResultRecorded, &encoded).map_err(|fault| {
+    let body = EncodedBody::received(EventKind::ToolResultRecorded, encoded).map_err(|fault| {
         let field = format!("start.result.{}", fault.field);
         Malformed::new(field, fault.problem.to_string())
     })?;
@@ -225,7 +225,6 @@ pub(super) fn command(
         events: vec![NewEvent {
             branch,
             actor: start.actor,
-            encoded: Some(encoded),
             ..NewEvent::new(conversation, body)
         }],
     })

@@ -1,14 +1,15 @@
 //! Rows that are in the file: blocks, and how changes are merged into them.
 
-use std::{ops::Bound, sync::Arc};
+use std::{iter::Peekable, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition};
 
 use super::{
-    block::{self, BLOCK_BYTES, Block, Row},
+    block::{Block, Row},
     error::ViewsError,
+    packing::{self, At, SMALL_BYTES},
     recent::Change,
     table::{TABLES, TableId},
 };
@@ -22,9 +23,6 @@ pub(super) const DEFINITIONS: [Definition; TABLES] = [
     TableDefinition::new("conversations"),
     TableDefinition::new("namespaces"),
 ];
-
-/// A block is put together with the next one when it has less than this, in bytes.
-const SMALL_BYTES: usize = BLOCK_BYTES / 2;
 
 /// Blocks that were unpacked, by BLAKE3 of what is stored: one that was changed is
 /// another one.
@@ -196,38 +194,31 @@ pub(super) fn merge(
     let mut changes = changes.into_iter().peekable();
     while let Some((key, _)) = changes.peek() {
         let mut rows = take_block(table, key)?;
-        let next = next_key(table, rows.first().map_or(key, |(first, _)| first).clone())?;
-        let of_block = |change: &(Bytes, Change)| next.as_ref().is_none_or(|end| change.0 < *end);
-        let mut own = Vec::new();
-        while let Some(change) = changes.next_if(of_block) {
-            own.push(change);
+        let mut next = next_key(table, rows.first().map_or(key, |(first, _)| first).clone())?;
+        rows = merged(rows, before(&mut changes, next.as_ref()));
+        if let Some(small) = next.clone()
+            && packing::bytes_of(&rows) < SMALL_BYTES
+        {
+            // What is left goes to the next block, with the changes of that.
+            rows.extend(take_block(table, &small)?);
+            next = next_key(table, small)?;
+            rows = merged(rows, before(&mut changes, next.as_ref()));
         }
-        rows = merged(rows, own);
-        let bytes: usize = rows.iter().map(block::row_bytes).sum();
-        let Some(next) = next else {
-            write(table, &rows, BLOCK_BYTES)?;
-            continue;
-        };
-        if bytes >= SMALL_BYTES {
-            // Even parts: each has room for what comes between.
-            let parts = bytes.div_ceil(BLOCK_BYTES);
-            write(table, &rows, bytes.div_ceil(parts) + 1)?;
-            continue;
+        let at = if next.is_some() { At::Within } else { At::End };
+        for packed in packing::pack(&rows, at)? {
+            table.insert(&packed.key[..], packed.stored.as_slice())?;
         }
-        // What is left goes to the next block, with the changes of that.
-        rows.extend(take_block(table, &next)?);
-        let end = next_key(table, next)?;
-        let of_next = |change: &(Bytes, Change)| end.as_ref().is_none_or(|end| change.0 < *end);
-        let mut own = Vec::new();
-        while let Some(change) = changes.next_if(of_next) {
-            own.push(change);
-        }
-        rows = merged(rows, own);
-        let bytes: usize = rows.iter().map(block::row_bytes).sum();
-        let parts = bytes.div_ceil(BLOCK_BYTES).max(1);
-        write(table, &rows, bytes.div_ceil(parts) + 1)?;
     }
     Ok(())
+}
+
+/// Takes the changes that are before a key, or all.
+fn before(
+    changes: &mut Peekable<impl Iterator<Item = (Bytes, Change)>>,
+    end: Option<&Bytes>,
+) -> Vec<(Bytes, Change)> {
+    let is_before = |change: &(Bytes, Change)| end.is_none_or(|end| change.0 < *end);
+    std::iter::from_fn(|| changes.next_if(is_before)).collect()
 }
 
 /// Takes out the block in which a key is or would be: the last one that begins at
@@ -272,24 +263,4 @@ fn merged(rows: Vec<Row>, changes: Vec<(Bytes, Change)>) -> Vec<Row> {
     }
     all.extend(rows);
     all
-}
-
-/// Writes rows as blocks of at most so many bytes, or of one row.
-fn write(
-    table: &mut Table<'_, &'static [u8], &'static [u8]>,
-    rows: &[Row],
-    bytes_max: usize,
-) -> Result<(), ViewsError> {
-    let mut rest = rows;
-    while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = rest.iter().take_while(|row| {
-            bytes += block::row_bytes(row);
-            bytes <= bytes_max
-        });
-        let (own, later) = rest.split_at(fits.count().max(1));
-        table.insert(&own[0].0[..], block::pack(own)?.as_slice())?;
-        rest = later;
-    }
-    Ok(())
 }

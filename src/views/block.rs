@@ -10,12 +10,8 @@ use std::{
 
 use bytes::Bytes;
 
-use super::error::ViewsError;
+use super::{error::ViewsError, packing::ROWS_BYTES_MAX};
 
-/// Rows are packed until they have about this, before compression. In bytes. So
-/// much packs to a third of a page of the file: larger blocks would pack better,
-/// and each row that is read or changed unpacks one.
-pub(super) const BLOCK_BYTES: usize = 8 << 10;
 /// More than this is not unpacked at once because a header says so. In bytes.
 const BELIEVED_BYTES_MAX: usize = 1 << 20;
 /// Length before compression (`u32`) and CRC32C (`u32`).
@@ -121,7 +117,7 @@ impl Block {
 /// [`ViewsError::Encode`] when they are more than a block can hold.
 pub(super) fn pack(rows: &[Row]) -> Result<Vec<u8>, ViewsError> {
     let refused = |what: String| ViewsError::Encode { what };
-    let mut raw = Vec::with_capacity(BLOCK_BYTES * 2);
+    let mut raw = Vec::with_capacity(ROWS_BYTES_MAX * 2);
     for (key, value) in rows {
         write_length(&mut raw, key.len())?;
         write_length(&mut raw, value.len())?;

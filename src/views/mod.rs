@@ -35,6 +35,8 @@ mod namespace;
 #[cfg(feature = "redb")]
 mod origin;
 #[cfg(feature = "redb")]
+mod packing;
+#[cfg(feature = "redb")]
 #[doc(hidden)]
 pub mod probe;
 #[cfg(feature = "redb")]

@@ -1,7 +1,11 @@
 //! What no honest program appends, in process: where no wire stands between.
 //! The services' part is in [`super::grpc`].
 
-use treering::{codec, domain::*, engine::*};
+use treering::{
+    codec::{self, body::EncodedBody},
+    domain::*,
+    engine::*,
+};
 
 use super::store;
 
@@ -171,25 +175,40 @@ async fn any_query_is_answered_or_refused() {
     engine.close().await;
 }
 
-// Bytes that an embedder hands over as "encoded" are what is stored: bodies of
-// another kind or none at all must not be taken.
+// Bytes that an embedder hands over as a body are what is stored: those of another kind,
+// none at all, or with a hash that is not theirs must not be taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn encoded_bytes_are_those_of_the_body() {
     let dir = tempfile::tempdir().unwrap();
     let engine = store::open(dir.path()).await;
     let id = store::conversation(&engine).await;
-    let head = engine.head();
-    let honest = store::message(id, "x");
-    let other = codec::body::encode(&EventBody::BranchActivated);
-    for encoded in [&b"\xff\xff"[..], &other, b"\x08\x63"] {
-        let event = NewEvent {
-            encoded: Some(bytes::Bytes::copy_from_slice(encoded)),
-            ..honest.clone()
-        };
-        let command = AppendCommand::new(store::ns(), vec![event]);
-        let error = engine.append(command).await.unwrap_err();
-        assert!(matches!(error, AppendError::Invalid { .. }), "{error}");
-        assert_eq!(engine.head(), head);
+    let honest = codec::body::encode(&store::message(id, "x").body);
+    let kind = EventKind::MessageAppended;
+    for bytes in [&b"\xff\xff"[..], b"\x08\x63"] {
+        let bytes = bytes::Bytes::copy_from_slice(bytes);
+        assert!(
+            EncodedBody::received(kind, bytes.clone()).is_err(),
+            "{bytes:?}"
+        );
     }
+    assert!(EncodedBody::received(EventKind::ToolResultRecorded, honest.clone()).is_err());
+    let head = engine.head();
+    let event = store::call(id, "c1", "look");
+    let EventBody::ToolCallRequested(mut call) = event.body else {
+        panic!("{event:?}");
+    };
+    call.arguments_hash.0[0] ^= 1;
+    let event = NewEvent::new(id, EventBody::ToolCallRequested(call));
+    let command = AppendCommand::new(store::ns(), vec![event]);
+    let error = engine.append(command).await.unwrap_err();
+    assert!(matches!(error, AppendError::Invalid { .. }), "{error}");
+    assert_eq!(engine.head(), head);
+    // As they came they are stored.
+    let body = EncodedBody::received(kind, honest.clone()).unwrap();
+    let command = AppendCommand::new(store::ns(), vec![NewEvent::new(id, body)]);
+    engine.append(command).await.unwrap();
+    let query = ReadQuery::all(store::ns(), Source::Conversation(id));
+    let stored = engine.read_all(query).await.unwrap();
+    assert_eq!(stored.last().unwrap().event.body, honest);
     engine.close().await;
 }

@@ -220,7 +220,7 @@ async fn tool_context_management_isolation_by_conversation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_small_cache_and_many_readers() {
     let limits = Limits {
-        knowledge_cache_bytes: 1_024,
+        memory_bytes: limits::MEMORY_OF_FILES_BYTES + (64 << 10),
         ..Limits::default()
     };
     let engine = Engine::in_memory(limits).await.unwrap();
@@ -485,7 +485,6 @@ async fn real_trajectories_give_bounded_knowledge() {
             let mut imported = openai_chat::import_line(&line.unwrap()).unwrap();
             if let EventBody::ConversationCreated(created) = &mut imported.events[0].body {
                 created.policies.insert("knowledge".into(), CODING.into());
-                imported.events[0].encoded = None;
             }
             let id = imported.events[0].conversation;
             for events in treering::importer::plan::batches(imported.events, 4_000, 8 << 20) {

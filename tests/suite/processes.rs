@@ -1,7 +1,16 @@
 //! Two processes, one data folder.
 
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, process::Stdio};
+
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, Command},
+    time::timeout,
+};
+
 use super::{
-    child::{self, Server},
+    child::{self, PATIENCE, Server},
     store,
 };
 use treering::engine::{Engine, OpenError, OpenOptions};
@@ -123,4 +132,56 @@ async fn a_killed_holder_lets_go() {
             .is_err()
     );
     again.close().await;
+}
+
+/// A server as a program starts it: the end of its standard input is kept, and its
+/// first line says where it is.
+async fn started_by_a_program(dir: &Path) -> (Child, ChildStdin, Value) {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_treering"))
+        .args(["serve", "--json", "--until-stdin-closes"])
+        .args(["--listen", "127.0.0.1:0", "--data"])
+        .arg(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let stdin = process.stdin.take().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line())
+        .await
+        .expect("it hangs");
+    let line = serde_json::from_str(&line.unwrap().expect("a line")).unwrap();
+    (process, stdin, line)
+}
+
+// A program that starts a server and is killed cannot stop it: the server stayed, and
+// held the store for ever. It must end with the pipe, by itself and cleanly. A second
+// program must learn from one line where the store is served already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_ends_with_the_program_that_started_it() {
+    let parent = tempfile::tempdir().unwrap();
+    // A name that JSON cannot say is no reason to fall.
+    let dir = parent.path().join(OsStr::from_bytes(b"st\xf6re"));
+    let (mut first, mut stdin, ready) = started_by_a_program(&dir).await;
+    assert_eq!(ready["pid"], first.id().unwrap());
+    assert_eq!(ready["version"], env!("CARGO_PKG_VERSION"));
+    let url = ready["serving"].as_str().unwrap();
+    assert!(child::run(&["ls", "--server", url]).await.status.success());
+
+    let (mut second, _stdin, line) = started_by_a_program(&dir).await;
+    assert_eq!(line["server"], url);
+    let pid = first.id().unwrap().to_string();
+    assert!(line["locked_by"].as_str().unwrap().contains(&pid), "{line}");
+    let status = timeout(PATIENCE, second.wait()).await.expect("it hangs");
+    assert_eq!(status.unwrap().code(), Some(UNAVAILABLE));
+
+    // What is written there ends nothing.
+    stdin.write_all(b"still here\n").await.unwrap();
+    assert!(child::run(&["ls", "--server", url]).await.status.success());
+    drop(stdin);
+    let status = timeout(PATIENCE, first.wait()).await.expect("it hangs");
+    assert!(status.unwrap().success());
+    let engine = store::open(&dir).await;
+    engine.close().await;
 }

@@ -173,11 +173,6 @@ async fn conversations_are_named_as_people_do() {
             USAGE,
             "the name of the branch is empty",
         ),
-        (
-            &["result", "7ad31c26#2"],
-            NOT_FOUND,
-            "no tool result: message appended",
-        ),
         (&["show", "@9"], NOT_FOUND, "the store has 2"),
         (&["pending", "7ad31c26#2"], USAGE, "takes a conversation"),
     ] {
@@ -185,6 +180,26 @@ async fn conversations_are_named_as_people_do() {
         assert_eq!(ended.code, Some(code), "{line:?}: {}", ended.err);
         assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
     }
+    // Requests refer to messages, too; what has no text is told.
+    let message = shell.ok(&["result", "7ad31c26#2"]).await;
+    assert_eq!(message.trim_end(), "Fix the lighthouse");
+    let events = shell
+        .ok(&["log", "7ad31c26", "-b", "retry", "--json"])
+        .await;
+    let mut events = events
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let fork = events
+        .find(|event| event["kind"] == "branch_forked")
+        .unwrap();
+    let place = format!("7ad31c26#{}", fork["revision"]);
+    let ended = shell.run(&["result", &place]).await;
+    assert_eq!(ended.code, Some(NOT_FOUND), "{}", ended.err);
+    assert!(
+        ended.err.contains("has no text: branch forked"),
+        "{}",
+        ended.err
+    );
 }
 
 // A hit on another branch than the active one led to "revision 7 is not in the history":

@@ -47,7 +47,7 @@ const KEPT_TO: [(&str, &[&str]); 9] = [
     ("redb::", &["disk", "log/redb", "views", "cli/bench"]),
     ("tantivy::", &["search"]),
     ("tonic::", &["server", "cli"]),
-    ("bincode::", &["log/codec.rs", "views/codec.rs"]),
+    ("bincode::", &["views/codec.rs"]),
     ("rusqlite::", &["cli/bench"]),
     ("ureq::", &["summariser"]),
     // The clock, which may be anywhere: read in one place. The second one panics

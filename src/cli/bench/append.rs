@@ -55,14 +55,14 @@ async fn many(
     Ok(vec![
         row("append.raw")
             .beside("raw file", median(&files), ratio(&ours, &files))
-            .aim(Target::RatioAtLeast(0.4))
+            .aim(Target::RatioAtLeast(0.32))
             .note(
                 "1 KiB incompressible events, one an append, each writer its own conversation; \
                  the file: the same bodies, one write and one fdatasync a group",
             ),
         row("append.sqlite")
             .beside("SQLite", median(&sqlites), ratio(&ours, &sqlites))
-            .aim(Target::RatioAtLeast(2.0))
+            .aim(Target::RatioAtLeast(2.2))
             .note(
                 "SQLite: WAL, synchronous=FULL, one transaction a group, the same columns, an \
                  index on (conversation, revision)",
@@ -135,7 +135,7 @@ async fn lone(
         let what = "durable append, in process, one writer";
         Row::new(id, what, own, Unit::Microseconds)
             .beside(baseline, file, own / file)
-            .aim(Target::RatioAtMost(4.0))
+            .aim(Target::RatioAtMost(2.2))
     };
     let note = "one event after the other, ratio of the medians; the file grows, so that a sync \
                 writes its size too";

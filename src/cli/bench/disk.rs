@@ -59,15 +59,15 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     let megabytes = imported.bytes as f64 / 1e6;
     Ok(vec![
         row("disk.all", "all", &["log", "views.redb", "index"])
-            .aim(Target::AtMost(0.6))
+            .aim(Target::AtMost(0.5))
             .note(format!(
                 "{} real conversations, {} events, {megabytes:.0} MB of JSONL, not compressed; \
                  blocks that the files take, after closing",
                 imported.conversations, imported.events
             )),
-        row("disk.log", "log", &["log"]),
-        row("disk.views", "views", &["views.redb"]),
-        row("disk.index", "index", &["index"]),
+        row("disk.log", "log", &["log"]).aim(Target::AtMost(0.18)),
+        row("disk.views", "views", &["views.redb"]).aim(Target::AtMost(0.06)),
+        row("disk.index", "index", &["index"]).aim(Target::AtMost(0.26)),
         Row::new(
             "disk.import",
             "import of real conversations, durable",

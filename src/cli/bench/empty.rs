@@ -1,5 +1,5 @@
-//! An RPC that does nothing, on the transport that the services use: what a call
-//! costs before it does anything.
+//! RPCs that do nothing, on the transport that the services use: what a call costs
+//! before it does anything. One is empty, the other sends back what it was sent.
 
 use std::{
     convert::Infallible,
@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::uri::PathAndQuery;
 use tonic::{
@@ -27,6 +28,7 @@ use crate::cli::{
 };
 
 const PATH: &str = "/treering.bench.Empty/Call";
+const ECHO_PATH: &str = "/treering.bench.Empty/Echo";
 
 /// The service.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,15 @@ impl UnaryService<()> for Empty {
     }
 }
 
+impl UnaryService<Bytes> for Empty {
+    type Response = Bytes;
+    type Future = Ready<Result<Response<Bytes>, Status>>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        ready(Ok(Response::new(request.into_inner())))
+    }
+}
+
 impl tower::Service<http::Request<Body>> for Empty {
     type Response = http::Response<Body>;
     type Error = Infallible;
@@ -55,6 +66,12 @@ impl tower::Service<http::Request<Body>> for Empty {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path() == ECHO_PATH {
+            return Box::pin(async move {
+                let mut grpc = Grpc::new(ProstCodec::<Bytes, Bytes>::default());
+                Ok(grpc.unary(Empty, request).await)
+            });
+        }
         Box::pin(async move {
             let mut grpc = Grpc::new(ProstCodec::<(), ()>::default());
             Ok(grpc.unary(Empty, request).await)
@@ -62,7 +79,7 @@ impl tower::Service<http::Request<Body>> for Empty {
     }
 }
 
-/// Serves the empty call until the process is told to stop. Says where, as
+/// Serves both until the process is told to stop. Says where, as
 /// `serve` does.
 ///
 /// # Errors
@@ -82,19 +99,38 @@ pub async fn serve(out: &mut Out) -> Result<(), CliError> {
         .map_err(|error| failed("serving the empty call", error))
 }
 
-/// Calls it once.
+/// Makes an empty call.
 ///
 /// # Errors
 /// What the server or the transport says.
 pub async fn call(transport: Transport) -> Result<(), CliError> {
+    unary::<()>(transport, (), PATH).await
+}
+
+/// Sends bytes, and waits until they are back.
+///
+/// # Errors
+/// What the server or the transport says.
+pub async fn echo(transport: Transport, bytes: Bytes) -> Result<(), CliError> {
+    unary(transport, bytes, ECHO_PATH).await
+}
+
+async fn unary<M>(transport: Transport, message: M, path: &'static str) -> Result<(), CliError>
+where
+    M: prost::Message + Default + 'static,
+{
     let mut client = Client::new(transport);
     client
         .ready()
         .await
-        .map_err(|error| failed("calling the empty call", error))?;
-    let codec = ProstCodec::<(), ()>::default();
+        .map_err(|error| failed("calling what does nothing", error))?;
+    let codec = ProstCodec::<M, M>::default();
     client
-        .unary(Request::new(()), PathAndQuery::from_static(PATH), codec)
+        .unary(
+            Request::new(message),
+            PathAndQuery::from_static(path),
+            codec,
+        )
         .await?;
     Ok(())
 }

@@ -89,7 +89,7 @@ async fn opened(store: &Path, id: &'static str) -> Result<Row, CliError> {
     engine.close().await;
     let what = format!("open after kill -9, {megabytes:.0} MB");
     Ok(Row::new(id, what, micros / 1e6, Unit::Seconds)
-        .aim(Target::AtMost(2.0))
+        .aim(Target::AtMost(0.2))
         .note(format!(
             "{events} events of 1 KiB; killed while it appended; until reads and appends work"
         )))
@@ -100,7 +100,7 @@ fn memory_row(child: &Child, id: &'static str, events: u64, when: &str) -> Optio
     let what = format!("resident memory, {events} events, idle, {when}");
     Some(
         Row::new(id, what, resident, Unit::Mebibytes)
-            .aim(Target::AtMost(200.0))
+            .aim(Target::AtMost(160.0))
             .note("the server's process, conversations of 100 events of 1 KiB"),
     )
 }

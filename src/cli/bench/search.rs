@@ -138,7 +138,7 @@ async fn speed(
             sqlite / own,
             Unit::Plain,
         )
-        .aim(Target::AtLeast(10.0)),
+        .aim(Target::AtLeast(8.0)),
         Row::new(
             "search.p99",
             format!("{what}, p99"),

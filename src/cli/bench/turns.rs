@@ -163,7 +163,6 @@ fn with_policy(event: &NewEvent, policy: &str) -> NewEvent {
         created
             .policies
             .insert(CONTEXT_POLICY.to_owned(), policy.to_owned());
-        event.encoded = None;
     }
     event
 }

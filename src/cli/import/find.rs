@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::importer::claude_code;
+use crate::importer::{claude_code, format, source::LineSource};
 
 /// How deep folders are walked.
 const FOLDERS_MAX: usize = 32;
@@ -20,8 +20,8 @@ pub struct Candidate {
     pub is_named: bool,
 }
 
-/// The files of these paths; folders are walked, in the order of their names. Links to
-/// folders are not followed.
+/// The files of these paths, folders walked: first what is no session, as it was named or
+/// in the order of names, then sessions as they began. Links to folders are not followed.
 #[must_use]
 pub fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
     let mut found = Vec::new();
@@ -40,6 +40,8 @@ pub fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
             });
         }
     }
+    // Of one session there may be parts, and older copies: the past first.
+    found.sort_by_cached_key(|found| began(&found.path));
     found
 }
 
@@ -62,6 +64,17 @@ fn walk(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
     }
 }
 
+/// When the session in a file began, and how large it is.
+fn began(file: &Path) -> Option<(String, u64)> {
+    if !file.is_file() {
+        return None;
+    }
+    let mut source = LineSource::open(file, |_| {}).ok()?;
+    let head = source.head(format::HEAD_BYTES).ok()?;
+    let bytes = std::fs::metadata(file).map_or(0, |meta| meta.len());
+    Some((claude_code::began(&head)?, bytes))
+}
+
 fn may_hold_conversations(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
@@ -72,6 +85,29 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    // Parts of a session in files that were named by a hash were taken in the order of the
+    // hashes, so that each became a branch.
+    #[test]
+    fn sessions_come_as_they_began() {
+        let dir = tempfile::tempdir().unwrap();
+        let line = |second: u8| {
+            format!(
+                r#"{{"type":"user","sessionId":"s","timestamp":"2026-01-01T00:00:0{second}Z"}}"#
+            )
+        };
+        for (name, text) in [
+            ("a.jsonl", line(3)),
+            ("b.jsonl", line(1) + "\n" + &line(2)),
+            ("c.jsonl", line(1)),
+            ("d.jsonl", "{\"messages\": []}".into()),
+        ] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let found = candidates(&[dir.path().to_owned()]);
+        let names = found.iter().map(|found| found.path.file_stem().unwrap());
+        assert_eq!(names.collect::<Vec<_>>(), ["d", "c", "b", "a"]);
+    }
 
     // A folder is imported as it lies there: sessions in folders below it, archives, and
     // files of sub-agents only with the session that they belong to.

@@ -8,6 +8,7 @@
 
 mod context;
 mod conversation;
+mod encoded;
 mod fault;
 mod incoming;
 mod message;
@@ -16,6 +17,7 @@ mod tool;
 use bytes::Bytes;
 use prost::Message;
 
+pub use encoded::{Encode, EncodeFault, EncodedBody};
 pub use fault::{BodyFault, BodyProblem};
 use fault::{Checked, FieldFault};
 

@@ -7,6 +7,7 @@ use crate::{
         references::short_reference,
         shared::SharedContent,
         steps,
+        summary::without_reminders,
     },
     domain::{ContentPart, ConversationId},
 };
@@ -237,17 +238,25 @@ impl Mark {
 
     /// Head and tail of a text, about `bytes_max` together.
     fn cut(&self, text: &str, bytes_max: usize) -> String {
-        let head_max = bytes_max * HEAD_TENTHS / 10;
-        let head = line_end_before(text, floor(text, head_max));
-        let tail = line_start_after(text, ceil(text, text.len() - (bytes_max - head_max)));
+        // What a harness added for the moment is no end of a text.
+        let told = without_reminders(text);
+        let (head, tail) = match told.len() <= bytes_max {
+            true => (told.len(), told.len()),
+            false => {
+                let head_max = bytes_max * HEAD_TENTHS / 10;
+                let tail_at = ceil(told, told.len() - (bytes_max - head_max));
+                let head = line_end_before(told, floor(told, head_max));
+                (head, line_start_after(told, tail_at))
+            }
+        };
         format!(
             "{}\n[… {} of {} bytes of {} are left out{} …]\n{}",
-            &text[..head],
-            tail - head,
+            &told[..head],
+            text.len() - head - (told.len() - tail),
             text.len(),
             self.of,
             self.whole,
-            &text[tail..]
+            &told[tail..]
         )
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         draft::{Block, Content, Draft, Fate, Item, Section, Speaker, Step},
         enhancers::drop_reasoning,
         shared::SharedContent,
-        steps,
+        steps, summary,
         tokens::Tally,
     },
     domain::{ContentPart, ConversationId},
@@ -30,9 +30,10 @@ const STEADY_SHARE: u64 = 32;
 /// these tokens.
 const SHORT_SHARE: u64 = 32;
 const SHORT_TOKENS: (u64, u64) = (100, 600);
-/// A note's share of the budget, within these tokens.
+/// A note's share of the budget, within these tokens as they are counted before they are
+/// scaled: its text is as long for every model.
 const NOTE_SHARE: u64 = 32;
-const NOTE_TOKENS: (u64, u64) = (120, 400);
+const NOTE_TOKENS: (u64, u64) = (60, 400);
 /// A long message that is not one of the newest keeps this share of the room.
 const MESSAGE_SHARE: u64 = 8;
 /// Bytes of a token, for a first guess: what comes out is counted.
@@ -98,6 +99,8 @@ pub(super) struct Plan {
     /// What is left to the conversation.
     pub room: u64,
     note_tokens: u64,
+    /// The request's.
+    conversation: ConversationId,
 }
 
 /// Lays a counted draft out.
@@ -128,7 +131,9 @@ pub(super) fn plan(
     let mut forms = layout(front, target.saturating_sub(steady)).run();
     forms.extend(pieces[held..].iter().cloned());
     let tokens = |pieces: &[Piece<'_>]| pieces.iter().map(|piece| piece.tokens).sum::<u64>();
-    if beside + tokens(&forms) > budget {
+    // Notes have their room, or what stands in front of them would change with each request.
+    let notes = gaps(&forms) * note_tokens(budget, tally);
+    if beside + tokens(&forms) + notes > budget {
         forms = layout(pieces, budget.saturating_sub(beside)).run();
     }
     let tokens = beside + tokens(&forms);
@@ -140,7 +145,8 @@ pub(super) fn plan(
         tokens,
         fits: tokens <= budget,
         room: budget.saturating_sub(beside),
-        note_tokens: note_tokens(budget),
+        note_tokens: note_tokens(budget, tally),
+        conversation,
     }
 }
 
@@ -171,8 +177,10 @@ fn least(piece: &Piece<'_>, tally: &Tally, may: May) -> u64 {
     piece.tokens.saturating_sub(outcomes)
 }
 
-fn note_tokens(budget: u64) -> u64 {
-    (budget / NOTE_SHARE).clamp(NOTE_TOKENS.0, NOTE_TOKENS.1)
+fn note_tokens(budget: u64, tally: &Tally) -> u64 {
+    let (least, most) = NOTE_TOKENS;
+    let scaled = |tokens| scaled(tokens, tally.factor().max(1.0)) as u64;
+    (budget / NOTE_SHARE).clamp(scaled(least), scaled(most))
 }
 
 fn pieces(draft: &Draft) -> Vec<Piece<'_>> {
@@ -217,6 +225,27 @@ fn is_of_user(item: &Item) -> bool {
     by_user && item.section != Section::Compaction
 }
 
+/// What the user says with it is a task, an answer, a question: no notice of a harness.
+fn is_said(item: &Item) -> bool {
+    let Content::Message(message) = &*item.content else {
+        return false;
+    };
+    let is_text = |part: &&ContentPart| part.text().is_some();
+    let mut texts = message.parts.iter().filter(is_text).peekable();
+    // A picture alone says something, too.
+    texts.peek().is_none() || texts.any(|part| part.text().is_some_and(summary::is_said))
+}
+
+/// The first of these at which the user says something, or if there is none, speaks.
+fn said<'p, 'a: 'p>(
+    pieces: impl DoubleEndedIterator<Item = (usize, &'p Piece<'a>)> + Clone,
+) -> Option<usize> {
+    let mut by_user = pieces.filter(|(_, piece)| is_of_user(piece.item));
+    let first = by_user.clone().next();
+    let found = by_user.find(|(_, piece)| is_said(piece.item)).or(first);
+    found.map(|(at, _)| at)
+}
+
 struct Layout<'a, 't> {
     pieces: Vec<Piece<'a>>,
     /// The request's.
@@ -239,6 +268,16 @@ impl<'a> Layout<'a, '_> {
 
     fn tokens(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.tokens).sum()
+    }
+
+    /// Where the user said first what it is about.
+    fn first_said(&self) -> Option<usize> {
+        said(self.pieces.iter().enumerate())
+    }
+
+    /// Where the user said the last of it.
+    fn last_said(&self) -> Option<usize> {
+        said(self.pieces.iter().enumerate().rev())
     }
 
     /// Results are cut, the oldest first, until the rest has room. False: that is not
@@ -301,19 +340,19 @@ impl<'a> Layout<'a, '_> {
     /// last. The newest results stay as whole as half of the room allows, the older ones
     /// are cut, and what has no place after that goes.
     fn let_steps_go(&mut self) {
-        let note = note_tokens(self.budget);
+        let note = note_tokens(self.budget, self.tally);
         for piece in &mut self.pieces {
             piece.form = Form::Gone;
             piece.tokens = 0;
         }
         let mut left = self.room;
-        let last = self.pieces.iter().rposition(|piece| is_of_user(piece.item));
+        let last = self.last_said();
         if let Some(last) = last {
             left = left.saturating_sub(self.keep(last));
         }
         // One where the oldest steps were, and one more when the last question is old.
         left = left.saturating_sub(2 * note);
-        let first = self.pieces.iter().position(|piece| is_of_user(piece.item));
+        let first = self.first_said();
         let summary = self
             .pieces
             .iter()
@@ -458,10 +497,10 @@ impl<'a> Layout<'a, '_> {
 
     /// Gives what is left to what was cut: the first question, then the newest first.
     fn fill(&mut self) {
-        let note = note_tokens(self.budget);
-        let notes = self.gaps() * note;
+        let note = note_tokens(self.budget, self.tally);
+        let notes = gaps(&self.pieces) * note;
         let mut left = self.room.saturating_sub(self.tokens() + notes);
-        let first = self.pieces.iter().position(|piece| is_of_user(piece.item));
+        let first = self.first_said();
         let newest_first = (0..self.pieces.len()).rev();
         let order: Vec<usize> = first.into_iter().chain(newest_first).collect();
         let mut tries = 0;
@@ -510,18 +549,18 @@ impl<'a> Layout<'a, '_> {
             }
         }
     }
+}
 
-    /// Runs of pieces that went.
-    fn gaps(&self) -> u64 {
-        let mut gaps = 0;
-        let mut in_gap = false;
-        for piece in &self.pieces {
-            let is_gone = matches!(piece.form, Form::Gone);
-            gaps += u64::from(is_gone && !in_gap);
-            in_gap = is_gone;
-        }
-        gaps
+/// Runs of pieces that went.
+fn gaps(pieces: &[Piece<'_>]) -> u64 {
+    let mut gaps = 0;
+    let mut in_gap = false;
+    for piece in pieces {
+        let is_gone = matches!(piece.form, Form::Gone);
+        gaps += u64::from(is_gone && !in_gap);
+        in_gap = is_gone;
     }
+    gaps
 }
 
 fn scaled(tokens: u64, factor: f64) -> usize {
@@ -555,7 +594,9 @@ impl Plan {
             let gone = run.drain(..).map(|place| &draft.items[place]);
             // What is not sent anyhow leaves nothing behind.
             let gone: Vec<_> = gone.filter(|item| item.tokens > 0).collect();
-            if let Some(note) = note::note(&gone, tally, self.note_tokens.min(left)) {
+            if let Some(note) =
+                note::note(&gone, self.conversation, tally, self.note_tokens.min(left))
+            {
                 left -= note.tokens;
                 notes.push((first, note));
             }

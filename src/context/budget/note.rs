@@ -1,24 +1,25 @@
 //! The note that stands where steps and messages went: how many, what they were, and how
 //! to have them back.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _};
 
 use crate::{
     context::{
         draft::{Call, Content, Item, Message, Outcome, Section, Speaker},
+        references::short_reference,
         steps,
-        summary::{clip, one_line},
+        summary::{clip, is_said, one_line, without_harness},
         tokens::Tally,
     },
-    domain::{EventRef, Revision},
+    domain::{ConversationId, EventRef, Revision},
 };
 
 /// Name in explanations.
 pub(in crate::context) const BUDGET: &str = "budget";
-/// Calls that are told one by one, the last ones; of what the user said so many for
-/// each of these; and tools that are counted.
-const CALLS_TOLD: usize = 12;
-const CALLS_PER_WORD: usize = 3;
+/// How many calls are told one by one, and how much of what the user said: the last ones,
+/// as many as have room. What was asked for outlasts what was done about it.
+const TOLD: [(usize, usize); 7] = [(12, 6), (8, 4), (4, 4), (2, 3), (0, 3), (0, 1), (0, 0)];
+/// Tools that are counted.
 const TOOLS_TOLD: usize = 8;
 /// Characters of a call's arguments, and of what the user said.
 const ARGUMENT_CHARS: usize = 70;
@@ -40,30 +41,23 @@ const TELLING: [&str; 12] = [
 ];
 
 /// A note about neighbours that went; none when not even the shortest has so few tokens.
-pub(super) fn note(gone: &[&Item], tally: &Tally, tokens_max: u64) -> Option<Item> {
-    let gone = Gone::of(gone)?;
-    let mut told = CALLS_TOLD;
-    loop {
-        let item = item(gone.text(told));
+pub(super) fn note(
+    gone: &[&Item],
+    conversation: ConversationId,
+    tally: &Tally,
+    tokens_max: u64,
+) -> Option<Item> {
+    let gone = Gone::of(gone, conversation)?;
+    let told = TOLD.iter().map(|(calls, words)| gone.text(*calls, *words));
+    let mut texts = told.chain([gone.least()]);
+    texts.find_map(|text| {
+        let item = item(text);
         let tokens = tally.item(&item);
-        if tokens <= tokens_max {
-            return Some(Item {
-                tokens,
-                whole_tokens: tokens,
-                ..item
-            });
-        }
-        if told == 0 {
-            break;
-        }
-        told /= 2;
-    }
-    let item = item(gone.least());
-    let tokens = tally.item(&item);
-    (tokens <= tokens_max).then(|| Item {
-        tokens,
-        whole_tokens: tokens,
-        ..item
+        (tokens <= tokens_max).then(|| Item {
+            tokens,
+            whole_tokens: tokens,
+            ..item
+        })
     })
 }
 
@@ -76,6 +70,8 @@ fn item(text: String) -> Item {
 
 /// What went.
 struct Gone<'a> {
+    /// Of the request.
+    conversation: ConversationId,
     steps: usize,
     messages: usize,
     first: EventRef,
@@ -83,11 +79,11 @@ struct Gone<'a> {
     /// Oldest first.
     calls: Vec<&'a Call>,
     /// What the user said, and where: oldest first.
-    words: Vec<(EventRef, &'a str)>,
+    words: Vec<(EventRef, Cow<'a, str>)>,
 }
 
 impl<'a> Gone<'a> {
-    fn of(items: &[&'a Item]) -> Option<Self> {
+    fn of(items: &[&'a Item], conversation: ConversationId) -> Option<Self> {
         steps::note(items.len());
         let all_steps = items.iter().filter_map(|item| item.step());
         let with_calls = all_steps
@@ -97,6 +93,7 @@ impl<'a> Gone<'a> {
         let mut events = items.iter().flat_map(|item| &item.events);
         let first = *events.next()?;
         Some(Self {
+            conversation,
             steps,
             messages: items.len() - steps,
             first,
@@ -118,42 +115,38 @@ impl<'a> Gone<'a> {
             1 => "is",
             _ => "are",
         };
-        let what = what.join(" and ");
-        format!("[{what} of this conversation {verb} left out here: the request has a budget.")
+        let (what, place) = (what.join(" and "), self.place());
+        format!("[{what} {verb} left out here ({place}): the request has a budget.")
     }
 
     /// Without a word on what it was.
     fn least(&self) -> String {
-        format!("{} {}]", self.head(), self.place())
+        format!("{}]", self.head())
     }
 
     fn place(&self) -> String {
-        let of = self.last.conversation;
-        match self.first.conversation == of && self.first.revision < self.last.revision {
-            true => format!(
-                "Stored as treering:{of}/{} to /{}.",
-                self.first.revision, self.last.revision
-            ),
-            false => format!("Stored as treering:{of}/{}.", self.last.revision),
+        let first = short_reference(self.conversation, self.first);
+        let last = short_reference(self.conversation, self.last);
+        match self.first == self.last {
+            true => last,
+            false => format!("{first} to {last}"),
         }
     }
 
-    /// With the last of what went, so many calls of it.
-    fn text(&self, told: usize) -> String {
+    /// With the last of what went, so many calls of it, and so much of what was said.
+    fn text(&self, calls: usize, words: usize) -> String {
         let mut text = self.head();
         if !self.calls.is_empty() {
-            let _ = write!(text, " They called {}.", self.tools());
+            let who = match self.steps {
+                1 => "It",
+                _ => "They",
+            };
+            let _ = write!(text, " {who} called {}.", self.tools());
         }
-        let lines = self.lines(told);
-        if lines.is_empty() {
-            let _ = write!(text, " {}]", self.place());
-            return text;
+        let lines = self.lines(calls, words);
+        if !lines.is_empty() {
+            text.push_str(" The last of it:");
         }
-        let of = self.last.conversation;
-        let _ = write!(
-            text,
-            " Each is stored: #NUMBER is treering:{of}/NUMBER. The last of them:"
-        );
         for line in lines {
             let _ = write!(text, "\n{line}");
         }
@@ -162,7 +155,7 @@ impl<'a> Gone<'a> {
     }
 
     /// The last calls and what the user said last, oldest first.
-    fn lines(&self, calls: usize) -> Vec<String> {
+    fn lines(&self, calls: usize, words: usize) -> Vec<String> {
         let of = self.last.conversation;
         let last = self
             .calls
@@ -170,20 +163,26 @@ impl<'a> Gone<'a> {
             .rev()
             .filter(|call| call.request.conversation == of);
         let told = last.take(calls).map(|call| line(call));
-        let said = self
-            .words
-            .iter()
-            .rev()
-            .filter(|(at, _)| at.conversation == of);
-        let said = said.take(calls.div_ceil(CALLS_PER_WORD)).map(|(at, text)| {
+        let said = self.words.iter().rev();
+        let said = said.filter(|(at, _)| at.conversation == of).take(words);
+        let said = said.map(|(at, text)| {
             let text: String = text.chars().take(WORD_CHARS * 4).collect();
             let text = clip(&one_line(&text), WORD_CHARS);
             (at.revision, format!("the user: {text}"))
         });
         let mut lines: Vec<_> = told.chain(said).collect();
         lines.sort_by_key(|(at, _)| *at);
-        let lines = lines.into_iter().map(|(at, line)| format!("#{at} {line}"));
-        lines.collect()
+        let named = |at| {
+            let event = EventRef {
+                conversation: of,
+                revision: at,
+            };
+            short_reference(self.conversation, event)
+        };
+        let lines = lines.into_iter();
+        lines
+            .map(|(at, line)| format!("{} {line}", named(at)))
+            .collect()
     }
 
     /// Tools by how often they were called.
@@ -211,13 +210,14 @@ impl<'a> Gone<'a> {
 }
 
 /// What a message of the user says first.
-fn word(item: &Item) -> Option<(EventRef, &str)> {
+fn word(item: &Item) -> Option<(EventRef, Cow<'_, str>)> {
     let Content::Message(message) = &*item.content else {
         return None;
     };
-    let text = message.parts.iter().find_map(|part| part.text())?;
-    let is_said = message.speaker == Speaker::User && !text.trim().is_empty();
-    is_said.then_some((*item.events.first()?, text))
+    let mut texts = message.parts.iter().filter_map(|part| part.text());
+    let text = texts.find(|text| is_said(text))?;
+    let is_of_user = message.speaker == Speaker::User;
+    is_of_user.then_some((*item.events.first()?, without_harness(text)))
 }
 
 fn line(call: &Call) -> (Revision, String) {

@@ -152,14 +152,7 @@ fn a_long_open_turn_keeps_its_task_and_its_newest_steps() {
     assert!(newest.contains("error: step 53 failed") && !newest.contains("left out"));
     assert!(results.iter().all(|text| text.contains("failed")));
     let [note] = notes(&draft).try_into().unwrap();
-    assert!(
-        note.contains("steps of this conversation are left out here"),
-        "{note}"
-    );
-    assert!(
-        note.contains("treering:00000000-0000-0000-0000-000000000007/"),
-        "{note}"
-    );
+    assert!(note.contains("steps are left out here (#3 to #"), "{note}");
 }
 
 // One result was many times the budget: the turn's only step went, or the request went
@@ -356,6 +349,81 @@ fn a_late_result_may_be_cut() {
     let last = draft.items.last().unwrap();
     assert_eq!(last.fate, Fate::Shortened);
     assert!(text_of(last).starts_with("[LATE RESULT]"));
+}
+
+// A session that began with `/clear` kept that as its task, and one that was interrupted
+// at its end kept that as its last question.
+#[test]
+fn the_task_stays_and_no_notice() {
+    let clear = "<command-name>/clear</command-name>\n<command-args></command-args>";
+    let mut story = Story::new().user(clear).user("mend the parser");
+    for step in 0..60 {
+        let id = format!("s{step}");
+        if step == 30 {
+            story = story.user("and its tests");
+        }
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    let story = story.user("[Request interrupted by user]");
+    let (draft, _) = fitted(&story, &policy(3_000));
+    let kept = draft.items.iter().filter(|item| item.fate != Fate::Dropped);
+    let kept: Vec<_> = kept.map(text_of).collect();
+    for said in ["mend the parser", "and its tests"] {
+        assert!(kept.iter().any(|kept| kept == said), "{kept:#?}");
+    }
+}
+
+// The end of a file that was read was a reminder of the harness, begun in its middle.
+#[test]
+fn a_cut_ends_with_what_the_tool_said() {
+    let lines = "a line of the file\n".repeat(500);
+    let text = format!(
+        "{lines}the end\n\n<system-reminder>\n{}\n</system-reminder>\n",
+        "mind it ".repeat(60)
+    );
+    let story = Story::new().user("go").assistant("").call("a");
+    let (draft, _) = fitted(&story.result("a", &text), &policy(500));
+    let result = &results(&draft)[0];
+    assert!(
+        result.ends_with("the end") && !result.contains("reminder"),
+        "{result}"
+    );
+    let told: usize = result.find("[…").unwrap();
+    let (head, rest) = result.split_at(told);
+    let (mark, tail) = rest.split_once("]\n").unwrap();
+    let left_out = text.len() - (head.len() - 1) - tail.len();
+    assert!(
+        mark.starts_with(&format!("[… {left_out} of {} bytes", text.len())),
+        "{mark}"
+    );
+}
+
+// Of what went, calls were told and not what the user had asked for in between.
+#[test]
+fn what_was_asked_for_outlasts_what_was_done() {
+    let mut story = Story::new().user("begin");
+    for step in 0..90 {
+        let id = format!("s{step}");
+        if step == 40 {
+            story = story.user("leave the old files alone");
+        }
+        story = story.assistant("").call(&id).result(&id, "a word");
+    }
+    let window = story.input();
+    let draft = draft(&window, &policy(0), Provider::Neutral);
+    let gone: Vec<_> = draft.items.iter().collect();
+    for tokens in [120, 160, 400] {
+        let note = note::note(&gone, window.conversation, &tally(), tokens).unwrap();
+        let text = text_of(&note);
+        assert!(note.tokens <= tokens, "{text}");
+        assert!(
+            text.contains("#123 the user: leave the old files alone"),
+            "{text}"
+        );
+    }
 }
 
 // At its limit, a conversation must not lose its cached front at every request: the

@@ -1,7 +1,7 @@
 //! What each line of an output is worth.
 
 use super::kind::Kind;
-use crate::context::summary::{reports_error, says_something};
+use crate::context::summary::{reports_error, says_something, without_reminders};
 
 /// An output in lines: of a long one, its beginning and its end.
 pub(super) struct Output<'a> {
@@ -33,6 +33,7 @@ const ALIKE_MAX: u32 = 6;
 
 impl<'a> Output<'a> {
     pub fn of(text: &'a str, bytes_max: usize) -> Self {
+        let text = without_reminders(text);
         let (start, end) = if text.len() <= 2 * bytes_max {
             (text, "")
         } else {

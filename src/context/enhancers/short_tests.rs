@@ -32,7 +32,7 @@ fn window(line: &[u8]) -> WindowInput {
     let is_cut = |event: &Arc<WindowEvent>| matches!(event.body, EventBody::Compacted(_));
     let mut events = last_branch(line);
     events.retain(|event| !is_cut(event));
-    window_of(events)
+    window_of(events[0].at.conversation, events)
 }
 
 // With JSON in JSON and a long reference, 48 % of the items got longer.

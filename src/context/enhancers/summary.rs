@@ -7,9 +7,9 @@ use crate::{
         enhancer::Enhancer,
         explain::EnhancerReport,
         policy::ContextPolicy,
-        window::WindowInput,
+        window::{WindowEvent, WindowInput},
     },
-    domain::EventBody,
+    domain::{Compacted, CompactionTrigger, EventBody, EventRef, Revision},
 };
 
 pub(super) const COMPACTION: &str = "compaction_summary";
@@ -54,19 +54,28 @@ impl Enhancer for CompactionSummary {
         let params = Params::of(policy, COMPACTION);
         let mut text = format!("[CONVERSATION SUMMARY]\n{}", compacted.summary);
         if params.flag("reference", draft).unwrap_or(true) {
-            let reference = full_result_ref(event.at);
-            text.push_str(&format!("\n\n(In full: {reference})"));
+            let first = full_result_ref(EventRef {
+                revision: Revision(1),
+                ..event.at
+            });
+            let cut = stands_for(event, compacted);
+            text.push_str(&format!("\n\n(It stands for {first} to /{cut}.)"));
         }
         let message = Message::text(Speaker::User, text);
         let mut item = Item::new(Section::Compaction, COMPACTION, Content::Message(message));
         item.events = vec![event.at];
-        item.reason = format!(
-            "stands for everything up to revision {}",
-            compacted.cut_revision
-        )
-        .into();
+        let cut = stands_for(event, compacted);
+        item.reason = format!("stands for everything up to revision {cut}").into();
         draft.items.push(item);
         EnhancerReport::ran(COMPACTION, "the summary stands for what was cut", 1)
+    }
+}
+
+/// The last revision that a summary stands for: an imported one for all before it.
+fn stands_for(event: &WindowEvent, compacted: &Compacted) -> Revision {
+    match compacted.trigger {
+        CompactionTrigger::Imported => Revision(event.at.revision.0.saturating_sub(1)),
+        _ => compacted.cut_revision,
     }
 }
 

@@ -200,12 +200,12 @@ fn a_compaction_begins_anew() {
     assert!(texts(&discovered).contains(&"[TOOL GUIDANCE]\nfound: carefully".to_owned()));
     let story = story.then(compacted(5, "It was done.")).user("new");
     let draft = built(&story, &ContextPolicy::default());
-    let reference = "treering:00000000-0000-0000-0000-000000000007/9";
+    let stands_for = "treering:00000000-0000-0000-0000-000000000007/1 to /5";
     assert_eq!(
         texts(&draft),
         [
             "be brief".to_owned(),
-            format!("[CONVERSATION SUMMARY]\nIt was done.\n\n(In full: {reference})"),
+            format!("[CONVERSATION SUMMARY]\nIt was done.\n\n(It stands for {stands_for}.)"),
             "kept".to_owned(),
             "step with 0 calls".to_owned(),
             "new".to_owned(),
@@ -226,6 +226,37 @@ fn an_imported_summary_is_a_message() {
         texts(&built(&story, &ContextPolicy::default())),
         ["This goes on from before."]
     );
+}
+
+// A session was compacted in the middle of a turn: its steps from before stood beside the
+// summary that says what they did. What was asked for stays.
+#[test]
+fn an_imported_summary_stands_for_the_steps_before_it() {
+    let story = Story::new()
+        .user("old")
+        .assistant("done")
+        .user("mend it")
+        .assistant("I look")
+        .call("a")
+        .result("a", "found");
+    let EventBody::Compacted(manual) = compacted(3, "It was found.") else {
+        unreachable!("what it makes");
+    };
+    let imported = Compacted {
+        trigger: CompactionTrigger::Imported,
+        ..manual.clone()
+    };
+    let after = |compacted: Compacted| {
+        let story = story.clone().then(EventBody::Compacted(compacted));
+        let story = story.assistant("So it is mended").user("and now?");
+        texts(&built(&story, &ContextPolicy::default()))
+    };
+    let summary = "[CONVERSATION SUMMARY]\nIt was found.\n\n\
+                   (It stands for treering:00000000-0000-0000-0000-000000000007/1 to /7.)";
+    let told = after(imported);
+    assert_eq!(told, [summary, "mend it", "step with 0 calls", "and now?"]);
+    let kept = after(manual);
+    assert_eq!(kept.len(), 5, "{kept:#?}");
 }
 
 // Guidance is told once a tool, at the place where the tool was found, so that it

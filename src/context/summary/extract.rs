@@ -222,14 +222,22 @@ fn readable(text: &str) -> String {
 }
 
 /// A text of several lines, each indented: what is quoted cannot pass for a
-/// heading.
+/// heading. Code keeps its shape.
 fn quoted(text: &str, room: usize) -> String {
+    const INDENT_MAX: usize = 16;
     let mut lines = String::new();
-    for line in text.lines().map(one_line).filter(|line| !line.is_empty()) {
+    for whole in text.lines() {
+        let line = one_line(whole);
+        if line.is_empty() {
+            continue;
+        }
         if !lines.is_empty() {
             lines.push('\n');
         }
-        let _ = write!(lines, "  {line}");
+        let blanks = whole.chars().take_while(|c| c.is_whitespace());
+        let indent: usize = blanks.map(|c| if c == '\t' { 4 } else { 1 }).sum();
+        let indent = indent.min(INDENT_MAX) + 2;
+        let _ = write!(lines, "{:indent$}{line}", "");
     }
     whole_or_ends(&lines, room)
 }

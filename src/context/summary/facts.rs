@@ -117,7 +117,8 @@ fn is_file(token: &str) -> bool {
     }
 }
 
-/// `#123`, `ABC-123`, a UUID, a long hexadecimal number, `name_123abc`.
+/// `#123` (`#5` counts something), `ABC-123`, a UUID, a long hexadecimal number,
+/// `name_123abc`.
 fn is_id(token: &str) -> bool {
     let digits = token.chars().filter(char::is_ascii_digit).count();
     if digits == 0 || !token.is_ascii() {
@@ -125,7 +126,7 @@ fn is_id(token: &str) -> bool {
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if let Some(number) = token.strip_prefix('#') {
-        return !number.is_empty() && number.chars().all(plain);
+        return number.len() > 1 && number.chars().all(plain);
     }
     if !token.chars().all(plain) {
         return false;
@@ -171,7 +172,7 @@ mod tests {
     fn files_and_ids() {
         let mut facts = Facts::new(20);
         facts.note(
-            "Changed src/main.rs and `Cargo.toml` (see /etc/hosts, ./run), e.g. for #1204; \
+            "Changed src/main.rs and `Cargo.toml` (see /etc/hosts, ./run), e.g. for #1204, point #5; \
              order ORD-7731, commit 3f2a9bc1, version 1.2.3, on 2026-11-22, 42 times. \
              {\"path\":\"data/rows.csv\",\"user\":\"user_12\"} https://example.org/a.html",
         );

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{
     extract::repeated,
     facts::{Facts, open_tasks},
+    harness::{is_said, without_harness},
     result_summary,
     text::{clip, one_line},
 };
@@ -160,10 +161,10 @@ impl Gathered {
                     self.imported_summary = Some(text.to_owned());
                     return;
                 }
-                let text = without_harness(text);
-                if text.trim().is_empty() {
+                if !is_said(text) {
                     return;
                 }
+                let text = without_harness(text).into_owned();
                 ids.note(&text);
                 // A message that was broken off and sent again, longer.
                 let again = |said: &Said| said.label.is_empty() && text.starts_with(&said.text);
@@ -465,31 +466,6 @@ fn tells_decision(sentence: &str) -> bool {
 fn is_continuation(text: &str) -> bool {
     text.trim_start()
         .starts_with("This session is being continued from a previous conversation")
-}
-
-/// A message without what the harness put into it.
-fn without_harness(text: &str) -> String {
-    const TAGS: [&str; 5] = [
-        "system-reminder",
-        "local-command-caveat",
-        "local-command-stdout",
-        "command-message",
-        "environment_context",
-    ];
-    let mut text = text.to_owned();
-    for tag in TAGS {
-        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
-        while let Some(start) = text.find(&open) {
-            let end = text[start..].find(&close);
-            let end = end.map_or(text.len(), |end| start + end + close.len());
-            text.replace_range(start..end, "");
-        }
-    }
-    let told = text.trim();
-    if told.starts_with("[Request interrupted by user") {
-        return String::new();
-    }
-    told.to_owned()
 }
 
 /// Ids, with how often they came up.

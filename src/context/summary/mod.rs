@@ -14,6 +14,7 @@ mod due;
 mod extract;
 mod facts;
 mod gather;
+mod harness;
 pub mod names;
 #[cfg(test)]
 pub(in crate::context) mod probe_tests;
@@ -25,6 +26,7 @@ pub(super) mod turns;
 pub use dialogue::{DIALOGUE_SUMMARY_CHARS_MAX, dialogue_summary};
 pub use due::{DialogueDue, SnapshotDue, dialogue_due, snapshots_due};
 pub use extract::{COMPACTION_EXTRACT_CHARS_MIN, compaction_extract};
+pub(super) use harness::{is_said, without_harness, without_reminders};
 pub(super) use result::reports_error;
 pub use result::result_summary;
 pub(super) use shape::members as json_members;

@@ -25,8 +25,8 @@ use crate::{
         steps, stopping,
     },
     domain::{
-        BranchState, ContentPart, EventBody, EventRef, MessageAppended, Role, SubContextReturned,
-        ToolCallRequested, ToolResultRecorded,
+        BranchState, Compacted, CompactionTrigger, ContentPart, EventBody, EventRef,
+        MessageAppended, Role, SubContextReturned, ToolCallRequested, ToolResultRecorded,
     },
 };
 
@@ -241,7 +241,23 @@ impl Fold {
                 }
             }
             EventBody::SubContextReturned(returned) => self.returned(at, returned, next),
+            EventBody::Compacted(compacted) if Some(at) == self.counting.compaction => {
+                self.compacted(compacted);
+            }
             _ => {}
+        }
+    }
+
+    /// A summary that an import brought stands for all that came before it, also where
+    /// that was the middle of a turn: the source's model was shown no step from there.
+    /// What the user asked for in that turn stays.
+    fn compacted(&mut self, compacted: &Compacted) {
+        let is_imported = compacted.trigger == CompactionTrigger::Imported;
+        let current = self.current.as_ref();
+        let is_open = current.is_some_and(|current| !current.open.is_empty());
+        if is_imported && !is_open {
+            self.items.retain(|item| item.step().is_none());
+            self.current = None;
         }
     }
 
@@ -549,7 +565,7 @@ impl Fold {
         if let Some(item) = self.items.get_mut(current.index)
             && current.from.insert(at)
         {
-            item.events.push(at);
+            item.events.insert(place_of(at, &item.events), at);
         }
     }
 
@@ -632,6 +648,19 @@ fn goes_on(step: &Step, made_by: &Maker) -> bool {
     only_thinks(step)
         && may_be(&step.maker.provider, &made_by.provider)
         && may_be(&step.maker.model, &made_by.model)
+}
+
+/// Where an event stands among those of its step: what ends calls is found in another
+/// order when a fold goes on than when it is made at once.
+fn place_of(at: EventRef, events: &[EventRef]) -> usize {
+    let is_before =
+        |event: &EventRef| event.conversation == at.conversation && event.revision < at.revision;
+    let is_behind =
+        |event: &EventRef| event.conversation == at.conversation && event.revision > at.revision;
+    match events.iter().rposition(is_before) {
+        Some(before) => before + 1,
+        None => events.iter().position(is_behind).unwrap_or(events.len()),
+    }
 }
 
 fn late_head(tool: &str, result: &ToolResultRecorded) -> String {

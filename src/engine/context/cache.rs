@@ -21,6 +21,7 @@ use crate::{
         window::{Folded, LongTermEntry, WindowEvent},
     },
     domain::{BranchId, ConversationId, EventRef, Limits, Namespace, Revision},
+    engine::memory::{self, Shares},
 };
 
 /// Token counts that are remembered: those of some thousand windows' messages.
@@ -175,23 +176,26 @@ impl fmt::Debug for ContextCaches {
 }
 
 impl ContextCaches {
-    pub(in crate::engine) fn new(limits: &Limits) -> Self {
+    pub(in crate::engine) fn new(limits: &Limits, shares: Shares) -> Self {
         /// So few keep a cache in one piece: in several, none could hold a
         /// window that is larger than its share.
         const WINDOWS_EXPECTED: usize = 32;
-        let bytes_max = limits.window_cache_bytes as u64;
-        let sent_bytes_max = limits.remembered_requests_bytes as u64;
+        let sent_bytes_max = shares.remembered_requests;
         let sent_weight = SentWeight {
             least: sent_bytes_max / limits.remembered_requests_max.max(1) as u64,
         };
-        let long_term_bytes_max = limits.long_term_cache_bytes as u64;
         Self {
-            windows: Cache::with_weighter(WINDOWS_EXPECTED, bytes_max, ByBytes),
+            windows: Cache::with_weighter(WINDOWS_EXPECTED, shares.windows, ByBytes),
             sent: Cache::with_weighter(WINDOWS_EXPECTED, sent_bytes_max, sent_weight),
-            long_term: Cache::with_weighter(WINDOWS_EXPECTED, long_term_bytes_max, LongTermWeight),
+            long_term: Cache::with_weighter(WINDOWS_EXPECTED, shares.long_term, LongTermWeight),
             checks: Checks::new(u64::from(limits.check_one_in)),
             counts: Arc::new(Counts(Cache::new(COUNTS_MAX))),
         }
+    }
+
+    /// Those that share the store's memory.
+    pub(in crate::engine) fn shared(&self) -> [&dyn memory::Cache; 3] {
+        [&self.windows, &self.sent, &self.long_term]
     }
 
     /// Where token counts are kept.
@@ -259,10 +263,13 @@ mod tests {
     fn requests_are_remembered_within_a_bound_of_bytes() {
         let limits = Limits {
             remembered_requests_max: 100,
-            remembered_requests_bytes: 1 << 20,
             ..Limits::default()
         };
-        let caches = ContextCaches::new(&limits);
+        let shares = Shares {
+            remembered_requests: 1 << 20,
+            ..Shares::of(&limits)
+        };
+        let caches = ContextCaches::new(&limits, shares);
         let fill = |units: usize| {
             for number in 0..300 {
                 let to = SentTo {

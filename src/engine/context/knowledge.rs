@@ -21,6 +21,7 @@ use crate::{
         Engine, Inner,
         error::ReadError,
         history::decode_body,
+        memory,
         query::{CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
         work::{Lane, lane_for},
     },
@@ -29,7 +30,7 @@ use crate::{
 /// What an entry takes beside its knowledge, in bytes.
 const ENTRY_BYTES: u64 = 512;
 /// About how much memory a branch's knowledge takes, to size the cache's table.
-const USUAL_BYTES: usize = 16 << 10;
+const USUAL_BYTES: u64 = 16 << 10;
 
 /// Which knowledge.
 #[derive(Clone, Debug)]
@@ -114,9 +115,14 @@ impl Weighter<Key, Cached> for Weight {
 }
 
 impl KnowledgeCache {
-    pub(in crate::engine) fn new(bytes_max: usize) -> Self {
+    pub(in crate::engine) fn new(bytes_max: u64) -> Self {
         let entries = (bytes_max / USUAL_BYTES).max(16);
-        Self(Cache::with_weighter(entries, bytes_max as u64, Weight))
+        let entries = usize::try_from(entries).unwrap_or(usize::MAX);
+        Self(Cache::with_weighter(entries, bytes_max, Weight))
+    }
+
+    pub(in crate::engine) fn cache(&self) -> &impl memory::Cache {
+        &self.0
     }
 
     fn entry(&self, key: Key) -> Arc<Entry> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{
     SOURCE, blocks,
     line::{Form, SessionLine},
-    place::places,
+    place::{self, places},
     render::{self, TYPE_PREFIX},
     shown,
 };
@@ -120,10 +120,17 @@ pub(super) fn convert(
         conversation,
         source: SOURCE.to_owned(),
         source_id: source_id.to_owned(),
+        follows: follows(lines),
         events,
         notes,
     };
     Ok((imported, converter.children))
+}
+
+/// The line that the first one follows: if it names one, that is not here.
+fn follows(lines: &[SessionLine]) -> Option<String> {
+    let first = lines.iter().find(|line| !line.text_of("uuid").is_empty())?;
+    place::parent_of(first).map(str::to_owned)
 }
 
 fn time_of(line: &SessionLine) -> Option<crate::domain::TimestampMicros> {
@@ -131,8 +138,23 @@ fn time_of(line: &SessionLine) -> Option<crate::domain::TimestampMicros> {
     said.or_else(|| canonical::read_time(&line.value["timestamp"]))
 }
 
-/// The first prompt that a person wrote.
+/// What it was called last, wherever that stands; else the first prompt that a person wrote.
 fn title(lines: &[SessionLine]) -> Option<String> {
+    let named = |kind: &str, field: &str| {
+        let mut titles = lines
+            .iter()
+            .rev()
+            .filter(|line| line.text_of("type") == kind);
+        let title =
+            titles.find_map(|line| Some(line.text_of(field).trim()).filter(|t| !t.is_empty()));
+        title.map(shortened)
+    };
+    named("custom-title", "customTitle")
+        .or_else(|| named("ai-title", "aiTitle"))
+        .or_else(|| first_prompt(lines))
+}
+
+fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     let prompts = lines
         .iter()
         .filter(|line| line.is_user() && !line.flag("isMeta") && !line.flag("isCompactSummary"));

@@ -86,7 +86,7 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
 }
 
 /// A compact boundary is a root in the file, and says what it really follows.
-fn parent_of(line: &SessionLine) -> Option<&str> {
+pub(super) fn parent_of(line: &SessionLine) -> Option<&str> {
     let fields = ["parentUuid", "logicalParentUuid"];
     fields
         .iter()

@@ -384,6 +384,7 @@ mod tests {
                 .map(|body| NewEvent::new(conversation, body).on_branch(BranchName::default()))
                 .collect(),
             notes: Vec::new(),
+            follows: None,
         };
         let resumed = Resumed {
             session: Uuid::from_u128(9),

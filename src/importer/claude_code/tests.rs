@@ -365,6 +365,61 @@ fn absent_parents_are_the_line_before() {
     assert_eq!(names(&imported), ["parent not found"]);
 }
 
+// Of a long session, what came after a checkpoint is kept in a file of its own: its first
+// line follows one of another file. It was put at the very beginning, on a branch. It goes
+// on where that line is, whatever stands beside it, and again adds nothing.
+#[test]
+fn a_later_part_goes_on_where_it_says() {
+    let snapshot = |n: u8| format!(r#"{{"type":"file-history-snapshot","messageId":"{n}"}}"#);
+    let one = [
+        user("s", "a", None, "one"),
+        assistant(
+            "b",
+            "a",
+            json!([{"type": "tool_use", "id": "t", "name": "x", "input": {}}]),
+        ),
+        snapshot(1),
+    ];
+    let two = [
+        snapshot(2),
+        user("s", "c", Some("b"), "three"),
+        user("s", "d", Some("c"), "four"),
+    ];
+    let lost = [user("s", "z", Some("y"), "five")];
+    let parts =
+        [&one[..], &two, &lost].map(|lines| import_session(&session_of(lines)).unwrap().remove(0));
+    let mut all = parts[0].clone();
+    for part in [1, 2, 0, 1, 2, 1] {
+        let planned = plan(&stored(&all), &parts[part]);
+        assert_eq!(planned.parted, []);
+        all.events.extend(planned.events);
+    }
+    let on_main = ["one", "three", "four"].map(|text| ("main".to_owned(), text));
+    assert_eq!(texts(&all)[..3], on_main);
+    assert_eq!(session_lines(&stored(&all)).unwrap().len(), 7);
+}
+
+// A title that was given after the first prompt is the title.
+#[test]
+fn titles_may_come_late() {
+    let titled = |lines: &[String]| {
+        let imported = import_session(&session_of(lines)).unwrap().remove(0);
+        match &imported.events[0].body {
+            EventBody::ConversationCreated(created) => created.title.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut lines = vec![user("s", "a", None, "mend it")];
+    assert_eq!(titled(&lines), "mend it");
+    lines.push(r#"{"type":"ai-title","sessionId":"s","aiTitle":"Mending"}"#.to_owned());
+    assert_eq!(titled(&lines), "Mending");
+    for name in ["Mine", "All mine"] {
+        let line = json!({"type": "custom-title", "sessionId": "s", "customTitle": name});
+        lines.push(line.to_string());
+    }
+    assert_eq!(titled(&lines), "All mine");
+}
+
 // A prompt that was taken back and given again goes on where it was given last: the
 // active branch was the one that had been left.
 #[test]

@@ -4,12 +4,13 @@
 //! compactions that were not imported) are passed over: they do not make what
 //! was imported another conversation.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{
     codec::body,
     domain::{
-        BranchId, BranchName, CompactionTrigger, EventBody, EventKind, Revision, StoredEvent,
+        BranchId, BranchName, CompactionTrigger, EventBody, EventKind, NewEvent, Revision,
+        StoredEvent,
     },
     importer::{claude_code, openai_chat},
 };
@@ -56,8 +57,8 @@ impl Line {
 pub(super) struct Known<'a> {
     pub(super) lines: Vec<Line>,
     line_of_branch: HashMap<BranchId, usize>,
-    /// By revision: what is there, and on which line.
-    events: HashMap<Revision, (&'a StoredEvent, usize)>,
+    /// By revision: what is there, on which line, and what it follows.
+    events: BTreeMap<Revision, (&'a StoredEvent, usize, Revision)>,
     /// By revision: what follows it, on its branch or on one that leaves it there.
     next: HashMap<Revision, Vec<Revision>>,
     claimed: HashSet<Revision>,
@@ -72,7 +73,7 @@ impl<'a> Known<'a> {
         let mut known = Self {
             lines: vec![main],
             line_of_branch: HashMap::from([(BranchId::MAIN, 0)]),
-            events: HashMap::new(),
+            events: BTreeMap::new(),
             next: HashMap::new(),
             claimed: HashSet::new(),
             active: BranchId::MAIN,
@@ -106,7 +107,7 @@ impl<'a> Known<'a> {
             _ if is_of_import(event) => {
                 let before = self.lines[line].tip();
                 self.next.entry(before).or_default().push(revision);
-                self.events.insert(revision, (event, line));
+                self.events.insert(revision, (event, line, before));
                 self.lines[line].push(revision);
             }
             _ => {}
@@ -136,14 +137,68 @@ impl<'a> Known<'a> {
     ) -> Option<(Revision, usize)> {
         let next = self.next.get(&after)?;
         let found = next.iter().copied().find(|revision| {
-            let (event, _) = self.events[revision];
-            let same = event.header.kind() == Some(kind)
-                // A conversation is the same whatever it was called when it began.
-                && (kind == EventKind::ConversationCreated || event.body == bytes);
-            same && !self.claimed.contains(revision)
+            says(self.events[revision].0, kind, bytes) && !self.claimed.contains(revision)
         })?;
         self.claimed.insert(found);
         Some((found, self.events[&found].1))
+    }
+
+    /// True when an event after `revision` says just this.
+    pub(super) fn has(&self, after: Revision, kind: EventKind, bytes: &[u8]) -> bool {
+        let next = self.next.get(&after);
+        next.is_some_and(|next| {
+            let mut next = next.iter();
+            next.any(|revision| says(self.events[revision].0, kind, bytes))
+        })
+    }
+
+    /// Where a part of the source begins whose first event is this one, and which says
+    /// that it follows the source's line `id`: where that event is already; else behind
+    /// that line; else, unless it is earlier, behind what was continued last. None: nowhere.
+    pub(super) fn place_of_part(
+        &self,
+        id: &str,
+        first: &NewEvent,
+        bytes: &[u8],
+    ) -> Option<(Revision, usize)> {
+        let kind = first.body.kind();
+        let there = self
+            .events
+            .values()
+            .find(|known| says(known.0, kind, bytes));
+        if let Some(&(_, line, before)) = there {
+            let line = self.events.get(&before).map_or(line, |before| before.1);
+            return Some((before, line));
+        }
+        self.behind_line(id).or_else(|| {
+            let active = self.lines.iter().position(|line| line.id == self.active)?;
+            let tip = self.lines[active].tip();
+            let last = self.events.get(&tip)?.0.header.occurred_at;
+            let is_earlier = last
+                .zip(first.occurred_at)
+                .is_some_and(|(last, own)| own < last);
+            (!is_earlier).then_some((tip, active))
+        })
+    }
+
+    /// The last event that the source's line with this id became, or that is beside it.
+    fn behind_line(&self, id: &str) -> Option<(Revision, usize)> {
+        let marks = [
+            format!("\"path\":\"/uuid\",\"value\":\"{id}\""),
+            format!("\"uuid\":\"{id}\""),
+            format!("\"uuid\": \"{id}\""),
+        ];
+        let is_it = |event: &StoredEvent| {
+            let body = String::from_utf8_lossy(&event.body);
+            marks.iter().any(|mark| body.contains(mark))
+        };
+        let (&found, &(_, line, _)) = self.events.iter().find(|(_, known)| is_it(known.0))?;
+        let own = &self.lines[line].events;
+        let rest = own[own.partition_point(|revision| *revision <= found)..].iter();
+        let last = rest
+            .take_while(|revision| !begins_line(self.events[revision].0))
+            .last();
+        Some((last.copied().unwrap_or(found), line))
     }
 
     /// A name that no branch has: this one, or it with a number.
@@ -161,6 +216,22 @@ impl<'a> Known<'a> {
 fn decode(event: &StoredEvent) -> Result<EventBody, ()> {
     let kind = event.header.kind().ok_or(())?;
     body::decode(kind, &event.body).map_err(|_| ())
+}
+
+fn says(event: &StoredEvent, kind: EventKind, bytes: &[u8]) -> bool {
+    event.header.kind() == Some(kind)
+        // A conversation is the same whatever it was called when it began.
+        && (kind == EventKind::ConversationCreated || event.body == bytes)
+}
+
+/// False for the further events of a line, and for what is beside the messages.
+fn begins_line(event: &StoredEvent) -> bool {
+    match decode(event) {
+        Ok(EventBody::MessageAppended(message)) => message.raw.is_some(),
+        Ok(EventBody::ToolResultRecorded(result)) => result.raw.is_some(),
+        Ok(EventBody::Compacted(_)) | Err(()) => true,
+        Ok(_) => false,
+    }
 }
 
 fn is_of_import(event: &StoredEvent) -> bool {

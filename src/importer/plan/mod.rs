@@ -77,7 +77,10 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
         cursors: HashMap::new(),
         last_step: None,
     };
-    for event in &imported.events {
+    for (index, event) in imported.events.iter().enumerate() {
+        if index == 1 {
+            merge.find_part(imported.follows.as_deref(), event);
+        }
         merge.event(event);
     }
     merge.activate();
@@ -133,6 +136,25 @@ impl Merge<'_> {
         }
         self.note_place(now.clone());
         self.cursors.insert(name, now);
+    }
+
+    /// A source that is the later part of a longer one begins where that part does.
+    fn find_part(&mut self, follows: Option<&str>, first: &NewEvent) {
+        let Some(id) = follows else { return };
+        let root = self.cursor(&BranchName::default());
+        let event = self.translated(first);
+        let bytes = body::encode(&event.body);
+        if self.known.has(root.after, event.body.kind(), &bytes) {
+            return;
+        }
+        if let Some((after, line)) = self.known.place_of_part(id, &event, &bytes) {
+            let cursor = Cursor {
+                line,
+                after,
+                opens: None,
+            };
+            self.cursors.insert(BranchName::default(), cursor);
+        }
     }
 
     fn cursor(&self, name: &BranchName) -> Cursor {

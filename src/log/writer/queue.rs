@@ -76,6 +76,11 @@ impl<T> Queue<T> {
         self.lock().requests
     }
 
+    /// True when something waits to be taken.
+    pub(super) fn has_more(&self) -> bool {
+        !self.lock().waiting.is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

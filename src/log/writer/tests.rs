@@ -94,6 +94,8 @@ impl Sequencer for Counter {
 struct Shown {
     last: Arc<AtomicU64>,
     groups: Arc<AtomicUsize>,
+    /// The threads that published.
+    threads: Arc<Mutex<Vec<String>>>,
     fail_at: Option<usize>,
     panic_at: Option<usize>,
 }
@@ -106,6 +108,8 @@ impl Publisher for Shown {
             let what = "the views are full".to_owned();
             return Err(PublishError { what });
         }
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        lock(&self.threads).push(thread);
         let last = group.first_offset + group.records.len() as u64 - 1;
         let before = self.last.swap(last, Ordering::SeqCst);
         assert_eq!(before + 1, group.first_offset);
@@ -126,6 +130,17 @@ async fn start(log: &Arc<Fallible>, shown: &Shown, limits: WriterLimits) -> Grou
 
 async fn ask(writer: &GroupWriter<Counter>, ask: Ask) -> Answer {
     writer.submit(ask, 100).unwrap().await.unwrap()
+}
+
+// Whoever appends alone waited for two threads to be woken one after the other, where
+// one has nothing else to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_with_nothing_behind_it_is_published_by_the_writer() {
+    let (log, shown) = (Arc::new(Fallible::default()), Shown::default());
+    let writer = start(&log, &shown, WriterLimits::default()).await;
+    ask(&writer, Ask::Add(1)).await;
+    assert_eq!(*lock(&shown.threads), ["treering-writer"]);
+    writer.shutdown();
 }
 
 #[tokio::test(flavor = "multi_thread")]

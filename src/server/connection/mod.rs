@@ -78,6 +78,7 @@ fn http2_of(options: &ServeOptions) -> http2::Builder<TokioExecutor> {
         .max_concurrent_streams(options.calls_per_connection_max)
         .initial_stream_window_size(bounds::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(bounds::CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(bounds::SEND_BUFFER_BYTES)
         .max_header_list_size(bounds::HEADER_LIST_BYTES_MAX)
         .max_pending_accept_reset_streams(bounds::CANCELLED_UNSTARTED_MAX);
     builder

@@ -311,7 +311,7 @@ async fn a_programs_own_enhancer_is_run() {
 #[tokio::test]
 async fn requests_need_no_memory() {
     let limits = Limits {
-        window_cache_bytes: 0,
+        memory_bytes: 0,
         remembered_requests_max: 0,
         ..Limits::default()
     };

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
+    codec::body::EncodedBody,
     context::compaction::tool_names_in,
     domain::{
         AppendOutcome, Appended, BranchId, BranchState, Compacted, CompactionTrigger,
@@ -19,8 +20,10 @@ use crate::{
 const NAMES_TOLD_MAX: usize = 10;
 
 /// A batch's compactions, each with its place in the batch.
-pub(in crate::engine) fn compactions_of(events: &[NewEvent]) -> Vec<(usize, Compacted)> {
-    let compaction = |(index, event): (usize, &NewEvent)| match &event.body {
+pub(in crate::engine) fn compactions_of(
+    events: &[NewEvent<EncodedBody>],
+) -> Vec<(usize, Compacted)> {
+    let compaction = |(index, event): (usize, &NewEvent<EncodedBody>)| match event.body.body() {
         EventBody::Compacted(compacted) => Some((index, compacted.clone())),
         _ => None,
     };

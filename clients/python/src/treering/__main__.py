@@ -1,0 +1,26 @@
+"""`treering` on the command line: the program that the wheel brings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from treering._local import find_binary
+from treering.errors import NoBinary
+
+
+def main() -> int:
+    """Becomes the program."""
+    try:
+        binary = find_binary()
+    except NoBinary as error:
+        print(error, file=sys.stderr)
+        return 1
+    if os.name == "nt":
+        return subprocess.call([binary, *sys.argv[1:]])
+    os.execv(binary, ["treering", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,494 @@
+"""A store, through its server, in one namespace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from treering import _methods as m
+from treering import _requests, errors, new
+from treering._async import context
+from treering._async.conversation import AsyncConversation
+from treering._async.reading import read_events
+from treering._async.subscription import AsyncContextWatch, AsyncSubscription
+from treering._async.transport import AsyncTransport
+from treering._keys import key_or_new
+from treering._local import Endpoint, Fixed, Local, run_command
+from treering._words import KindName, numbers
+from treering.new import NewEvent
+from treering.types import (
+    ConversationSummary,
+    Event,
+    Hits,
+    Receipt,
+    ToolCall,
+)
+from treering.v1 import admin_pb2, conversation_pb2, event_pb2, events_pb2, tool_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+TIMEOUT = 60.0
+"""Seconds that a call may take, all its attempts together."""
+START_TIMEOUT = 120.0
+"""Seconds for a server to open its store."""
+
+
+class AsyncTreering:
+    """A store. Made by `treering.aio.connect` and `treering.aio.local`.
+
+    >>> conv = await db.create("First steps")
+    >>> said = await conv.user("Where is the port set?")
+    >>> [hit.snippet for hit in await db.search("port", conversation=conv.id)]
+    ['Where is the port set?']
+    """
+
+    def __init__(self, transport: AsyncTransport, endpoint: Endpoint, actor: str) -> None:
+        self._transport = transport
+        self._endpoint = endpoint
+        self.actor = actor
+        """Who appends, where an event does not say."""
+
+    @property
+    def namespace(self) -> str:
+        """The tenant: nothing of one namespace can be seen from another."""
+        return self._transport.namespace
+
+    @property
+    def address(self) -> str:
+        """Where the server is now."""
+        return self._endpoint.address()
+
+    async def close(self) -> None:
+        """Ends the connection; a server that `local` started ends with its last user."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncTreering:
+        await self._transport.connect()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # ---- conversations ----
+
+    async def create(
+        self,
+        title: str = "",
+        *,
+        system: str = "",
+        model: str = "",
+        mode: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        tools: Iterable[event_pb2.ToolDefinition] = (),
+        labels: Mapping[str, str] | None = None,
+        policies: Mapping[str, Any] | None = None,
+        source: str = "",
+        source_id: str = "",
+        source_meta: Any = None,
+        id: str = "",
+        idempotency_key: str = "",
+    ) -> AsyncConversation:
+        """Begins a conversation, with its prompt and tools in one step.
+
+        `policies={"context": {...}}` is how its requests are built, `id` a UUID of your own.
+
+        >>> conv = await db.create(
+        ...     "Ports",
+        ...     system="You answer in one sentence.",
+        ...     tools=[new.tool("grep", "Looks for a pattern", {"type": "object"})],
+        ...     labels={"team": "search"},
+        ... )
+        >>> (await conv.state()).summary.labels["team"]
+        'search'
+        """
+        events = [
+            new.created(
+                title,
+                config=new.config(model, mode=mode, parameters=parameters),
+                labels=labels,
+                policies=policies,
+                source=source,
+                source_id=source_id,
+                source_meta=source_meta,
+            )
+        ]
+        if system:
+            events.append(new.system(system))
+        if tools := list(tools):
+            events.append(new.tools(tools))
+        key = key_or_new(idempotency_key)
+        request = _requests.append(id, "", events, None, key, self.actor)
+        receipt = Receipt.of(await self._transport.unary(m.APPEND, request, key=key))
+        self._transport.saw(receipt.position)
+        return self.conversation(receipt.conversation_id)
+
+    def conversation(self, id: str, branch: str = "") -> AsyncConversation:
+        """A conversation by its UUID, or by the id that its source gave. Asks nothing yet."""
+        return AsyncConversation(self._transport, id, branch, self.actor)
+
+    async def open(
+        self, source_id: str, *, source: str = "app", **about: Unpack[_requests.NewConversation]
+    ) -> AsyncConversation:
+        """The conversation that you call `source_id`; begins it the first time.
+
+        `about` is what `create` takes. Two programs that open the same one get the same.
+
+        >>> first = await db.open("ticket-42", title="The printer burns")
+        >>> again = await db.open("ticket-42")
+        >>> again.id == first.id
+        True
+        """
+        named = self.conversation(source_id)
+        try:
+            return self.conversation((await named.state()).summary.conversation_id)
+        except errors.NotFound:
+            pass
+        try:
+            return await self.create(
+                source=source,
+                source_id=source_id,
+                idempotency_key=f"open:{source}:{source_id}",
+                **about,
+            )
+        except errors.IdempotencyConflict:
+            # Another program was first, with another title.
+            return self.conversation((await named.state()).summary.conversation_id)
+
+    async def conversations(
+        self, *, source: str = "", oldest_first: bool = False, page_size: int = 0
+    ) -> AsyncIterator[ConversationSummary]:
+        """The namespace's conversations, newest first.
+
+        >>> conv = await db.create("The newest")
+        >>> async for summary in db.conversations():
+        ...     print(summary.title)
+        ...     break
+        The newest
+        """
+        request = conversation_pb2.ListConversationsRequest(
+            source=source, ascending=oldest_first, page_size=page_size
+        )
+        while True:
+            page = await self._transport.unary(m.LIST, request)
+            for summary in page.conversations:
+                yield summary
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    # ---- the log ----
+
+    async def append(
+        self,
+        events: Sequence[NewEvent],
+        *,
+        conversation: str = "",
+        branch: str = "",
+        expected: int | None = None,
+        expectations: Iterable[events_pb2.BranchExpectation] = (),
+        idempotency_key: str = "",
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Appends a batch, all or nothing; its events may name related conversations and
+        branches of their own. `conv.append` is what you want for one conversation."""
+        key = key_or_new(idempotency_key)
+        request = _requests.append(conversation, branch, events, expected, key, self.actor)
+        request.expectations.extend(expectations)
+        receipt = Receipt.of(
+            await self._transport.unary(m.APPEND, request, key=key, timeout=timeout)
+        )
+        self._transport.saw(receipt.position)
+        return receipt
+
+    async def append_many(
+        self, batches: Iterable[tuple[str, Sequence[NewEvent]]], *, at_once: int = 128
+    ) -> AsyncIterator[Receipt | errors.TreeringError]:
+        """Many batches, `(conversation, events)` each, without waiting for one before the
+        next is sent; for what is recorded already, such as an import.
+
+        Answers in order: a receipt, or the error of that batch. A break in the middle sends
+        again what has no answer, with the same keys.
+
+        >>> batches = [(conv.id, [new.user(f"Line {n}")]) for n in range(1000)]
+        >>> answers = [answer async for answer in db.append_many(batches)]
+        >>> len(answers), answers[-1].revision - answers[0].revision
+        (1000, 999)
+        """
+        waiting: list[events_pb2.AppendRequest] = []
+        for conversation, events in batches:
+            key = key_or_new()
+            waiting.append(_requests.append(conversation, "", events, None, key, self.actor))
+            if len(waiting) == at_once:
+                async for answer in self._append_some(waiting):
+                    yield answer
+                waiting = []
+        if waiting:
+            async for answer in self._append_some(waiting):
+                yield answer
+
+    async def _append_some(
+        self, requests: list[events_pb2.AppendRequest]
+    ) -> AsyncIterator[Receipt | errors.TreeringError]:
+        left = list(requests)
+        answers = self._transport.read(m.APPEND_STREAM, lambda: iter(list(left)), key="each")
+        try:
+            async for answer in answers:
+                left.pop(0)
+                if answer.WhichOneof("outcome") == "error":
+                    refused = answer.error
+                    yield errors.from_append_error(
+                        refused.code, refused.message, refused.reason, refused.metadata
+                    )
+                else:
+                    receipt = Receipt.of(answer.appended)
+                    self._transport.saw(receipt.position)
+                    yield receipt
+                if not left:
+                    return
+        finally:
+            await answers.aclose()
+
+    async def events(
+        self,
+        *,
+        kinds: Sequence[KindName] = (),
+        first: int = 0,
+        backward: bool = False,
+        limit: int = 0,
+        headers_only: bool = False,
+    ) -> AsyncIterator[Event]:
+        """All events of the namespace in the order of the log. `first` is an offset."""
+        request = events_pb2.ReadRequest(
+            log=events_pb2.LogSource(),
+            from_offset=first,
+            backward=backward,
+            kinds=numbers(event_pb2.EventKind, "EVENT_KIND", kinds),
+            limit=limit,
+            headers_only=headers_only,
+        )
+        async for event in read_events(self._transport, m.READ, request, limit):
+            yield event
+
+    def subscribe(
+        self,
+        *,
+        after: int | None = None,
+        from_now: bool = False,
+        kinds: Sequence[KindName] = (),
+        heartbeat: int = 0,
+    ) -> AsyncSubscription:
+        """All events of the namespace after an offset of the log, then those that come, across
+        restarts of the server.
+
+        >>> conv = await db.create("Watched")
+        >>> async with db.subscribe(kinds=["conversation_created"]) as events:
+        ...     async for event in events:
+        ...         if event.conversation_id == conv.id:
+        ...             print(event.body.title)
+        ...             break
+        Watched
+        """
+        return AsyncSubscription(
+            self._transport, after=after, from_now=from_now, kinds=kinds, heartbeat=heartbeat
+        )
+
+    async def known_keys(self, keys: Sequence[str]) -> list[bool]:
+        """Which idempotency keys were used, one answer for each (at most 4,096)."""
+        request = events_pb2.KnownKeysRequest(idempotency_keys=keys)
+        return list((await self._transport.unary(m.KNOWN_KEYS, request)).known)
+
+    # ---- search ----
+
+    async def search(self, query: str, **filters: Unpack[_requests.SearchFilters]) -> Hits:
+        """Searches what tools returned, calls, messages and summaries; best first.
+
+        What this client has appended is found. Filters: see `SearchFilters`.
+
+        >>> async with conv.tool_call("bash", {"command": "df"}) as call:
+        ...     done = await call.result("/dev/sda1 97% /\\n/dev/sdb1 12% /data")
+        >>> hits = await db.search("sda1 97%", tools="bash", conversation=conv.id)
+        >>> hits[0].tool, hits[0].line, hits[0].highlights
+        ('bash', 1, ['sda1', '97'])
+        """
+        transport = self._transport
+        request = _requests.search(query, transport.last_position, transport.timeout, filters)
+        return Hits(await transport.unary(m.SEARCH, request))
+
+    # ---- approvals ----
+
+    async def pending(self, *, limit: int = 0) -> list[ToolCall]:
+        """Calls of any conversation that wait for a decision."""
+        answer = await self._transport.unary(m.PENDING, tool_pb2.PendingRequest(limit=limit))
+        return [ToolCall.of(call) for call in answer.calls]
+
+    async def approve(self, call: ToolCall, *, by: str = "", reason: str = "") -> Receipt:
+        """Says yes to a call, for exactly the arguments that it has.
+
+        >>> call = await conv.tool_call("rm", {"path": "old.txt"}, needs_approval=True).request()
+        >>> for waiting in await db.pending():
+        ...     decided = await db.approve(waiting, by="ada")
+        >>> (await call.wait_for_approval(timeout=10)).status
+        'approved'
+        """
+        return await self._decide(
+            new.decision(call.call_id, "approved", call.arguments_hash, by=by, reason=reason), call
+        )
+
+    async def deny(self, call: ToolCall, *, by: str = "", reason: str = "") -> Receipt:
+        """Says no to a call."""
+        return await self._decide(
+            new.decision(call.call_id, "denied", call.arguments_hash, by=by, reason=reason), call
+        )
+
+    async def _decide(self, decision: NewEvent, call: ToolCall) -> Receipt:
+        return await self.append([decision], conversation=call.conversation_id, branch=call.branch)
+
+    # ---- the long-term context ----
+
+    async def set_context(
+        self,
+        values: Mapping[str, Any] | None = None,
+        *,
+        remove: Iterable[str] = (),
+        provider: str = "",
+        idempotency_key: str = "",
+    ) -> Receipt:
+        """Sets and removes keys of the namespace's long-term context, which every request of
+        every conversation holds.
+
+        >>> done = await db.set_context({"user": {"name": "Ada", "likes": "short answers"}})
+        >>> (await db.context("user"))["user"]["name"]
+        'Ada'
+        """
+        return await context.change(
+            self._transport, "", "", values or {}, remove, provider, idempotency_key, self.actor
+        )
+
+    async def context(self, *keys: str) -> dict[str, Any]:
+        """The long-term context: these keys, or all."""
+        return await context.get(self._transport, "", "", keys)
+
+    def watch_context(self, *keys: str) -> AsyncContextWatch:
+        """Keys of the long-term context as they are, then every change."""
+        return AsyncContextWatch(self._transport, keys=keys)
+
+    # ---- the store ----
+
+    async def stats(self) -> admin_pb2.StatsResponse:
+        """The store in numbers."""
+        return await self._transport.unary(m.STATS, admin_pb2.StatsRequest())
+
+    async def verify(self, *, deep: bool = False) -> admin_pb2.VerifyOutcome:
+        """Reads everything and checks it; `sound` says whether all is what was written.
+
+        >>> (await db.verify(deep=True)).sound
+        True
+        """
+        outcome = admin_pb2.VerifyOutcome()
+        async for item in self._transport.read(
+            m.VERIFY, lambda: admin_pb2.VerifyRequest(deep=deep)
+        ):
+            if item.HasField("outcome"):
+                outcome = item.outcome
+        return outcome
+
+    async def faults(self, *, deep: bool = False) -> AsyncIterator[admin_pb2.Fault]:
+        """What `verify` finds that is not as it should be."""
+        async for item in self._transport.read(
+            m.VERIFY, lambda: admin_pb2.VerifyRequest(deep=deep)
+        ):
+            if item.HasField("fault"):
+                yield item.fault
+
+    async def rebuild(self, *, views: bool = True, index: bool = True) -> admin_pb2.RebuildOutcome:
+        """Builds views and search index anew from the log."""
+        outcome = admin_pb2.RebuildOutcome()
+        async for item in self._transport.read(
+            m.REBUILD, lambda: admin_pb2.RebuildRequest(views=views, index=index)
+        ):
+            if item.HasField("outcome"):
+                outcome = item.outcome
+        return outcome
+
+    async def command(self, *arguments: str | os.PathLike[str]) -> list[Any]:
+        """Runs a command of `treering` on this store, and gives back the JSON that it prints.
+
+        For what is a program's work and not a call's: `import` of files and folders of sessions,
+        `export`, `compact`, `replay`; `treering --help` lists them.
+
+        >>> lines = folder.with_suffix(".jsonl")
+        >>> size = lines.write_text('{"id": "a", "messages": [{"role": "user", "content": "Hi"}]}')
+        >>> [counts] = await db.command("import", lines)
+        >>> counts["new"], [event.text async for event in db.conversation("a").events(first=2)]
+        (1, ['Hi'])
+        """
+        address = await self._transport.wire.in_thread(self._endpoint.address)
+        return await self._transport.wire.in_thread(
+            lambda: run_command(address, self.namespace, arguments)
+        )
+
+    async def is_ready(self, service: str = "treering.ready", *, timeout: float = 5.0) -> bool:
+        """Whether calls are taken, appends too; asked once.
+
+        >>> await db.is_ready()
+        True
+        """
+        try:
+            return await self._transport.health(service, timeout)
+        except errors.TreeringError:
+            return False
+
+
+def connect(
+    address: str = "127.0.0.1:7171",
+    *,
+    namespace: str = "default",
+    actor: str = "",
+    timeout: float = TIMEOUT,
+    credentials: grpc.ChannelCredentials | None = None,
+    metadata: Iterable[tuple[str, str]] = (),
+) -> AsyncTreering:
+    """A store through a server that runs: `host:port`, or `http://host:port`.
+
+    `timeout` is for each call with all its attempts. Nothing is sent before the first call.
+    `credentials` and `metadata` are for a proxy in front of the server.
+
+    >>> async with treering.aio.connect(db.address, namespace="another") as other:
+    ...     [summary async for summary in other.conversations()]
+    []
+    """
+    endpoint = Fixed(address)
+    transport = AsyncTransport(endpoint, namespace, timeout, credentials, metadata)
+    return AsyncTreering(transport, endpoint, actor)
+
+
+def local(
+    path: str | os.PathLike[str],
+    *,
+    namespace: str = "default",
+    actor: str = "",
+    timeout: float = TIMEOUT,
+    options: Sequence[str] = (),
+    start_timeout: float = START_TIMEOUT,
+) -> AsyncTreering:
+    """A store in a folder. Starts its server, or uses that of the process which has it.
+
+    The server ends with this program, however that ends. When another program's server was
+    used and goes away, one is started here. `options` are more options of `treering serve`.
+
+    >>> async with treering.aio.local(folder) as db:
+    ...     conv = await db.create("In a folder")
+    """
+    endpoint = Local.at(path, tuple(options), start_timeout)
+    transport = AsyncTransport(endpoint, namespace, timeout, None, ())
+    return AsyncTreering(transport, endpoint, actor)

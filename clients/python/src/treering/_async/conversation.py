@@ -1,0 +1,969 @@
+"""A conversation, on one of its branches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from treering import _answers, _requests, new
+from treering import _methods as m
+from treering._async import context
+from treering._async.calls import ERROR_CHARS_MAX, AsyncAnswer, AsyncCall
+from treering._async.reading import read_events
+from treering._async.replay import AsyncReplay
+from treering._async.subscription import AsyncContextWatch, AsyncSubscription
+from treering._async.transport import AsyncTransport
+from treering._background import despite_async
+from treering._keys import key_or_new
+from treering._words import (
+    CompactionTriggerName,
+    KindName,
+    ProviderName,
+    json_bytes,
+    json_text,
+    number,
+)
+from treering.new import NewEvent, Part
+from treering.types import (
+    Branch,
+    Compaction,
+    ConversationState,
+    Difference,
+    Event,
+    Hits,
+    Receipt,
+    Request,
+    ToolCall,
+    ToolResult,
+)
+from treering.v1 import context_pb2, conversation_pb2, event_pb2, events_pb2, tool_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Summariser = Callable[[context_pb2.CompactionPlan], "str | Awaitable[str]"]
+
+
+class AsyncConversation:
+    """A conversation on one branch: say, call, read, fork, ask for the next request.
+
+    It holds an id and a branch and no state: make as many for one conversation as you like.
+    Without a branch it is the active one.
+
+    >>> conv = await db.create("Ports", system="You answer in one sentence.")
+    >>> said = await conv.user("Which port does it listen on?")
+    >>> async with conv.tool_call("grep", {"pattern": "PORT"}) as call:
+    ...     found = await call.result("config.py:12: PORT = 7171")
+    >>> answer = await conv.assistant("On 7171.")
+    >>> [event.kind async for event in conv.events()][-2:]
+    ['tool_result_recorded', 'message_appended']
+    """
+
+    def __init__(
+        self, transport: AsyncTransport, id: str, branch: str = "", actor: str = ""
+    ) -> None:
+        self._transport = transport
+        self.id = id
+        """UUID, or the id that its source gave."""
+        self.branch = branch
+        """Empty: the active branch."""
+        self.actor = actor
+        """Who appends, where an event does not say."""
+
+    def __repr__(self) -> str:
+        at = f", branch={self.branch!r}" if self.branch else ""
+        return f"{type(self).__name__}({self.id!r}{at})"
+
+    def on(self, branch: str) -> AsyncConversation:
+        """The same conversation on another branch."""
+        return AsyncConversation(self._transport, self.id, branch, self.actor)
+
+    # ---- writing ----
+
+    async def append(
+        self,
+        events: Sequence[NewEvent],
+        *,
+        expected: int | None = None,
+        idempotency_key: str = "",
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Appends events: all or none. They are on disk when this returns.
+
+        `expected` is the revision that the head must have; otherwise `RevisionMismatch`.
+        A key is made for each append, so that a retry never doubles it; give one of your own
+        where the *program* may come again with the same events, too.
+
+        >>> batch = [new.user("Hello"), new.assistant("Hello to you.")]
+        >>> first = await conv.append(batch, idempotency_key="greeting")
+        >>> again = await conv.append(batch, idempotency_key="greeting")
+        >>> again.repeated, again.revisions == first.revisions
+        (True, True)
+        """
+        key = key_or_new(idempotency_key)
+        request = _requests.append(self.id, self.branch, events, expected, key, self.actor)
+        answer = await self._transport.unary(m.APPEND, request, key=key, timeout=timeout)
+        receipt = Receipt.of(answer)
+        self._transport.saw(receipt.position)
+        return receipt
+
+    async def user(
+        self,
+        *content: Part,
+        author: str = "",
+        expected: int | None = None,
+        idempotency_key: str = "",
+    ) -> Receipt:
+        """Records what the user said: texts, and parts such as `new.image(...)`."""
+        event = new.user(*content, author=author)
+        return await self.append([event], expected=expected, idempotency_key=idempotency_key)
+
+    async def assistant(
+        self,
+        *content: Part,
+        tool_calls: Iterable[tuple[str, str, Any]] = (),
+        needs_approval: bool | Callable[[str, Any], bool] = False,
+        usage: event_pb2.Usage | None = None,
+        message_id: str = "",
+        finish_reason: str = "",
+        expected: int | None = None,
+        idempotency_key: str = "",
+    ) -> AsyncAnswer:
+        """Records what the model said, with the calls that it asks for, in one step.
+
+        `tool_calls` are (call id, tool, arguments); `needs_approval` is for all of them, or a
+        function of the tool and its arguments.
+
+        >>> answer = await conv.assistant(
+        ...     "I look from two sides.",
+        ...     tool_calls=[("a", "ls", {"path": "."}), ("b", "grep", {"pattern": "port"})],
+        ... )
+        >>> for call in answer.calls:
+        ...     async with call:
+        ...         done = await call.result(f"what {call.tool} found")
+        """
+        asked = [
+            (id, tool, arguments, _requests.is_needed(needs_approval, tool, arguments))
+            for id, tool, arguments in tool_calls
+        ]
+        events = []
+        if content or not asked:
+            events.append(
+                new.assistant(
+                    *content, usage=usage, message_id=message_id, finish_reason=finish_reason
+                )
+            )
+        for id, tool, arguments, needs in asked:
+            events.append(new.tool_call(id, tool, arguments, needs_approval=needs))
+        receipt = await self.append(events, expected=expected, idempotency_key=idempotency_key)
+        calls = [
+            AsyncCall(self, id, tool, arguments, needs_approval=needs, is_requested=True)
+            for id, tool, arguments, needs in asked
+        ]
+        return AsyncAnswer(receipt, calls)
+
+    async def record(
+        self,
+        provider: ProviderName,
+        response: Any,
+        *,
+        needs_approval: bool | Callable[[str, Any], bool] = False,
+        expected: int | None = None,
+        idempotency_key: str = "",
+    ) -> AsyncAnswer:
+        """Records a provider's answer as it came: text, reasoning, calls, usage.
+
+        `response` is the dict or the object of the provider's own package.
+
+        >>> answer = await conv.record("anthropic", {
+        ...     "id": "msg_1", "model": "claude-sonnet-4-5", "stop_reason": "tool_use",
+        ...     "content": [
+        ...         {"type": "text", "text": "I look."},
+        ...         {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}],
+        ...     "usage": {"input_tokens": 12, "output_tokens": 9}})
+        >>> [call.tool for call in answer.calls]
+        ['ls']
+        """
+        answer = _answers.read(provider, response)
+        return await self.assistant(
+            *answer.parts,
+            tool_calls=answer.calls,
+            needs_approval=needs_approval,
+            usage=answer.usage,
+            message_id=answer.message_id,
+            finish_reason=answer.finish_reason,
+            expected=expected,
+            idempotency_key=idempotency_key,
+        )
+
+    async def extend(
+        self, provider: ProviderName, messages: Iterable[Any], *, idempotency_key: str = ""
+    ) -> Receipt:
+        """Records messages that you have as a list, in OpenAI's or Anthropic's shape.
+
+        All or nothing. What is recorded this way is what `user`, `assistant` and `tool_call`
+        record: it is searched, forked and sent like everything else.
+
+        >>> done = await conv.extend("openai-chat", [
+        ...     {"role": "user", "content": "What is in the folder?"},
+        ...     {"role": "assistant", "tool_calls": [
+        ...         {"id": "c1", "type": "function",
+        ...          "function": {"name": "ls", "arguments": "{}"}}]},
+        ...     {"role": "tool", "tool_call_id": "c1", "content": "README.md"},
+        ... ])
+        >>> (await conv.request("anthropic", model="claude-sonnet-4-5"))["messages"][-1]["role"]
+        'user'
+        """
+        events = [event for batch in _answers.messages(provider, messages) for event in batch]
+        return await self.append(events, idempotency_key=idempotency_key)
+
+    async def system(self, prompt: str) -> Receipt:
+        """Sets the system prompt from here on."""
+        return await self.append([new.system(prompt)])
+
+    async def define_tools(self, tools: Iterable[event_pb2.ToolDefinition]) -> Receipt:
+        """Sets the tools on offer from here on: see `new.tool`."""
+        return await self.append([new.tools(tools)])
+
+    async def configure(
+        self, model: str = "", *, mode: str = "", parameters: Mapping[str, Any] | None = None
+    ) -> Receipt:
+        """Sets the model and its settings from here on."""
+        return await self.append(
+            [new.config_changed(new.config(model, mode=mode, parameters=parameters))]
+        )
+
+    async def annotate(
+        self,
+        revision: int = 0,
+        *,
+        whole_turn: bool = False,
+        score: float | None = None,
+        label: str = "",
+        comment: str = "",
+    ) -> Receipt:
+        """Judges an event, a turn, or the branch, so that forks can be compared."""
+        event = new.annotation(
+            revision, whole_turn=whole_turn, score=score, label=label, comment=comment
+        )
+        return await self.append([event])
+
+    async def custom(self, type_name: str, data: Any, *, content_type: str = "") -> Receipt:
+        """Records an event of your own: `bytes` as they are, all else as JSON."""
+        return await self.append([new.custom(type_name, data, content_type=content_type)])
+
+    async def seal(
+        self, reason: str = "", summary: str = "", *, idempotency_key: str = ""
+    ) -> Receipt:
+        """Ends the conversation: it takes nothing more, and stays readable."""
+        key = key_or_new(idempotency_key)
+        request = conversation_pb2.SealRequest(
+            conversation_id=self.id,
+            reason=reason,
+            summary=summary,
+            idempotency_key=key,
+            actor=self.actor,
+        )
+        receipt = Receipt.of(await self._transport.unary(m.SEAL, request, key=key))
+        self._transport.saw(receipt.position)
+        return receipt
+
+    # ---- tool calls ----
+
+    def tool_call(
+        self,
+        tool: str,
+        arguments: Any = None,
+        *,
+        call_id: str = "",
+        needs_approval: bool = False,
+        approval_timeout: float | None = None,
+        message_revision: int = 0,
+        executor: str = "",
+    ) -> AsyncCall:
+        """A call to be made: use it as a context manager, or `request` it.
+
+        >>> try:
+        ...     async with conv.tool_call("divide", {"by": 0}) as call:
+        ...         text = str(1 / call.arguments["by"])
+        ... except ZeroDivisionError:
+        ...     pass
+        >>> failed = (await conv.tool_calls())[0]
+        >>> failed.status, failed.proto.error_message
+        ('failed', 'ZeroDivisionError: division by zero')
+        """
+        return AsyncCall(
+            self,
+            call_id or f"call_{uuid4().hex[:24]}",
+            tool,
+            {} if arguments is None else arguments,
+            needs_approval=needs_approval,
+            approval_timeout=approval_timeout,
+            message_revision=message_revision,
+            executor=executor,
+        )
+
+    async def tool_result(
+        self,
+        call_id: str,
+        *content: Part,
+        success: bool = True,
+        error: str = "",
+        structured: Any = None,
+        milliseconds: int | None = None,
+        idempotency_key: str = "",
+    ) -> Receipt:
+        """Records what an open call returned. Large texts are sent in pieces."""
+        event = new.tool_result(
+            call_id,
+            *content,
+            success=success,
+            error=error,
+            milliseconds=milliseconds,
+            structured=structured,
+        )
+        text = _requests.large_text(event.tool_result_recorded)
+        if text is None:
+            return await self.append([event], idempotency_key=idempotency_key)
+        key = key_or_new(idempotency_key)
+        answer = await self._transport.send_many(
+            m.RECORD_RESULT,
+            lambda: _requests.in_chunks(self.id, self.branch, event, text, key, self.actor),
+            key=key,
+        )
+        receipt = Receipt.of(answer)
+        self._transport.saw(receipt.position)
+        return receipt
+
+    async def open_calls(self) -> list[AsyncCall]:
+        """Calls that have not ended: what an agent goes on with after a restart.
+
+        >>> answer = await conv.assistant(tool_calls=[("c1", "ls", {})])
+        >>> for call in await conv.open_calls():
+        ...     async with call:
+        ...         done = await call.result("README.md")
+        """
+        state = await self.state()
+        asked = await self._arguments_of(
+            state.summary.conversation_id, list(state.branch.open_calls)
+        )
+        return [
+            AsyncCall(
+                self,
+                call.call_id,
+                call.tool,
+                asked.get(call.call_id, b""),
+                needs_approval=call.approval > conversation_pb2.APPROVAL_STATUS_NOT_REQUIRED,
+                is_requested=True,
+                is_started=call.started,
+            )
+            for call in state.branch.open_calls
+        ]
+
+    async def _arguments_of(
+        self, conversation_id: str, calls: list[conversation_pb2.OpenCall]
+    ) -> dict[str, bytes]:
+        """What open calls ask for; they are few and mostly near the head."""
+        own = {
+            call.request.revision
+            for call in calls
+            if call.request.conversation_id == conversation_id
+        }
+        asked: dict[str, bytes] = {}
+        if own:
+            async for event in self.events(
+                kinds=["tool_call_requested"], first=min(own), last=max(own)
+            ):
+                if event.revision in own and event.conversation_id == conversation_id:
+                    asked[event.call_id] = event.proto.tool_call_requested.arguments
+        if len(own) < len(calls):
+            # Of the conversation that this one was forked from.
+            for inherited in await self.tool_calls(limit=10_000):
+                asked.setdefault(inherited.call_id, inherited.proto.arguments)
+        return asked
+
+    async def tool_calls(self, *, tool: str = "", as_of: int = 0, limit: int = 0) -> list[ToolCall]:
+        """Calls of the branch with their outcomes, newest first."""
+        request = tool_pb2.ToolHistoryRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            as_of_revision=as_of,
+            tool=tool,
+            limit=limit,
+        )
+        answer = await self._transport.unary(m.HISTORY, request)
+        return [ToolCall.of(call) for call in answer.calls]
+
+    async def pending(self, *, limit: int = 0) -> list[ToolCall]:
+        """Calls that wait for a decision."""
+        request = tool_pb2.PendingRequest(conversation_id=self.id, branch=self.branch, limit=limit)
+        answer = await self._transport.unary(m.PENDING, request)
+        return [ToolCall.of(call) for call in answer.calls]
+
+    async def wait_for_decision(self, call_id: str, timeout: float = 60.0) -> ToolCall:
+        """Waits until a call is decided or ended, or the time is up: its status says which."""
+        request = tool_pb2.WaitForDecisionRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            call_id=call_id,
+            timeout_ms=max(1, int(timeout * 1000)),
+        )
+        answer = await self._transport.unary(
+            m.WAIT_FOR_DECISION, request, timeout=timeout + self._transport.timeout
+        )
+        return ToolCall.of(answer.call)
+
+    async def result(
+        self,
+        which: str | int,
+        *,
+        lines: tuple[int, int] | None = None,
+        bytes: tuple[int, int] | None = None,
+    ) -> ToolResult:
+        """A result by call id or by revision: whole, or lines (from 1, both inclusive), or
+        bytes (start and length).
+
+        >>> async with conv.tool_call("ls", call_id="listing") as call:
+        ...     done = await call.result("one\\ntwo\\nthree")
+        >>> (await conv.result("listing", lines=(2, 3))).text
+        'two\\nthree'
+        """
+        first, last = lines or (0, 0)
+        start, length = bytes or (0, 0)
+        request = tool_pb2.GetResultRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            line_first=first,
+            line_last=last,
+            byte_start=start,
+            byte_length=length,
+        )
+        if isinstance(which, int):
+            request.revision = which
+        else:
+            request.call_id = which
+        return await self._get_result(request)
+
+    async def read_result(self, arguments: Any) -> ToolResult:
+        """Answers a call of the tool that reads shortened results again (`read_tool` of the
+        policy), with the arguments as the model wrote them."""
+        request = tool_pb2.GetResultRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            arguments=json_bytes(arguments, as_is=True),
+        )
+        return await self._get_result(request)
+
+    async def _get_result(self, request: tool_pb2.GetResultRequest) -> ToolResult:
+        info, chunks = tool_pb2.ResultInfo(), list[bytes]()
+
+        def from_the_start() -> tool_pb2.GetResultRequest:
+            chunks.clear()
+            return request
+
+        async for answer in self._transport.read(m.GET_RESULT, from_the_start):
+            if answer.HasField("info"):
+                info = answer.info
+            chunks.append(answer.chunk)
+        # A range of bytes may split a character.
+        return ToolResult(info=info, text=b"".join(chunks).decode(errors="replace"))
+
+    async def recorded(
+        self, tool: str, arguments: Any = None, occurrence: int = 0
+    ) -> event_pb2.ToolResultRecorded | None:
+        """What the tool answered the n-th time that it was asked this; 0: the last time."""
+        request = tool_pb2.RecordedRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            tool=tool,
+            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+            occurrence=occurrence,
+        )
+        answer = await self._transport.unary(m.RECORDED, request)
+        return answer.result if answer.found else None
+
+    def replay(self) -> AsyncReplay:
+        """Recorded results in the place of tools, to run an agent again."""
+        return AsyncReplay(self)
+
+    async def snapshots(self, *, as_of: int = 0, limit: int = 0) -> list[tool_pb2.ToolSnapshot]:
+        """Finished calls in short, newest first."""
+        request = tool_pb2.SnapshotsRequest(
+            conversation_id=self.id, branch=self.branch, as_of_revision=as_of, limit=limit
+        )
+        return list((await self._transport.unary(m.SNAPSHOTS, request)).snapshots)
+
+    # ---- what results have shown ----
+
+    async def knowledge(
+        self, *, as_of: int = 0, recent: int = 0, tool: str = ""
+    ) -> tool_pb2.KnowledgeResponse:
+        """Files, variables, the working directory, what has succeeded."""
+        request = tool_pb2.KnowledgeRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            as_of_revision=as_of,
+            recent=recent,
+            tool=tool,
+        )
+        return await self._transport.unary(m.KNOWLEDGE, request)
+
+    async def suggest_arguments(
+        self, tool: str, arguments: Any = None
+    ) -> tool_pb2.SuggestArgumentsResponse:
+        """Fills empty file and variable arguments of a call from what is known."""
+        request = tool_pb2.SuggestArgumentsRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            tool=tool,
+            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+        )
+        return await self._transport.unary(m.SUGGEST_ARGUMENTS, request)
+
+    async def missing_prerequisites(self, tool: str) -> list[str]:
+        """Tools that should have succeeded before this one, and have not."""
+        request = tool_pb2.MissingPrerequisitesRequest(
+            conversation_id=self.id, branch=self.branch, tool=tool
+        )
+        return list((await self._transport.unary(m.MISSING_PREREQUISITES, request)).missing)
+
+    async def guidance(self) -> str:
+        """What to do next, in a sentence or two for a prompt."""
+        request = tool_pb2.GuidanceRequest(conversation_id=self.id, branch=self.branch)
+        return (await self._transport.unary(m.GUIDANCE, request)).guidance
+
+    # ---- the next request ----
+
+    async def request(
+        self,
+        provider: ProviderName = "neutral",
+        *,
+        model: str = "",
+        budget: int = 0,
+        policy: Mapping[str, Any] | None = None,
+        as_of: int = 0,
+        at_least: int | None = None,
+        timeout: float | None = None,
+    ) -> Request:
+        """What the agent sends next: a dict in the provider's shape, within a budget of tokens.
+
+        >>> said = await conv.user("What is in the folder?")
+        >>> body = await conv.request("openai-chat", model="gpt-4o", budget=60_000)
+        >>> body["messages"][-1]
+        {'role': 'user', 'content': 'What is in the folder?'}
+        """
+        build = _requests.build(
+            self.id, self.branch, provider, model, budget, policy, as_of, at_least
+        )
+        return Request(await self._transport.unary(m.BUILD, build, timeout=timeout))
+
+    async def explain(
+        self,
+        provider: ProviderName = "neutral",
+        *,
+        model: str = "",
+        budget: int = 0,
+        policy: Mapping[str, Any] | None = None,
+        as_of: int = 0,
+        at_least: int | None = None,
+    ) -> context_pb2.Explanation:
+        """How the next request would come to be, without the request itself."""
+        build = _requests.build(
+            self.id, self.branch, provider, model, budget, policy, as_of, at_least
+        )
+        return (await self._transport.unary(m.EXPLAIN, build)).explanation
+
+    # ---- compaction ----
+
+    async def plan_compaction(
+        self,
+        *,
+        keep_turns: int | None = None,
+        model: str = "",
+        policy: Mapping[str, Any] | None = None,
+    ) -> context_pb2.CompactionPlan:
+        """Where a compaction would cut, and what to ask of a model. Changes nothing."""
+        request = context_pb2.PlanCompactionRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            keep_turns=keep_turns,
+            model=model,
+            policy=json_bytes(policy) if policy else b"",
+        )
+        return (await self._transport.unary(m.PLAN_COMPACTION, request)).plan
+
+    async def compact(
+        self,
+        summary: str | Summariser = "",
+        *,
+        keep_turns: int | None = None,
+        cut_revision: int = 0,
+        trigger: CompactionTriggerName = "manual",
+        idempotency_key: str = "",
+    ) -> Compaction:
+        """Lets a summary stand for the older turns. The originals stay readable.
+
+        `summary` is a text, or a function that makes one of the plan (`plan.instruction` is
+        what to tell the model, `plan.material` what it is to summarise); without one the
+        engine writes its own extract. Where there is nothing to cut, the answer is false.
+
+        >>> for number in range(5):
+        ...     said = await conv.user(f"Question {number}")
+        ...     answer = await conv.assistant(f"Answer {number}")
+        >>> compaction = await conv.compact(
+        ...     lambda plan: f"{plan.summarised_turns} turns of questions", keep_turns=1)
+        >>> bool(compaction), [event.text async for event in conv.expand()][-1]
+        (True, 'Answer 3')
+        """
+        if cut_revision and isinstance(summary, str):
+            return await self._compact(
+                summary, cut_revision, 0, keep_turns, trigger, idempotency_key
+            )
+        plan = await self.plan_compaction(keep_turns=keep_turns)
+        if not plan.cut_revision:
+            return Compaction(0, 0, plan.tokens_before, plan.tokens_before, (), plan.reason)
+        if isinstance(summary, str):
+            text = summary
+        else:
+            made = summary(plan)
+            text = made if isinstance(made, str) else await made
+        cut = cut_revision or plan.cut_revision
+        return await self._compact(
+            text, cut, plan.head_revision, keep_turns, trigger, idempotency_key
+        )
+
+    async def _compact(
+        self,
+        summary: str,
+        cut_revision: int,
+        expected_head: int,
+        keep_turns: int | None,
+        trigger: CompactionTriggerName,
+        idempotency_key: str,
+    ) -> Compaction:
+        key = key_or_new(idempotency_key)
+        request = context_pb2.CompactRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            summary=summary,
+            cut_revision=cut_revision,
+            keep_turns=keep_turns,
+            expected_head=expected_head,
+            idempotency_key=key,
+            actor=self.actor,
+            trigger=number(event_pb2.CompactionTrigger, "COMPACTION_TRIGGER", trigger),
+        )
+        answer = await self._transport.unary(m.COMPACT, request, key=key)
+        self._transport.saw(answer.event.position.offset)
+        return Compaction(
+            revision=answer.event.revision,
+            cut_revision=answer.cut_revision,
+            tokens_before=answer.tokens_before,
+            tokens_after=answer.tokens_after,
+            warnings=tuple(answer.warnings),
+        )
+
+    async def expand(self, revision: int = 0) -> AsyncIterator[Event]:
+        """The events that a compaction's summary stands for; 0: the last compaction."""
+        request = context_pb2.ExpandRequest(
+            conversation_id=self.id, branch=self.branch, compaction_revision=revision
+        )
+        async for event in read_events(self._transport, m.EXPAND, request):
+            yield event
+
+    # ---- reading ----
+
+    async def events(
+        self,
+        *,
+        kinds: Sequence[KindName] = (),
+        first: int = 0,
+        last: int = 0,
+        backward: bool = False,
+        limit: int = 0,
+        headers_only: bool = False,
+        all_branches: bool = False,
+    ) -> AsyncIterator[Event]:
+        """The history of the branch, with what it inherited, oldest first.
+
+        `first` and `last` are revisions, inclusive. With `all_branches`, every event of the
+        conversation.
+
+        >>> said = await conv.user("One"), await conv.user("Two")
+        >>> [event.text async for event in conv.events(backward=True, limit=2)]
+        ['Two', 'One']
+        """
+        request = _requests.read(
+            self.id,
+            self.branch,
+            all_branches=all_branches,
+            kinds=kinds,
+            first=first,
+            last=last,
+            backward=backward,
+            limit=limit,
+            headers_only=headers_only,
+        )
+        async for event in read_events(self._transport, m.READ, request, limit):
+            yield event
+
+    def subscribe(
+        self,
+        *,
+        after: int = 0,
+        from_now: bool = False,
+        kinds: Sequence[KindName] = (),
+        all_branches: bool = False,
+        heartbeat: int = 0,
+    ) -> AsyncSubscription:
+        """Events after a revision, then those that come, across restarts of the server.
+
+        >>> said = await conv.user("Is anybody there?")
+        >>> async with conv.subscribe(kinds=["message_appended"]) as events:
+        ...     async for event in events:
+        ...         print(event.text)
+        ...         break
+        Is anybody there?
+        """
+        branch = conversation = None
+        if all_branches:
+            conversation = events_pb2.ConversationSource(conversation_id=self.id)
+        else:
+            branch = events_pb2.BranchSource(conversation_id=self.id, branch=self.branch)
+        return AsyncSubscription(
+            self._transport,
+            branch=branch,
+            conversation=conversation,
+            after=after or None,
+            from_now=from_now,
+            kinds=kinds,
+            heartbeat=heartbeat,
+        )
+
+    async def state(self, *, as_of: int = 0) -> ConversationState:
+        """The conversation and its branch, now or as of a revision."""
+        request = conversation_pb2.GetConversationRequest(
+            conversation_id=self.id, branch=self.branch, as_of_revision=as_of
+        )
+        return await self._transport.unary(m.GET, request)
+
+    async def head(self) -> int:
+        """The branch's last revision."""
+        return (await self.state()).branch.head
+
+    async def branches(self) -> list[Branch]:
+        """All branches of the conversation."""
+        return list((await self.state()).branches)
+
+    async def lineage(self) -> conversation_pb2.LineageResponse:
+        """Where the branch came from, up to the root, and what came of the conversation."""
+        request = conversation_pb2.LineageRequest(conversation_id=self.id, branch=self.branch)
+        return await self._transport.unary(m.LINEAGE, request)
+
+    async def diff(
+        self, other: str | AsyncConversation, *, headers_only: bool = False, limit: int = 0
+    ) -> Difference:
+        """Where this branch and another one part, then the events of each."""
+        request = conversation_pb2.DiffRequest(
+            conversation_id=self.id,
+            left_branch=self.branch,
+            right_branch=other if isinstance(other, str) else other.branch,
+            headers_only=headers_only,
+            limit=limit,
+        )
+        return Difference.of(await self._transport.unary(m.DIFF, request))
+
+    async def search(self, query: str, **filters: Unpack[_requests.SearchFilters]) -> Hits:
+        """Searches this conversation; takes what `db.search` takes."""
+        narrowed: _requests.SearchFilters = {
+            "conversation": self.id,
+            "branch": self.branch,
+            **filters,
+        }
+        transport = self._transport
+        request = _requests.search(query, transport.last_position, transport.timeout, narrowed)
+        return Hits(await self._transport.unary(m.SEARCH, request))
+
+    # ---- branches ----
+
+    async def fork(
+        self,
+        at: int = 0,
+        *,
+        name: str = "",
+        into: str = "",
+        system: str = "",
+        activate: bool = False,
+        idempotency_key: str = "",
+    ) -> AsyncConversation:
+        """A new branch that shares everything up to revision `at`; 0: up to the head.
+
+        `into="new"` (or a UUID) forks into a new conversation. It costs one small event.
+
+        >>> said = await conv.user("Left or right?")
+        >>> left = await conv.assistant("Left.")
+        >>> other = await conv.fork(at=said.revision, name="right")
+        >>> right = await other.assistant("Right.")
+        >>> [event.text async for event in other.events(kinds=["message_appended"])]
+        ['Left or right?', 'Right.']
+        """
+        key = key_or_new(idempotency_key)
+        request = conversation_pb2.ForkRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            at_revision=at,
+            name=name or (f"fork-{uuid4().hex[:8]}" if not into else ""),
+            system_prompt=system,
+            into_conversation=into,
+            idempotency_key=key,
+            activate=activate,
+            actor=self.actor,
+        )
+        answer = await self._transport.unary(m.FORK, request, key=key)
+        for event in answer.events:
+            self._transport.saw(event.position.offset)
+        return AsyncConversation(
+            self._transport,
+            answer.conversation_id,
+            "" if into else answer.branch.name,
+            self.actor,
+        )
+
+    async def activate(self) -> Receipt:
+        """Makes this branch the one that is meant when none is named."""
+        return await self.append([new.branch_activated()])
+
+    async def rename(self, name: str) -> AsyncConversation:
+        """Gives the branch another name."""
+        await self.append([new.branch_renamed(name)])
+        return self.on(name)
+
+    async def archive(self, reason: str = "") -> Receipt:
+        """Ends the branch: it takes nothing more, and stays readable."""
+        return await self.append([new.branch_archived(reason)])
+
+    # ---- the active context ----
+
+    async def set_context(
+        self,
+        values: Mapping[str, Any] | None = None,
+        *,
+        remove: Iterable[str] = (),
+        provider: str = "",
+        idempotency_key: str = "",
+    ) -> Receipt:
+        """Sets and removes keys of the branch's active context, which the next request holds.
+
+        >>> done = await conv.set_context({"open_file": "main.py", "tests": {"failed": 2}})
+        >>> await conv.context()
+        {'open_file': 'main.py', 'tests': {'failed': 2}}
+        """
+        return await context.change(
+            self._transport,
+            self.id,
+            self.branch,
+            values or {},
+            remove,
+            provider,
+            idempotency_key,
+            self.actor,
+        )
+
+    async def context(self, *keys: str) -> dict[str, Any]:
+        """The active context: these keys, or all."""
+        return await context.get(self._transport, self.id, self.branch, keys)
+
+    def watch_context(self, *keys: str) -> AsyncContextWatch:
+        """Keys of the active context as they are, then every change."""
+        return AsyncContextWatch(self._transport, self.id, self.branch, keys)
+
+    # ---- sub-contexts ----
+
+    async def spawn(
+        self,
+        purpose: str = "",
+        *,
+        call: AsyncCall | str = "",
+        title: str = "",
+        system: str = "",
+        model: str = "",
+        policies: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        id: str = "",
+        idempotency_key: str = "",
+    ) -> AsyncSubContext:
+        """Begins a sub-context: a child conversation for a task of its own.
+
+        As a context manager it returns at the end what it last said, or that it failed.
+
+        >>> async with await conv.spawn("Count the files") as child:
+        ...     said = await child.user("How many files are there?")
+        ...     answer = await child.assistant("There are 12.")
+        >>> [event.text async for event in conv.events(kinds=["sub_context_returned"])]
+        ['There are 12.']
+        """
+        key = key_or_new(idempotency_key)
+        request = context_pb2.SpawnRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            call_id=call if isinstance(call, str) else call.call_id,
+            purpose=purpose,
+            title=title,
+            config=new.config(model) if model else None,
+            system_prompt=system,
+            policies={name: json_text(value) for name, value in (policies or {}).items()},
+            labels=labels or {},
+            child_id=id,
+            idempotency_key=key,
+            actor=self.actor,
+        )
+        answer = await self._transport.unary(m.SPAWN, request, key=key)
+        for event in answer.events:
+            self._transport.saw(event.position.offset)
+        if isinstance(call, AsyncCall):
+            # Its result comes with the child's return.
+            call.has_ended = True
+        return AsyncSubContext(self._transport, answer.child_id, "", self.actor)
+
+
+class AsyncSubContext(AsyncConversation):
+    """A child conversation that returns to its parent."""
+
+    _has_returned = False
+
+    async def return_(
+        self, summary: str = "", *, success: bool = True, idempotency_key: str = ""
+    ) -> Receipt:
+        """Ends the sub-context and tells the parent, with the result of the call that asked
+        for it, in one step. Without a summary: its last assistant message."""
+        key = key_or_new(idempotency_key)
+        request = context_pb2.ReturnRequest(
+            conversation_id=self.id,
+            summary=summary,
+            success=success,
+            idempotency_key=key,
+            actor=self.actor,
+        )
+        receipt = Receipt.of(await self._transport.unary(m.RETURN, request, key=key))
+        self._has_returned = True
+        self._transport.saw(receipt.position)
+        return receipt
+
+    async def __aenter__(self) -> AsyncSubContext:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._has_returned:
+            return
+        if error is None:
+            await self.return_()
+        else:
+            text = f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
+            await despite_async(lambda: self.return_(text, success=False))

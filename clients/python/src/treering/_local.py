@@ -1,0 +1,296 @@
+"""Where the server is: at an address, or started here for a folder.
+
+`treering serve --json --until-stdin-closes` says in one line where it listens, and ends
+when the pipe to it closes, so it does not outlive this process however that ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import queue
+import shutil
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from treering.errors import CommandFailed, NoBinary, ServerNotStarted, StoreInUse
+
+log = logging.getLogger("treering.server")
+
+END_WAIT = 20.0
+"""Seconds for a server to finish what it took; then it is told to end, then killed."""
+LOCKED_WAIT = 10.0
+"""Seconds for a process that holds the store without serving it to let go."""
+
+
+class Endpoint(Protocol):
+    """Something that has an address. Its methods may block."""
+
+    def address(self) -> str:
+        """Where the server is now: `host:port`."""
+
+    def renew(self) -> str:
+        """The same, after nothing answered there."""
+
+    def close(self) -> None:
+        """Nobody here needs the server any more."""
+
+
+def bare(address: str) -> str:
+    """`http://host:port` and `host:port` as `host:port`."""
+    for scheme in ("http://", "https://"):
+        address = address.removeprefix(scheme)
+    return address.rstrip("/")
+
+
+class Fixed:
+    """A server that somebody else runs."""
+
+    def __init__(self, address: str) -> None:
+        self._address = bare(address)
+
+    def address(self) -> str:
+        """As it was given."""
+        return self._address
+
+    def renew(self) -> str:
+        """As it was given: it may come back there."""
+        return self._address
+
+    def close(self) -> None:
+        """It is not ours to end."""
+
+
+def find_binary() -> str:
+    """The `treering` program: of TREERING_BINARY, of the wheel, or of the PATH."""
+    if given := os.environ.get("TREERING_BINARY"):
+        return given
+    inside = resources.files("treering") / "bin" / _NAME
+    if isinstance(inside, Path) and inside.is_file():
+        return str(inside)
+    found = shutil.which(_NAME)
+    if found and not _is_script(found):
+        return found
+    raise NoBinary("this installation of treering has no server in it")
+
+
+_NAME = "treering.exe" if os.name == "nt" else "treering"
+
+
+def _is_script(path: str) -> bool:
+    # The wheel's own command would look for the binary again.
+    with Path(path).open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+def run_command(
+    address: str, namespace: str, arguments: Sequence[str | os.PathLike[str]]
+) -> list[Any]:
+    """What a command of `treering` prints on a server, from its lines of JSON."""
+    done = subprocess.run(
+        [
+            *(find_binary(), *(os.fspath(each) for each in arguments), "--json"),
+            *("--server", f"http://{address}", "--namespace", namespace),
+        ],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        stdin=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != "TREERING_DATA"},
+    )
+    if done.returncode:
+        raise CommandFailed(done.stderr.strip(), done.returncode)
+    return [json.loads(line) for line in done.stdout.splitlines() if line]
+
+
+class Local:
+    """The server of a folder: started here, or that of another process.
+
+    Objects for one folder share it; the last one that is closed ends it. When the other
+    process ends, `renew` starts one here.
+    """
+
+    _all: dict[str, Local] = {}
+    _lock = threading.Lock()
+
+    def __init__(self, path: str, options: tuple[str, ...], start_timeout: float) -> None:
+        self._path = path
+        self._options = options
+        self._start_timeout = start_timeout
+        self._users = 0
+        self._server: _Server | None = None
+        self._address = ""
+        self._mutex = threading.RLock()
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str], options: tuple[str, ...], timeout: float) -> Local:
+        """The one for this folder."""
+        real = os.path.realpath(path)
+        with cls._lock:
+            local = cls._all.get(real)
+            if local is None:
+                local = cls._all[real] = Local(real, options, timeout)
+            local._users += 1
+            return local
+
+    def address(self) -> str:
+        """Starts the server, or finds the one that holds the folder, the first time."""
+        with self._mutex:
+            if not self._address:
+                self._start()
+            return self._address
+
+    def renew(self) -> str:
+        """Looks again, unless the server that was started here runs."""
+        with self._mutex:
+            if self._server is None or not self._server.runs():
+                self._start()
+            return self._address
+
+    def close(self) -> None:
+        """Ends the server when nobody here uses it any more."""
+        with Local._lock:
+            self._users -= 1
+            if self._users > 0:
+                return
+            Local._all.pop(self._path, None)
+        with self._mutex:
+            server, self._server, self._address = self._server, None, ""
+        if server:
+            server.end()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the server that was started here."""
+        return self._server.pid if self._server else None
+
+    def _start(self) -> None:
+        end = time.monotonic() + LOCKED_WAIT
+        while True:
+            server = _Server(self._path, self._options)
+            line = server.first_line(self._start_timeout)
+            if "serving" in line:
+                self._server, self._address = server, bare(line["serving"])
+                return
+            server.end()
+            if address := line.get("server"):
+                self._server, self._address = None, bare(address)
+                return
+            if "locked_by" not in line:
+                raise ServerNotStarted(server.last_words())
+            # It may be about to serve, or to end.
+            if time.monotonic() > end:
+                raise StoreInUse(f"{self._path} is held by {line['locked_by']}")
+            time.sleep(0.05)
+
+
+class _Server:
+    """A server process."""
+
+    def __init__(self, path: str, options: tuple[str, ...]) -> None:
+        self._owner = os.getpid()
+        self._said: deque[str] = deque(maxlen=20)
+        self._lines: queue.Queue[str] = queue.Queue()
+        environment: Mapping[str, str] = {"TREERING_LOG": "warn", **os.environ, "NO_COLOR": "1"}
+        self._process = subprocess.Popen(
+            [
+                find_binary(),
+                "serve",
+                "--json",
+                "--until-stdin-closes",
+                "--listen",
+                "127.0.0.1:0",
+                "--data",
+                path,
+                *options,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+            # Ctrl-C is for the program; the server ends with it.
+            start_new_session=True,
+        )
+        self._readers = [
+            self._read(self._process.stdout, self._lines.put),
+            self._read(self._process.stderr, self._hear),
+        ]
+        atexit.register(self.end)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def first_line(self, timeout: float) -> dict[str, Any]:
+        """What the server says of itself; empty when it ended or took too long."""
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                line = self._lines.get(timeout=0.1)
+            except queue.Empty:
+                late = time.monotonic() > end
+                if late:
+                    self._said.append(f"it did not serve within {timeout:.0f} s")
+                ended = not self.runs() and not self._readers[0].is_alive()
+                if late or (ended and self._lines.empty()):
+                    return {}
+                continue
+            with contextlib.suppress(json.JSONDecodeError):
+                read = json.loads(line)
+                if isinstance(read, dict):
+                    return read
+
+    def last_words(self) -> str:
+        self._readers[1].join(timeout=1)
+        return "the server did not start: " + (" ".join(self._said) or "it said nothing")
+
+    def end(self) -> None:
+        """Lets it finish what it took."""
+        atexit.unregister(self.end)
+        if os.getpid() != self._owner:
+            return
+        with contextlib.suppress(OSError):
+            if self._process.stdin:
+                self._process.stdin.close()
+        for then in (self._process.terminate, self._process.kill):
+            try:
+                self._process.wait(END_WAIT)
+                break
+            except subprocess.TimeoutExpired:
+                then()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join(timeout=1)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe:
+                pipe.close()
+
+    def _hear(self, line: str) -> None:
+        self._said.append(line.strip())
+        log.warning("%s", line.rstrip())
+
+    @staticmethod
+    def _read(pipe: IO[str] | None, to: Any) -> threading.Thread:
+        def run() -> None:
+            with contextlib.suppress(ValueError):  # closed meanwhile
+                for line in pipe or ():
+                    to(line)
+
+        thread = threading.Thread(target=run, name="treering-server", daemon=True)
+        thread.start()
+        return thread

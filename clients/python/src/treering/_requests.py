@@ -1,0 +1,299 @@
+"""Requests that both clients send, made in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from treering._words import (
+    KindName,
+    ProviderName,
+    QueryModeName,
+    RoleName,
+    json_bytes,
+    number,
+    numbers,
+)
+from treering.v1 import context_pb2, event_pb2, events_pb2, search_pb2, tool_pb2
+
+CHUNK_BYTES = 256 << 10
+"""A piece of a large result."""
+WHOLE_RESULT_BYTES_MAX = 1 << 20
+"""Longer texts are sent in pieces: a piece is small beside what others send."""
+
+
+def expectation(expected: int | None) -> events_pb2.ExpectedRevision | None:
+    """The head that is expected; None: any. 0: the conversation must not exist."""
+    if expected is None:
+        return None
+    if expected == 0:
+        return events_pb2.ExpectedRevision(no_stream=events_pb2.ExpectedRevision.NoStream())
+    return events_pb2.ExpectedRevision(revision=expected)
+
+
+def append(
+    conversation: str,
+    branch: str,
+    events: Sequence[event_pb2.NewEvent],
+    expected: int | None,
+    key: str,
+    actor: str,
+) -> events_pb2.AppendRequest:
+    """A batch."""
+    request = events_pb2.AppendRequest(
+        conversation_id=conversation,
+        branch=branch,
+        expected=expectation(expected),
+        idempotency_key=key,
+        events=events,
+    )
+    if actor:
+        for event in request.events:
+            event.actor = event.actor or actor
+    return request
+
+
+def is_needed(needs: bool | Callable[[str, Any], bool], tool: str, arguments: Any) -> bool:
+    """Whether a call needs approval."""
+    return needs if isinstance(needs, bool) else needs(tool, arguments)
+
+
+def large_text(result: event_pb2.ToolResultRecorded) -> bytes | None:
+    """The text of a result of one large text."""
+    if len(result.parts) != 1 or result.parts[0].WhichOneof("part") != "text":
+        return None
+    text = result.parts[0].text
+    if len(text) <= WHOLE_RESULT_BYTES_MAX // 4:
+        return None
+    encoded = text.encode()
+    return encoded if len(encoded) > WHOLE_RESULT_BYTES_MAX else None
+
+
+def in_chunks(
+    conversation: str, branch: str, event: event_pb2.NewEvent, text: bytes, key: str, actor: str
+) -> Iterator[tool_pb2.RecordResultRequest]:
+    """A large result in pieces."""
+    result = event_pb2.ToolResultRecorded()
+    result.CopyFrom(event.tool_result_recorded)
+    del result.parts[:]
+    yield tool_pb2.RecordResultRequest(
+        start=tool_pb2.RecordResultStart(
+            conversation_id=conversation,
+            branch=branch,
+            idempotency_key=key,
+            actor=actor,
+            result=result,
+        )
+    )
+    for start in range(0, len(text), CHUNK_BYTES):
+        yield tool_pb2.RecordResultRequest(chunk=text[start : start + CHUNK_BYTES])
+
+
+def build(
+    conversation: str,
+    branch: str,
+    provider: ProviderName,
+    model: str,
+    budget: int,
+    policy: Mapping[str, Any] | None,
+    as_of: int,
+    at_least: int | None,
+) -> context_pb2.BuildRequest:
+    """The next request."""
+    merged = dict(policy or {})
+    if budget:
+        merged["budget_tokens"] = budget
+    return context_pb2.BuildRequest(
+        conversation_id=conversation,
+        branch=branch,
+        as_of_revision=as_of,
+        provider=number(context_pb2.Provider, "PROVIDER", provider),
+        model=model,
+        policy=json_bytes(merged) if merged else b"",
+        at_least=position(at_least),
+    )
+
+
+def position(offset: int | None) -> event_pb2.Position | None:
+    """A place in the log."""
+    return event_pb2.Position(offset=offset) if offset else None
+
+
+def read(
+    conversation: str,
+    branch: str,
+    *,
+    all_branches: bool,
+    kinds: Sequence[KindName],
+    first: int,
+    last: int,
+    backward: bool,
+    limit: int,
+    headers_only: bool,
+) -> events_pb2.ReadRequest:
+    """Events of a branch, or of all of a conversation."""
+    request = events_pb2.ReadRequest(
+        from_revision=first,
+        to_revision=last,
+        backward=backward,
+        kinds=numbers(event_pb2.EventKind, "EVENT_KIND", kinds),
+        limit=limit,
+        headers_only=headers_only,
+    )
+    if all_branches:
+        request.conversation.conversation_id = conversation
+    else:
+        request.branch.conversation_id = conversation
+        request.branch.branch = branch
+    return request
+
+
+def timestamp(time: datetime | None) -> Timestamp | None:
+    """A time; one without a zone is local."""
+    if time is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(time.astimezone())
+    return stamp
+
+
+INDEX_WAIT_MAX = 25.0
+"""Longest that a search waits for the index, in seconds; the server's own bound is 30."""
+
+
+class NewConversation(TypedDict, total=False):
+    """What a conversation begins with: what `create` and `open` take."""
+
+    title: str
+    system: str
+    """The system prompt."""
+    model: str
+    mode: str
+    """For example "planning" or "coding"."""
+    parameters: Mapping[str, Any] | None
+    """Settings of the model, such as `temperature`."""
+    tools: Iterable[event_pb2.ToolDefinition]
+    """See `new.tool`."""
+    labels: Mapping[str, str] | None
+    policies: Mapping[str, Any] | None
+    """`{"context": {...}}` is how its requests are built."""
+    source_meta: Any
+    """Your own description of it: anything that JSON can say."""
+    id: str
+    """A UUID of your own."""
+
+
+class SearchFilters(TypedDict, total=False):
+    """What a search is narrowed by, and how it answers."""
+
+    conversation: str
+    """UUID or source id."""
+    branch: str
+    """With a conversation: only the history of this branch."""
+    sub_contexts: bool
+    """With a conversation: its sub-contexts too."""
+    limit: int
+    """At most so many hits (10)."""
+    offset: int
+    tools: str | Sequence[str]
+    success: bool | None
+    """Only results that worked, or that failed."""
+    kinds: Sequence[KindName]
+    """Results, calls, messages, summaries, titles, annotations; empty: all."""
+    roles: Sequence[RoleName]
+    paths: str | Sequence[str]
+    """Only calls, and their results, that name a path like one of these: `src/**/*.py`."""
+    sources: str | Sequence[str]
+    labels: str | Sequence[str]
+    """Only conversations that have all of these: `name` or `name=value`."""
+    since: datetime | None
+    """Recorded from then on."""
+    until: datetime | None
+    happened_since: datetime | None
+    """Happened from then on: what was imported happened before it was recorded."""
+    happened_until: datetime | None
+    mode: QueryModeName
+    """"plain" takes the text as words, "query" as a query; empty: what it looks like."""
+    regex: bool
+    """The text is a regular expression, matched line by line."""
+    context_lines: int
+    """So many lines before and after the match come with each hit."""
+    count_all: bool
+    by_conversation: bool
+    """Count the hits of each conversation, too."""
+    at_least: int | None
+    """Wait until this position is in the index. Unset: the last that this client wrote."""
+
+
+FILTER_DEFAULTS = SearchFilters(
+    conversation="",
+    branch="",
+    sub_contexts=False,
+    limit=10,
+    offset=0,
+    tools=(),
+    success=None,
+    kinds=(),
+    roles=(),
+    paths=(),
+    sources=(),
+    labels=(),
+    since=None,
+    until=None,
+    happened_since=None,
+    happened_until=None,
+    mode="",
+    regex=False,
+    context_lines=0,
+    count_all=False,
+    by_conversation=False,
+    at_least=None,
+)
+
+
+def search(
+    query: str, seen: int, patience: float, filters: SearchFilters
+) -> search_pb2.SearchRequest:
+    """A search."""
+    if unknown := set(filters) - set(FILTER_DEFAULTS):
+        names = ", ".join(sorted(unknown))
+        raise TypeError(f"search has no {names}; it has {', '.join(FILTER_DEFAULTS)}")
+    given: SearchFilters = {**FILTER_DEFAULTS, **filters}
+    at_least = given["at_least"] if given["at_least"] is not None else seen
+    wait = Duration()
+    # Rather a part, and told so, than nothing.
+    wait.FromMilliseconds(int(min(patience / 2, INDEX_WAIT_MAX) * 1000))
+    return search_pb2.SearchRequest(
+        query=query,
+        conversation_id=given["conversation"],
+        branch=given["branch"],
+        include_sub_contexts=given["sub_contexts"],
+        limit=given["limit"],
+        offset=given["offset"],
+        tools=_several(given["tools"]),
+        success=given["success"],
+        kinds=numbers(event_pb2.EventKind, "EVENT_KIND", _several(given["kinds"])),
+        roles=numbers(event_pb2.Role, "ROLE", _several(given["roles"])),
+        paths=_several(given["paths"]),
+        sources=_several(given["sources"]),
+        labels=_several(given["labels"]),
+        recorded_from=timestamp(given["since"]),
+        recorded_to=timestamp(given["until"]),
+        happened_from=timestamp(given["happened_since"]),
+        happened_to=timestamp(given["happened_until"]),
+        mode=number(search_pb2.QueryMode, "QUERY_MODE", given["mode"] or "unspecified"),
+        regex=given["regex"],
+        context_lines=given["context_lines"],
+        count_all=given["count_all"],
+        by_conversation=given["by_conversation"],
+        at_least=position(at_least),
+        wait_max=wait if at_least else None,
+    )
+
+
+def _several(given: str | Iterable[str]) -> list[Any]:
+    return [given] if isinstance(given, str) else list(given)

@@ -1,0 +1,82 @@
+"""When a call is sent again, and after how long. Decides only; the transports wait."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+
+import grpc
+
+from treering import errors
+from treering._methods import Again
+
+PAUSE_MIN = 0.05
+"""The first pause, in seconds. Each is twice the one before …"""
+PAUSE_MAX = 2.0
+"""… up to this."""
+LAST_ATTEMPT = 0.1
+"""Seconds that are kept for the last attempt."""
+STRANGER_PATIENCE = 5.0
+"""So long an address that has never answered is tried, in seconds: it may be wrong."""
+
+_HARMLESS = (
+    errors.Busy,
+    errors.BytesInFlight,
+    errors.NotReady,
+    errors.Closing,
+    errors.ViewsDamaged,
+    errors.IndexDamaged,
+)
+"""The server says that nothing was done."""
+
+_BREAKS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
+
+
+@dataclass
+class Attempts:
+    """The attempts of one call."""
+
+    again: Again
+    has_key: bool
+    deadline: float
+    """By `time.monotonic`."""
+    patience: float | None = None
+    """Seconds for a server that cannot be reached; None: until the deadline."""
+    _pause: float = PAUSE_MIN
+    _began: float = field(default_factory=time.monotonic)
+
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+    def pause_after(self, error: errors.TreeringError) -> float | None:
+        """Seconds to wait before the next attempt; None: there is none."""
+        if not self._may_repeat(error):
+            return None
+        pause = self._pause * random.uniform(0.5, 1.5)
+        self._pause = min(self._pause * 2, PAUSE_MAX)
+        now = time.monotonic()
+        end = self.deadline
+        if self.patience is not None and isinstance(error, errors.Unreachable):
+            end = min(end, self._began + self.patience)
+        # A last attempt is made when the time is nearly up.
+        pause = min(pause, end - now - LAST_ATTEMPT)
+        if error.retry_after is not None:
+            pause = max(pause, error.retry_after)
+        return pause if 0 < pause < end - now else None
+
+    def _may_repeat(self, error: errors.TreeringError) -> bool:
+        if isinstance(error, _HARMLESS) or error.retry_after is not None:
+            return True
+        lost = isinstance(error, (errors.Unreachable, errors.UnknownOutcome)) or (
+            # A connection that breaks in the middle of an answer.
+            not error.rule and error.code in _BREAKS and _is_transport(error.message)
+        )
+        return lost and (self.again is Again.ALWAYS or self.has_key)
+
+
+def _is_transport(message: str) -> bool:
+    return any(
+        word in message for word in ("RST_STREAM", "GOAWAY", "Stream removed", "h2 protocol")
+    )

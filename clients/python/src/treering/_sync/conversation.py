@@ -1,0 +1,958 @@
+# Made of _async/conversation.py by scripts/make_sync.py: change that, and run it again.
+"""A conversation, on one of its branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from treering import _answers, _requests, new
+from treering import _methods as m
+from treering._background import despite_sync
+from treering._keys import key_or_new
+from treering._sync import context
+from treering._sync.calls import ERROR_CHARS_MAX, Answer, Call
+from treering._sync.reading import read_events
+from treering._sync.replay import Replay
+from treering._sync.subscription import ContextWatch, Subscription
+from treering._sync.transport import Transport
+from treering._words import (
+    CompactionTriggerName,
+    KindName,
+    ProviderName,
+    json_bytes,
+    json_text,
+    number,
+)
+from treering.new import NewEvent, Part
+from treering.types import (
+    Branch,
+    Compaction,
+    ConversationState,
+    Difference,
+    Event,
+    Hits,
+    Receipt,
+    Request,
+    ToolCall,
+    ToolResult,
+)
+from treering.v1 import context_pb2, conversation_pb2, event_pb2, events_pb2, tool_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Summariser = Callable[[context_pb2.CompactionPlan], str]
+
+
+class Conversation:
+    """A conversation on one branch: say, call, read, fork, ask for the next request.
+
+    It holds an id and a branch and no state: make as many for one conversation as you like.
+    Without a branch it is the active one.
+
+    >>> conv = db.create("Ports", system="You answer in one sentence.")
+    >>> said = conv.user("Which port does it listen on?")
+    >>> with conv.tool_call("grep", {"pattern": "PORT"}) as call:
+    ...     found = call.result("config.py:12: PORT = 7171")
+    >>> answer = conv.assistant("On 7171.")
+    >>> [event.kind for event in conv.events()][-2:]
+    ['tool_result_recorded', 'message_appended']
+    """
+
+    def __init__(self, transport: Transport, id: str, branch: str = "", actor: str = "") -> None:
+        self._transport = transport
+        self.id = id
+        """UUID, or the id that its source gave."""
+        self.branch = branch
+        """Empty: the active branch."""
+        self.actor = actor
+        """Who appends, where an event does not say."""
+
+    def __repr__(self) -> str:
+        at = f", branch={self.branch!r}" if self.branch else ""
+        return f"{type(self).__name__}({self.id!r}{at})"
+
+    def on(self, branch: str) -> Conversation:
+        """The same conversation on another branch."""
+        return Conversation(self._transport, self.id, branch, self.actor)
+
+    # ---- writing ----
+
+    def append(
+        self,
+        events: Sequence[NewEvent],
+        *,
+        expected: int | None = None,
+        idempotency_key: str = "",
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Appends events: all or none. They are on disk when this returns.
+
+        `expected` is the revision that the head must have; otherwise `RevisionMismatch`.
+        A key is made for each append, so that a retry never doubles it; give one of your own
+        where the *program* may come again with the same events, too.
+
+        >>> batch = [new.user("Hello"), new.assistant("Hello to you.")]
+        >>> first = conv.append(batch, idempotency_key="greeting")
+        >>> again = conv.append(batch, idempotency_key="greeting")
+        >>> again.repeated, again.revisions == first.revisions
+        (True, True)
+        """
+        key = key_or_new(idempotency_key)
+        request = _requests.append(self.id, self.branch, events, expected, key, self.actor)
+        answer = self._transport.unary(m.APPEND, request, key=key, timeout=timeout)
+        receipt = Receipt.of(answer)
+        self._transport.saw(receipt.position)
+        return receipt
+
+    def user(
+        self,
+        *content: Part,
+        author: str = "",
+        expected: int | None = None,
+        idempotency_key: str = "",
+    ) -> Receipt:
+        """Records what the user said: texts, and parts such as `new.image(...)`."""
+        event = new.user(*content, author=author)
+        return self.append([event], expected=expected, idempotency_key=idempotency_key)
+
+    def assistant(
+        self,
+        *content: Part,
+        tool_calls: Iterable[tuple[str, str, Any]] = (),
+        needs_approval: bool | Callable[[str, Any], bool] = False,
+        usage: event_pb2.Usage | None = None,
+        message_id: str = "",
+        finish_reason: str = "",
+        expected: int | None = None,
+        idempotency_key: str = "",
+    ) -> Answer:
+        """Records what the model said, with the calls that it asks for, in one step.
+
+        `tool_calls` are (call id, tool, arguments); `needs_approval` is for all of them, or a
+        function of the tool and its arguments.
+
+        >>> answer = conv.assistant(
+        ...     "I look from two sides.",
+        ...     tool_calls=[("a", "ls", {"path": "."}), ("b", "grep", {"pattern": "port"})],
+        ... )
+        >>> for call in answer.calls:
+        ...     with call:
+        ...         done = call.result(f"what {call.tool} found")
+        """
+        asked = [
+            (id, tool, arguments, _requests.is_needed(needs_approval, tool, arguments))
+            for id, tool, arguments in tool_calls
+        ]
+        events = []
+        if content or not asked:
+            events.append(
+                new.assistant(
+                    *content, usage=usage, message_id=message_id, finish_reason=finish_reason
+                )
+            )
+        for id, tool, arguments, needs in asked:
+            events.append(new.tool_call(id, tool, arguments, needs_approval=needs))
+        receipt = self.append(events, expected=expected, idempotency_key=idempotency_key)
+        calls = [
+            Call(self, id, tool, arguments, needs_approval=needs, is_requested=True)
+            for id, tool, arguments, needs in asked
+        ]
+        return Answer(receipt, calls)
+
+    def record(
+        self,
+        provider: ProviderName,
+        response: Any,
+        *,
+        needs_approval: bool | Callable[[str, Any], bool] = False,
+        expected: int | None = None,
+        idempotency_key: str = "",
+    ) -> Answer:
+        """Records a provider's answer as it came: text, reasoning, calls, usage.
+
+        `response` is the dict or the object of the provider's own package.
+
+        >>> answer = conv.record("anthropic", {
+        ...     "id": "msg_1", "model": "claude-sonnet-4-5", "stop_reason": "tool_use",
+        ...     "content": [
+        ...         {"type": "text", "text": "I look."},
+        ...         {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}],
+        ...     "usage": {"input_tokens": 12, "output_tokens": 9}})
+        >>> [call.tool for call in answer.calls]
+        ['ls']
+        """
+        answer = _answers.read(provider, response)
+        return self.assistant(
+            *answer.parts,
+            tool_calls=answer.calls,
+            needs_approval=needs_approval,
+            usage=answer.usage,
+            message_id=answer.message_id,
+            finish_reason=answer.finish_reason,
+            expected=expected,
+            idempotency_key=idempotency_key,
+        )
+
+    def extend(
+        self, provider: ProviderName, messages: Iterable[Any], *, idempotency_key: str = ""
+    ) -> Receipt:
+        """Records messages that you have as a list, in OpenAI's or Anthropic's shape.
+
+        All or nothing. What is recorded this way is what `user`, `assistant` and `tool_call`
+        record: it is searched, forked and sent like everything else.
+
+        >>> done = conv.extend("openai-chat", [
+        ...     {"role": "user", "content": "What is in the folder?"},
+        ...     {"role": "assistant", "tool_calls": [
+        ...         {"id": "c1", "type": "function",
+        ...          "function": {"name": "ls", "arguments": "{}"}}]},
+        ...     {"role": "tool", "tool_call_id": "c1", "content": "README.md"},
+        ... ])
+        >>> (conv.request("anthropic", model="claude-sonnet-4-5"))["messages"][-1]["role"]
+        'user'
+        """
+        events = [event for batch in _answers.messages(provider, messages) for event in batch]
+        return self.append(events, idempotency_key=idempotency_key)
+
+    def system(self, prompt: str) -> Receipt:
+        """Sets the system prompt from here on."""
+        return self.append([new.system(prompt)])
+
+    def define_tools(self, tools: Iterable[event_pb2.ToolDefinition]) -> Receipt:
+        """Sets the tools on offer from here on: see `new.tool`."""
+        return self.append([new.tools(tools)])
+
+    def configure(
+        self, model: str = "", *, mode: str = "", parameters: Mapping[str, Any] | None = None
+    ) -> Receipt:
+        """Sets the model and its settings from here on."""
+        return self.append(
+            [new.config_changed(new.config(model, mode=mode, parameters=parameters))]
+        )
+
+    def annotate(
+        self,
+        revision: int = 0,
+        *,
+        whole_turn: bool = False,
+        score: float | None = None,
+        label: str = "",
+        comment: str = "",
+    ) -> Receipt:
+        """Judges an event, a turn, or the branch, so that forks can be compared."""
+        event = new.annotation(
+            revision, whole_turn=whole_turn, score=score, label=label, comment=comment
+        )
+        return self.append([event])
+
+    def custom(self, type_name: str, data: Any, *, content_type: str = "") -> Receipt:
+        """Records an event of your own: `bytes` as they are, all else as JSON."""
+        return self.append([new.custom(type_name, data, content_type=content_type)])
+
+    def seal(self, reason: str = "", summary: str = "", *, idempotency_key: str = "") -> Receipt:
+        """Ends the conversation: it takes nothing more, and stays readable."""
+        key = key_or_new(idempotency_key)
+        request = conversation_pb2.SealRequest(
+            conversation_id=self.id,
+            reason=reason,
+            summary=summary,
+            idempotency_key=key,
+            actor=self.actor,
+        )
+        receipt = Receipt.of(self._transport.unary(m.SEAL, request, key=key))
+        self._transport.saw(receipt.position)
+        return receipt
+
+    # ---- tool calls ----
+
+    def tool_call(
+        self,
+        tool: str,
+        arguments: Any = None,
+        *,
+        call_id: str = "",
+        needs_approval: bool = False,
+        approval_timeout: float | None = None,
+        message_revision: int = 0,
+        executor: str = "",
+    ) -> Call:
+        """A call to be made: use it as a context manager, or `request` it.
+
+        >>> try:
+        ...     with conv.tool_call("divide", {"by": 0}) as call:
+        ...         text = str(1 / call.arguments["by"])
+        ... except ZeroDivisionError:
+        ...     pass
+        >>> failed = (conv.tool_calls())[0]
+        >>> failed.status, failed.proto.error_message
+        ('failed', 'ZeroDivisionError: division by zero')
+        """
+        return Call(
+            self,
+            call_id or f"call_{uuid4().hex[:24]}",
+            tool,
+            {} if arguments is None else arguments,
+            needs_approval=needs_approval,
+            approval_timeout=approval_timeout,
+            message_revision=message_revision,
+            executor=executor,
+        )
+
+    def tool_result(
+        self,
+        call_id: str,
+        *content: Part,
+        success: bool = True,
+        error: str = "",
+        structured: Any = None,
+        milliseconds: int | None = None,
+        idempotency_key: str = "",
+    ) -> Receipt:
+        """Records what an open call returned. Large texts are sent in pieces."""
+        event = new.tool_result(
+            call_id,
+            *content,
+            success=success,
+            error=error,
+            milliseconds=milliseconds,
+            structured=structured,
+        )
+        text = _requests.large_text(event.tool_result_recorded)
+        if text is None:
+            return self.append([event], idempotency_key=idempotency_key)
+        key = key_or_new(idempotency_key)
+        answer = self._transport.send_many(
+            m.RECORD_RESULT,
+            lambda: _requests.in_chunks(self.id, self.branch, event, text, key, self.actor),
+            key=key,
+        )
+        receipt = Receipt.of(answer)
+        self._transport.saw(receipt.position)
+        return receipt
+
+    def open_calls(self) -> list[Call]:
+        """Calls that have not ended: what an agent goes on with after a restart.
+
+        >>> answer = conv.assistant(tool_calls=[("c1", "ls", {})])
+        >>> for call in conv.open_calls():
+        ...     with call:
+        ...         done = call.result("README.md")
+        """
+        state = self.state()
+        asked = self._arguments_of(state.summary.conversation_id, list(state.branch.open_calls))
+        return [
+            Call(
+                self,
+                call.call_id,
+                call.tool,
+                asked.get(call.call_id, b""),
+                needs_approval=call.approval > conversation_pb2.APPROVAL_STATUS_NOT_REQUIRED,
+                is_requested=True,
+                is_started=call.started,
+            )
+            for call in state.branch.open_calls
+        ]
+
+    def _arguments_of(
+        self, conversation_id: str, calls: list[conversation_pb2.OpenCall]
+    ) -> dict[str, bytes]:
+        """What open calls ask for; they are few and mostly near the head."""
+        own = {
+            call.request.revision
+            for call in calls
+            if call.request.conversation_id == conversation_id
+        }
+        asked: dict[str, bytes] = {}
+        if own:
+            for event in self.events(kinds=["tool_call_requested"], first=min(own), last=max(own)):
+                if event.revision in own and event.conversation_id == conversation_id:
+                    asked[event.call_id] = event.proto.tool_call_requested.arguments
+        if len(own) < len(calls):
+            # Of the conversation that this one was forked from.
+            for inherited in self.tool_calls(limit=10_000):
+                asked.setdefault(inherited.call_id, inherited.proto.arguments)
+        return asked
+
+    def tool_calls(self, *, tool: str = "", as_of: int = 0, limit: int = 0) -> list[ToolCall]:
+        """Calls of the branch with their outcomes, newest first."""
+        request = tool_pb2.ToolHistoryRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            as_of_revision=as_of,
+            tool=tool,
+            limit=limit,
+        )
+        answer = self._transport.unary(m.HISTORY, request)
+        return [ToolCall.of(call) for call in answer.calls]
+
+    def pending(self, *, limit: int = 0) -> list[ToolCall]:
+        """Calls that wait for a decision."""
+        request = tool_pb2.PendingRequest(conversation_id=self.id, branch=self.branch, limit=limit)
+        answer = self._transport.unary(m.PENDING, request)
+        return [ToolCall.of(call) for call in answer.calls]
+
+    def wait_for_decision(self, call_id: str, timeout: float = 60.0) -> ToolCall:
+        """Waits until a call is decided or ended, or the time is up: its status says which."""
+        request = tool_pb2.WaitForDecisionRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            call_id=call_id,
+            timeout_ms=max(1, int(timeout * 1000)),
+        )
+        answer = self._transport.unary(
+            m.WAIT_FOR_DECISION, request, timeout=timeout + self._transport.timeout
+        )
+        return ToolCall.of(answer.call)
+
+    def result(
+        self,
+        which: str | int,
+        *,
+        lines: tuple[int, int] | None = None,
+        bytes: tuple[int, int] | None = None,
+    ) -> ToolResult:
+        """A result by call id or by revision: whole, or lines (from 1, both inclusive), or
+        bytes (start and length).
+
+        >>> with conv.tool_call("ls", call_id="listing") as call:
+        ...     done = call.result("one\\ntwo\\nthree")
+        >>> (conv.result("listing", lines=(2, 3))).text
+        'two\\nthree'
+        """
+        first, last = lines or (0, 0)
+        start, length = bytes or (0, 0)
+        request = tool_pb2.GetResultRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            line_first=first,
+            line_last=last,
+            byte_start=start,
+            byte_length=length,
+        )
+        if isinstance(which, int):
+            request.revision = which
+        else:
+            request.call_id = which
+        return self._get_result(request)
+
+    def read_result(self, arguments: Any) -> ToolResult:
+        """Answers a call of the tool that reads shortened results again (`read_tool` of the
+        policy), with the arguments as the model wrote them."""
+        request = tool_pb2.GetResultRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            arguments=json_bytes(arguments, as_is=True),
+        )
+        return self._get_result(request)
+
+    def _get_result(self, request: tool_pb2.GetResultRequest) -> ToolResult:
+        info, chunks = tool_pb2.ResultInfo(), list[bytes]()
+
+        def from_the_start() -> tool_pb2.GetResultRequest:
+            chunks.clear()
+            return request
+
+        for answer in self._transport.read(m.GET_RESULT, from_the_start):
+            if answer.HasField("info"):
+                info = answer.info
+            chunks.append(answer.chunk)
+        # A range of bytes may split a character.
+        return ToolResult(info=info, text=b"".join(chunks).decode(errors="replace"))
+
+    def recorded(
+        self, tool: str, arguments: Any = None, occurrence: int = 0
+    ) -> event_pb2.ToolResultRecorded | None:
+        """What the tool answered the n-th time that it was asked this; 0: the last time."""
+        request = tool_pb2.RecordedRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            tool=tool,
+            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+            occurrence=occurrence,
+        )
+        answer = self._transport.unary(m.RECORDED, request)
+        return answer.result if answer.found else None
+
+    def replay(self) -> Replay:
+        """Recorded results in the place of tools, to run an agent again."""
+        return Replay(self)
+
+    def snapshots(self, *, as_of: int = 0, limit: int = 0) -> list[tool_pb2.ToolSnapshot]:
+        """Finished calls in short, newest first."""
+        request = tool_pb2.SnapshotsRequest(
+            conversation_id=self.id, branch=self.branch, as_of_revision=as_of, limit=limit
+        )
+        return list((self._transport.unary(m.SNAPSHOTS, request)).snapshots)
+
+    # ---- what results have shown ----
+
+    def knowledge(
+        self, *, as_of: int = 0, recent: int = 0, tool: str = ""
+    ) -> tool_pb2.KnowledgeResponse:
+        """Files, variables, the working directory, what has succeeded."""
+        request = tool_pb2.KnowledgeRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            as_of_revision=as_of,
+            recent=recent,
+            tool=tool,
+        )
+        return self._transport.unary(m.KNOWLEDGE, request)
+
+    def suggest_arguments(
+        self, tool: str, arguments: Any = None
+    ) -> tool_pb2.SuggestArgumentsResponse:
+        """Fills empty file and variable arguments of a call from what is known."""
+        request = tool_pb2.SuggestArgumentsRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            tool=tool,
+            arguments=json_bytes({} if arguments is None else arguments, as_is=True),
+        )
+        return self._transport.unary(m.SUGGEST_ARGUMENTS, request)
+
+    def missing_prerequisites(self, tool: str) -> list[str]:
+        """Tools that should have succeeded before this one, and have not."""
+        request = tool_pb2.MissingPrerequisitesRequest(
+            conversation_id=self.id, branch=self.branch, tool=tool
+        )
+        return list((self._transport.unary(m.MISSING_PREREQUISITES, request)).missing)
+
+    def guidance(self) -> str:
+        """What to do next, in a sentence or two for a prompt."""
+        request = tool_pb2.GuidanceRequest(conversation_id=self.id, branch=self.branch)
+        return (self._transport.unary(m.GUIDANCE, request)).guidance
+
+    # ---- the next request ----
+
+    def request(
+        self,
+        provider: ProviderName = "neutral",
+        *,
+        model: str = "",
+        budget: int = 0,
+        policy: Mapping[str, Any] | None = None,
+        as_of: int = 0,
+        at_least: int | None = None,
+        timeout: float | None = None,
+    ) -> Request:
+        """What the agent sends next: a dict in the provider's shape, within a budget of tokens.
+
+        >>> said = conv.user("What is in the folder?")
+        >>> body = conv.request("openai-chat", model="gpt-4o", budget=60_000)
+        >>> body["messages"][-1]
+        {'role': 'user', 'content': 'What is in the folder?'}
+        """
+        build = _requests.build(
+            self.id, self.branch, provider, model, budget, policy, as_of, at_least
+        )
+        return Request(self._transport.unary(m.BUILD, build, timeout=timeout))
+
+    def explain(
+        self,
+        provider: ProviderName = "neutral",
+        *,
+        model: str = "",
+        budget: int = 0,
+        policy: Mapping[str, Any] | None = None,
+        as_of: int = 0,
+        at_least: int | None = None,
+    ) -> context_pb2.Explanation:
+        """How the next request would come to be, without the request itself."""
+        build = _requests.build(
+            self.id, self.branch, provider, model, budget, policy, as_of, at_least
+        )
+        return (self._transport.unary(m.EXPLAIN, build)).explanation
+
+    # ---- compaction ----
+
+    def plan_compaction(
+        self,
+        *,
+        keep_turns: int | None = None,
+        model: str = "",
+        policy: Mapping[str, Any] | None = None,
+    ) -> context_pb2.CompactionPlan:
+        """Where a compaction would cut, and what to ask of a model. Changes nothing."""
+        request = context_pb2.PlanCompactionRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            keep_turns=keep_turns,
+            model=model,
+            policy=json_bytes(policy) if policy else b"",
+        )
+        return (self._transport.unary(m.PLAN_COMPACTION, request)).plan
+
+    def compact(
+        self,
+        summary: str | Summariser = "",
+        *,
+        keep_turns: int | None = None,
+        cut_revision: int = 0,
+        trigger: CompactionTriggerName = "manual",
+        idempotency_key: str = "",
+    ) -> Compaction:
+        """Lets a summary stand for the older turns. The originals stay readable.
+
+        `summary` is a text, or a function that makes one of the plan (`plan.instruction` is
+        what to tell the model, `plan.material` what it is to summarise); without one the
+        engine writes its own extract. Where there is nothing to cut, the answer is false.
+
+        >>> for number in range(5):
+        ...     said = conv.user(f"Question {number}")
+        ...     answer = conv.assistant(f"Answer {number}")
+        >>> compaction = conv.compact(
+        ...     lambda plan: f"{plan.summarised_turns} turns of questions", keep_turns=1)
+        >>> bool(compaction), [event.text for event in conv.expand()][-1]
+        (True, 'Answer 3')
+        """
+        if cut_revision and isinstance(summary, str):
+            return self._compact(summary, cut_revision, 0, keep_turns, trigger, idempotency_key)
+        plan = self.plan_compaction(keep_turns=keep_turns)
+        if not plan.cut_revision:
+            return Compaction(0, 0, plan.tokens_before, plan.tokens_before, (), plan.reason)
+        if isinstance(summary, str):
+            text = summary
+        else:
+            made = summary(plan)
+            text = made if isinstance(made, str) else made
+        cut = cut_revision or plan.cut_revision
+        return self._compact(text, cut, plan.head_revision, keep_turns, trigger, idempotency_key)
+
+    def _compact(
+        self,
+        summary: str,
+        cut_revision: int,
+        expected_head: int,
+        keep_turns: int | None,
+        trigger: CompactionTriggerName,
+        idempotency_key: str,
+    ) -> Compaction:
+        key = key_or_new(idempotency_key)
+        request = context_pb2.CompactRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            summary=summary,
+            cut_revision=cut_revision,
+            keep_turns=keep_turns,
+            expected_head=expected_head,
+            idempotency_key=key,
+            actor=self.actor,
+            trigger=number(event_pb2.CompactionTrigger, "COMPACTION_TRIGGER", trigger),
+        )
+        answer = self._transport.unary(m.COMPACT, request, key=key)
+        self._transport.saw(answer.event.position.offset)
+        return Compaction(
+            revision=answer.event.revision,
+            cut_revision=answer.cut_revision,
+            tokens_before=answer.tokens_before,
+            tokens_after=answer.tokens_after,
+            warnings=tuple(answer.warnings),
+        )
+
+    def expand(self, revision: int = 0) -> Iterator[Event]:
+        """The events that a compaction's summary stands for; 0: the last compaction."""
+        request = context_pb2.ExpandRequest(
+            conversation_id=self.id, branch=self.branch, compaction_revision=revision
+        )
+        for event in read_events(self._transport, m.EXPAND, request):
+            yield event
+
+    # ---- reading ----
+
+    def events(
+        self,
+        *,
+        kinds: Sequence[KindName] = (),
+        first: int = 0,
+        last: int = 0,
+        backward: bool = False,
+        limit: int = 0,
+        headers_only: bool = False,
+        all_branches: bool = False,
+    ) -> Iterator[Event]:
+        """The history of the branch, with what it inherited, oldest first.
+
+        `first` and `last` are revisions, inclusive. With `all_branches`, every event of the
+        conversation.
+
+        >>> said = conv.user("One"), conv.user("Two")
+        >>> [event.text for event in conv.events(backward=True, limit=2)]
+        ['Two', 'One']
+        """
+        request = _requests.read(
+            self.id,
+            self.branch,
+            all_branches=all_branches,
+            kinds=kinds,
+            first=first,
+            last=last,
+            backward=backward,
+            limit=limit,
+            headers_only=headers_only,
+        )
+        for event in read_events(self._transport, m.READ, request, limit):
+            yield event
+
+    def subscribe(
+        self,
+        *,
+        after: int = 0,
+        from_now: bool = False,
+        kinds: Sequence[KindName] = (),
+        all_branches: bool = False,
+        heartbeat: int = 0,
+    ) -> Subscription:
+        """Events after a revision, then those that come, across restarts of the server.
+
+        >>> said = conv.user("Is anybody there?")
+        >>> with conv.subscribe(kinds=["message_appended"]) as events:
+        ...     for event in events:
+        ...         print(event.text)
+        ...         break
+        Is anybody there?
+        """
+        branch = conversation = None
+        if all_branches:
+            conversation = events_pb2.ConversationSource(conversation_id=self.id)
+        else:
+            branch = events_pb2.BranchSource(conversation_id=self.id, branch=self.branch)
+        return Subscription(
+            self._transport,
+            branch=branch,
+            conversation=conversation,
+            after=after or None,
+            from_now=from_now,
+            kinds=kinds,
+            heartbeat=heartbeat,
+        )
+
+    def state(self, *, as_of: int = 0) -> ConversationState:
+        """The conversation and its branch, now or as of a revision."""
+        request = conversation_pb2.GetConversationRequest(
+            conversation_id=self.id, branch=self.branch, as_of_revision=as_of
+        )
+        return self._transport.unary(m.GET, request)
+
+    def head(self) -> int:
+        """The branch's last revision."""
+        return (self.state()).branch.head
+
+    def branches(self) -> list[Branch]:
+        """All branches of the conversation."""
+        return list((self.state()).branches)
+
+    def lineage(self) -> conversation_pb2.LineageResponse:
+        """Where the branch came from, up to the root, and what came of the conversation."""
+        request = conversation_pb2.LineageRequest(conversation_id=self.id, branch=self.branch)
+        return self._transport.unary(m.LINEAGE, request)
+
+    def diff(
+        self, other: str | Conversation, *, headers_only: bool = False, limit: int = 0
+    ) -> Difference:
+        """Where this branch and another one part, then the events of each."""
+        request = conversation_pb2.DiffRequest(
+            conversation_id=self.id,
+            left_branch=self.branch,
+            right_branch=other if isinstance(other, str) else other.branch,
+            headers_only=headers_only,
+            limit=limit,
+        )
+        return Difference.of(self._transport.unary(m.DIFF, request))
+
+    def search(self, query: str, **filters: Unpack[_requests.SearchFilters]) -> Hits:
+        """Searches this conversation; takes what `db.search` takes."""
+        narrowed: _requests.SearchFilters = {
+            "conversation": self.id,
+            "branch": self.branch,
+            **filters,
+        }
+        transport = self._transport
+        request = _requests.search(query, transport.last_position, transport.timeout, narrowed)
+        return Hits(self._transport.unary(m.SEARCH, request))
+
+    # ---- branches ----
+
+    def fork(
+        self,
+        at: int = 0,
+        *,
+        name: str = "",
+        into: str = "",
+        system: str = "",
+        activate: bool = False,
+        idempotency_key: str = "",
+    ) -> Conversation:
+        """A new branch that shares everything up to revision `at`; 0: up to the head.
+
+        `into="new"` (or a UUID) forks into a new conversation. It costs one small event.
+
+        >>> said = conv.user("Left or right?")
+        >>> left = conv.assistant("Left.")
+        >>> other = conv.fork(at=said.revision, name="right")
+        >>> right = other.assistant("Right.")
+        >>> [event.text for event in other.events(kinds=["message_appended"])]
+        ['Left or right?', 'Right.']
+        """
+        key = key_or_new(idempotency_key)
+        request = conversation_pb2.ForkRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            at_revision=at,
+            name=name or (f"fork-{uuid4().hex[:8]}" if not into else ""),
+            system_prompt=system,
+            into_conversation=into,
+            idempotency_key=key,
+            activate=activate,
+            actor=self.actor,
+        )
+        answer = self._transport.unary(m.FORK, request, key=key)
+        for event in answer.events:
+            self._transport.saw(event.position.offset)
+        return Conversation(
+            self._transport,
+            answer.conversation_id,
+            "" if into else answer.branch.name,
+            self.actor,
+        )
+
+    def activate(self) -> Receipt:
+        """Makes this branch the one that is meant when none is named."""
+        return self.append([new.branch_activated()])
+
+    def rename(self, name: str) -> Conversation:
+        """Gives the branch another name."""
+        self.append([new.branch_renamed(name)])
+        return self.on(name)
+
+    def archive(self, reason: str = "") -> Receipt:
+        """Ends the branch: it takes nothing more, and stays readable."""
+        return self.append([new.branch_archived(reason)])
+
+    # ---- the active context ----
+
+    def set_context(
+        self,
+        values: Mapping[str, Any] | None = None,
+        *,
+        remove: Iterable[str] = (),
+        provider: str = "",
+        idempotency_key: str = "",
+    ) -> Receipt:
+        """Sets and removes keys of the branch's active context, which the next request holds.
+
+        >>> done = conv.set_context({"open_file": "main.py", "tests": {"failed": 2}})
+        >>> conv.context()
+        {'open_file': 'main.py', 'tests': {'failed': 2}}
+        """
+        return context.change(
+            self._transport,
+            self.id,
+            self.branch,
+            values or {},
+            remove,
+            provider,
+            idempotency_key,
+            self.actor,
+        )
+
+    def context(self, *keys: str) -> dict[str, Any]:
+        """The active context: these keys, or all."""
+        return context.get(self._transport, self.id, self.branch, keys)
+
+    def watch_context(self, *keys: str) -> ContextWatch:
+        """Keys of the active context as they are, then every change."""
+        return ContextWatch(self._transport, self.id, self.branch, keys)
+
+    # ---- sub-contexts ----
+
+    def spawn(
+        self,
+        purpose: str = "",
+        *,
+        call: Call | str = "",
+        title: str = "",
+        system: str = "",
+        model: str = "",
+        policies: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        id: str = "",
+        idempotency_key: str = "",
+    ) -> SubContext:
+        """Begins a sub-context: a child conversation for a task of its own.
+
+        As a context manager it returns at the end what it last said, or that it failed.
+
+        >>> with conv.spawn("Count the files") as child:
+        ...     said = child.user("How many files are there?")
+        ...     answer = child.assistant("There are 12.")
+        >>> [event.text for event in conv.events(kinds=["sub_context_returned"])]
+        ['There are 12.']
+        """
+        key = key_or_new(idempotency_key)
+        request = context_pb2.SpawnRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            call_id=call if isinstance(call, str) else call.call_id,
+            purpose=purpose,
+            title=title,
+            config=new.config(model) if model else None,
+            system_prompt=system,
+            policies={name: json_text(value) for name, value in (policies or {}).items()},
+            labels=labels or {},
+            child_id=id,
+            idempotency_key=key,
+            actor=self.actor,
+        )
+        answer = self._transport.unary(m.SPAWN, request, key=key)
+        for event in answer.events:
+            self._transport.saw(event.position.offset)
+        if isinstance(call, Call):
+            # Its result comes with the child's return.
+            call.has_ended = True
+        return SubContext(self._transport, answer.child_id, "", self.actor)
+
+
+class SubContext(Conversation):
+    """A child conversation that returns to its parent."""
+
+    _has_returned = False
+
+    def return_(
+        self, summary: str = "", *, success: bool = True, idempotency_key: str = ""
+    ) -> Receipt:
+        """Ends the sub-context and tells the parent, with the result of the call that asked
+        for it, in one step. Without a summary: its last assistant message."""
+        key = key_or_new(idempotency_key)
+        request = context_pb2.ReturnRequest(
+            conversation_id=self.id,
+            summary=summary,
+            success=success,
+            idempotency_key=key,
+            actor=self.actor,
+        )
+        receipt = Receipt.of(self._transport.unary(m.RETURN, request, key=key))
+        self._has_returned = True
+        self._transport.saw(receipt.position)
+        return receipt
+
+    def __enter__(self) -> SubContext:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._has_returned:
+            return
+        if error is None:
+            self.return_()
+        else:
+            text = f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
+            despite_sync(lambda: self.return_(text, success=False))

@@ -1,0 +1,47 @@
+# Made of _async/reading.py by scripts/make_sync.py: change that, and run it again.
+"""Reads of many events that go on where they were after a break."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from treering._methods import Method
+from treering._sync.transport import Transport
+from treering.types import Event
+
+
+def read_events(
+    transport: Transport, method: Method[Any, Any], request: Any, limit: int = 0
+) -> Generator[Event, None, None]:
+    """Events in the order of the request, each once.
+
+    Events do not change, and a history only grows at its end. So after a break the same
+    request gives the same events again: those up to the last one that was handed out are
+    passed over.
+    """
+    last_id = passing_to = ""
+    handed_out = 0
+
+    def again() -> Any:
+        nonlocal passing_to
+        passing_to = last_id
+        if last_id and limit:
+            # Backward, there may be newer ones before it now.
+            request.limit = 0
+        return request
+
+    answers = transport.read(method, again)
+    try:
+        for answer in answers:
+            for event in answer.events:
+                if passing_to:
+                    passing_to = "" if event.id == passing_to else passing_to
+                    continue
+                last_id = event.id
+                handed_out += 1
+                yield Event.of(event)
+                if handed_out == limit:
+                    return
+    finally:
+        answers.close()

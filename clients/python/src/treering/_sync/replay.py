@@ -1,0 +1,60 @@
+# Made of _async/replay.py by scripts/make_sync.py: change that, and run it again.
+"""An agent that is run again, with the results that its tools gave the first time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from treering._words import json_text
+from treering.errors import NotRecorded
+
+if TYPE_CHECKING:
+    from treering._sync.conversation import Conversation
+    from treering.v1.event_pb2 import ToolResultRecorded
+
+
+class Replay:
+    """Recorded results in the place of tools.
+
+    The n-th time that a tool is asked with the same arguments, it answers what it answered the
+    n-th time on the recorded branch. What was never asked raises `NotRecorded`.
+
+    >>> with conv.tool_call("add", {"a": 1, "b": 2}) as call:
+    ...     done = call.result("3")
+    >>> replay = conv.replay()
+    >>> replay.call("add", {"b": 2, "a": 1})
+    '3'
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._asked: Counter[tuple[str, str]] = Counter()
+        self.missed: list[tuple[str, Any]] = []
+        """Calls that were not recorded: tool and arguments."""
+
+    def result(self, tool: str, arguments: Any = None) -> ToolResultRecorded:
+        """The recorded result with all that it holds."""
+        arguments = {} if arguments is None else arguments
+        asked = (tool, json_text(_ordered(arguments)))
+        self._asked[asked] += 1
+        found = self._conversation.recorded(tool, arguments, self._asked[asked])
+        if found is None:
+            self.missed.append((tool, arguments))
+            raise NotRecorded(
+                f"{tool} was not called with these arguments for the {self._asked[asked]}. time"
+            )
+        return found
+
+    def call(self, tool: str, arguments: Any = None) -> str:
+        """The text of the recorded result."""
+        found = self.result(tool, arguments)
+        return "".join(part.text for part in found.parts)
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _ordered(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_ordered(item) for item in value]
+    return value

@@ -1,0 +1,214 @@
+# Made of _async/transport.py by scripts/make_sync.py: change that, and run it again.
+"""Calls that are sent again where that is safe, until their time is up."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from treering import errors
+from treering._local import Endpoint, Local
+from treering._methods import HEALTH, HEALTH_SERVING, Method, Req, Res
+from treering._retry import STRANGER_PATIENCE, Attempts
+from treering._wire import SyncStream, SyncWire
+
+T = TypeVar("T", bound=Message)
+
+
+class Transport:
+    """The way to a server, in one namespace."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        namespace: str,
+        timeout: float,
+        credentials: grpc.ChannelCredentials | None,
+        metadata: Iterable[tuple[str, str]],
+    ) -> None:
+        tags = [("treering-namespace", namespace), *metadata]
+        self.wire = SyncWire(endpoint, credentials, tags)
+        self.namespace = namespace
+        self.timeout = timeout
+        self.last_position = 0
+        # A folder's server is started at need: it is no stranger.
+        self._met = isinstance(endpoint, Local)
+        self._closed = False
+
+    def connect(self) -> None:
+        """Starts the server, if it is ours to start."""
+        self.wire.connect()
+
+    def unary(
+        self,
+        method: Method[Req, Res],
+        request: Req,
+        *,
+        key: str = "",
+        timeout: float | None = None,
+    ) -> Res:
+        """One request, one answer."""
+        attempts = self._attempts(method, key, timeout)
+        while True:
+            try:
+                answer = self.wire.unary(method, request, attempts.left())
+                self._met = True
+                return answer
+            except errors.TreeringError as error:
+                self._before_next(attempts, error)
+
+    def send_many(
+        self,
+        method: Method[Req, Res],
+        requests: Callable[[], Iterable[Req]],
+        *,
+        key: str,
+        timeout: float | None = None,
+    ) -> Res:
+        """Many requests, one answer; `requests` makes them anew for each attempt."""
+        attempts = self._attempts(method, key, timeout)
+        while True:
+            try:
+                answer = self.wire.send_many(method, requests, attempts.left())
+                self._met = True
+                return answer
+            except errors.TreeringError as error:
+                self._before_next(attempts, error)
+
+    def read(
+        self,
+        method: Method[Req, Res],
+        request: Callable[[], object],
+        *,
+        key: str = "",
+        timeout: float | None = None,
+    ) -> Generator[Res, None, None]:
+        """One request, many answers.
+
+        `request` is asked again after a break: it says what is still to come. Time counts
+        while nothing comes.
+        """
+        attempts = self._attempts(method, key, timeout)
+        stream: SyncStream[Res] | None = None
+        try:
+            while True:
+                try:
+                    stream = self._stream(method, request())
+                    for answer in stream:
+                        self._met = True
+                        attempts = self._attempts(method, key, timeout)
+                        yield answer
+                    return
+                except errors.TreeringError as error:
+                    self._before_next(attempts, error)
+        finally:
+            if stream is not None:
+                stream.cancel()
+
+    def follow(self, method: Method[Req, Res], request: Callable[[], Req]) -> Following[Res]:
+        """One request, answers without an end: it goes on after every break."""
+        return Following(self, method, request)
+
+    def _stream(self, method: Method[Req, Res], request: object) -> SyncStream[Res]:
+        return self.wire.stream(method, request, None)
+
+    def _attempts(self, method: Method[Req, Res], key: str, timeout: float | None) -> Attempts:
+        if self._closed:
+            raise errors.Unreachable("the connection was closed")
+        seconds = self.timeout if timeout is None else timeout
+        return Attempts(
+            again=method.again,
+            has_key=bool(key),
+            deadline=time.monotonic() + seconds,
+            patience=None if self._met else STRANGER_PATIENCE,
+        )
+
+    def _before_next(self, attempts: Attempts, error: errors.TreeringError) -> None:
+        """Waits, or raises the error when there is no next attempt."""
+        if self._met:
+            attempts.patience = None
+        pause = None if self._closed else attempts.pause_after(error)
+        if pause is None:
+            raise error
+        self.wire.sleep(pause)
+        if isinstance(error, (errors.Unreachable, errors.Closing)):
+            self.wire.renew()
+
+    def saw(self, position: int) -> None:
+        """Something was appended there: searches wait for it."""
+        self.last_position = max(self.last_position, position)
+
+    def health(self, service: str, timeout: float | None = None) -> bool:
+        """What the health service says, asked once."""
+        request = HEALTH.request(value=service)
+        seconds = self.timeout if timeout is None else timeout
+        answer = self.wire.unary(HEALTH, request, seconds)
+        return answer.value == HEALTH_SERVING
+
+    def close(self) -> None:
+        """Ends the connection, and the server if it is ours and nobody else's."""
+        if not self._closed:
+            self._closed = True
+            self.wire.close()
+
+
+class Following(Generic[T]):
+    """Answers without an end."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        method: Method[Any, T],
+        request: Callable[[], object],
+    ) -> None:
+        self._transport = transport
+        self._method = method
+        self._request = request
+        self._attempts = transport._attempts(method, "", math.inf)
+        self._stream: SyncStream[T] | None = None
+        self._closed = False
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        while not self._closed:
+            try:
+                if self._stream is None:
+                    self._stream = self._transport._stream(self._method, self._request())
+                answer = self._stream.__next__()
+                self._transport._met = True
+                self._attempts = self._transport._attempts(self._method, "", math.inf)
+                return answer
+            except StopIteration:
+                self._after(errors.Closing("the server ended the stream"))
+            except errors.TreeringError as error:
+                self._after(error)
+        raise StopIteration
+
+    def _after(self, error: errors.TreeringError) -> None:
+        """The server went, or sends its old connections to new ones."""
+        self._stream = None
+        if self._transport._closed:
+            self._closed = True
+        if self._closed:
+            return
+        if _is_a_break(error):
+            error = errors.Unreachable(error.message)
+        self._transport._before_next(self._attempts, error)
+
+    def close(self) -> None:
+        """Ends it; whoever waits for the next answer gets none."""
+        self._closed = True
+        if self._stream is not None:
+            self._stream.cancel()
+
+
+def _is_a_break(error: errors.TreeringError) -> bool:
+    codes = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
+    return not error.rule and error.code in codes

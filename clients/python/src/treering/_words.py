@@ -1,0 +1,106 @@
+"""Words for what protobuf numbers: "user" for `ROLE_USER`, and JSON in and out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
+
+RoleName = Literal["system", "developer", "user", "assistant", "tool"]
+DecisionName = Literal["approved", "denied", "expired"]
+CancelReasonName = Literal["denied", "interrupted", "timed_out", "superseded"]
+CompactionTriggerName = Literal["threshold", "manual", "imported"]
+ProviderName = Literal["openai-chat", "openai-responses", "anthropic", "gemini", "neutral"]
+QueryModeName = Literal["", "plain", "query"]
+CallStatusName = Literal[
+    "requested",
+    "pending_approval",
+    "approved",
+    "denied",
+    "expired",
+    "started",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "unspecified",
+]
+KindName = Literal[
+    "conversation_created",
+    "config_changed",
+    "branch_forked",
+    "branch_activated",
+    "branch_renamed",
+    "branch_archived",
+    "system_prompt_set",
+    "user_prompt_set",
+    "message_appended",
+    "tool_call_requested",
+    "approval_decided",
+    "tool_call_started",
+    "tool_result_recorded",
+    "tool_call_cancelled",
+    "tool_snapshot_recorded",
+    "context_set",
+    "context_removed",
+    "tools_discovered",
+    "guidance_given",
+    "entities_noted",
+    "summary_recorded",
+    "compacted",
+    "sub_context_spawned",
+    "sub_context_returned",
+    "conversation_sealed",
+    "tools_defined",
+    "annotation_added",
+    "custom",
+    "content_erased",
+]
+
+_Number = TypeVar("_Number", bound=int)
+
+
+def number(enum: _EnumTypeWrapper[_Number], prefix: str, word: str) -> _Number:
+    """The number of a word: `number(Role, "ROLE", "user")`."""
+    name = f"{prefix}_{word.upper().replace('-', '_')}"
+    try:
+        return enum.Value(name)
+    except ValueError:
+        raise ValueError(f"`{word}` is none of {', '.join(words(enum, prefix))}") from None
+
+
+def numbers(enum: _EnumTypeWrapper[_Number], prefix: str, names: Iterable[str]) -> list[_Number]:
+    """The numbers of words."""
+    return [number(enum, prefix, name) for name in names]
+
+
+def words(enum: _EnumTypeWrapper[_Number], prefix: str) -> list[str]:
+    """All words of an enumeration."""
+    return [name.removeprefix(f"{prefix}_").lower() for name in enum.keys()[1:]]
+
+
+def word(enum: _EnumTypeWrapper[_Number], prefix: str, value: int) -> str:
+    """The word of a number; a number that is newer than this client as digits."""
+    found = enum.DESCRIPTOR.values_by_number.get(value)
+    return found.name.removeprefix(f"{prefix}_").lower() if found else str(value)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def json_bytes(value: Any, *, as_is: bool = False) -> bytes:
+    """A value as JSON. With `as_is`, `bytes` and `str` are JSON already."""
+    if as_is and isinstance(value, bytes):
+        return value
+    if as_is and isinstance(value, str):
+        return value.encode()
+    return json_text(value).encode()
+
+
+def from_json(data: bytes | str) -> Any:
+    """A value from JSON; None from nothing."""
+    return json.loads(data) if data else None

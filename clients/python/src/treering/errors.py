@@ -1,0 +1,828 @@
+"""What can go wrong, one class for each reason that the server names.
+
+Catch what you can act on; each class says in ``advice`` what to do:
+
+    >>> conv = db.create("Two writers")
+    >>> conv.user("the first").revision
+    2
+    >>> try:
+    ...     conv.user("the second", expected=1)
+    ... except treering.RevisionMismatch as refusal:
+    ...     print(refusal.actual, refusal.advice)
+    2 Read the branch from the revision in `actual` on, and decide again.
+
+All are `TreeringError`. The classes between tell what kind of trouble it is: `NotFound`,
+`Conflict` (somebody was first), `Refused` (the state forbids it), `Invalid` (the call is
+wrong), `Unavailable` (try later), `Damaged` (stored data), `Failed` (the server).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+__all__ = [
+    "AmbiguousSourceId",
+    "AppendsStopped",
+    "ApprovalExpired",
+    "ApprovalNotRequired",
+    "ArchivesActiveBranch",
+    "ArgumentsChanged",
+    "BadPolicy",
+    "BadQuery",
+    "BranchArchived",
+    "BranchNameTaken",
+    "BranchNotFound",
+    "BrokenMessage",
+    "Busy",
+    "BytesInFlight",
+    "CallAlreadyDecided",
+    "CallAlreadyOpen",
+    "CallAlreadyStarted",
+    "CallDenied",
+    "CallNotApproved",
+    "CallNotFound",
+    "CallNotOpen",
+    "Cancelled",
+    "Closing",
+    "CommandFailed",
+    "Conflict",
+    "ConversationDamaged",
+    "ConversationExists",
+    "ConversationIdTaken",
+    "ConversationNotFound",
+    "ConversationPolicy",
+    "CutBeforeLastCut",
+    "Damaged",
+    "DataDamaged",
+    "DeadlineExceeded",
+    "DeliveryUnknown",
+    "DifferentTrees",
+    "EmptyBatch",
+    "EngineOnly",
+    "Failed",
+    "ForkPointMissing",
+    "IdempotencyConflict",
+    "IllegalRequest",
+    "IndexDamaged",
+    "IndexFailed",
+    "Invalid",
+    "InvalidEvent",
+    "InvalidRequest",
+    "LimitReached",
+    "Malformed",
+    "MessageMissing",
+    "MessageTooLarge",
+    "NewerFormat",
+    "NoBinary",
+    "NoSpace",
+    "NotATurnBoundary",
+    "NotDecided",
+    "NotFound",
+    "NotJson",
+    "NotReady",
+    "NotRecorded",
+    "OwnParent",
+    "ParentIncomplete",
+    "ReadOnly",
+    "RebuildRuns",
+    "Refused",
+    "RevisionMismatch",
+    "RevisionMissing",
+    "RevisionNotFound",
+    "Sealed",
+    "SecondMessage",
+    "ServerNotStarted",
+    "StorageFailed",
+    "StoreInUse",
+    "SubContextNotRunning",
+    "SubContextRunning",
+    "TooLarge",
+    "TooManyElements",
+    "TooSlow",
+    "TreeringError",
+    "Unavailable",
+    "UnknownOutcome",
+    "Unreachable",
+    "UnsupportedMedium",
+    "ViewsDamaged",
+]
+
+DETAILS = "grpc-status-details-bin"
+
+
+class TreeringError(Exception):
+    """Anything that went wrong. Never holds the text of messages or results."""
+
+    reason: ClassVar[str] = ""
+    """The server's name of the rule; empty for classes that stand for several."""
+    advice: ClassVar[str] = ""
+    """What to do."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: grpc.StatusCode | None = None,
+        reason: str = "",
+        metadata: Mapping[str, str] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        """For people."""
+        self.code = code
+        """gRPC's code, where a server answered or the connection failed."""
+        self.rule = reason or type(self).reason
+        """The rule as the server named it, also where this client has no class for it."""
+        self.metadata: dict[str, str] = dict(metadata or {})
+        """The facts: what was expected, what is there."""
+        self.retry_after = retry_after
+        """Seconds after which the server says that trying again makes sense."""
+
+    def __str__(self) -> str:
+        text = f"{self.rule}: {self.message}" if self.rule else self.message
+        return f"{text} ({self.advice})" if self.advice else text
+
+    def _int(self, name: str) -> int:
+        value = self.metadata.get(name, "")
+        return int(value) if value.isdecimal() else 0
+
+
+# ---- kinds of trouble ----
+
+
+class NotFound(TreeringError):
+    """What was named is not there."""
+
+
+class Conflict(TreeringError):
+    """Somebody else was first, or the name is taken."""
+
+
+class Refused(TreeringError):
+    """The state forbids it until someone changes it. Nothing was appended."""
+
+
+class Invalid(TreeringError):
+    """The call itself is wrong. Nothing was appended."""
+
+
+class Unavailable(TreeringError):
+    """It cannot be done now. It was tried again until the call's time was up."""
+
+    advice = "Try again later, or see whether the server runs and its disk has room."
+
+
+class Damaged(TreeringError):
+    """Stored data is damaged; what is whole is served."""
+
+    advice = "Run `treering verify` on the store."
+
+
+class Failed(TreeringError):
+    """The server failed. Nothing was appended."""
+
+    advice = "Look into the server's log."
+
+
+# ---- this side ----
+
+
+class Unreachable(Unavailable):
+    """Nothing answers there."""
+
+    advice = "Is the server running, and is this its address?"
+
+
+class DeadlineExceeded(TreeringError):
+    """The call took longer than its `timeout`. A write may be done or not."""
+
+    advice = "Give it more time; a write can be repeated with the same idempotency_key."
+
+
+class Cancelled(TreeringError):
+    """The call was cancelled."""
+
+
+class StoreInUse(Unavailable):
+    """Another process holds the store and does not serve it."""
+
+    advice = "Wait until it has ended, or let it serve: `treering serve`."
+
+
+class ServerNotStarted(TreeringError):
+    """The server of `treering.local` did not start; the message holds what it said."""
+
+
+class NoBinary(TreeringError):
+    """There is no `treering` program to start."""
+
+    advice = "Install a wheel that has it, put `treering` on the PATH, or set TREERING_BINARY."
+
+
+class CommandFailed(TreeringError):
+    """A command of `treering` failed; the message is what it said."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        """`treering --help` says what each means."""
+
+
+class CallDenied(Refused):
+    """A person said no to a tool call. ``reason_given`` and ``decided_by`` say why and who."""
+
+    advice = "Tell the model; do not run the tool."
+
+    def __init__(self, call_id: str, decided_by: str, reason_given: str) -> None:
+        why = f": {reason_given}" if reason_given else ""
+        super().__init__(f"{call_id} was denied by {decided_by or 'somebody'}{why}")
+        self.call_id = call_id
+        self.decided_by = decided_by
+        self.reason_given = reason_given
+
+
+class ApprovalExpired(Refused):
+    """The time for a decision on a tool call ended without one."""
+
+    advice = "Ask again with a new call."
+
+
+class NotDecided(TreeringError):
+    """Nobody decided within the time that was waited. The call still waits."""
+
+    advice = "Wait again, or cancel the call."
+
+
+class NotRecorded(NotFound):
+    """A replay was asked for a call that the recorded branch does not have."""
+
+    advice = "Run the tool, or fork earlier."
+
+
+class DeliveryUnknown(TreeringError):
+    """The connection broke while a write without a key was under way."""
+
+    advice = "Read the branch: it may be there or not."
+
+
+# ---- the server's reasons ----
+
+
+class ConversationNotFound(NotFound):
+    """There is no such conversation in this namespace."""
+
+    reason = "CONVERSATION_NOT_FOUND"
+    advice = "Check the id and the namespace; `db.conversations()` lists what is there."
+
+
+class BranchNotFound(NotFound):
+    """The conversation has no branch of that name."""
+
+    reason = "BRANCH_NOT_FOUND"
+    advice = "`conv.branches()` lists them."
+
+
+class RevisionNotFound(NotFound):
+    """The branch's history does not have that revision."""
+
+    reason = "REVISION_NOT_FOUND"
+    advice = "Take a revision up to `head` that is on this branch."
+
+    @property
+    def head(self) -> int:
+        """The branch's last revision."""
+        return self._int("head")
+
+
+class RevisionMissing(NotFound):
+    """An event refers to a revision that is not in the branch's history."""
+
+    reason = "REVISION_MISSING"
+    advice = "Refer to a revision of this branch."
+
+
+class ForkPointMissing(NotFound):
+    """The revision to fork at is not in the parent's history."""
+
+    reason = "FORK_POINT_MISSING"
+    advice = "Fork at a revision that `conv.events()` shows."
+
+
+class CallNotFound(NotFound):
+    """The branch has no call with that id."""
+
+    reason = "CALL_NOT_FOUND"
+    advice = "`conv.tool_calls()` lists them."
+
+
+class RevisionMismatch(Conflict):
+    """The branch's head was not the one that was expected: another writer was first."""
+
+    reason = "REVISION_MISMATCH"
+    advice = "Read the branch from the revision in `actual` on, and decide again."
+
+    @property
+    def expected(self) -> int:
+        """The head that was expected."""
+        return self._int("expected")
+
+    @property
+    def actual(self) -> int:
+        """The head that is there."""
+        return self._int("actual")
+
+
+class IdempotencyConflict(Conflict):
+    """The idempotency key belongs to other content."""
+
+    reason = "IDEMPOTENCY_CONFLICT"
+    advice = "Use a new key for other content."
+
+
+class ConversationExists(Conflict):
+    """There is a conversation with that id already."""
+
+    reason = "CONVERSATION_EXISTS"
+    advice = "Use it, or another id."
+
+
+class ConversationIdTaken(Conflict):
+    """The id belongs to a conversation that is not yours."""
+
+    reason = "CONVERSATION_ID_TAKEN"
+    advice = "Use another id, or leave it out."
+
+
+class BranchNameTaken(Conflict):
+    """The conversation has a branch of that name."""
+
+    reason = "BRANCH_NAME_TAKEN"
+    advice = "Use another name."
+
+
+class AmbiguousSourceId(Refused):
+    """Conversations of several sources have that id."""
+
+    reason = "AMBIGUOUS_SOURCE_ID"
+    advice = "Use the conversation's UUID."
+
+
+class Sealed(Refused):
+    """The conversation has ended and takes nothing more."""
+
+    reason = "SEALED"
+    advice = "Fork it into a new conversation: `conv.fork(into='new')`."
+
+
+class BranchArchived(Refused):
+    """The branch was archived and takes nothing more."""
+
+    reason = "BRANCH_ARCHIVED"
+    advice = "Fork it."
+
+
+class ArchivesActiveBranch(Refused):
+    """The active branch cannot be archived."""
+
+    reason = "ARCHIVES_ACTIVE_BRANCH"
+    advice = "Activate another branch first."
+
+
+class CallNotOpen(Refused):
+    """The call was never requested on this branch, or has ended."""
+
+    reason = "CALL_NOT_OPEN"
+    advice = "Request it first; a call has one result."
+
+
+class CallAlreadyOpen(Refused):
+    """A call with this id is open on the branch."""
+
+    reason = "CALL_ALREADY_OPEN"
+    advice = "End it first, or use another id."
+
+
+class CallAlreadyDecided(Refused):
+    """Somebody has decided about the call already."""
+
+    reason = "CALL_ALREADY_DECIDED"
+    advice = "The first decision holds."
+
+
+class ApprovalNotRequired(Refused):
+    """The call was requested without a need for approval."""
+
+    reason = "APPROVAL_NOT_REQUIRED"
+    advice = "Run it."
+
+
+class CallAlreadyStarted(Refused):
+    """Somebody runs the call already."""
+
+    reason = "CALL_ALREADY_STARTED"
+    advice = "Do not run it twice."
+
+
+class CallNotApproved(Refused):
+    """Nobody has approved the call."""
+
+    reason = "CALL_NOT_APPROVED"
+    advice = "Wait for the decision: `call.wait_for_approval()`."
+
+
+class ArgumentsChanged(Refused):
+    """The decision was made on other arguments than the call has."""
+
+    reason = "ARGUMENTS_CHANGED"
+    advice = "Show the arguments anew, then decide."
+
+
+class MessageMissing(Refused):
+    """The message that the call names is not on this branch."""
+
+    reason = "MESSAGE_MISSING"
+    advice = "Name a revision of an assistant message of this branch."
+
+
+class NotATurnBoundary(Refused):
+    """A compaction cannot cut there: it is in the middle of a turn."""
+
+    reason = "NOT_A_TURN_BOUNDARY"
+    advice = "Cut where `conv.plan_compaction()` says."
+
+
+class CutBeforeLastCut(Refused):
+    """A later compaction stands for these events already."""
+
+    reason = "CUT_BEFORE_LAST_CUT"
+    advice = "Cut later."
+
+
+class SubContextNotRunning(Refused):
+    """The sub-context has returned, or is not of this branch."""
+
+    reason = "SUB_CONTEXT_NOT_RUNNING"
+    advice = "A sub-context returns once."
+
+
+class SubContextRunning(Refused):
+    """The call has a sub-context that runs."""
+
+    reason = "SUB_CONTEXT_RUNNING"
+    advice = "Let it return first."
+
+
+class ConversationPolicy(Refused):
+    """The conversation's stored policy cannot be read."""
+
+    reason = "CONVERSATION_POLICY"
+    advice = "Fork it into a new conversation, or give the fields with `policy=`."
+
+
+class UnsupportedMedium(Refused):
+    """The provider does not take this medium, and the policy says that this is an error."""
+
+    reason = "UNSUPPORTED_MEDIUM"
+    advice = "Use another provider, or the policy `unsupported_media: placeholder`."
+
+
+class RebuildRuns(Refused):
+    """A rebuild runs already."""
+
+    reason = "REBUILD_RUNS"
+    advice = "Wait until it has ended."
+
+
+class ReadOnly(Refused):
+    """The store cannot be written."""
+
+    reason = "READ_ONLY"
+    advice = "Check the folder's owner and mode."
+
+
+class AppendsStopped(Refused):
+    """The server takes no appends any more; reads go on."""
+
+    reason = "APPENDS_STOPPED"
+    advice = "The server must be started again."
+
+
+class NewerFormat(Refused):
+    """A newer version wrote the store."""
+
+    reason = "NEWER_FORMAT"
+    advice = "Use that version."
+
+
+class EmptyBatch(Invalid):
+    """An append without events."""
+
+    reason = "EMPTY_BATCH"
+    advice = "Append at least one event."
+
+
+class DifferentTrees(Invalid):
+    """One batch names conversations that are not related."""
+
+    reason = "DIFFERENT_TREES"
+    advice = "Append them one by one."
+
+
+class EngineOnly(Invalid):
+    """Events of this kind are made by the server only."""
+
+    reason = "ENGINE_ONLY"
+    advice = "Use the call that makes it."
+
+
+class OwnParent(Invalid):
+    """A conversation cannot be its own parent."""
+
+    reason = "OWN_PARENT"
+    advice = "Name another parent."
+
+
+class ParentIncomplete(Invalid):
+    """A parent whose history is shared must be named with its branch and revision."""
+
+    reason = "PARENT_INCOMPLETE"
+    advice = "Use `conv.fork(into='new')`."
+
+
+class InvalidEvent(Invalid):
+    """A field of an event holds what it cannot hold."""
+
+    reason = "INVALID_EVENT"
+    advice = "The message says which field."
+
+    @property
+    def event_index(self) -> int:
+        """Its index in the batch."""
+        return self._int("event_index")
+
+
+class Malformed(Invalid):
+    """A field of the request cannot be read."""
+
+    reason = "MALFORMED"
+    advice = "The message says which field."
+
+
+class InvalidRequest(Invalid):
+    """The request contradicts itself."""
+
+    reason = "INVALID_REQUEST"
+    advice = "The message says what."
+
+
+class TooLarge(Invalid):
+    """An event or a batch is larger than the store takes."""
+
+    reason = "TOO_LARGE"
+    advice = "Append less at once; one event holds up to 64 MiB."
+
+    @property
+    def max(self) -> int:
+        """The bound, in bytes or events."""
+        return self._int("max")
+
+
+class BadQuery(Invalid):
+    """The search query cannot be read."""
+
+    reason = "QUERY"
+    advice = "Search with mode='plain' to take it as words."
+
+
+class BadPolicy(Invalid):
+    """The policy has a field or a value that there is not."""
+
+    reason = "POLICY"
+    advice = "The message names the field."
+
+
+class BrokenMessage(Invalid):
+    """The request is no protobuf message that the server knows."""
+
+    reason = "BROKEN_MESSAGE"
+    advice = "Are client and server of matching versions?"
+
+
+class SecondMessage(Invalid):
+    """A call of one message was sent several."""
+
+    reason = "SECOND_MESSAGE"
+    advice = "Send one message."
+
+
+class MessageTooLarge(Invalid):
+    """The request is larger than the server takes."""
+
+    reason = "MESSAGE_TOO_LARGE"
+    advice = "Send less at once."
+
+    @property
+    def max(self) -> int:
+        """The bound, in bytes."""
+        return self._int("max")
+
+
+class TooManyElements(Invalid):
+    """The request has more elements than the server takes."""
+
+    reason = "TOO_MANY_ELEMENTS"
+    advice = "Send less at once."
+
+
+class LimitReached(Refused):
+    """A bound of the store is reached: branches, open calls, keys."""
+
+    reason = "LIMIT_REACHED"
+    advice = "`metadata` says which bound; end or remove some of it."
+
+
+class Busy(Unavailable):
+    """The server has as much to do as it takes."""
+
+    reason = "BUSY"
+
+
+class BytesInFlight(Unavailable):
+    """Too many bytes are under way to the server."""
+
+    reason = "BYTES_IN_FLIGHT"
+
+
+class NotReady(Unavailable):
+    """Appends cannot be taken just now. Nothing was appended."""
+
+    reason = "NOT_READY"
+
+
+class Closing(Unavailable):
+    """The server is going. Nothing was appended."""
+
+    reason = "CLOSING"
+
+
+class ViewsDamaged(Unavailable):
+    """The views met damage and are made anew."""
+
+    reason = "VIEWS_DAMAGED"
+
+
+class IndexDamaged(Unavailable):
+    """The search index met damage and is made anew."""
+
+    reason = "INDEX_DAMAGED"
+
+
+class NoSpace(Unavailable):
+    """The disk is full. Nothing was appended."""
+
+    reason = "NO_SPACE"
+    advice = "Make room on the disk of the store."
+
+
+class TooSlow(Unavailable):
+    """The request did not arrive in time."""
+
+    reason = "TOO_SLOW"
+    advice = "Send less at once."
+
+
+class UnknownOutcome(TreeringError):
+    """The disk failed in the middle of a write: the batch may be there or not."""
+
+    reason = "UNKNOWN_OUTCOME"
+    advice = "Repeat it with the same idempotency_key, or read the branch."
+
+
+class DataDamaged(Damaged):
+    """What was asked for cannot be read."""
+
+    reason = "DAMAGED"
+
+
+class ConversationDamaged(Damaged):
+    """The conversation cannot be read from a revision on."""
+
+    reason = "CONVERSATION_DAMAGED"
+    advice = "What is before `revision` is whole: fork there."
+
+    @property
+    def revision(self) -> int:
+        """The first revision that cannot be read."""
+        return self._int("revision")
+
+
+class StorageFailed(Failed):
+    """The store failed."""
+
+    reason = "STORAGE"
+
+
+class IndexFailed(Failed):
+    """The search index failed."""
+
+    reason = "INDEX"
+
+
+class IllegalRequest(Failed):
+    """The request that was built breaks a rule of its provider, and was not handed out."""
+
+    reason = "ILLEGAL_REQUEST"
+    advice = "This is a fault of Treering: report it."
+
+
+class NotJson(Failed):
+    """The request that was built is no JSON, and was not handed out."""
+
+    reason = "NOT_JSON"
+    advice = "This is a fault of Treering: report it."
+
+
+def _leaves(base: type[TreeringError]) -> dict[str, type[TreeringError]]:
+    found: dict[str, type[TreeringError]] = {}
+    for child in base.__subclasses__():
+        if child.reason:
+            found[child.reason] = child
+        found |= _leaves(child)
+    return found
+
+
+BY_REASON: Mapping[str, type[TreeringError]] = _leaves(TreeringError)
+"""The class of each reason."""
+
+_BY_CODE: Mapping[grpc.StatusCode, type[TreeringError]] = {
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: Conflict,
+    grpc.StatusCode.ABORTED: Conflict,
+    grpc.StatusCode.FAILED_PRECONDITION: Refused,
+    grpc.StatusCode.INVALID_ARGUMENT: Invalid,
+    grpc.StatusCode.OUT_OF_RANGE: Invalid,
+    grpc.StatusCode.UNIMPLEMENTED: Invalid,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Unavailable,
+    grpc.StatusCode.UNAVAILABLE: Unreachable,
+    grpc.StatusCode.DATA_LOSS: Damaged,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.CANCELLED: Cancelled,
+    grpc.StatusCode.INTERNAL: Failed,
+}
+
+_CODES: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def make(
+    message: str,
+    code: grpc.StatusCode,
+    reason: str = "",
+    metadata: Mapping[str, str] | None = None,
+    retry_after: float | None = None,
+) -> TreeringError:
+    """The error of the right class."""
+    kind = BY_REASON.get(reason) or _BY_CODE.get(code, TreeringError)
+    return kind(message, code=code, reason=reason, metadata=metadata, retry_after=retry_after)
+
+
+def from_rpc(error: grpc.Call | grpc.aio.AioRpcError) -> TreeringError:
+    """What a gRPC error says."""
+    code = error.code() or grpc.StatusCode.UNKNOWN
+    message = error.details() or code.name
+    reason, metadata, retry_after = "", dict[str, str](), None
+    for key, value in error.trailing_metadata() or ():
+        if key != DETAILS:
+            continue
+        status = status_pb2.Status()
+        try:
+            status.ParseFromString(value)
+        except DecodeError:
+            continue
+        for detail in status.details:
+            info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+            if detail.Unpack(info):
+                reason, metadata = info.reason, dict(info.metadata)
+            elif detail.Unpack(retry):
+                retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    return make(message, code, reason, metadata, retry_after)
+
+
+def from_append_error(
+    code: int, message: str, reason: str, metadata: Mapping[str, str]
+) -> TreeringError:
+    """What a stream of appends says about one of them."""
+    facts = dict(metadata)
+    after = facts.pop("retry_after_ms", "")
+    return make(
+        message,
+        _CODES.get(code, grpc.StatusCode.UNKNOWN),
+        reason,
+        facts,
+        int(after) / 1000 if after.isdecimal() else None,
+    )

@@ -1,0 +1,466 @@
+"""Events on their way in, for `conv.append([...])`: a batch is stored whole or not at all.
+
+    >>> from treering import new
+    >>> done = conv.append([
+    ...     new.user("Where is the port set?"),
+    ...     new.assistant("I look for it."),
+    ...     new.tool_call("call_1", "grep", {"pattern": "port"}),
+    ...     new.tool_result("call_1", "src/config.py:12: PORT = 7171"),
+    ... ])
+    >>> done.revision - done.revisions[0]
+    3
+
+`Conversation` has a method for most of these; use the functions where several events belong
+together. Each returns a `NewEvent`, which you can change before it is appended.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from treering._words import (
+    CancelReasonName,
+    CompactionTriggerName,
+    DecisionName,
+    RoleName,
+    json_bytes,
+    json_text,
+    number,
+)
+from treering.v1 import event_pb2 as pb
+
+Part = str | pb.ContentPart
+"""Text, or what `image`, `file`, `audio`, `reasoning`, `refusal` and `json` make."""
+
+NewEvent = pb.NewEvent
+
+
+# ---- parts of messages and results ----
+
+
+def _media(source: bytes | str | Path, media_type: str, name: str, detail: str = "") -> pb.Media:
+    if isinstance(source, Path):
+        media_type = media_type or mimetypes.guess_type(source.name)[0] or ""
+        return pb.Media(
+            media_type=media_type, data=source.read_bytes(), name=name or source.name, detail=detail
+        )
+    if isinstance(source, bytes):
+        return pb.Media(media_type=media_type, data=source, name=name, detail=detail)
+    return pb.Media(media_type=media_type, uri=source, name=name, detail=detail)
+
+
+def image(
+    source: bytes | str | Path, media_type: str = "", *, name: str = "", detail: str = ""
+) -> pb.ContentPart:
+    """An image: its bytes, the path of a file, or an address."""
+    return pb.ContentPart(image=_media(source, media_type, name, detail))
+
+
+def file(source: bytes | str | Path, media_type: str = "", *, name: str = "") -> pb.ContentPart:
+    """A file: its bytes, its path, or an address."""
+    return pb.ContentPart(file=_media(source, media_type, name))
+
+
+def audio(source: bytes | str | Path, media_type: str = "", *, name: str = "") -> pb.ContentPart:
+    """A sound: its bytes, the path of a file, or an address."""
+    return pb.ContentPart(audio=_media(source, media_type, name))
+
+
+def reasoning(
+    text: str,
+    *,
+    signature: bytes | str = b"",
+    redacted: bool = False,
+    provider: str = "",
+    model: str = "",
+    id: str = "",
+) -> pb.ContentPart:
+    """What a model thought. It goes back to its own provider and model family only."""
+    return pb.ContentPart(
+        reasoning=pb.Reasoning(
+            text=text,
+            signature=signature.encode() if isinstance(signature, str) else signature,
+            redacted=redacted,
+            provider=provider,
+            model=model,
+            id=id,
+        )
+    )
+
+
+def refusal(text: str) -> pb.ContentPart:
+    """What a model said when it refused."""
+    return pb.ContentPart(refusal=text)
+
+
+def json(value: Any) -> pb.ContentPart:
+    """A part that is JSON."""
+    return pb.ContentPart(json=json_text(value))
+
+
+def parts(content: Iterable[Part]) -> list[pb.ContentPart]:
+    """Texts and parts as parts."""
+    return [pb.ContentPart(text=part) if isinstance(part, str) else part for part in content]
+
+
+def usage(
+    *,
+    input: int = 0,
+    output: int = 0,
+    cache_read: int = 0,
+    cache_creation: int = 0,
+    reasoning: int = 0,
+    model: str = "",
+) -> pb.Usage:
+    """Tokens as the provider reported them."""
+    return pb.Usage(
+        input_tokens=input,
+        output_tokens=output,
+        cache_read_input_tokens=cache_read,
+        cache_creation_input_tokens=cache_creation,
+        reasoning_output_tokens=reasoning,
+        model=model,
+    )
+
+
+# ---- messages ----
+
+
+def message(
+    role: RoleName,
+    *content: Part,
+    author: str = "",
+    message_id: str = "",
+    finish_reason: str = "",
+    usage: pb.Usage | None = None,
+    raw: pb.RawMessage | None = None,
+) -> NewEvent:
+    """A message."""
+    return NewEvent(
+        message_appended=pb.MessageAppended(
+            role=number(pb.Role, "ROLE", role),
+            parts=parts(content),
+            author=author,
+            message_id=message_id,
+            finish_reason=finish_reason,
+            usage=usage,
+            raw=raw,
+        )
+    )
+
+
+def user(*content: Part, author: str = "") -> NewEvent:
+    """What the user said."""
+    return message("user", *content, author=author)
+
+
+def assistant(
+    *content: Part,
+    author: str = "",
+    message_id: str = "",
+    finish_reason: str = "",
+    usage: pb.Usage | None = None,
+) -> NewEvent:
+    """What the model said."""
+    return message(
+        "assistant",
+        *content,
+        author=author,
+        message_id=message_id,
+        finish_reason=finish_reason,
+        usage=usage,
+    )
+
+
+def system(content: str, *, id: str = "") -> NewEvent:
+    """The system prompt from here on."""
+    return NewEvent(system_prompt_set=pb.SystemPromptSet(id=id, content=content))
+
+
+def user_prompt(content: str, *, id: str = "") -> NewEvent:
+    """A prompt that stands as the first message of the user from here on."""
+    return NewEvent(user_prompt_set=pb.UserPromptSet(id=id, content=content))
+
+
+# ---- tool calls ----
+
+
+def tool(
+    name: str,
+    description: str = "",
+    input_schema: Mapping[str, Any] | None = None,
+    *,
+    needs_approval: bool = False,
+    guidance: str = "",
+    discoverable: bool = False,
+    source: str = "",
+) -> pb.ToolDefinition:
+    """A tool on offer, for `tools`."""
+    return pb.ToolDefinition(
+        name=name,
+        description=description,
+        input_schema=json_bytes(input_schema if input_schema is not None else {"type": "object"}),
+        approval=_requirement(needs_approval),
+        guidance=guidance,
+        discoverable=discoverable,
+        source=source,
+    )
+
+
+def tools(definitions: Iterable[pb.ToolDefinition]) -> NewEvent:
+    """The tools on offer from here on."""
+    return NewEvent(tools_defined=pb.ToolsDefined(tools=definitions))
+
+
+def tools_discovered(names: Iterable[str]) -> NewEvent:
+    """Tools that were found, and are offered from here on."""
+    return NewEvent(tools_discovered=pb.ToolsDiscovered(names=names))
+
+
+def guidance_given(guidance: Mapping[str, str]) -> NewEvent:
+    """How to use tools: tool to text."""
+    items = [pb.Guidance(tool=tool, text=text) for tool, text in guidance.items()]
+    return NewEvent(guidance_given=pb.GuidanceGiven(guidance=items))
+
+
+def _requirement(needs_approval: bool) -> pb.ApprovalRequirement.ValueType:
+    if needs_approval:
+        return pb.APPROVAL_REQUIREMENT_PENDING
+    return pb.APPROVAL_REQUIREMENT_NOT_REQUIRED
+
+
+def tool_call(
+    call_id: str,
+    tool: str,
+    arguments: Any,
+    *,
+    needs_approval: bool = False,
+    message_revision: int = 0,
+) -> NewEvent:
+    """What a model asks for. Arguments that are `bytes` or `str` are kept as they are."""
+    return NewEvent(
+        tool_call_requested=pb.ToolCallRequested(
+            call_id=call_id,
+            tool=tool,
+            arguments=json_bytes(arguments, as_is=True),
+            approval=_requirement(needs_approval),
+            message_revision=message_revision,
+        )
+    )
+
+
+def tool_started(call_id: str, *, executor: str = "") -> NewEvent:
+    """Somebody runs the call."""
+    return NewEvent(tool_call_started=pb.ToolCallStarted(call_id=call_id, executor=executor))
+
+
+def tool_result(
+    call_id: str,
+    *content: Part,
+    success: bool = True,
+    error: str = "",
+    milliseconds: int | None = None,
+    structured: Any = None,
+) -> NewEvent:
+    """What a tool returned."""
+    return NewEvent(
+        tool_result_recorded=pb.ToolResultRecorded(
+            call_id=call_id,
+            success=success,
+            error_message=error,
+            execution_time_ms=milliseconds,
+            parts=parts(content),
+            structured=b"" if structured is None else json_bytes(structured),
+        )
+    )
+
+
+def tool_cancelled(
+    call_id: str, reason: CancelReasonName = "interrupted", detail: str = ""
+) -> NewEvent:
+    """The call ended without a result."""
+    return NewEvent(
+        tool_call_cancelled=pb.ToolCallCancelled(
+            call_id=call_id,
+            reason=number(pb.CancelReason, "CANCEL_REASON", reason),
+            detail=detail,
+        )
+    )
+
+
+def tool_snapshot(call_id: str, summary: str, *, request_revision: int = 0) -> NewEvent:
+    """A finished call in short."""
+    return NewEvent(
+        tool_snapshot_recorded=pb.ToolSnapshotRecorded(
+            call_id=call_id, request_revision=request_revision, summary=summary
+        )
+    )
+
+
+def decision(
+    call_id: str,
+    decision: DecisionName,
+    arguments_hash: bytes,
+    *,
+    by: str = "",
+    reason: str = "",
+) -> NewEvent:
+    """Somebody's word on a call, for exactly the arguments that have this hash."""
+    return NewEvent(
+        approval_decided=pb.ApprovalDecided(
+            call_id=call_id,
+            decision=number(pb.Decision, "DECISION", decision),
+            arguments_hash=arguments_hash,
+            decided_by=by,
+            reason=reason,
+        )
+    )
+
+
+# ---- conversations and branches ----
+
+
+def config(
+    model: str = "", *, mode: str = "", parameters: Mapping[str, Any] | None = None
+) -> pb.Config:
+    """Model settings."""
+    values = {name: json_text(value) for name, value in (parameters or {}).items()}
+    return pb.Config(model_id=model, mode=mode, parameters=values)
+
+
+def created(
+    title: str = "",
+    *,
+    config: pb.Config | None = None,
+    labels: Mapping[str, str] | None = None,
+    policies: Mapping[str, Any] | None = None,
+    source: str = "",
+    source_id: str = "",
+    source_meta: Any = None,
+    parent: pb.ParentRef | None = None,
+) -> NewEvent:
+    """The first event of a conversation."""
+    values = {name: json_text(value) for name, value in (policies or {}).items()}
+    return NewEvent(
+        conversation_created=pb.ConversationCreated(
+            title=title,
+            config=config,
+            labels=labels or {},
+            policies=values,
+            source=source,
+            source_id=source_id,
+            source_meta=b"" if source_meta is None else json_bytes(source_meta),
+            parent=parent,
+        )
+    )
+
+
+def config_changed(config: pb.Config) -> NewEvent:
+    """The model settings from here on."""
+    return NewEvent(config_changed=pb.ConfigChanged(config=config))
+
+
+def branch_activated() -> NewEvent:
+    """The branch is the one that is meant when none is named."""
+    return NewEvent(branch_activated=pb.BranchActivated())
+
+
+def branch_renamed(name: str) -> NewEvent:
+    """The branch's new name."""
+    return NewEvent(branch_renamed=pb.BranchRenamed(name=name))
+
+
+def branch_archived(reason: str = "") -> NewEvent:
+    """The branch takes nothing more."""
+    return NewEvent(branch_archived=pb.BranchArchived(reason=reason))
+
+
+def sealed(reason: str = "", summary: str = "") -> NewEvent:
+    """The conversation takes nothing more."""
+    return NewEvent(conversation_sealed=pb.ConversationSealed(reason=reason, summary=summary))
+
+
+# ---- context, summaries, judgements ----
+
+
+def context_set(key: str, value: Any, *, provider: str = "") -> NewEvent:
+    """A key of the active context."""
+    return NewEvent(context_set=pb.ContextSet(key=key, value=json_bytes(value), provider=provider))
+
+
+def context_removed(key: str) -> NewEvent:
+    """A key of the active context goes."""
+    return NewEvent(context_removed=pb.ContextRemoved(key=key))
+
+
+def entities(noted: Sequence[tuple[str, str, str]]) -> NewEvent:
+    """What the conversation is about: (id, kind, name) each."""
+    items = [pb.Entity(id=id, kind=kind, name=name) for id, kind, name in noted]
+    return NewEvent(entities_noted=pb.EntitiesNoted(entities=items))
+
+
+def summary(content: str, *, from_revision: int = 0, to_revision: int = 0) -> NewEvent:
+    """A summary of the dialogue, which the next request holds."""
+    return NewEvent(
+        summary_recorded=pb.SummaryRecorded(
+            content=content, from_revision=from_revision, to_revision=to_revision
+        )
+    )
+
+
+def compacted(
+    summary: str, cut_revision: int, *, trigger: CompactionTriggerName = "manual"
+) -> NewEvent:
+    """A summary that stands for everything up to a revision. See `conv.compact`."""
+    return NewEvent(
+        compacted=pb.Compacted(
+            summary=summary,
+            cut_revision=cut_revision,
+            trigger=number(pb.CompactionTrigger, "COMPACTION_TRIGGER", trigger),
+        )
+    )
+
+
+def annotation(
+    target_revision: int = 0,
+    *,
+    whole_turn: bool = False,
+    score: float | None = None,
+    label: str = "",
+    comment: str = "",
+) -> NewEvent:
+    """A judgement on an event, a turn, or (without a revision) the branch."""
+    return NewEvent(
+        annotation_added=pb.AnnotationAdded(
+            target_revision=target_revision,
+            whole_turn=whole_turn,
+            score=score,
+            label=label,
+            comment=comment,
+        )
+    )
+
+
+def custom(type_name: str, data: Any, *, content_type: str = "") -> NewEvent:
+    """An event of your own. `bytes` are kept as they are, all else is kept as JSON."""
+    if isinstance(data, bytes):
+        content = data
+        content_type = content_type or "application/octet-stream"
+    else:
+        content = json_bytes(data)
+        content_type = content_type or "application/json"
+    return NewEvent(custom=pb.Custom(type_name=type_name, content_type=content_type, data=content))
+
+
+def happened(event: NewEvent, at: datetime) -> NewEvent:
+    """The same event, with the time at which it happened (which is otherwise now)."""
+    stamp = Timestamp()
+    stamp.FromDatetime(at)
+    event.occurred_at.CopyFrom(stamp)
+    return event

@@ -1,0 +1,394 @@
+"""What the client answers with. Each holds the message that it was read from as ``proto``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, cast
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from treering._words import CallStatusName, KindName, from_json, word
+from treering.v1 import context_pb2, conversation_pb2, event_pb2, events_pb2, search_pb2, tool_pb2
+
+
+def when(stamp: Timestamp) -> datetime:
+    """A time, in UTC."""
+    return stamp.ToDatetime(tzinfo=timezone.utc)
+
+
+def kind_name(number: int) -> KindName:
+    """The word of a kind of event."""
+    return cast(KindName, word(event_pb2.EventKind, "EVENT_KIND", number))
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What an append answers: the events are on disk."""
+
+    conversation_id: str
+    revisions: tuple[int, ...]
+    """Of each event, in order."""
+    event_ids: tuple[str, ...]
+    position: int
+    """Offset of the last event in the log: for `at_least`."""
+    repeated: bool
+    """The idempotency key was known: these events were stored before."""
+    warnings: tuple[str, ...]
+    """What is legal and may still be a mistake."""
+
+    @property
+    def revision(self) -> int:
+        """Of the last event."""
+        return self.revisions[-1]
+
+    @staticmethod
+    def of(proto: events_pb2.AppendResponse) -> Receipt:
+        """From an answer of `Append`."""
+        return Receipt(
+            conversation_id=proto.events[0].conversation_id if proto.events else "",
+            revisions=tuple(event.revision for event in proto.events),
+            event_ids=tuple(event.event_id for event in proto.events),
+            position=max((event.position.offset for event in proto.events), default=0),
+            repeated=proto.repeated_key,
+            warnings=tuple(proto.warnings),
+        )
+
+
+@dataclass(frozen=True)
+class Event:
+    """A fact as it is stored.
+
+    >>> event = next(conv.events(kinds=["conversation_created"]))
+    >>> event.revision, event.kind, event.body.title
+    (1, 'conversation_created', 'Example')
+    """
+
+    proto: event_pb2.Event = field(repr=False, compare=False)
+    id: str
+    conversation_id: str
+    branch: str
+    revision: int
+    kind: KindName
+    actor: str
+
+    @staticmethod
+    def of(proto: event_pb2.Event) -> Event:
+        """From a stored event."""
+        return Event(
+            proto=proto,
+            id=proto.id,
+            conversation_id=proto.conversation_id,
+            branch=proto.branch,
+            revision=proto.revision,
+            kind=kind_name(proto.kind),
+            actor=proto.actor,
+        )
+
+    @property
+    def body(self) -> Any:
+        """The message of its kind, for example `MessageAppended`; None without bodies."""
+        which = self.proto.WhichOneof("body")
+        return cast(Message, getattr(self.proto, which)) if which else None
+
+    @property
+    def position(self) -> int:
+        """Offset in the log."""
+        return self.proto.position.offset
+
+    @property
+    def recorded_at(self) -> datetime:
+        """When it was stored (UTC)."""
+        return when(self.proto.recorded_at)
+
+    @property
+    def occurred_at(self) -> datetime:
+        """When it happened; when it was stored, where nobody said."""
+        if self.proto.HasField("occurred_at"):
+            return when(self.proto.occurred_at)
+        return self.recorded_at
+
+    @property
+    def role(self) -> str:
+        """Who speaks, for messages; empty for others."""
+        if self.proto.WhichOneof("body") != "message_appended":
+            return ""
+        return word(event_pb2.Role, "ROLE", self.proto.message_appended.role)
+
+    @property
+    def call_id(self) -> str:
+        """The tool call that it is about; empty for others."""
+        return str(getattr(self.body, "call_id", ""))
+
+    @property
+    def tool(self) -> str:
+        """The tool that a call asks for; empty for others."""
+        return self.proto.tool_call_requested.tool
+
+    @property
+    def arguments(self) -> Any:
+        """What a call asks for, from its JSON; None for others."""
+        return from_json(self.proto.tool_call_requested.arguments)
+
+    @property
+    def text(self) -> str:
+        """The text of a message, a result, a prompt or a summary; empty for others."""
+        body = self.body
+        if parts := getattr(body, "parts", None):
+            return "".join(part.text for part in parts)
+        for name in ("content", "summary"):
+            if value := getattr(body, name, ""):
+                return str(value)
+        return ""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call with what became of it."""
+
+    proto: tool_pb2.ToolCall = field(repr=False, compare=False)
+    conversation_id: str
+    branch: str
+    call_id: str
+    tool: str
+    status: CallStatusName
+
+    @staticmethod
+    def of(proto: tool_pb2.ToolCall) -> ToolCall:
+        """From a call as the server tells it."""
+        status = word(tool_pb2.CallStatus, "CALL_STATUS", proto.status)
+        return ToolCall(
+            proto=proto,
+            conversation_id=proto.conversation_id,
+            branch=proto.branch,
+            call_id=proto.call_id,
+            tool=proto.tool,
+            status=cast(CallStatusName, status),
+        )
+
+    @property
+    def arguments(self) -> Any:
+        """What it asks for, from its JSON."""
+        return from_json(self.proto.arguments)
+
+    @property
+    def arguments_hash(self) -> bytes:
+        """What a decision must carry: it holds for these arguments only."""
+        return self.proto.arguments_hash
+
+    @property
+    def revision(self) -> int:
+        """Of its request."""
+        return self.proto.request_revision
+
+    @property
+    def is_open(self) -> bool:
+        """It has neither a result nor was it cancelled."""
+        return self.proto.end_revision == 0
+
+    @property
+    def result_head(self) -> str:
+        """The first characters of its result."""
+        return self.proto.result_head
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool returned, or a range of it."""
+
+    info: tool_pb2.ResultInfo = field(repr=False, compare=False)
+    text: str
+
+    @property
+    def call_id(self) -> str:
+        """Of the call."""
+        return self.info.call_id
+
+    @property
+    def tool(self) -> str:
+        """That ran."""
+        return self.info.tool
+
+    @property
+    def revision(self) -> int:
+        """Of the result."""
+        return self.info.revision
+
+    @property
+    def success(self) -> bool:
+        """It worked."""
+        return self.info.success
+
+    @property
+    def error(self) -> str:
+        """What went wrong."""
+        return self.info.error_message
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the whole."""
+        return self.info.total_bytes
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What a search found."""
+
+    proto: search_pb2.SearchHit = field(repr=False, compare=False)
+    conversation_id: str
+    branch: str
+    revision: int
+    kind: KindName
+    tool: str
+    line: int
+    """Of the first match in the event's text, from 1."""
+    score: float
+    snippet: str
+
+    @staticmethod
+    def of(proto: search_pb2.SearchHit) -> Hit:
+        """From a hit as the server tells it."""
+        return Hit(
+            proto=proto,
+            conversation_id=proto.conversation_id,
+            branch=proto.branch,
+            revision=proto.revision,
+            kind=kind_name(proto.kind),
+            tool=proto.tool,
+            line=proto.line,
+            score=proto.score,
+            snippet=proto.snippet,
+        )
+
+    @property
+    def highlights(self) -> list[str]:
+        """What matched in the snippet."""
+        text = self.snippet.encode()
+        return [text[mark.start : mark.end].decode() for mark in self.proto.highlights]
+
+
+class Hits(list[Hit]):
+    """Hits, best first, and what the search says of them as a whole."""
+
+    def __init__(self, proto: search_pb2.SearchResponse) -> None:
+        super().__init__(Hit.of(hit) for hit in proto.hits)
+        self.proto = proto
+
+    @property
+    def total(self) -> int:
+        """Passages that match, on all pages together; counted up to 1,000 unless asked for."""
+        return self.proto.total
+
+    @property
+    def complete(self) -> bool:
+        """All that the log had was searched."""
+        return self.proto.complete
+
+
+class Request(dict[str, Any]):
+    """The next request of a branch: a dict, ready to be sent, that knows how it came to be.
+
+    >>> conv.user("Hello").revision > 0
+    True
+    >>> request = conv.request("anthropic", model="claude-sonnet-4-5", budget=60_000)
+    >>> request["messages"][-1]["content"][-1]["text"]
+    'Hello'
+    >>> request.tokens < 100, request.over_budget
+    (True, False)
+    """
+
+    def __init__(self, proto: context_pb2.BuildResponse) -> None:
+        super().__init__(from_json(proto.request))
+        self.raw: bytes = proto.request
+        """The body as JSON, byte for byte: what a prompt cache compares."""
+        self.explanation: context_pb2.Explanation = proto.explanation
+        """Sections, items with the events that they came from, what each step did."""
+
+    @property
+    def tokens(self) -> int:
+        """Of the request; an estimate for makers that keep their encoding to themselves."""
+        return self.explanation.tokens
+
+    @property
+    def over_budget(self) -> bool:
+        """What always stays is more than the budget."""
+        return self.explanation.over_budget
+
+    @property
+    def compaction_due(self) -> bool:
+        """The window is above the policy's threshold: see `conv.compact`."""
+        return self.explanation.compaction_due
+
+    @property
+    def revision(self) -> int:
+        """That it was built at."""
+        return self.explanation.revision
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """A compaction that was appended, or, with revision 0, why there was nothing to do."""
+
+    revision: int
+    cut_revision: int
+    tokens_before: int
+    tokens_after: int
+    warnings: tuple[str, ...]
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.revision > 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two branches: where they part, and what each did from there."""
+
+    ancestor_revision: int
+    left: tuple[Event, ...]
+    right: tuple[Event, ...]
+    truncated: bool
+
+    @staticmethod
+    def of(proto: conversation_pb2.DiffResponse) -> Difference:
+        """From an answer of `Diff`."""
+        return Difference(
+            ancestor_revision=proto.ancestor_revision,
+            left=tuple(map(Event.of, proto.left)),
+            right=tuple(map(Event.of, proto.right)),
+            truncated=proto.truncated,
+        )
+
+
+@dataclass(frozen=True)
+class ContextChange:
+    """A key of the active context as it is now, has become, or was removed."""
+
+    key: str
+    value: Any
+    removed: bool = False
+    provider: str = ""
+
+
+ConversationSummary = conversation_pb2.ConversationSummary
+ConversationState = conversation_pb2.ConversationState
+Branch = conversation_pb2.Branch
+
+__all__ = [
+    "Branch",
+    "Compaction",
+    "ContextChange",
+    "ConversationState",
+    "ConversationSummary",
+    "Difference",
+    "Event",
+    "Hit",
+    "Hits",
+    "Receipt",
+    "Request",
+    "ToolCall",
+    "ToolResult",
+    "kind_name",
+    "when",
+]

@@ -1,0 +1,1 @@
+"""The messages of the API, generated from `proto/treering/v1` by `scripts/make_stubs.py`."""

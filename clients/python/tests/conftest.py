@@ -1,0 +1,111 @@
+"""Servers, stores and clients for the tests. Nothing is imitated."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import treering
+from treering._local import find_binary
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs to the end, in a loop of its own; nothing may hang."""
+    return asyncio.run(asyncio.wait_for(work, 120))
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+class Server:
+    """`treering serve` on a port that stays its own across restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [find_binary(), "serve", "--data", self.folder, "--listen", self.address, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert b"serving" in line, line
+
+    def end(self, how: signal.Signals) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(how)
+        self.process.wait()
+        assert self.process.stdout
+        self.process.stdout.close()
+        self.process = None
+
+    def kill(self) -> None:
+        self.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path / "served")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that tests share; each has a namespace of its own there."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_open(store: Path) -> Iterator[treering.Treering]:
+    """So that its server is not started anew for each test."""
+    with treering.local(store) as db:
+        yield db
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> str:
+    return f"{request.node.name.split('[')[0][:40]}-{os.urandom(4).hex()}".lower()
+
+
+@pytest.fixture
+def db(store: Path, namespace: str) -> Iterator[treering.Treering]:
+    with treering.local(store, namespace=namespace) as db:
+        yield db
+
+
+@pytest.fixture
+def conv(db: treering.Treering) -> treering.Conversation:
+    return db.create("Example")
+
+
+@pytest.fixture
+def open_async(store: Path, namespace: str) -> Callable[[], treering.aio.AsyncTreering]:
+    return lambda: treering.aio.local(store, namespace=namespace)
+
+
+def texts(conversation: treering.Conversation) -> list[str]:
+    return [event.text for event in conversation.events(kinds=["message_appended"])]

@@ -1,0 +1,88 @@
+"""Refusals: one class a reason, for every reason that the server has."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import treering
+from treering import errors, new
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_two_writers(conv: treering.Conversation) -> None:
+    conv.user("one", expected=1)
+    with pytest.raises(treering.RevisionMismatch) as refused:
+        conv.user("two", expected=1)
+    assert (refused.value.expected, refused.value.actual) == (1, 2)
+    assert refused.value.reason == refused.value.rule == "REVISION_MISMATCH"
+    assert isinstance(refused.value, treering.Conflict)
+    assert "decide again" in str(refused.value)
+
+
+def test_refusals_have_their_classes(db: treering.Treering, conv: treering.Conversation) -> None:
+    with pytest.raises(treering.ConversationNotFound):
+        db.conversation("0199aaaa-0000-7000-8000-000000000000").user("?")
+    with pytest.raises(treering.BranchNotFound):
+        conv.on("nowhere").user("?")
+    with pytest.raises(treering.CallNotOpen):
+        conv.tool_result("never", "x")
+    with pytest.raises(treering.ConversationExists):
+        db.append([new.created()], conversation=conv.id)
+    with pytest.raises(treering.EmptyBatch):
+        conv.append([])
+    conv.append([new.user("a")], idempotency_key="k")
+    with pytest.raises(treering.IdempotencyConflict):
+        conv.append([new.user("b")], idempotency_key="k")
+    assert db.known_keys(["k", "l"]) == [True, False]
+    with pytest.raises(treering.NotFound):
+        conv.fork(at=99, name="late")
+    conv.fork(name="twice")
+    with pytest.raises(treering.BranchNameTaken):
+        conv.fork(name="twice")
+    with pytest.raises(treering.Invalid):
+        conv.append([new.tool_call("c", "t", "no json")])
+    conv.seal()
+    with pytest.raises(treering.Sealed):
+        conv.user("more")
+
+
+def test_an_address_where_nobody_is() -> None:
+    with treering.connect("127.0.0.1:1", timeout=30) as db:
+        with pytest.raises(treering.Unreachable) as refused:
+            db.stats()
+    assert "running" in refused.value.advice
+    with pytest.raises(treering.Unreachable):
+        db.stats()
+
+
+def test_too_little_time(db: treering.Treering, conv: treering.Conversation) -> None:
+    with pytest.raises((treering.DeadlineExceeded, treering.Unavailable)):
+        conv.append([new.user("late")], timeout=0.000_001)
+
+
+# A reason without a class is caught by nobody who means it.
+def test_every_reason_has_a_class() -> None:
+    if not (ROOT / "src" / "server").is_dir():
+        pytest.skip("only beside the server's sources")
+    rules = (ROOT / "src/domain/rejection.rs").read_text()
+    reasons = set(re.findall(r'=> "([A-Z_]+)"', rules))
+    status = (ROOT / "src/server/status/mod.rs").read_text()
+    reasons |= set(re.findall(r'Code::\w+, "([A-Z_]+)"', status))
+    for file in (ROOT / "src/server").rglob("*.rs"):
+        if "test" not in file.name:
+            reasons |= set(re.findall(r'with_error_info\(\s*"([A-Z_]+)"', file.read_text()))
+    intake = "".join(file.read_text() for file in (ROOT / "src/server/intake").glob("*.rs"))
+    reasons |= set(re.findall(r'"((?:[A-Z]+_)+[A-Z]+)"', intake)) - {"OUT_DIR"}
+    assert len(reasons) > 50
+    assert reasons - set(errors.BY_REASON) == set()
+
+
+def test_every_class_says_what_to_do() -> None:
+    for reason, kind in errors.BY_REASON.items():
+        assert kind.advice, reason
+        assert inspect.getdoc(kind) and getattr(treering, kind.__name__) is kind

@@ -1,0 +1,107 @@
+//! What a harness puts into messages and results that is no part of what was said.
+
+use std::borrow::Cow;
+
+/// What is told by tags, and is nobody's word.
+const TAGS: [&str; 6] = [
+    "system-reminder",
+    "local-command-caveat",
+    "local-command-stdout",
+    "local-command-stderr",
+    "command-message",
+    "environment_context",
+];
+/// Blocks that stand behind a tool's text: notices for the moment, and what a sub-agent cost.
+const BEHIND: [(&str, &str); 2] = [
+    ("<system-reminder>", "</system-reminder>"),
+    ("<usage>", "</usage>"),
+];
+
+/// A message without what the harness put into it.
+pub(in crate::context) fn without_harness(text: &str) -> Cow<'_, str> {
+    let mut told = Cow::from(text);
+    for tag in TAGS {
+        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+        while let Some(start) = told.find(&open) {
+            let end = told[start..].find(&close);
+            let end = end.map_or(told.len(), |end| start + end + close.len());
+            told.to_mut().replace_range(start..end, "");
+        }
+    }
+    if told
+        .trim_start()
+        .starts_with("[Request interrupted by user")
+    {
+        return Cow::from("");
+    }
+    match told {
+        Cow::Borrowed(told) => Cow::from(told.trim()),
+        Cow::Owned(told) => Cow::from(told.trim().to_owned()),
+    }
+}
+
+/// Whether somebody asks or tells something with a message. A bare command of the harness
+/// (`/clear`) does not: what a command stands for comes as a message of its own.
+pub(in crate::context) fn is_said(text: &str) -> bool {
+    let told = without_harness(text);
+    let is_command = told.starts_with("<command-name>");
+    match told.split_once("<command-args>") {
+        _ if told.is_empty() => false,
+        Some((_, rest)) if is_command => !rest.trim_start().starts_with("</command-args>"),
+        _ => !is_command,
+    }
+}
+
+/// A tool's text without what the harness put behind it.
+pub(in crate::context) fn without_reminders(text: &str) -> &str {
+    let mut rest = text;
+    loop {
+        let told = rest.trim_end();
+        let block = BEHIND.iter().find(|(_, close)| told.ends_with(close));
+        let start = block.and_then(|(open, _)| told.rfind(open));
+        match start {
+            Some(start) if !told[..start].trim().is_empty() => rest = told[..start].trim_end(),
+            _ => return rest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Of a session that began with `/clear`, that was kept as the task, and the task was not.
+    #[test]
+    fn bare_commands_ask_nothing() {
+        for silent in [
+            "",
+            "<command-name>/clear</command-name>\n  <command-message>clear</command-message>\n  \
+             <command-args></command-args>",
+            "<command-message>x is running</command-message>\n<command-name>/x</command-name>",
+            "<local-command-stdout>See ya!</local-command-stdout>",
+            "[Request interrupted by user for tool use]",
+            "<system-reminder>\nBe brief.\n</system-reminder>\n",
+        ] {
+            assert!(!is_said(silent), "{silent}");
+        }
+        for said in [
+            "fix it",
+            "<command-name>/review</command-name><command-args>123</command-args>",
+            "<system-reminder>x</system-reminder> and now?",
+            "what does <command-args></command-args> mean?",
+        ] {
+            assert!(is_said(said), "{said}");
+        }
+    }
+
+    #[test]
+    fn reminders_behind_a_result_are_no_part_of_it() {
+        let reminder = "\n\n<system-reminder>\nMind it.\n</system-reminder>\n";
+        let cost = "\n<usage>tokens: 1\nms: 2</usage>";
+        let text = format!("one\ntwo{cost}{reminder}{reminder}");
+        assert_eq!(without_reminders(&text), "one\ntwo");
+        for whole in ["one\n", reminder, "<system-reminder>\nx"] {
+            assert_eq!(without_reminders(whole), whole);
+        }
+    }
+}

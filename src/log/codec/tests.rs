@@ -1,0 +1,91 @@
+//! The bytes of a header, held to the library that wrote them first.
+
+use bincode::Encode;
+use proptest::prelude::*;
+
+use super::*;
+use crate::log::frame::tests::a_record;
+
+/// The fields as `docs/FORMAT.md` lists them.
+#[derive(Encode)]
+struct Fields<'a> {
+    id: [u8; 16],
+    namespace: &'a str,
+    conversation: [u8; 16],
+    branch: u64,
+    revision: u64,
+    kind: u16,
+    recorded_at: i64,
+    occurred_at: Option<i64>,
+    actor: &'a str,
+    causation_id: Option<[u8; 16]>,
+    correlation_id: &'a str,
+    body_bytes: u64,
+    append_key: Option<(&'a str, u32, [u8; 32])>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(record: &'a Record) -> Self {
+        let header = &record.header;
+        Self {
+            id: header.id.0.into_bytes(),
+            namespace: header.namespace.as_str(),
+            conversation: header.conversation.0.into_bytes(),
+            branch: header.branch.0,
+            revision: header.revision.0,
+            kind: header.kind,
+            recorded_at: header.recorded_at.0,
+            occurred_at: header.occurred_at.map(|at| at.0),
+            actor: &header.actor,
+            causation_id: header.causation_id.map(|id| id.0.into_bytes()),
+            correlation_id: &header.correlation_id,
+            body_bytes: record.body.bytes_len(),
+            append_key: record
+                .append_key
+                .as_ref()
+                .map(|key| (key.key.as_str(), key.events, key.content_hash.0)),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    // Headers are written by hand; one byte that is another than before would break
+    // every chain hash of every store.
+    #[test]
+    fn a_header_has_the_bytes_that_bincode_gives_it(record in a_record()) {
+        let fixed = bincode::config::standard().with_fixed_int_encoding();
+        let wanted = bincode::encode_to_vec(Fields::of(&record), fixed).unwrap();
+        let found = with_header_bytes(&record, <[u8]>::to_vec).unwrap();
+        prop_assert_eq!(found, wanted);
+    }
+
+    // What is read must be what was written, to the last byte, and a header that
+    // ends early is none.
+    #[test]
+    fn a_header_that_ends_early_is_refused(record in a_record(), cut in any::<prop::sample::Index>()) {
+        let bytes = with_header_bytes(&record, <[u8]>::to_vec).unwrap();
+        let (header, body_bytes, key) = RecordReader::default().header(&bytes).unwrap();
+        prop_assert_eq!(&header, &record.header);
+        prop_assert_eq!(body_bytes, record.body.bytes_len());
+        prop_assert_eq!(&key, &record.append_key);
+        let cut = cut.index(bytes.len());
+        prop_assert!(RecordReader::default().header(&bytes[..cut]).is_err());
+        let longer = [bytes.as_slice(), &[0]].concat();
+        prop_assert!(RecordReader::default().header(&longer).is_err());
+    }
+}
+
+// A frame holds records of several namespaces: the last one is remembered, and must
+// not be taken for another.
+#[test]
+fn each_record_has_its_own_namespace() {
+    let names = ["a", "b", "b", "a"].map(|name| Namespace::new(name).unwrap());
+    let mut reader = RecordReader::default();
+    for name in &names {
+        assert_eq!(reader.namespace(name.as_str()).unwrap(), *name);
+    }
+    assert!(reader.namespace("not legal").is_err());
+    assert_eq!(reader.namespace("a").unwrap(), names[0]);
+}

@@ -1,0 +1,335 @@
+//! Making frames of records.
+
+use std::{cell::RefCell, ops::Range};
+
+use bytes::Bytes;
+
+use super::{
+    CODEC_NONE, CODEC_ZSTD, FORMAT_VERSION, HEADER_BYTES, MAGIC, RAW_BYTES_MAX, RAW_BYTES_TARGET,
+    STORED_BYTES_MAX,
+};
+use crate::log::{
+    codec,
+    port::{EncodedFrame, LogError},
+    record::{Record, RecordBody},
+};
+
+const ZSTD_LEVEL: i32 = 1;
+/// Compression is not tried below this, in bytes: a zstd frame's own header
+/// eats what could be saved.
+pub(in crate::log) const COMPRESS_BYTES_MIN: usize = 96;
+/// The quick check looks at this many bytes at most.
+const SAMPLE_BYTES: usize = 4096;
+/// Under this many bytes a sample says nothing about entropy.
+const SAMPLE_BYTES_MIN: usize = 512;
+/// More bits a byte than this in the sample: random or compressed already.
+/// Base64 has 6, random bytes over 7.5 even in the smallest sample.
+const INCOMPRESSIBLE_BITS: f32 = 7.3;
+
+thread_local! {
+    /// A context is several hundred KiB: one for each thread.
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> =
+        const { RefCell::new(None) };
+}
+
+/// Packs records, the first of which has `first_offset`, into frames.
+///
+/// # Errors
+/// [`LogError::TooLarge`] when a record is over what a frame can hold.
+pub fn encode_group(first_offset: u64, records: &[Record]) -> Result<Vec<EncodedFrame>, LogError> {
+    let mut noise = InPlace::with_room_for(records);
+    let taken = noise.take(first_offset, records)?;
+    let mut frames = noise.finish();
+    let rest = &records[taken..];
+    if !rest.is_empty() {
+        frames.extend(encode_packed(first_offset + taken as u64, rest)?);
+    }
+    Ok(frames)
+}
+
+fn encode_packed(first_offset: u64, records: &[Record]) -> Result<Vec<EncodedFrame>, LogError> {
+    let mut raw = Vec::with_capacity(records.iter().map(bytes_about).sum());
+    let mut ends = Vec::with_capacity(records.len());
+    for record in records {
+        encode_record(record, &mut raw)?;
+        ends.push(raw.len());
+    }
+    pack(first_offset, &raw, &ends)
+}
+
+fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), LogError> {
+    let start = out.len();
+    codec::encode_record(record, out)?;
+    let bytes = out.len() - start;
+    if bytes > RAW_BYTES_MAX {
+        return Err(LogError::TooLarge {
+            what: "inline body and header",
+            bytes,
+            max: RAW_BYTES_MAX,
+        });
+    }
+    Ok(())
+}
+
+/// What a record takes, or more, unless the texts of its header are long.
+fn bytes_about(record: &Record) -> usize {
+    const HEADER_AND_HASHES: usize = 320;
+    let body = match &record.body {
+        RecordBody::Inline(bytes) => bytes.len(),
+        RecordBody::Blob(_) => 8,
+    };
+    HEADER_AND_HASHES + body
+}
+
+/// Frames of records that do not compress: each is written where it stays, in one
+/// buffer, and nothing is copied again.
+struct InPlace {
+    out: Vec<u8>,
+    frames: Vec<FrameAt>,
+}
+
+struct FrameAt {
+    first_offset: u64,
+    count: u32,
+    range: Range<usize>,
+}
+
+impl InPlace {
+    fn with_room_for(records: &[Record]) -> Self {
+        let bytes = match records.first() {
+            Some(first) if may_be_noise(first) => records.iter().map(bytes_about).sum(),
+            _ => 0,
+        };
+        // Frames end where a record would not fit: they may be half full.
+        let headers = (2 * bytes / STORED_BYTES_MAX + 1) * HEADER_BYTES;
+        Self {
+            out: Vec::with_capacity(bytes + headers),
+            frames: Vec::new(),
+        }
+    }
+
+    /// Makes frames until one looks as if it would compress; says how many records
+    /// are in them.
+    fn take(&mut self, first_offset: u64, records: &[Record]) -> Result<usize, LogError> {
+        let mut taken = 0;
+        loop {
+            let count = self.frame(first_offset + taken as u64, &records[taken..])?;
+            if count == 0 {
+                return Ok(taken);
+            }
+            taken += count;
+        }
+    }
+
+    /// Makes a frame of the next records; 0: there are none for it.
+    fn frame(&mut self, first_offset: u64, records: &[Record]) -> Result<usize, LogError> {
+        if !records.first().is_some_and(may_be_noise) {
+            return Ok(0);
+        }
+        let start = self.out.len();
+        self.out.resize(start + HEADER_BYTES, 0);
+        let mut count = 0;
+        for record in records {
+            let before = self.out.len();
+            encode_record(record, &mut self.out)?;
+            if self.out.len() - start > STORED_BYTES_MAX && count > 0 {
+                self.out.truncate(before);
+                break;
+            }
+            count += 1;
+        }
+        let (head, payload) = self.out[start..].split_at_mut(HEADER_BYTES);
+        if !looks_incompressible(payload) {
+            self.out.truncate(start);
+            return Ok(0);
+        }
+        let head_of = Head {
+            codec: CODEC_NONE,
+            first_offset,
+            count: count as u32,
+            raw_len: payload.len(),
+        };
+        head_of.write(head, payload);
+        self.frames.push(FrameAt {
+            first_offset,
+            count: count as u32,
+            range: start..self.out.len(),
+        });
+        Ok(count)
+    }
+
+    fn finish(self) -> Vec<EncodedFrame> {
+        let bytes = Bytes::from(self.out);
+        let frame = |at: FrameAt| EncodedFrame {
+            first_offset: at.first_offset,
+            count: at.count,
+            bytes: bytes.slice(at.range),
+            dictionary: None,
+        };
+        self.frames.into_iter().map(frame).collect()
+    }
+}
+
+/// True when a record's body does not look as if it would compress.
+fn may_be_noise(record: &Record) -> bool {
+    matches!(&record.body, RecordBody::Inline(body) if looks_incompressible(body))
+}
+
+/// Cuts encoded records into frames. How well one packs says where to cut the
+/// next.
+fn pack(first_offset: u64, raw: &[u8], ends: &[usize]) -> Result<Vec<EncodedFrame>, LogError> {
+    let room = STORED_BYTES_MAX - HEADER_BYTES;
+    let mut frames = Vec::new();
+    let mut next = 0;
+    let mut target = RAW_BYTES_TARGET;
+    while next < ends.len() {
+        let bytes = run(ends, next, target);
+        let end = next + bytes.len;
+        let payload = Payload::of(&raw[bytes.range.clone()])?;
+        let stored = payload.bytes(&raw[bytes.range.clone()]).len();
+        // A sixteenth of slack: the next run may pack a little worse.
+        let fitting = bytes.range.len() * room / stored.max(1) / 16 * 15;
+        if stored > room && bytes.len > 1 {
+            target = fitting.min(bytes.range.len() - 1);
+            continue;
+        }
+        frames.push(seal_frame(
+            first_offset + next as u64,
+            bytes.len,
+            &raw[bytes.range.clone()],
+            &payload,
+        ));
+        target = fitting.clamp(1, RAW_BYTES_TARGET);
+        next = end;
+    }
+    Ok(frames)
+}
+
+struct Run {
+    range: Range<usize>,
+    len: usize,
+}
+
+/// The records from `first` on that fit in `target` bytes; at least one.
+fn run(ends: &[usize], first: usize, target: usize) -> Run {
+    let start = if first == 0 { 0 } else { ends[first - 1] };
+    let len = ends[first..]
+        .partition_point(|end| end - start <= target)
+        .max(1);
+    Run {
+        range: start..ends[first + len - 1],
+        len,
+    }
+}
+
+pub(super) enum Payload {
+    Raw,
+    Zstd(Vec<u8>),
+}
+
+impl Payload {
+    fn of(raw: &[u8]) -> Result<Self, LogError> {
+        if raw.len() < COMPRESS_BYTES_MIN || looks_incompressible(raw) {
+            return Ok(Self::Raw);
+        }
+        let packed = compress(raw).map_err(|e| LogError::from_io("compressing a frame", e))?;
+        Ok(if packed.len() < raw.len() {
+            Self::Zstd(packed)
+        } else {
+            Self::Raw
+        })
+    }
+
+    fn bytes<'a>(&'a self, raw: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::Raw => raw,
+            Self::Zstd(packed) => packed,
+        }
+    }
+}
+
+pub(crate) fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|slot| {
+        let compressor = match slot {
+            Some(compressor) => compressor,
+            None => slot.insert(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
+        };
+        compressor.compress(raw)
+    })
+}
+
+/// Entropy of a sample from all over the bytes: cheaper than to try.
+pub(crate) fn looks_incompressible(raw: &[u8]) -> bool {
+    if raw.len() < SAMPLE_BYTES_MIN {
+        return false;
+    }
+    let stride = raw.len().div_ceil(SAMPLE_BYTES);
+    let mut counts = [0_u16; 256];
+    let mut total = 0_u16;
+    for byte in raw.iter().step_by(stride) {
+        counts[usize::from(*byte)] += 1;
+        total += 1;
+    }
+    let total = f32::from(total);
+    let bits: f32 = counts
+        .iter()
+        .filter(|count| **count > 0)
+        .map(|count| {
+            let share = f32::from(*count) / total;
+            -share * share.log2()
+        })
+        .sum();
+    bits > INCOMPRESSIBLE_BITS
+}
+
+pub(super) fn seal_frame(
+    first_offset: u64,
+    count: usize,
+    raw: &[u8],
+    payload: &Payload,
+) -> EncodedFrame {
+    let body = payload.bytes(raw);
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.resize(HEADER_BYTES, 0);
+    bytes.extend_from_slice(body);
+    let head = Head {
+        codec: match payload {
+            Payload::Raw => CODEC_NONE,
+            Payload::Zstd(_) => CODEC_ZSTD,
+        },
+        first_offset,
+        // The bounds of a frame keep count and lengths far below u32::MAX.
+        count: count as u32,
+        raw_len: raw.len(),
+    };
+    head.write(&mut bytes[..HEADER_BYTES], body);
+    EncodedFrame {
+        first_offset,
+        count: count as u32,
+        bytes: Bytes::from(bytes),
+        dictionary: None,
+    }
+}
+
+/// What a frame's header says of its payload.
+struct Head {
+    codec: u8,
+    first_offset: u64,
+    count: u32,
+    raw_len: usize,
+}
+
+impl Head {
+    /// Writes a header, into zeros, for a payload as stored.
+    fn write(&self, out: &mut [u8], payload: &[u8]) {
+        out[..3].copy_from_slice(&MAGIC);
+        out[3] = FORMAT_VERSION;
+        out[4] = self.codec;
+        out[8..16].copy_from_slice(&self.first_offset.to_le_bytes());
+        out[16..20].copy_from_slice(&self.count.to_le_bytes());
+        out[20..24].copy_from_slice(&(self.raw_len as u32).to_le_bytes());
+        out[24..28].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&out[..28]), payload);
+        out[28..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    }
+}
