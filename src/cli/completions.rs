@@ -5,6 +5,7 @@
 //! nothing is completed and nothing is said.
 
 use std::{
+    collections::HashSet,
     env,
     ffi::{OsStr, OsString},
     path::PathBuf,
@@ -87,12 +88,14 @@ fn with_names(command: Command) -> Command {
 fn conversations(begun: &OsStr) -> Vec<CompletionCandidate> {
     let begun = begun.to_string_lossy().into_owned();
     ask(async |store| {
-        let request = pb::ListConversationsRequest {
-            page_size: OFFERED,
-            ..Default::default()
-        };
-        let page = store.conversations().list(request).await.ok()?.into_inner();
-        let offered = page.conversations.iter().filter_map(|summary| {
+        let mut summaries = newest(&store).await?;
+        if !begun.is_empty() {
+            let known: HashSet<_> = summaries.iter().map(id_of).collect();
+            let mut more = named(&store, &begun).await?;
+            more.retain(|summary| !known.contains(&id_of(summary)));
+            summaries.extend(more);
+        }
+        let offered = summaries.iter().filter_map(|summary| {
             let whole = match summary.source_id.as_str() {
                 "" => summary.conversation_id.as_str(),
                 source_id => source_id,
@@ -106,6 +109,30 @@ fn conversations(begun: &OsStr) -> Vec<CompletionCandidate> {
         });
         Some(offered.collect())
     })
+}
+
+fn id_of(summary: &pb::ConversationSummary) -> String {
+    summary.conversation_id.clone()
+}
+
+async fn newest(store: &Connection) -> Option<Vec<pb::ConversationSummary>> {
+    let request = pb::ListConversationsRequest {
+        page_size: OFFERED,
+        order: pb::ListOrder::Happened.into(),
+        ..Default::default()
+    };
+    let page = store.conversations().list(request).await.ok()?;
+    Some(page.into_inner().conversations)
+}
+
+/// Those among all whose id begins so.
+async fn named(store: &Connection, begun: &str) -> Option<Vec<pb::ConversationSummary>> {
+    let request = pb::FindConversationsRequest {
+        id_part: begun.to_owned(),
+        limit: OFFERED,
+    };
+    let found = store.conversations().find(request).await.ok()?;
+    Some(found.into_inner().conversations)
 }
 
 fn branches(begun: &OsStr) -> Vec<CompletionCandidate> {

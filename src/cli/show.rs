@@ -11,7 +11,7 @@ use super::{
     named::Named,
     output::{Out, Paint, Tone},
     pb, read,
-    text::{count, first_line, happened, things},
+    text::{count, cut, first_line, happened, things},
 };
 use crate::domain::EventKind;
 
@@ -147,7 +147,8 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
     let summary = state.summary.clone().unwrap_or_default();
     let title = match first_line(&summary.title, width) {
         title if title.is_empty() => "(no title)".to_owned(),
-        title => title,
+        // Not on several lines, however wide its letters are.
+        title => cut(&title, width),
     };
     let mut lines = vec![
         paint.text(Tone::Strong, title),

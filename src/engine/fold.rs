@@ -315,14 +315,9 @@ impl Folder {
         let at = draft.apply(state.as_ref(), header.branch, &body);
         draft.row.chain_hash = record.chain_hash();
         draft.row.last_position = Position::local(offset);
-        draft.row.updated_at = header.recorded_at;
-        let happened = header.occurred_at.unwrap_or(header.recorded_at);
-        draft.row.happened_to = draft.row.happened_to.max(happened);
+        draft.row.note_times(header, state.is_none());
         if state.is_none() {
-            draft.row.happened_from = happened;
-            draft.row.happened_to = happened;
             draft.row.first_position = Position::local(offset);
-            draft.row.created_at = header.recorded_at;
         }
         self.note(offset, record, &body, at);
         let state = self.builder.absorb(state, draft);
@@ -412,10 +407,7 @@ impl Folder {
         let mut draft = Draft::new(header.namespace.clone(), header.conversation, info, None);
         draft.row.first_position = Position::local(offset);
         draft.row.last_position = Position::local(offset);
-        draft.row.created_at = header.recorded_at;
-        draft.row.updated_at = header.recorded_at;
-        draft.row.happened_from = header.occurred_at.unwrap_or(header.recorded_at);
-        draft.row.happened_to = draft.row.happened_from;
+        draft.row.note_times(header, true);
         let branches = draft.branches.into_values();
         Ok(ConversationState::new(draft.row, branches))
     }

@@ -204,14 +204,10 @@ impl EngineSequencer {
                 let position = Position::local(batch.offset());
                 draft.row.chain_hash = record.chain_hash();
                 draft.row.last_position = position;
-                draft.row.updated_at = now;
-                let happened = record.header.occurred_at.unwrap_or(now);
-                draft.row.happened_to = draft.row.happened_to.max(happened);
-                if placed.at.revision == Revision(1) {
-                    draft.row.happened_from = happened;
-                    draft.row.happened_to = happened;
+                let is_first = placed.at.revision == Revision(1);
+                draft.row.note_times(&record.header, is_first);
+                if is_first {
                     draft.row.first_position = position;
-                    draft.row.created_at = now;
                 }
             }
             batch.push(record, *placed);

@@ -74,6 +74,10 @@ impl HeadRow {
         self.head
     }
 
+    pub(super) fn happened_to(&self) -> TimestampMicros {
+        self.happened_to
+    }
+
     pub(super) fn joined(self, id: ConversationId, created: CreatedRow) -> ConversationRow {
         ConversationRow {
             namespace: created.namespace,

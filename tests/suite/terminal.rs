@@ -132,15 +132,16 @@ async fn conversations_are_named_as_people_do() {
     let whole = shell
         .ok(&["log", "7ad31c26-9708-4bd2-bbd5-9a3c977380c2"])
         .await;
-    for name in ["7ad31c26", "lighthouse", "@2", "FIX lighthouse"] {
+    for name in [
+        "7ad31c26",
+        "lighthouse",
+        "@last",
+        "FIX lighthouse",
+        "9a3c977380c2",
+    ] {
         assert_eq!(shell.ok(&["log", name]).await, whole, "{name}");
     }
-    assert!(
-        shell
-            .ok(&["show", "@last"])
-            .await
-            .contains("Count the boats")
-    );
+    assert!(shell.ok(&["show", "@2"]).await.contains("Count the boats"));
     let hits = shell.ok(&["search", "lamp"]).await;
     assert!(hits.contains("7ad31c26#5"), "{hits}");
     let around = shell.ok(&["log", "7ad31c26#5", "-B", "1", "-A", "0"]).await;
@@ -284,6 +285,11 @@ async fn errors_say_what_to_do() {
             USAGE,
             "no conversation is named",
         ),
+        (
+            &["context", "@last", "--budget", "1"],
+            4,
+            "is enough; or let more go",
+        ),
     ] {
         let ended = shell.run(line).await;
         assert_eq!(ended.code, Some(code), "{line:?}: {}", ended.err);
@@ -384,6 +390,122 @@ async fn times_are_those_of_what_happened() {
     // A rebuild makes the same of the log.
     shell.ok(&["rebuild"]).await;
     shell.ok(&["verify", "--deep"]).await;
+}
+
+// What was imported last was first in the list, whenever it was; and lines that a source
+// keeps without a time made all of its sessions "just now".
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_begins_with_what_happened_last() {
+    let shell = Shell::new();
+    for day in ["03", "07", "05"] {
+        let file = shell.path(&format!("{day}.jsonl"));
+        let line = format!(
+            r#"{{"id":"of-{day}","source":"test","messages":[{{"role":"user","content":"hello","x":{{"ts":"2026-01-{day}T09:00:00Z"}}}}]}}"#
+        );
+        fs::write(&file, line + "\n").unwrap();
+        shell.ok(&["import", &file]).await;
+    }
+    shell.ok(&["import", SESSIONS]).await;
+    let listed = async |options: &[&str]| {
+        let lines = shell.ok(&[&["ls", "--json"], options].concat()).await;
+        let id = |line: &str| {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            row["source_id"].as_str().unwrap_or_default()[..5].to_owned()
+        };
+        lines.lines().map(id).collect::<Vec<_>>()
+    };
+    // The session, and two that it has begun.
+    let sessions = "5d0c3";
+    let happened = listed(&["-n", "5"]).await;
+    assert_eq!(happened, ["of-07", sessions, sessions, sessions, "of-05"]);
+    let recorded = listed(&["--by", "recorded", "-n", "1", "--source", "test"]).await;
+    assert_eq!(recorded, ["of-05"]);
+    let oldest = listed(&["--oldest-first", "--source", "test"]).await;
+    assert_eq!(oldest, ["of-03", "of-05", "of-07"]);
+    assert!(shell.ok(&["show", "@last"]).await.contains("of-07"));
+    // Who goes on makes it the newest.
+    shell
+        .ok(&["append", "of-03", "message", "user", "and now?"])
+        .await;
+    assert_eq!(listed(&["-n", "1"]).await, ["of-03"]);
+    shell.ok(&["rebuild"]).await;
+    assert_eq!(listed(&["-n", "2"]).await, ["of-03", "of-07"]);
+}
+
+/// Sessions as Claude Code keeps them.
+const SESSIONS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/fixtures/claude-code/projects"
+);
+
+// From one's own sessions to a fork that goes on in Claude Code, in six commands with no
+// long id in them: as the README has it, word for word, and with the answers it shows.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_session_in_the_readme_is_true() {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let (_, session) = readme.split_once("with `TREERING_DATA` set:").unwrap();
+    let session = session.split("```").nth(1).unwrap();
+    let commands: Vec<_> = session.split("\n$ ").skip(1).collect();
+    assert_eq!(commands.len(), 6);
+
+    let home = tempfile::tempdir().unwrap();
+    let sh = async |line: &str| {
+        let binary = Path::new(env!("CARGO_BIN_EXE_treering"));
+        let mut path = binary.parent().unwrap().as_os_str().to_owned();
+        path.push(":/usr/bin:/bin");
+        let mut command = tokio::process::Command::new("sh");
+        command
+            .args(["-c", line])
+            .current_dir(home.path())
+            .env_remove("TREERING_SERVER")
+            .env_remove("CLAUDE_CONFIG_DIR")
+            .env("HOME", home.path())
+            .env("PATH", path)
+            .env("TREERING_DATA", home.path().join("store"))
+            .env("NO_COLOR", "1")
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(child::PATIENCE, command.output());
+        let output = output.await.expect("it hangs").unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success(), "{line}: {said}");
+        said
+    };
+    sh(&format!(
+        "mkdir -p .claude && cp -r '{SESSIONS}' .claude/projects"
+    ))
+    .await;
+    for command in commands {
+        let (line, shown) = command.split_once('\n').unwrap_or((command, ""));
+        let words = line.split_whitespace();
+        assert!(words.clone().all(|word| word.len() < 36), "{line}");
+        let said = sh(line).await;
+        let said: Vec<_> = said.lines().map(steady).collect();
+        for shown in shown.lines().map(steady) {
+            assert!(said.contains(&shown), "{line}: {shown}: {said:#?}");
+        }
+        if line.contains(" log ") {
+            assert!(said.iter().any(|line| line.contains(">#19")), "{said:#?}");
+        }
+    }
+    let body = fs::read(home.path().join("body.json")).unwrap();
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert!(body["messages"].as_array().unwrap().len() > 1, "{body}");
+    // What it goes on with is where Claude Code looks, and has what the fork has.
+    let again = sh("treering import ~/.claude/projects").await;
+    assert!(again.contains("1 new"), "{again}");
+}
+
+/// A line without what differs each time: seconds, scores and ids of sessions.
+fn steady(line: &str) -> String {
+    let mut line = line.to_owned();
+    for (before, after) in [(" read in ", ": "), (", score ", ", "), ("--resume ", "\n")] {
+        if let Some(from) = line.find(before).map(|at| at + before.len()) {
+            let to = line[from..].find(after).map_or(line.len(), |at| from + at);
+            line.replace_range(from..to, "…");
+        }
+    }
+    line
 }
 
 // The shell asks the program itself: what it completes is what is there.
