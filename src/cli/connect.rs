@@ -20,7 +20,7 @@ use tonic::{
 
 use super::{
     args::{Common, Target},
-    embedded::Embedded,
+    embedded::{self, Embedded},
     error::CliError,
     pb,
     text::printable,
@@ -72,6 +72,58 @@ pub struct Opening {
     pub views_anew: bool,
 }
 
+/// Waiting for a folder that another process has.
+#[derive(Debug)]
+pub struct Waiting {
+    began: Instant,
+    wait: Duration,
+    is_told: bool,
+}
+
+impl Waiting {
+    /// For at most so long.
+    #[must_use]
+    pub fn new(wait: Duration) -> Self {
+        Self {
+            began: Instant::now(),
+            wait,
+            is_told: false,
+        }
+    }
+
+    /// Returns when it is time to try again.
+    ///
+    /// # Errors
+    /// The error itself, when it is another one than [`CliError::Locked`], or when it
+    /// was waited long enough.
+    pub async fn for_holder(&mut self, error: CliError) -> Result<(), CliError> {
+        let is_locked = matches!(error, CliError::Locked { .. });
+        if !is_locked || self.began.elapsed() >= self.wait {
+            return Err(error);
+        }
+        if !self.is_told && self.began.elapsed() >= QUIET_FOR {
+            self.is_told = true;
+            anstream::eprintln!("Waiting: {}", printable(&error.to_string()));
+        }
+        tokio::time::sleep(TRY_AGAIN_AFTER).await;
+        Ok(())
+    }
+
+    /// The same for what a server cannot do instead: while one has the folder, nothing
+    /// is waited for, as servers do not end by themselves.
+    ///
+    /// # Errors
+    /// As [`Waiting::for_holder`], and when a server has the folder.
+    pub async fn for_command(&mut self, error: CliError) -> Result<(), CliError> {
+        match error {
+            CliError::Locked {
+                server: Some(_), ..
+            } => Err(error),
+            error => self.for_holder(error).await,
+        }
+    }
+}
+
 /// A store that answers.
 #[derive(Debug)]
 pub struct Connection {
@@ -108,13 +160,11 @@ impl Connection {
     /// Opens a folder in this process. While another process has it, waits; when that
     /// one serves it, goes through it.
     async fn to_folder(dir: &Path, common: &Common, opening: Opening) -> Result<Self, CliError> {
-        let began = Instant::now();
-        let mut is_told = false;
+        let mut waiting = Waiting::new(common.wait);
         loop {
             let error = match Self::embedded(dir, &common.namespace, opening).await {
-                Ok(store) => return Ok(store),
-                Err(error @ CliError::Locked { .. }) => error,
-                Err(error) => return Err(error),
+                Err(error) => error,
+                opened => return opened,
             };
             if let CliError::Locked {
                 server: Some(url), ..
@@ -124,14 +174,7 @@ impl Connection {
             {
                 return Ok(store);
             }
-            if began.elapsed() >= common.wait {
-                return Err(error);
-            }
-            if !is_told && began.elapsed() >= QUIET_FOR {
-                is_told = true;
-                anstream::eprintln!("Waiting: {}", printable(&error.to_string()));
-            }
-            tokio::time::sleep(TRY_AGAIN_AFTER).await;
+            waiting.for_holder(error).await?;
         }
     }
 
@@ -144,7 +187,8 @@ impl Connection {
             views_anew: opening.views_anew,
             ..OpenOptions::new(dir)
         };
-        let embedded = Embedded::start(options, None, None, server).await?;
+        let engine = embedded::open(options).await?;
+        let embedded = Embedded::start(engine, None, None, server).await?;
         Ok(Self {
             channel: through_pipe(client).await?,
             namespace,

@@ -10,7 +10,7 @@ use super::{
     named::Named,
     output::{Out, Tone},
     pb,
-    text::{ExplanationText, explanation_lines, pretty_json},
+    text::{ExplanationText, count, explanation_lines, pretty_json},
     text_arg::text_of,
 };
 
@@ -161,40 +161,93 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
             .map(|offset| pb::Position { shard: 0, offset }),
     };
     if explain && !out.json {
-        let answer = store.contexts().explain(request).await?.into_inner();
+        let answer = store
+            .contexts()
+            .explain(request.clone())
+            .await?
+            .into_inner();
         let told = answer.explanation.unwrap_or_default();
         for line in explanation_lines(&told, how) {
             out.row(line)?;
         }
-        return within_budget(&told, allow_over);
+        return within_budget(&told, allow_over, request, store).await;
     }
-    let answer = store.contexts().build(request).await?.into_inner();
+    let answer = store.contexts().build(request.clone()).await?.into_inner();
     if out.json {
         out.line(json::built(&answer))?;
-        return within_budget(&answer.explanation.unwrap_or_default(), allow_over);
+        let told = answer.explanation.unwrap_or_default();
+        return within_budget(&told, allow_over, request, store).await;
     }
     let told = answer.explanation.unwrap_or_default();
     // A body that is not to be sent must not look like one.
-    within_budget(&told, allow_over)?;
+    within_budget(&told, allow_over, request, store).await?;
     out.line(pretty_json(&String::from_utf8_lossy(&answer.request)))?;
     tell_warnings(&told, out);
     Ok(())
 }
 
-fn within_budget(told: &pb::Explanation, allow_over: bool) -> Result<(), CliError> {
+async fn within_budget(
+    told: &pb::Explanation,
+    allow_over: bool,
+    request: pb::BuildRequest,
+    store: &Connection,
+) -> Result<(), CliError> {
     if !told.over_budget || allow_over {
         return Ok(());
     }
+    let raise = match enough(told, request, store).await? {
+        Some(budget) => format!("--budget {budget} is enough"),
+        None => "raise --budget".into(),
+    };
     Err(CliError::Outcome {
         what: format!(
             "the request has {} tokens, its budget {}, and nothing more may be left out",
-            told.tokens, told.budget_tokens
+            count(told.tokens),
+            count(told.budget_tokens)
         ),
-        hint: "raise --budget, let more go in the policy's `drop_order`, or see it all the \
-               same with --allow-over; --explain tells what takes the tokens"
-            .into(),
+        hint: format!(
+            "{raise}; or let more go in the policy's `drop_order`, or see it all the same with \
+             --allow-over; --explain tells what takes the tokens"
+        ),
         exit: Exit::Refused,
     })
+}
+
+/// Of what is needed at least, in percent: budgets that are tried. With a larger one,
+/// more of what may be shortened stays, so the least that is needed is not enough.
+const TRIED_PERCENT: [u64; 7] = [105, 115, 130, 160, 220, 320, 500];
+
+/// A budget not much above the least with which the request can be built.
+async fn enough(
+    told: &pb::Explanation,
+    request: pb::BuildRequest,
+    store: &Connection,
+) -> Result<Option<u64>, CliError> {
+    let given = match &request.policy[..] {
+        [] => Map::new(),
+        given => object(&String::from_utf8_lossy(given))?,
+    };
+    for percent in TRIED_PERCENT {
+        let budget = round_up(told.tokens.saturating_mul(percent) / 100);
+        let mut policy = given.clone();
+        policy.insert("budget_tokens".into(), budget.into());
+        let request = pb::BuildRequest {
+            policy: Value::Object(policy).to_string().into_bytes().into(),
+            ..request.clone()
+        };
+        let answer = store.contexts().explain(request).await?.into_inner();
+        if answer.explanation.is_some_and(|told| !told.over_budget) {
+            return Ok(Some(budget));
+        }
+    }
+    Ok(None)
+}
+
+/// To two digits and noughts: it is typed.
+fn round_up(tokens: u64) -> u64 {
+    let digits = tokens.checked_ilog10().unwrap_or(0);
+    let unit = 10_u64.pow(digits.saturating_sub(1));
+    tokens.div_ceil(unit) * unit
 }
 
 /// What the sender should know goes beside the body, not into it.
@@ -268,6 +321,21 @@ mod tests {
         let line = ["context", "C"].iter().chain(line);
         let args = Line::try_parse_from(line).unwrap().args;
         policy(&args).map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    // What an error proposes is typed, and must never be too little.
+    #[test]
+    fn a_budget_is_rounded_up() {
+        for (tokens, budget) in [
+            (0, 0),
+            (7, 7),
+            (99, 99),
+            (101, 110),
+            (1_307, 1_400),
+            (16_000, 16_000),
+        ] {
+            assert_eq!(round_up(tokens), budget);
+        }
     }
 
     // The short options are sugar for a policy: what they say must arrive there,

@@ -21,6 +21,14 @@ use crate::{
 /// How long calls of others may go on after the end was asked for.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// Opens a folder in this process.
+///
+/// # Errors
+/// [`CliError::Locked`], [`CliError::Open`].
+pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
+    Engine::open(options).await.map_err(refused)
+}
+
 /// An engine that runs in this process.
 #[derive(Debug)]
 pub struct Embedded {
@@ -30,15 +38,14 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens the folder and serves it on these connections. `address` is what
-    /// another process is told that wants the folder too; `summariser` is what
-    /// summarises by itself, if anything does.
+    /// Serves an engine on these connections. `address` is what another process is
+    /// told that wants the folder too; `summariser` is what summarises by itself, if
+    /// anything does.
     ///
     /// # Errors
-    /// [`CliError::Locked`], [`CliError::Open`], and [`CliError::Outcome`] when the
-    /// summariser's marks cannot be written.
+    /// [`CliError::Outcome`] when the summariser's marks cannot be written.
     pub async fn start<I, C>(
-        options: OpenOptions,
+        engine: Engine,
         address: Option<String>,
         summariser: Option<SummariserConfig>,
         incoming: I,
@@ -47,7 +54,6 @@ impl Embedded {
         I: Stream<Item = io::Result<C>> + Send + 'static,
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        let engine = Engine::open(options).await.map_err(refused)?;
         let pipe = address.is_none();
         if let Some(address) = address {
             engine.announce(&address);

@@ -7,6 +7,7 @@ use super::{
     error::CliError,
     json,
     named::Named,
+    names,
     output::{Out, Tone},
     pb,
     text::short_id,
@@ -85,7 +86,13 @@ pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<()
     }
     let branch = answer.branch.unwrap_or_default();
     let paint = out.paint;
-    let conversation = paint.text(Tone::Name, short_id("", &answer.conversation_id));
+    let id = &answer.conversation_id;
+    let called = match args.new_conversation {
+        true => short_id("", id).to_owned(),
+        // As other commands call it, and as it is typed.
+        false => names::find(store, id).await?.called(),
+    };
+    let conversation = paint.text(Tone::Name, called);
     let at = branch.fork_revision;
     if args.new_conversation {
         out.line(format!(

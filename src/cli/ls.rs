@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{
     connect::Connection,
@@ -26,6 +26,7 @@ const DAY_CLOCK_COLUMNS: usize = 19;
 Examples:
   treering ls --limit 20
   treering ls --source claude-code
+  treering ls --by recorded -n 5                  # what was imported last
   treering ls --json | jq -r 'select(.branches > 1) | .conversation'")]
 pub struct LsArgs {
     /// Only those imported from this source
@@ -34,9 +35,32 @@ pub struct LsArgs {
     /// Show at most so many
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
+    /// What makes one newer than another: when the last of it happened, as its source
+    /// says, or when it was recorded here
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    by: By,
     /// Oldest first
     #[arg(long)]
     oldest_first: bool,
+}
+
+/// What the list is ordered by.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum By {
+    /// When its last event happened.
+    #[default]
+    Happened,
+    /// When its first event was recorded.
+    Recorded,
+}
+
+impl From<By> for pb::ListOrder {
+    fn from(by: By) -> Self {
+        match by {
+            By::Happened => Self::Happened,
+            By::Recorded => Self::Unspecified,
+        }
+    }
 }
 
 /// Prints the list.
@@ -53,6 +77,7 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
             page_token,
             source: args.source.clone().unwrap_or_default(),
             ascending: args.oldest_first,
+            order: pb::ListOrder::from(args.by).into(),
         };
         let page = store.conversations().list(request).await?.into_inner();
         let ids = ids(&page.conversations);

@@ -13,6 +13,7 @@ mod args;
 mod bench;
 mod branch;
 mod compact;
+mod completions;
 mod connect;
 mod context;
 pub mod demo;
@@ -49,7 +50,7 @@ mod tools;
 
 use std::{io::Write, process::ExitCode};
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 pub use args::Common;
 pub use connect::{Connection, Opening};
@@ -110,21 +111,13 @@ enum Command {
     Salvage(salvage::SalvageArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
-    Completions(CompletionsArgs),
-}
-
-/// Print a completion script for a shell
-///
-/// For bash: treering completions bash > ~/.local/share/bash-completion/completions/treering
-#[derive(clap::Args, Debug, Clone)]
-struct CompletionsArgs {
-    /// The shell
-    shell: clap_complete::Shell,
+    Completions(completions::CompletionsArgs),
 }
 
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    completions::answer();
     let cli = Cli::parse();
     disk::keep_private();
     crate::contained::keep_contained_panics_quiet();
@@ -182,7 +175,7 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Serve(args) => serve::run(&args, &cli.common, out).await,
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common, out).await,
-        Command::Completions(args) => completions(&args, out),
+        Command::Completions(args) => completions::script(&args, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
         Command::Replay(args) if args.listens() => {
@@ -358,12 +351,6 @@ impl Command {
     }
 }
 
-fn completions(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "treering", &mut script);
-    Ok(out.bytes(&script)?)
-}
-
 /// One line on what happened, one on what to do; and the exit code.
 fn report(error: &CliError, color: args::Color) -> ExitCode {
     if !matches!(error, CliError::OutputClosed) {
@@ -391,6 +378,8 @@ mod end_to_end;
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     /// clap finds clashing options only when the command is built: build it.

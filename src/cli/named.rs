@@ -158,6 +158,12 @@ pub async fn resolve(command: &mut Command, store: &Connection) -> Result<(), Cl
 }
 
 impl Command {
+    /// The first conversation that the line names.
+    pub fn conversation(&mut self) -> Option<String> {
+        let named = self.named().into_iter().next()?;
+        Some(named.conversation.clone())
+    }
+
     fn named(&mut self) -> Vec<Named<'_>> {
         let one = match self {
             Self::Export(args) => return args.named(),

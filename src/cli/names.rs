@@ -2,7 +2,8 @@
 //! over the same calls that any client has.
 //!
 //! A name is a UUID or a source's id, whole; else a beginning or an end of one that
-//! only one conversation has; `@last`, `@2` … as `ls` lists them; or words of a title.
+//! only one conversation has, its agents aside; `@last`, `@2` … as `ls` lists them; or
+//! words of a title.
 //! `NAME#REVISION`, as commands print it, names one event of it.
 
 use strsim::jaro_winkler;
@@ -17,6 +18,8 @@ use super::{
 
 /// Conversations asked for at once.
 const PAGE: u32 = 500;
+/// Conversations that a part of an id may name, before they are no more counted.
+const NAMED_MAX: u32 = 100;
 /// A part of an id that is shorter than this names nothing.
 const PART_CHARS_MIN: usize = 2;
 /// Conversations that an error lists.
@@ -131,7 +134,8 @@ async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
     let mut before = 0;
     let mut page_token = String::new();
     loop {
-        let page = page(store, page_token).await?;
+        let size = u32::try_from(number - before).unwrap_or(PAGE).min(PAGE);
+        let page = page(store, page_token, size).await?;
         if let Some(summary) = page.conversations.get(number - before - 1) {
             return Ok(summary.conversation_id.clone());
         }
@@ -149,10 +153,12 @@ async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
 async fn page(
     store: &Connection,
     page_token: String,
+    page_size: u32,
 ) -> Result<pb::ListConversationsResponse, CliError> {
     let request = pb::ListConversationsRequest {
-        page_size: PAGE,
+        page_size,
         page_token,
+        order: pb::ListOrder::Happened.into(),
         ..Default::default()
     };
     Ok(store.conversations().list(request).await?.into_inner())
@@ -160,10 +166,21 @@ async fn page(
 
 /// The one conversation that a part of an id, or words of a title, name.
 async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
+    if name.chars().count() >= PART_CHARS_MIN {
+        let request = pb::FindConversationsRequest {
+            id_part: name.to_owned(),
+            limit: NAMED_MAX,
+        };
+        let found = store.conversations().find(request).await?.into_inner();
+        if !found.conversations.is_empty() {
+            return only(name, &found.conversations, found.more);
+        }
+    }
+    // No id has it: only titles are left, and all of them are read.
     let mut meant = Meant::new(name);
     let mut page_token = String::new();
     loop {
-        let page = page(store, page_token).await?;
+        let page = page(store, page_token, PAGE).await?;
         for summary in page.conversations {
             meant.look_at(summary);
         }
@@ -174,25 +191,14 @@ async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
     }
 }
 
-/// Conversations that a name may mean.
+/// Conversations that words of a title may mean.
 struct Meant<'a> {
     name: &'a str,
     /// Its words, in lower case.
     words: Vec<String>,
-    /// How it means those in `found`.
-    how: How,
     found: Vec<pb::ConversationSummary>,
     /// Near ones, when none is meant.
     near: Vec<(f64, pb::ConversationSummary)>,
-}
-
-/// How a name means a conversation, the surest last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum How {
-    Nothing,
-    Title,
-    End,
-    Beginning,
 }
 
 impl<'a> Meant<'a> {
@@ -200,21 +206,15 @@ impl<'a> Meant<'a> {
         Self {
             name,
             words: words(name).collect(),
-            how: How::Nothing,
             found: Vec::new(),
             near: Vec::new(),
         }
     }
 
     fn look_at(&mut self, summary: pb::ConversationSummary) {
-        let how = self.how_it_means(&summary);
-        if how > self.how {
-            self.found.clear();
-            self.how = how;
-        }
-        if how > How::Nothing && how == self.how {
+        if self.is_in_title(&summary) {
             self.found.push(summary);
-        } else if self.how == How::Nothing {
+        } else if self.found.is_empty() {
             let near = nearness(self.name, &summary);
             if near >= NEAR {
                 self.near.push((near, summary));
@@ -224,40 +224,52 @@ impl<'a> Meant<'a> {
         }
     }
 
-    fn how_it_means(&self, summary: &pb::ConversationSummary) -> How {
-        let ids = || [&summary.conversation_id, &summary.source_id].into_iter();
-        let long_enough = self.name.chars().count() >= PART_CHARS_MIN;
-        if long_enough && ids().any(|id| id.starts_with(self.name)) {
-            return How::Beginning;
-        }
-        if long_enough && ids().any(|id| id.ends_with(self.name)) {
-            return How::End;
-        }
+    /// Its title has all words of the name.
+    fn is_in_title(&self, summary: &pb::ConversationSummary) -> bool {
         let mut of_title = words(&summary.title).collect::<Vec<_>>();
         of_title.sort_unstable();
         let has = |word: &String| of_title.binary_search(word).is_ok();
-        if !self.words.is_empty() && self.words.iter().all(has) {
-            return How::Title;
-        }
-        How::Nothing
+        !self.words.is_empty() && self.words.iter().all(has)
     }
 
     fn only(self) -> Result<String, CliError> {
-        match &self.found[..] {
-            [] => {
-                let near: Vec<_> = self.near.into_iter().map(|(_, summary)| summary).collect();
-                Err(not_found(self.name, &near))
-            }
-            [only] => Ok(only.conversation_id.clone()),
-            several => Err(CliError::Usage {
-                what: format!(
-                    "`{}` may be any of {} conversations",
-                    printable(self.name),
-                    several.len()
-                ),
-                hint: format!("type more of it: {}", listed(several)),
-            }),
+        if self.found.is_empty() {
+            let near: Vec<_> = self.near.into_iter().map(|(_, summary)| summary).collect();
+            return Err(not_found(self.name, &near));
         }
+        only(self.name, &self.found, false)
+    }
+}
+
+/// The one that is meant; `more` than these may be.
+fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<String, CliError> {
+    if let (Some(only), false) = (one_of(found), more) {
+        return Ok(only.conversation_id.clone());
+    }
+    let more = if more { "more than " } else { "" };
+    Err(CliError::Usage {
+        what: format!(
+            "`{}` may be any of {more}{} conversations",
+            printable(name),
+            found.len()
+        ),
+        hint: format!("type more of it: {}", listed(found)),
+    })
+}
+
+/// The only one, or the one that began all the others: a session of Claude Code and its
+/// agents, whose ids are its own and a word more.
+fn one_of(found: &[pb::ConversationSummary]) -> Option<&pb::ConversationSummary> {
+    let is_of = |agent: &pb::ConversationSummary, session: &pb::ConversationSummary| {
+        let more = agent.source_id.strip_prefix(&session.source_id);
+        !session.source_id.is_empty() && more.is_some_and(|more| more.starts_with('/'))
+    };
+    match found {
+        [only] => Some(only),
+        several => several.iter().find(|session| {
+            let mut others = several.iter().filter(|one| one != session);
+            others.all(|other| is_of(other, session))
+        }),
     }
 }
 
@@ -297,7 +309,7 @@ fn listed(summaries: &[pb::ConversationSummary]) -> String {
     let shown = summaries.iter().take(LISTED_MAX).map(|summary| {
         // Whole: short forms of what a name may mean are often the same.
         let id = match summary.source_id.as_str() {
-            "" => &summary.conversation_id,
+            "" => summary.conversation_id.as_str(),
             source_id => source_id,
         };
         let title = first_line(&summary.title, TITLE_CHARS);
@@ -466,21 +478,13 @@ mod tests {
         meant.only()
     }
 
-    // People type the beginning of an id, as in git, the end of one whose beginning is a
-    // time, or what it was about. What may be two must never be taken for one of them.
+    // People type what it was about. What may be two must never be taken for one of them.
     #[test]
-    fn a_part_names_one_conversation_or_none() {
-        for (name, id) in [
-            ("bb", "bb10-79"),
-            ("aa11", "aa11-77"),
-            ("tau/3-1", "aa12-78"),
-            ("-78", "aa12-78"),
-            ("lexer", "aa12-78"),
-            ("parser FIX c", "bb10-79"),
-        ] {
+    fn words_of_a_title_name_one_conversation_or_none() {
+        for (name, id) in [("lexer", "aa12-78"), ("parser FIX c", "bb10-79")] {
             assert_eq!(meant(name).unwrap(), id, "{name}");
         }
-        for several in ["aa", "tau", "fix", "fix parser"] {
+        for several in ["fix", "fix parser"] {
             let error = meant(several).unwrap_err();
             assert!(
                 matches!(error, CliError::Usage { .. }),
@@ -500,6 +504,23 @@ mod tests {
             typo.contains("did you mean tau/3-1 (Fix the lexer"),
             "{typo}"
         );
+    }
+
+    // A session's short id was also that of each of its agents, so that what a search had
+    // printed could not be typed.
+    #[test]
+    fn a_session_is_meant_before_its_agents() {
+        let all = [
+            summary("x1", "5d0c-1/a1", "List the crates"),
+            summary("x2", "5d0c-1", "Why is the total wrong?"),
+            summary("x3", "5d0c-1/c1", "Count the uses"),
+        ];
+        assert_eq!(only("5d0c", &all, false).unwrap(), "x2");
+        assert!(only("5d0c", &all, true).is_err());
+        let another = [&all[..], &[summary("x4", "5d0c-12", "Another")]].concat();
+        assert!(only("5d0c", &another, false).is_err());
+        assert!(only("5d0c", &another[..1], false).is_ok());
+        assert!(one_of(&[]).is_none());
     }
 
     // What commands print is typed again: with a hash, or as a reference to a result.

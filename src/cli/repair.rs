@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::{
     args::Common,
+    connect::Waiting,
     embedded::refused,
     error::{CliError, Exit},
     output::{Out, Tone},
@@ -48,9 +49,13 @@ pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<()
         });
     }
     let dir = common.data_dir()?;
-    let repair = engine::repair(&dir, args.accept_loss)
-        .await
-        .map_err(refused)?;
+    let mut waiting = Waiting::new(common.wait);
+    let repair = loop {
+        match engine::repair(&dir, args.accept_loss).await {
+            Ok(repair) => break repair,
+            Err(error) => waiting.for_command(refused(error)).await?,
+        }
+    };
     print(&repair, out)?;
     let log = &repair.log;
     if log.is_whole() || log.went_on {

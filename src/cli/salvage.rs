@@ -6,6 +6,8 @@ use clap::Args;
 
 use super::{
     args::{Common, Target},
+    connect::Waiting,
+    embedded::refused as held,
     error::{CliError, Exit},
     json::Object,
     output::{Out, Unit, progress},
@@ -41,11 +43,17 @@ pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(
         });
     };
     let bar = progress("salvage", None, Unit::Things);
-    let done = salvage(&from, &args.to, |step| {
-        bar.set_length(step.total);
-        bar.set_position(step.done);
-    });
-    let done = done.await.map_err(refused)?;
+    let mut waiting = Waiting::new(common.wait);
+    let done = loop {
+        let done = salvage(&from, &args.to, |step| {
+            bar.set_length(step.total);
+            bar.set_position(step.done);
+        });
+        match done.await {
+            Ok(done) => break done,
+            Err(error) => waiting.for_command(refused(error)).await?,
+        }
+    };
     bar.finish_and_clear();
     tell_damage(&done);
     if out.json {
@@ -110,16 +118,19 @@ fn tell_damage(done: &Salvaged) {
 }
 
 fn refused(error: SalvageError) -> CliError {
+    let error = match error {
+        SalvageError::Held(error) => return held(error),
+        error => error,
+    };
     let what = error.to_string();
     let (hint, exit) = match error {
         SalvageError::NoStore { .. } => ("name the store's folder with --data DIR", Exit::NotFound),
         SalvageError::NotEmpty { .. } | SalvageError::Within { .. } => {
             ("name another folder with --to DIR", Exit::Usage)
         }
-        SalvageError::Source { .. } => (
-            "end whoever holds the folder, and check that it can be read",
-            Exit::Unavailable,
-        ),
+        SalvageError::Source { .. } | SalvageError::Held(_) => {
+            ("check that the folder can be read", Exit::Unavailable)
+        }
         SalvageError::Target { .. } => (
             "check that there is room, then try again with another folder",
             Exit::Failed,

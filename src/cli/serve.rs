@@ -15,14 +15,15 @@ use tonic::transport::server::TcpIncoming;
 
 use super::{
     args::Common,
-    embedded::Embedded,
+    connect::Waiting,
+    embedded::{self, Embedded},
     error::CliError,
     output::{Out, Tone},
     summariser::SummariserArgs,
 };
 use crate::{
     domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
-    engine::OpenOptions,
+    engine::{Engine, OpenOptions},
     summariser::SummariserConfig,
 };
 
@@ -43,7 +44,8 @@ pub fn listen_default() -> SocketAddr {
 ///
 /// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
 /// "pid": N, "version": V}, or, when another process holds the store,
-/// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5.
+/// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5. For
+/// another command it waits first (--wait), for another server it does not.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -117,13 +119,14 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
     options.limits.memory_bytes = args.memory;
-    let served = match Served::start_with(options, listener, summariser).await {
-        Ok(served) => served,
+    let engine = match once_free(options, common).await {
+        Ok(engine) => engine,
         Err(error) => {
             tell_who_holds(&error, out)?;
             return Err(error);
         }
     };
+    let served = Served::of(engine, listener, summariser).await?;
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
     if out.json {
         out.line(json!({
@@ -143,6 +146,17 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     out.flush()?;
     stop.await;
     served.stop().await
+}
+
+/// Opens the folder, once no other command has it.
+async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, CliError> {
+    let mut waiting = Waiting::new(common.wait);
+    loop {
+        match embedded::open(options.clone()).await {
+            Err(error) => waiting.for_command(error).await?,
+            opened => return opened,
+        }
+    }
 }
 
 /// Programs that find the folder held want to know where it is served instead.
@@ -209,12 +223,24 @@ impl Served {
         listener: TcpListener,
         summariser: Option<SummariserConfig>,
     ) -> Result<Self, CliError> {
+        Self::of(embedded::open(options).await?, listener, summariser).await
+    }
+
+    /// Serves what is open.
+    ///
+    /// # Errors
+    /// As [`Embedded::start`].
+    pub async fn of(
+        engine: Engine,
+        listener: TcpListener,
+        summariser: Option<SummariserConfig>,
+    ) -> Result<Self, CliError> {
         let addr = listener.local_addr()?;
         if let Some(warning) = warning(addr) {
             anstream::eprintln!("{warning}");
         }
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let engine = Embedded::start(options, Some(url_of(addr)), summariser, incoming).await?;
+        let engine = Embedded::start(engine, Some(url_of(addr)), summariser, incoming).await?;
         Ok(Self { engine, addr })
     }
 

@@ -11,7 +11,7 @@ use super::{
     named::Named,
     output::{Out, Paint, Tone},
     pb, read,
-    text::{count, first_line, happened, things},
+    text::{count, cut, first_line, happened, things},
 };
 use crate::domain::EventKind;
 
@@ -147,7 +147,8 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
     let summary = state.summary.clone().unwrap_or_default();
     let title = match first_line(&summary.title, width) {
         title if title.is_empty() => "(no title)".to_owned(),
-        title => title,
+        // Not on several lines, however wide its letters are.
+        title => cut(&title, width),
     };
     let mut lines = vec![
         paint.text(Tone::Strong, title),
@@ -157,9 +158,7 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
         let id = paint.text(Tone::Name, &summary.source_id);
         lines.push(format!("from {} as {id}", summary.source));
     }
-    let created = out.when(summary.created_at.as_ref());
-    let updated = out.when(happened(&summary));
-    lines.push(format!("created {created}, last event {updated}"));
+    lines.push(times(&summary, out));
     if let Some(damage) = &summary.damage {
         let mark = format!("damaged from #{} on: {}", damage.revision, damage.what);
         lines.push(paint.text(Tone::Bad, mark));
@@ -192,6 +191,19 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
         things(state.branches.len() as u64, "branch", "branches"),
     ));
     lines
+}
+
+/// When it was, and for what came from elsewhere when it was recorded here.
+fn times(summary: &pb::ConversationSummary, out: &Out) -> String {
+    let created = out.when(summary.created_at.as_ref());
+    let last = out.when(happened(summary));
+    match &summary.happened_from {
+        Some(first) if !summary.source.is_empty() => {
+            let first = out.when(Some(first));
+            format!("from {first} to {last}, recorded {created}")
+        }
+        _ => format!("created {created}, last event {last}"),
+    }
 }
 
 fn open_calls(branch: &pb::BranchState, paint: Paint) -> Vec<String> {

@@ -119,11 +119,42 @@ fn drop_section(draft: &mut Draft, section: Section) -> bool {
     dropped
 }
 
+impl Fitted {
+    /// The same without tokens that were held for what is not in the request after all:
+    /// room that nothing takes makes none too large.
+    #[must_use]
+    pub fn without(&self, unused: u64, budget: u64, draft: &mut Draft) -> Self {
+        let over = |tokens: u64| match budget {
+            0 => 0,
+            budget => tokens.saturating_sub(budget),
+        };
+        let tokens = self.tokens.saturating_sub(unused);
+        let (before, excess) = (over(self.tokens), over(tokens));
+        if before != excess {
+            let said = too_much(budget, before);
+            draft.warnings.retain(|warning| *warning != said);
+            if excess > 0 {
+                warn(draft, budget, excess);
+            }
+        }
+        Self {
+            tokens,
+            tokens_before: self.tokens_before.saturating_sub(unused),
+            over_budget: excess > 0,
+            ..*self
+        }
+    }
+}
+
 fn warn(draft: &mut Draft, budget: u64, excess: u64) {
-    draft.warnings.push(format!(
+    draft.warnings.push(too_much(budget, excess));
+}
+
+fn too_much(budget: u64, excess: u64) -> String {
+    format!(
         "the request is {excess} tokens over its budget of {budget}, and nothing more may be \
          dropped: compact the conversation, raise `budget_tokens`, or let more go in `drop_order`"
-    ));
+    )
 }
 
 fn drop(item: &mut Item, reason: &'static str) {

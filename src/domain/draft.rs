@@ -61,6 +61,8 @@ impl Draft {
             sealed: false,
             created_at: Default::default(),
             updated_at: Default::default(),
+            happened_from: Default::default(),
+            happened_to: Default::default(),
             damage: None,
         };
         Self {

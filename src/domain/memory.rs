@@ -197,6 +197,8 @@ mod tests {
             sealed: false,
             created_at: TimestampMicros(0),
             updated_at: TimestampMicros(0),
+            happened_from: TimestampMicros(0),
+            happened_to: TimestampMicros(0),
             damage: None,
         };
         ConversationState::new(row, all.collect::<Vec<_>>())

@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     damage::Damage,
-    event::{Config, ConversationCreated, Entity, EventBody, ParentRef},
+    event::{Config, ConversationCreated, Entity, EventBody, EventHeader, ParentRef},
     id::{
         BranchId, BranchName, ContentHash, ConversationId, Namespace, Position, Revision,
         TimestampMicros,
     },
+    kind::EventKind,
     message::{MessageAppended, Role},
     tool::{ApprovalDecided, Decision, ToolCallRequested},
 };
@@ -458,8 +459,34 @@ pub struct ConversationRow {
     pub created_at: TimestampMicros,
     /// When its last event was recorded.
     pub updated_at: TimestampMicros,
+    /// When the first of its events happened, as its author says; else when it was recorded.
+    pub happened_from: TimestampMicros,
+    /// When the last of them happened.
+    pub happened_to: TimestampMicros,
     /// From where on the log cannot say what it holds; none: it is whole.
     pub damage: Option<Arc<Damage>>,
+}
+
+impl ConversationRow {
+    /// Takes over when an event was recorded, and when it happened.
+    pub fn note_times(&mut self, header: &EventHeader, is_first: bool) {
+        let happened = header.occurred_at.unwrap_or(header.recorded_at);
+        self.updated_at = header.recorded_at;
+        if is_first {
+            self.created_at = header.recorded_at;
+            self.happened_from = happened;
+            self.happened_to = happened;
+        } else if !self.is_kept_beside(header) {
+            self.happened_to = self.happened_to.max(happened);
+        }
+    }
+
+    /// What a source has beside its messages, without a time: an import keeps it, and
+    /// that does not make an old conversation a new one.
+    fn is_kept_beside(&self, header: &EventHeader) -> bool {
+        let is_imported = !self.info.source.is_empty();
+        is_imported && header.kind() == Some(EventKind::Custom) && header.occurred_at.is_none()
+    }
 }
 
 /// A conversation with all of its branches.

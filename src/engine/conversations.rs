@@ -8,14 +8,17 @@ use super::{
     history::Segment,
     query::{
         BranchDiff, ConversationPage, ConversationSummary, ConversationView, ForkCommand, Forked,
-        Lineage, LineageStep, ListQuery, NamedEvent, ReadQuery, Source,
+        FoundByPart, Lineage, LineageStep, ListQuery, NamedEvent, ReadQuery, Source,
     },
     work::Lane,
 };
-use crate::domain::{
-    AppendCommand, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
-    ConversationId, ConversationRow, EventBody, EventRef, JsonText, Namespace, NewEvent, ParentRef,
-    PromptSet, Revision,
+use crate::{
+    domain::{
+        AppendCommand, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
+        ConversationId, ConversationRow, EventBody, EventRef, JsonText, Namespace, NewEvent,
+        ParentRef, PromptSet, Revision,
+    },
+    views::Page,
 };
 
 impl Engine {
@@ -96,6 +99,23 @@ impl Engine {
     /// [`ReadError`] when the store fails.
     pub async fn list(&self, query: ListQuery) -> Result<ConversationPage, ReadError> {
         let read = |engine: Self| async move { engine.inner.list(&query) };
+        self.on(Lane::Short, read).await
+    }
+
+    /// Conversations whose UUID, or whose id at their source, begins with a text; when
+    /// there is none, those where one ends with it. At most `limit`.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the store fails.
+    pub async fn find_by_part(
+        &self,
+        namespace: &Namespace,
+        part: &str,
+        limit: usize,
+    ) -> Result<FoundByPart, ReadError> {
+        let (namespace, part) = (namespace.clone(), part.to_owned());
+        let read =
+            |engine: Self| async move { engine.inner.find_by_part(&namespace, &part, limit) };
         self.on(Lane::Short, read).await
     }
 
@@ -239,24 +259,50 @@ impl Engine {
 impl Inner {
     fn list(&self, query: &ListQuery) -> Result<ConversationPage, ReadError> {
         let limit = query.limit.clamp(1, self.options.limits.page_events_max);
-        let (rows, next) = self.views.load().list(
-            &query.namespace,
-            query.after,
+        let (rows, next) = self.views.load().list(&Page {
+            namespace: &query.namespace,
+            after: query.after,
             limit,
-            query.ascending,
-            query.source.as_deref(),
-        )?;
-        let conversations = rows
-            .into_iter()
-            .map(|row| {
-                let active_name = self.active_name(&row)?;
-                Ok(summary(row, active_name))
-            })
-            .collect::<Result<_, ReadError>>()?;
+            order: query.order,
+            ascending: query.ascending,
+            source: query.source.as_deref(),
+        })?;
         Ok(ConversationPage {
-            conversations,
+            conversations: self.summaries(rows)?,
             next,
         })
+    }
+
+    fn find_by_part(
+        &self,
+        namespace: &Namespace,
+        part: &str,
+        limit: usize,
+    ) -> Result<FoundByPart, ReadError> {
+        let limit = limit.clamp(1, self.options.limits.page_events_max);
+        let views = self.views.load();
+        let mut ids = views.beginning(namespace, part, limit + 1)?;
+        if ids.is_empty() {
+            ids = views.ending(namespace, part, limit + 1)?;
+        }
+        let more = ids.len() > limit;
+        ids.truncate(limit);
+        let rows = ids
+            .into_iter()
+            .map(|id| self.row(namespace, id))
+            .collect::<Result<_, _>>()?;
+        Ok(FoundByPart {
+            conversations: self.summaries(rows)?,
+            more,
+        })
+    }
+
+    fn summaries(&self, rows: Vec<ConversationRow>) -> Result<Vec<ConversationSummary>, ReadError> {
+        let with_name = |row: ConversationRow| {
+            let active_name = self.active_name(&row)?;
+            Ok(summary(row, active_name))
+        };
+        rows.into_iter().map(with_name).collect()
     }
 
     fn lineage_of(
@@ -303,7 +349,7 @@ impl Inner {
     }
 
     fn active_name(&self, row: &ConversationRow) -> Result<BranchName, ReadError> {
-        Ok(self.history().branch(row.id, row.active)?.name)
+        self.history().branch_name(row.id, row.active)
     }
 }
 
@@ -318,6 +364,8 @@ fn summary(row: ConversationRow, active_name: BranchName) -> ConversationSummary
         sealed: row.sealed,
         created_at: row.created_at,
         updated_at: row.updated_at,
+        happened_from: row.happened_from,
+        happened_to: row.happened_to,
         damage: row.damage,
     }
 }

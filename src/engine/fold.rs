@@ -209,6 +209,8 @@ impl Folder {
             draft.row.last_position = row.first_position;
             draft.row.created_at = row.created_at;
             draft.row.updated_at = row.created_at;
+            draft.row.happened_from = row.happened_from;
+            draft.row.happened_to = row.happened_from;
             ConversationState::new(draft.row, draft.branches.into_values())
         });
         let revision = state.row.head.next();
@@ -313,10 +315,9 @@ impl Folder {
         let at = draft.apply(state.as_ref(), header.branch, &body);
         draft.row.chain_hash = record.chain_hash();
         draft.row.last_position = Position::local(offset);
-        draft.row.updated_at = header.recorded_at;
+        draft.row.note_times(header, state.is_none());
         if state.is_none() {
             draft.row.first_position = Position::local(offset);
-            draft.row.created_at = header.recorded_at;
         }
         self.note(offset, record, &body, at);
         let state = self.builder.absorb(state, draft);
@@ -406,8 +407,7 @@ impl Folder {
         let mut draft = Draft::new(header.namespace.clone(), header.conversation, info, None);
         draft.row.first_position = Position::local(offset);
         draft.row.last_position = Position::local(offset);
-        draft.row.created_at = header.recorded_at;
-        draft.row.updated_at = header.recorded_at;
+        draft.row.note_times(header, true);
         let branches = draft.branches.into_values();
         Ok(ConversationState::new(draft.row, branches))
     }

@@ -354,6 +354,23 @@ impl History {
             .branch(conversation, branch)?
             .ok_or_else(|| no_branch(conversation, branch))
     }
+
+    /// What a branch is called today: no more of it is read.
+    ///
+    /// # Errors
+    /// [`ReadError`] when it is not there.
+    pub fn branch_name(
+        &self,
+        conversation: ConversationId,
+        branch: BranchId,
+    ) -> Result<BranchName, ReadError> {
+        let mut name = None;
+        self.views.ancestors(conversation, branch, |branch| {
+            name = Some(branch.name.clone());
+            false
+        })?;
+        name.ok_or_else(|| no_branch(conversation, branch))
+    }
 }
 
 /// A lineage on its way up.

@@ -8,6 +8,7 @@ use crate::domain::{
     ToolResultRecorded,
 };
 use crate::search::{Reading, Scores};
+pub use crate::views::{ListOrder, ListPlace};
 
 /// Which events a read or a subscription is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,9 +117,11 @@ pub struct ListQuery {
     /// At most so many.
     pub limit: usize,
     /// The last page's [`ConversationPage::next`].
-    pub after: Option<u64>,
+    pub after: Option<ListPlace>,
     /// Only those imported from this source.
     pub source: Option<String>,
+    /// What they are ordered by.
+    pub order: ListOrder,
     /// Oldest first; else newest first.
     pub ascending: bool,
 }
@@ -129,7 +132,16 @@ pub struct ConversationPage {
     /// In the order asked for.
     pub conversations: Vec<ConversationSummary>,
     /// None: this was the last page.
-    pub next: Option<u64>,
+    pub next: Option<ListPlace>,
+}
+
+/// Conversations that a part of an id names.
+#[derive(Clone, Debug)]
+pub struct FoundByPart {
+    /// At most as many as were asked for.
+    pub conversations: Vec<ConversationSummary>,
+    /// There are more.
+    pub more: bool,
 }
 
 /// A conversation in short.
@@ -153,6 +165,10 @@ pub struct ConversationSummary {
     pub created_at: TimestampMicros,
     /// Last event.
     pub updated_at: TimestampMicros,
+    /// When the first event happened, as its author says; else when it was recorded.
+    pub happened_from: TimestampMicros,
+    /// When the last of them happened.
+    pub happened_to: TimestampMicros,
     /// From where on it cannot be read; none: it is whole.
     pub damage: Option<Arc<Damage>>,
 }

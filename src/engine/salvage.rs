@@ -23,7 +23,7 @@ use super::{
     damage::{Stretch, stretch},
     error::{OpenError, ReadError},
     history::decode_body,
-    open::VIEWS_FILE,
+    open::{VIEWS_FILE, log_refused},
     query::Progress,
     witness,
 };
@@ -120,6 +120,9 @@ pub enum SalvageError {
         /// What the log said.
         source: LogError,
     },
+    /// Another process has the source open.
+    #[error(transparent)]
+    Held(OpenError),
     /// The new store cannot be written.
     #[error("the new store in {path} cannot be written: {source}")]
     Target {
@@ -233,9 +236,12 @@ fn witnesses(from: &Path, source: &LogReader) -> Option<Views> {
 /// Opens what is left of the damaged store's log, to read only, and says where it
 /// ends.
 async fn open_source(from: &Path) -> Result<(LogReader, u64), SalvageError> {
-    let failed = |source| SalvageError::Source {
-        path: from.to_owned(),
-        source,
+    let failed = |source| match source {
+        LogError::Locked { .. } => SalvageError::Held(log_refused(from, source)),
+        source => SalvageError::Source {
+            path: from.to_owned(),
+            source,
+        },
     };
     let log = RedbLog::open_remains(from, RedbLogOptions::default()).map_err(failed)?;
     let log = Arc::new(Worn(Arc::new(log)));

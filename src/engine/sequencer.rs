@@ -204,10 +204,10 @@ impl EngineSequencer {
                 let position = Position::local(batch.offset());
                 draft.row.chain_hash = record.chain_hash();
                 draft.row.last_position = position;
-                draft.row.updated_at = now;
-                if placed.at.revision == Revision(1) {
+                let is_first = placed.at.revision == Revision(1);
+                draft.row.note_times(&record.header, is_first);
+                if is_first {
                     draft.row.first_position = position;
-                    draft.row.created_at = now;
                 }
             }
             batch.push(record, *placed);

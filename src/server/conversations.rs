@@ -22,7 +22,7 @@ pub(super) struct ConversationsService(pub Shared);
 const NEW: &str = "new";
 
 impl ConversationsService {
-    async fn find(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {
+    async fn resolve(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {
         Ok(self.0.conversation(call, "conversation_id", id).await?)
     }
 }
@@ -37,7 +37,7 @@ impl Conversations for ConversationsService {
         let request = request.into_inner();
         let branch = from_proto::branch("branch", &request.branch)?;
         let as_of = from_proto::revision(request.as_of_revision);
-        let id = self.find(&call, &request.conversation_id).await?;
+        let id = self.resolve(&call, &request.conversation_id).await?;
         let engine = &self.0.engine;
         let view = engine
             .conversation(&call.namespace, id, branch.as_ref(), as_of)
@@ -60,12 +60,32 @@ impl Conversations for ConversationsService {
             limit: from_proto::page(request.page_size, PAGE_DEFAULT, max),
             after: from_proto::page_token(&request.page_token)?,
             source: from_proto::optional("source", request.source)?,
+            order: from_proto::list_order(request.order)?,
             ascending: request.ascending,
         };
         let page = engine.list(query).await?;
         Ok(Response::new(pb::ListConversationsResponse {
             conversations: page.conversations.iter().map(to_proto::summary).collect(),
             next_page_token: to_proto::page_token(page.next),
+        }))
+    }
+
+    async fn find(
+        &self,
+        request: Request<pb::FindConversationsRequest>,
+    ) -> Result<Response<pb::FindConversationsResponse>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::required("id_part", &request.id_part)?;
+        let engine = &self.0.engine;
+        let max = engine.limits().page_events_max;
+        let limit = from_proto::page(request.limit, PAGE_DEFAULT, max);
+        let found = engine
+            .find_by_part(&call.namespace, &request.id_part, limit)
+            .await?;
+        Ok(Response::new(pb::FindConversationsResponse {
+            conversations: found.conversations.iter().map(to_proto::summary).collect(),
+            more: found.more,
         }))
     }
 
@@ -93,7 +113,7 @@ impl Conversations for ConversationsService {
         from_proto::check_short("actor", &request.actor)?;
         let branch = from_proto::branch("branch", &request.branch)?;
         let command = ForkCommand {
-            conversation: self.find(&call, &request.conversation_id).await?,
+            conversation: self.resolve(&call, &request.conversation_id).await?,
             namespace: call.namespace,
             branch,
             at: from_proto::revision(request.at_revision),
@@ -122,7 +142,7 @@ impl Conversations for ConversationsService {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
         let branch = from_proto::branch("branch", &request.branch)?;
-        let id = self.find(&call, &request.conversation_id).await?;
+        let id = self.resolve(&call, &request.conversation_id).await?;
         let engine = &self.0.engine;
         let lineage = engine.lineage(&call.namespace, id, branch.as_ref()).await?;
         Ok(Response::new(to_proto::lineage(&lineage)))
@@ -136,7 +156,7 @@ impl Conversations for ConversationsService {
         let request = request.into_inner();
         let left = from_proto::branch("left_branch", &request.left_branch)?;
         let right = from_proto::branch("right_branch", &request.right_branch)?;
-        let id = self.find(&call, &request.conversation_id).await?;
+        let id = self.resolve(&call, &request.conversation_id).await?;
         let engine = &self.0.engine;
         let max = engine.limits().page_events_max;
         let limit = from_proto::page(request.limit, max, max);
@@ -163,7 +183,7 @@ impl Conversations for ConversationsService {
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
-        let id = self.find(&call, &request.conversation_id).await?;
+        let id = self.resolve(&call, &request.conversation_id).await?;
         let body = EventBody::ConversationSealed {
             reason: request.reason,
             summary: request.summary,

@@ -12,7 +12,7 @@ use crate::{
         BranchName, EventKind, ExpectedRevision, JsonText, NameError, Revision, TimestampMicros,
         limits::{IDEMPOTENCY_KEY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
     },
-    engine::{ReadQuery, Source, StartAfter},
+    engine::{ListOrder, ListPlace, ReadQuery, Source, StartAfter},
     server::bounds::KNOWN_KEYS_MAX,
 };
 
@@ -146,16 +146,36 @@ pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
 }
 
 /// A page token that `to_proto::page_token` made; empty: the first page.
-pub(super) fn page_token(token: &str) -> Result<Option<u64>, Malformed> {
+pub(super) fn page_token(token: &str) -> Result<Option<ListPlace>, Malformed> {
     if token.is_empty() {
         return Ok(None);
     }
     let message = "is not a token that this server gave: start again without one";
-    let canonical = |place: &u64| super::to_proto::page_token(Some(*place)) == token;
-    let place = u64::from_str_radix(token, 16).ok().filter(canonical);
+    let canonical = |place: &ListPlace| super::to_proto::page_token(Some(*place)) == token;
+    let (offset, time) = token.split_once('@').unwrap_or((token, "0"));
+    let offset = u64::from_str_radix(offset, 16).ok();
+    let place = offset
+        .zip(time.parse().ok())
+        .map(|(first_offset, time)| ListPlace {
+            happened_to: TimestampMicros(time),
+            first_offset,
+        });
     place
+        .filter(canonical)
         .map(Some)
         .ok_or_else(|| Malformed::new("page_token", message))
+}
+
+/// What a list is ordered by.
+pub(super) fn list_order(number: i32) -> Result<ListOrder, Malformed> {
+    match pb::ListOrder::try_from(number) {
+        Ok(pb::ListOrder::Unspecified) => Ok(ListOrder::Recorded),
+        Ok(pb::ListOrder::Happened) => Ok(ListOrder::Happened),
+        Err(_) => Err(Malformed::new(
+            "order",
+            "is an order that this version does not know",
+        )),
+    }
 }
 
 pub(super) fn no_source() -> Malformed {

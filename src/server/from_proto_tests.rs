@@ -56,11 +56,20 @@ fn good_fields_are_taken() {
     assert_eq!(page(7, 10, 100), 7);
     assert_eq!(page(u32::MAX, 10, 100), 100);
     assert_eq!(time("t", None), Ok(None));
-    for place in [0, 1, 255, u64::MAX] {
-        let token = crate::server::to_proto::page_token(Some(place));
-        assert_eq!(page_token(&token), Ok(Some(place)));
+    for first_offset in [0, 1, 255, u64::MAX] {
+        for time in [0, -1, 7, i64::MAX, i64::MIN] {
+            let place = ListPlace {
+                happened_to: TimestampMicros(time),
+                first_offset,
+            };
+            let token = crate::server::to_proto::page_token(Some(place));
+            assert_eq!(page_token(&token), Ok(Some(place)));
+        }
     }
     assert_eq!(page_token(""), Ok(None));
+    for wrong in ["@", "1@", "@1", "1@0", "1@x", "01", "1@2@3"] {
+        assert!(page_token(wrong).is_err(), "{wrong}");
+    }
 }
 
 // "No check" and "must not exist" are one mistake apart from overwriting nothing

@@ -16,13 +16,20 @@ use crate::{
     },
     engine::{
         self, BranchDiff, CallStatus, ConversationHits, ConversationSummary, ConversationView,
-        Forked, Lineage, NamedEvent, Reading, SearchAnswer, SearchHit, Stats, ToolCall,
+        Forked, Lineage, ListPlace, NamedEvent, Reading, SearchAnswer, SearchHit, Stats, ToolCall,
     },
 };
 
 /// Where the next page starts, as text that clients pass back.
-pub(super) fn page_token(next: Option<u64>) -> String {
-    next.map_or_else(String::new, |place| format!("{place:x}"))
+pub(super) fn page_token(next: Option<ListPlace>) -> String {
+    let Some(place) = next else {
+        return String::new();
+    };
+    let offset = place.first_offset;
+    match place.happened_to.0 {
+        0 => format!("{offset:x}"),
+        time => format!("{offset:x}@{time}"),
+    }
 }
 
 pub(super) fn appended(appended: &Appended) -> pb::Appended {
@@ -104,6 +111,8 @@ pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary 
         sealed: summary.sealed,
         created_at: Some(timestamp_to_pb(summary.created_at)),
         updated_at: Some(timestamp_to_pb(summary.updated_at)),
+        happened_from: Some(timestamp_to_pb(summary.happened_from)),
+        happened_to: Some(timestamp_to_pb(summary.happened_to)),
         source_meta: Bytes::new(),
         policies: info.policies.clone().into_iter().collect(),
         damage: summary.damage.as_deref().map(damage),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::domain::{BranchId, BranchState, ConversationId, ConversationRow, Namespace, Revision};
+use crate::domain::{
+    BranchId, BranchState, ConversationId, ConversationRow, Namespace, Revision, TimestampMicros,
+};
 
 use super::{
     chunk::{CHUNK_EVENTS, Chunk, chunk_of},
@@ -44,8 +46,12 @@ impl Views {
         self.write(|txn| {
             let reached = advance(txn, delta)?;
             let mut table = txn.table(CONVERSATIONS);
-            conversation_rows(&table, delta, reached)?.write(&mut table);
+            let (rows, moved) = conversation_rows(&table, delta, reached)?;
+            rows.write(&mut table);
             let mut table = txn.table(NAMESPACES);
+            for moved in moved {
+                moved.apply(&mut table)?;
+            }
             let waiting = apply_pending(&mut table, &delta.pending)?;
             let mut rows = namespace_rows(delta, reached)?;
             count(&table, delta, &waiting, &mut rows)?;
@@ -79,14 +85,15 @@ fn is_new(row: &ConversationRow, reached: u64) -> bool {
     row.first_position.offset > reached
 }
 
-fn conversation_rows(
+fn conversation_rows<'a>(
     table: &RawTable<'_>,
-    delta: &ViewDelta,
+    delta: &'a ViewDelta,
     reached: u64,
-) -> Result<Rows, ViewsError> {
+) -> Result<(Rows, Vec<Moved<'a>>), ViewsError> {
     let mut rows = Rows::default();
+    let mut moved = Vec::new();
     for change in changes(delta)? {
-        change.rows(table, &mut rows)?;
+        moved.extend(change.rows(table, &mut rows)?);
     }
     for row in delta.conversations.iter().filter(|r| is_new(r, reached)) {
         let created = CreatedRow::of(row);
@@ -110,7 +117,37 @@ fn conversation_rows(
     for (parent, child) in &delta.children {
         rows.put_bytes(&keys::child(*parent, *child), &[])?;
     }
-    Ok(rows)
+    Ok((rows, moved))
+}
+
+/// A conversation that has another place in the list by when things happened.
+struct Moved<'a> {
+    row: &'a ConversationRow,
+    /// When its last event had happened before; none: it is new.
+    from: Option<TimestampMicros>,
+}
+
+impl Moved<'_> {
+    fn apply(&self, table: &mut RawTable<'_>) -> Result<(), ViewsError> {
+        let source = self.row.info.source.as_str();
+        let of_source = (!source.is_empty()).then_some(Some(source));
+        for source in [Some(None), of_source].into_iter().flatten() {
+            if let Some(from) = self.from {
+                let key = self.key(source, from);
+                table.remove(Bytes::copy_from_slice(key.as_bytes()));
+            }
+            let mut rows = Rows::default();
+            let key = self.key(source, self.row.happened_to);
+            rows.put_bytes(&key, self.row.id.0.as_bytes())?;
+            rows.write(table);
+        }
+        Ok(())
+    }
+
+    fn key(&self, source: Option<&str>, time: TimestampMicros) -> keys::Key {
+        let offset = self.row.first_position.offset;
+        keys::happened(&self.row.namespace, source, time, offset)
+    }
 }
 
 fn is_main(branch: &BranchState) -> bool {
@@ -160,8 +197,9 @@ fn changes(delta: &ViewDelta) -> Result<Vec<Change<'_>>, ViewsError> {
     Ok(changes)
 }
 
-impl Change<'_> {
-    fn rows(&self, table: &RawTable<'_>, rows: &mut Rows) -> Result<(), ViewsError> {
+impl<'a> Change<'a> {
+    /// Its rows, and whether it has another place among the others.
+    fn rows(&self, table: &RawTable<'_>, rows: &mut Rows) -> Result<Option<Moved<'a>>, ViewsError> {
         let id = self.row.id;
         let key = keys::tip(id);
         let stored = table.get(key.as_bytes())?;
@@ -169,9 +207,12 @@ impl Change<'_> {
             Some(row) => Some(Tip::of(codec::checked(key.as_bytes(), row)?)?),
             None => None,
         };
-        let (mut expected, mut chunk) = match stored {
-            Some(tip) => (tip.head()?.head().next(), tip.chunk()?),
-            None => (Revision(1), Chunk::new()),
+        let before = stored.map(|tip| tip.head()).transpose()?;
+        let happened_to = before.as_ref().map(HeadRow::happened_to);
+        let mut expected = before.map_or(Revision(1), |head| head.head().next());
+        let mut chunk = match stored {
+            Some(tip) => tip.chunk()?,
+            None => Chunk::new(),
         };
         for event in &self.events {
             if event.revision != expected || !chunk.push(event) {
@@ -197,7 +238,12 @@ impl Change<'_> {
                 }
                 (None, None) => Err(ViewsError::Incomplete),
             })
-        })
+        })?;
+        let is_moved = happened_to != Some(self.row.happened_to);
+        Ok(is_moved.then_some(Moved {
+            row: self.row,
+            from: happened_to,
+        }))
     }
 }
 

@@ -137,7 +137,7 @@ pub(super) fn write_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
+pub(super) fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first()?;

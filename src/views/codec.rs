@@ -22,7 +22,7 @@ use super::error::ViewsError;
 
 /// Version of everything in the views' file: tables, keys, rows, and the folds
 /// that fill them. A file with another one is rebuilt, never converted.
-pub const VIEWS_VERSION: u32 = 5;
+pub const VIEWS_VERSION: u32 = 6;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()
@@ -41,6 +41,7 @@ pub(super) struct HeadRow {
     branch_count: u64,
     sealed: bool,
     updated_at: TimestampMicros,
+    happened_to: TimestampMicros,
     damage: Option<Arc<Damage>>,
 }
 
@@ -50,6 +51,7 @@ pub(super) struct CreatedRow {
     namespace: Namespace,
     first_position: Position,
     created_at: TimestampMicros,
+    happened_from: TimestampMicros,
     info: Arc<ConversationInfo>,
 }
 
@@ -63,12 +65,17 @@ impl HeadRow {
             branch_count: row.branch_count,
             sealed: row.sealed,
             updated_at: row.updated_at,
+            happened_to: row.happened_to,
             damage: row.damage.clone(),
         }
     }
 
     pub(super) fn head(&self) -> Revision {
         self.head
+    }
+
+    pub(super) fn happened_to(&self) -> TimestampMicros {
+        self.happened_to
     }
 
     pub(super) fn joined(self, id: ConversationId, created: CreatedRow) -> ConversationRow {
@@ -85,6 +92,8 @@ impl HeadRow {
             sealed: self.sealed,
             created_at: created.created_at,
             updated_at: self.updated_at,
+            happened_from: created.happened_from,
+            happened_to: self.happened_to,
             damage: self.damage,
         }
     }
@@ -96,6 +105,7 @@ impl CreatedRow {
             namespace: row.namespace.clone(),
             first_position: row.first_position,
             created_at: row.created_at,
+            happened_from: row.happened_from,
             info: Arc::clone(&row.info),
         }
     }

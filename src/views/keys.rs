@@ -18,14 +18,16 @@
 //! | | ns, 4, key | an idempotency key |
 //! | | ns, 5, conversation, branch | a branch with calls that wait |
 //! | | ns, 6, hash | where a body has its home |
+//! | | ns, 7, time, offset | a conversation, by when its last event happened |
+//! | | ns, 8, source, time, offset | the same, of one source |
 //!
-//! Numbers are big endian, so that they sort. A text is its length (LEB128) and
+//! Numbers are big endian, so that they sort; of a time, the sign is turned round. A text is its length (LEB128) and
 //! its bytes, so that no text is the beginning of another; an idempotency key is
 //! last in its row's key and needs no length.
 
-use crate::domain::{BranchId, ContentHash, ConversationId, Namespace, Revision};
+use crate::domain::{BranchId, ContentHash, ConversationId, Namespace, Revision, TimestampMicros};
 
-use super::chunk::write_varint;
+use super::chunk::{read_varint, write_varint};
 
 const TIP: u8 = 0;
 const CREATED: u8 = 1;
@@ -42,6 +44,8 @@ const SOURCE_ID: u8 = 3;
 const KEY: u8 = 4;
 const PENDING: u8 = 5;
 const BLOB: u8 = 6;
+const HAPPENED: u8 = 7;
+const HAPPENED_OF_SOURCE: u8 = 8;
 
 /// Bytes of a conversation's id, after which comes what the row is.
 const ID_BYTES: usize = 16;
@@ -72,7 +76,11 @@ impl Key {
         self
     }
 
-    fn bytes(mut self, bytes: &[u8]) -> Self {
+    fn time(self, time: TimestampMicros) -> Self {
+        self.number(time.0.cast_unsigned() ^ (1 << 63))
+    }
+
+    pub(super) fn bytes(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
@@ -164,6 +172,46 @@ pub(super) fn listed(namespace: &Namespace, source: Option<&str>, first_offset: 
     listing(namespace, source).number(first_offset)
 }
 
+/// Under this: all conversations, or those of one source, by when they happened.
+pub(super) fn happenings(namespace: &Namespace, source: Option<&str>) -> Key {
+    match source {
+        None => Key::under(namespace, HAPPENED),
+        Some(source) => Key::under(namespace, HAPPENED_OF_SOURCE).text(source),
+    }
+}
+
+pub(super) fn happened(
+    namespace: &Namespace,
+    source: Option<&str>,
+    time: TimestampMicros,
+    first_offset: u64,
+) -> Key {
+    happenings(namespace, source)
+        .time(time)
+        .number(first_offset)
+}
+
+/// Under this: all ids of sources, the shorter ones first.
+pub(super) fn all_source_ids(namespace: &Namespace) -> Key {
+    Key::under(namespace, SOURCE_ID)
+}
+
+/// The id of a key under [`all_source_ids`], and what the keys of all ids of its length
+/// begin with.
+pub(super) fn source_id_of<'k>(namespace: &Namespace, key: &'k [u8]) -> Option<(Key, &'k [u8])> {
+    let mut under = all_source_ids(namespace);
+    let mut rest = key.strip_prefix(under.as_bytes())?;
+    let length = read_varint(&mut rest)?;
+    write_varint(&mut under.0, length);
+    let id = rest.get(..usize::try_from(length).ok()?)?;
+    Some((under, id))
+}
+
+/// Where the rows of conversations begin whose ids are not before this one.
+pub(super) fn from_conversation(id: ConversationId) -> Key {
+    Key(id.0.as_bytes().to_vec())
+}
+
 pub(super) fn source_ids(namespace: &Namespace, source_id: &str) -> Key {
     Key::under(namespace, SOURCE_ID).text(source_id)
 }
@@ -253,7 +301,7 @@ mod tests {
     #[test]
     fn no_namespace_is_inside_another() -> Result<(), crate::domain::NameError> {
         let (short, long) = (Namespace::new("team")?, Namespace::new("team-b")?);
-        for tag in 0..=6 {
+        for tag in 0..=8 {
             let inside = Key::under(&long, tag);
             assert!(!inside.as_bytes().starts_with(&Key::under(&short, tag).0));
         }
@@ -272,5 +320,27 @@ mod tests {
             assert!(inside < end.0);
             assert!(!end.0.starts_with(&key.0));
         }
+    }
+
+    // Times before 1970 are those of sources with odd clocks: they come first.
+    #[test]
+    fn times_sort() {
+        let key = |time| happened(&Namespace::default(), None, TimestampMicros(time), 1).0;
+        let times = [i64::MIN, -1, 0, 1, i64::MAX];
+        assert!(times.is_sorted_by_key(|time| key(*time)));
+    }
+
+    // What is typed may be longer than an id, whose key goes on with other bytes.
+    #[test]
+    fn a_source_id_is_read_from_its_key() {
+        let namespace = Namespace::default();
+        for text in ["a", "session", &"long ".repeat(100)] {
+            let key = source_id(&namespace, text, ConversationId::generate());
+            let (under, id) = source_id_of(&namespace, key.as_bytes()).unwrap();
+            assert_eq!(id, text.as_bytes());
+            assert_eq!(under.bytes(text.as_bytes()), source_ids(&namespace, text));
+        }
+        let key = listed(&namespace, None, 7);
+        assert!(source_id_of(&namespace, key.as_bytes()).is_none());
     }
 }

@@ -31,6 +31,8 @@ mod heads;
 #[cfg(feature = "redb")]
 mod keys;
 #[cfg(feature = "redb")]
+mod named;
+#[cfg(feature = "redb")]
 mod namespace;
 #[cfg(feature = "redb")]
 mod origin;
@@ -62,7 +64,7 @@ pub use {
     codec::VIEWS_VERSION,
     error::ViewsError,
     heads::{Head, Heads},
-    namespace::Counts,
+    namespace::{Counts, ListOrder, ListPlace, Page},
     origin::Origin,
     read::Ancestor,
     store::Views,

@@ -3,7 +3,9 @@
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use crate::domain::{BranchId, ContentHash, ConversationId, ConversationRow, EventKind, Namespace};
+use crate::domain::{
+    BranchId, ContentHash, ConversationId, ConversationRow, EventKind, Namespace, TimestampMicros,
+};
 
 use super::{
     apply::CountsRow,
@@ -48,28 +50,15 @@ impl Views {
         })
     }
 
-    /// A page of the conversations, by the log offset of their first event:
-    /// those after that offset, oldest first, or those before it, newest first.
-    /// The second value is where the next page goes on; none: there is no more.
-    /// `source` leaves only those that were imported from there.
+    /// A page of the conversations. The second value is where the next page goes on;
+    /// none: there is no more.
     ///
     /// # Errors
     /// As every read.
     pub fn list(
         &self,
-        namespace: &Namespace,
-        after: Option<u64>,
-        limit: usize,
-        ascending: bool,
-        source: Option<&str>,
-    ) -> Result<(Vec<ConversationRow>, Option<u64>), ViewsError> {
-        let page = Page {
-            namespace,
-            after,
-            limit,
-            ascending,
-            source,
-        };
+        page: &Page<'_>,
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
         self.read(|reader| page.read(reader))
     }
 
@@ -156,16 +145,47 @@ impl Views {
     }
 }
 
-struct Page<'a> {
-    namespace: &'a Namespace,
-    after: Option<u64>,
-    limit: usize,
-    ascending: bool,
-    source: Option<&'a str>,
+/// What a list of conversations is ordered by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListOrder {
+    /// When their first event was recorded.
+    #[default]
+    Recorded,
+    /// When the last of their events happened, as its author says.
+    Happened,
+}
+
+/// A conversation's place in a list. It holds its place when more is appended to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListPlace {
+    /// When its last event happened; 0 in a list by when they were recorded.
+    pub happened_to: TimestampMicros,
+    /// Log offset of its first event.
+    pub first_offset: u64,
+}
+
+/// A page of conversations that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// Tenant.
+    pub namespace: &'a Namespace,
+    /// Where the page before ended.
+    pub after: Option<ListPlace>,
+    /// At most so many.
+    pub limit: usize,
+    /// What they are ordered by.
+    pub order: ListOrder,
+    /// Oldest first; else newest first.
+    pub ascending: bool,
+    /// Only those that were imported from there.
+    pub source: Option<&'a str>,
 }
 
 impl Page<'_> {
-    fn read(&self, reader: &Reader) -> Result<(Vec<ConversationRow>, Option<u64>), ViewsError> {
+    fn read(
+        &self,
+        reader: &Reader,
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
         let listing = reader.table(NAMESPACES);
         let table = reader.table(CONVERSATIONS);
         let (first, end) = self.bounds();
@@ -185,7 +205,7 @@ impl Page<'_> {
         while let Some(entry) = next() {
             let (key, value) = entry?;
             if rows.len() == self.limit {
-                let mark = rows.last().map(|row| row.first_position.offset);
+                let mark = rows.last().map(|row| self.place(row));
                 return Ok((rows, mark));
             }
             let id = codec::checked(&key, &value)?;
@@ -198,14 +218,33 @@ impl Page<'_> {
         Ok((rows, None))
     }
 
+    fn place(&self, row: &ConversationRow) -> ListPlace {
+        ListPlace {
+            happened_to: match self.order {
+                ListOrder::Recorded => TimestampMicros::default(),
+                ListOrder::Happened => row.happened_to,
+            },
+            first_offset: row.first_position.offset,
+        }
+    }
+
     /// First key of the page's stretch, and the key after its last.
     fn bounds(&self) -> (keys::Key, keys::Key) {
-        let all = keys::listing(self.namespace, self.source);
-        let at = |offset| keys::listed(self.namespace, self.source, offset);
+        let (namespace, source) = (self.namespace, self.source);
+        let all = match self.order {
+            ListOrder::Recorded => keys::listing(namespace, source),
+            ListOrder::Happened => keys::happenings(namespace, source),
+        };
+        let at = |place: ListPlace| match self.order {
+            ListOrder::Recorded => keys::listed(namespace, source, place.first_offset),
+            ListOrder::Happened => {
+                keys::happened(namespace, source, place.happened_to, place.first_offset)
+            }
+        };
         match (self.after, self.ascending) {
             (None, _) => (all.clone(), all.after_prefix()),
-            (Some(offset), true) => (at(offset).after_prefix(), all.after_prefix()),
-            (Some(offset), false) => (all, at(offset)),
+            (Some(place), true) => (at(place).after_prefix(), all.after_prefix()),
+            (Some(place), false) => (all, at(place)),
         }
     }
 }

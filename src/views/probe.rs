@@ -143,6 +143,7 @@ mod tests {
             crate::domain::Namespace::default(),
             Position::local(3),
             crate::domain::TimestampMicros(5),
+            crate::domain::TimestampMicros(4),
             info,
         );
         let mut chunk = Chunk::new();
@@ -159,6 +160,7 @@ mod tests {
             (Revision(3), ContentHash([7; 32]), Position::local(9)),
             (BranchId::MAIN, 1_u64, false),
             crate::domain::TimestampMicros(5),
+            crate::domain::TimestampMicros(4),
         );
         // Not damaged.
         let head = [encoded(&head), encoded(&None::<u8>)].concat();

@@ -15,7 +15,8 @@ use tokio::{
 /// No start takes so long, and no end: beyond it something hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-fn treering() -> Command {
+/// The program, with nothing of the environment that it looks at.
+pub fn treering() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_treering"));
     command
         .env_remove("TREERING_DATA")
@@ -28,7 +29,16 @@ fn treering() -> Command {
 
 /// Runs a command to its end.
 pub async fn run(arguments: &[&str]) -> Output {
-    let output = treering().args(arguments).output();
+    run_with(arguments, &[]).await
+}
+
+/// The same, in an environment with these variables besides.
+pub async fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = treering();
+    let output = command
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .output();
     timeout(PATIENCE, output).await.expect("it hangs").unwrap()
 }
 

@@ -194,6 +194,7 @@ async fn marks(engine: &Engine) -> BTreeMap<ConversationId, Damage> {
         limit: 1_000,
         after: None,
         source: None,
+        order: Default::default(),
         ascending: true,
     };
     let page = engine.list(query).await.unwrap();

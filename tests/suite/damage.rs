@@ -120,6 +120,7 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> Seen {
         limit: 1_000,
         after: None,
         source: None,
+        order: Default::default(),
         ascending: true,
     };
     let listed = engine.list(query).await;

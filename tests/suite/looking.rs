@@ -293,6 +293,7 @@ async fn views_and_index_of_another_store_are_not_believed() {
             limit: 100,
             after: None,
             source: None,
+            order: Default::default(),
             ascending: true,
         };
         let page = engine.list(query).await.unwrap();

@@ -16,6 +16,7 @@ mod looking;
 mod model;
 mod outside;
 mod processes;
+mod pty;
 mod random;
 mod read_load;
 mod real_data;

@@ -100,6 +100,50 @@ async fn commands_wait_for_each_other() {
     );
 }
 
+// While an import ran, `serve`, `repair` and `salvage` failed at once where all other
+// commands wait. They wait, too; for a server they do not, as it does not end by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_takes_the_folder_itself_waits_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let (data, to) = (folder.to_str().unwrap(), dir.path().join("sound"));
+    let engine = store::open(&folder).await;
+    store::conversation(&engine).await;
+    let salvage = ["salvage", "--data", data, "--to", to.to_str().unwrap()];
+    let repair = ["repair", "--data", data];
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--data", data];
+    for command in [&salvage[..], &repair, &serve] {
+        let at_once = [command, &["--wait", "0"]].concat();
+        let output = child::run(&at_once).await;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(UNAVAILABLE), "{said}");
+        assert!(said.contains("is in use by"), "{said}");
+    }
+    let (salvage, repair) = (
+        [&salvage[..], &["--wait", "50s"]],
+        [&repair[..], &["--wait", "50s"]],
+    );
+    let (salvage, repair) = (salvage.concat(), repair.concat());
+    let close = async {
+        // Whether they met the holder or not, they must get the folder.
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        engine.close().await;
+    };
+    let (salvaged, repaired, ()) = tokio::join!(child::run(&salvage), child::run(&repair), close);
+    for output in [salvaged, repaired] {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    }
+    let engine = store::open(&folder).await;
+    let (server, ()) = tokio::join!(Server::start(&folder), async {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        engine.close().await;
+    });
+    let output = child::run(&["repair", "--data", data]).await;
+    assert_eq!(output.status.code(), Some(UNAVAILABLE));
+    server.kill().await;
+}
+
 // The lock is the process's: SIGKILL must not leave a folder locked, and what the
 // lock file says of the dead one must not stand in the way.
 #[tokio::test(flavor = "multi_thread")]

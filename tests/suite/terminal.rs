@@ -132,15 +132,16 @@ async fn conversations_are_named_as_people_do() {
     let whole = shell
         .ok(&["log", "7ad31c26-9708-4bd2-bbd5-9a3c977380c2"])
         .await;
-    for name in ["7ad31c26", "lighthouse", "@2", "FIX lighthouse"] {
+    for name in [
+        "7ad31c26",
+        "lighthouse",
+        "@last",
+        "FIX lighthouse",
+        "9a3c977380c2",
+    ] {
         assert_eq!(shell.ok(&["log", name]).await, whole, "{name}");
     }
-    assert!(
-        shell
-            .ok(&["show", "@last"])
-            .await
-            .contains("Count the boats")
-    );
+    assert!(shell.ok(&["show", "@2"]).await.contains("Count the boats"));
     let hits = shell.ok(&["search", "lamp"]).await;
     assert!(hits.contains("7ad31c26#5"), "{hits}");
     let around = shell.ok(&["log", "7ad31c26#5", "-B", "1", "-A", "0"]).await;
@@ -284,6 +285,11 @@ async fn errors_say_what_to_do() {
             USAGE,
             "no conversation is named",
         ),
+        (
+            &["context", "@last", "--budget", "1"],
+            4,
+            "is enough; or let more go",
+        ),
     ] {
         let ended = shell.run(line).await;
         assert_eq!(ended.code, Some(code), "{line:?}: {}", ended.err);
@@ -355,4 +361,202 @@ async fn a_branch_is_exported() {
         "{lines}"
     );
     assert_eq!(last["type"], "user");
+}
+
+// An import of January was "just now": when something happened is what people look for,
+// and when it was recorded is told as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn times_are_those_of_what_happened() {
+    let shell = Shell::new();
+    let file = shell.path("old.jsonl");
+    let line = r#"{"id":"old","source":"test","messages":[
+        {"role":"user","content":"hello","x":{"ts":"2026-01-05T09:00:00Z"}},
+        {"role":"assistant","content":"yes","x":{"ts":"2026-01-06T10:00:00Z"}}]}"#;
+    fs::write(&file, line.replace('\n', "") + "\n").unwrap();
+    shell.ok(&["import", &file]).await;
+    let listed: serde_json::Value =
+        serde_json::from_str(&shell.ok(&["ls", "--json"]).await).unwrap();
+    let day = |field: &str| listed[field].as_str().unwrap()[..10].to_owned();
+    assert_eq!(day("happened_from"), "2026-01-05");
+    assert_eq!(day("happened_to"), "2026-01-06");
+    assert!(day("created_at").as_str() > "2026-01-06");
+    let listed = shell.ok(&["ls", "--absolute"]).await;
+    assert!(listed.contains("2026-01-06 10:00:00"), "{listed}");
+    let shown = shell.ok(&["show", "old"]).await;
+    assert!(
+        shown.contains("from 2026-01-05 to 2026-01-06, recorded just now"),
+        "{shown}"
+    );
+    // A rebuild makes the same of the log.
+    shell.ok(&["rebuild"]).await;
+    shell.ok(&["verify", "--deep"]).await;
+}
+
+// What was imported last was first in the list, whenever it was; and lines that a source
+// keeps without a time made all of its sessions "just now".
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_begins_with_what_happened_last() {
+    let shell = Shell::new();
+    for day in ["03", "07", "05"] {
+        let file = shell.path(&format!("{day}.jsonl"));
+        let line = format!(
+            r#"{{"id":"of-{day}","source":"test","messages":[{{"role":"user","content":"hello","x":{{"ts":"2026-01-{day}T09:00:00Z"}}}}]}}"#
+        );
+        fs::write(&file, line + "\n").unwrap();
+        shell.ok(&["import", &file]).await;
+    }
+    shell.ok(&["import", SESSIONS]).await;
+    let listed = async |options: &[&str]| {
+        let lines = shell.ok(&[&["ls", "--json"], options].concat()).await;
+        let id = |line: &str| {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            row["source_id"].as_str().unwrap_or_default()[..5].to_owned()
+        };
+        lines.lines().map(id).collect::<Vec<_>>()
+    };
+    // The session, and two that it has begun.
+    let sessions = "5d0c3";
+    let happened = listed(&["-n", "5"]).await;
+    assert_eq!(happened, ["of-07", sessions, sessions, sessions, "of-05"]);
+    let recorded = listed(&["--by", "recorded", "-n", "1", "--source", "test"]).await;
+    assert_eq!(recorded, ["of-05"]);
+    let oldest = listed(&["--oldest-first", "--source", "test"]).await;
+    assert_eq!(oldest, ["of-03", "of-05", "of-07"]);
+    assert!(shell.ok(&["show", "@last"]).await.contains("of-07"));
+    // Who goes on makes it the newest.
+    shell
+        .ok(&["append", "of-03", "message", "user", "and now?"])
+        .await;
+    assert_eq!(listed(&["-n", "1"]).await, ["of-03"]);
+    shell.ok(&["rebuild"]).await;
+    assert_eq!(listed(&["-n", "2"]).await, ["of-03", "of-07"]);
+}
+
+/// Sessions as Claude Code keeps them.
+const SESSIONS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/fixtures/claude-code/projects"
+);
+
+// From one's own sessions to a fork that goes on in Claude Code, in six commands with no
+// long id in them: as the README has it, word for word, and with the answers it shows.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_session_in_the_readme_is_true() {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let (_, session) = readme.split_once("with `TREERING_DATA` set:").unwrap();
+    let session = session.split("```").nth(1).unwrap();
+    let commands: Vec<_> = session.split("\n$ ").skip(1).collect();
+    assert_eq!(commands.len(), 6);
+
+    let home = tempfile::tempdir().unwrap();
+    let sh = async |line: &str| {
+        let binary = Path::new(env!("CARGO_BIN_EXE_treering"));
+        let mut path = binary.parent().unwrap().as_os_str().to_owned();
+        path.push(":/usr/bin:/bin");
+        let mut command = tokio::process::Command::new("sh");
+        command
+            .args(["-c", line])
+            .current_dir(home.path())
+            .env_remove("TREERING_SERVER")
+            .env_remove("CLAUDE_CONFIG_DIR")
+            .env("HOME", home.path())
+            .env("PATH", path)
+            .env("TREERING_DATA", home.path().join("store"))
+            .env("NO_COLOR", "1")
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(child::PATIENCE, command.output());
+        let output = output.await.expect("it hangs").unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success(), "{line}: {said}");
+        said
+    };
+    sh(&format!(
+        "mkdir -p .claude && cp -r '{SESSIONS}' .claude/projects"
+    ))
+    .await;
+    for command in commands {
+        let (line, shown) = command.split_once('\n').unwrap_or((command, ""));
+        let words = line.split_whitespace();
+        assert!(words.clone().all(|word| word.len() < 36), "{line}");
+        let said = sh(line).await;
+        let said: Vec<_> = said.lines().map(steady).collect();
+        for shown in shown.lines().map(steady) {
+            assert!(said.contains(&shown), "{line}: {shown}: {said:#?}");
+        }
+        if line.contains(" log ") {
+            assert!(said.iter().any(|line| line.contains(">#19")), "{said:#?}");
+        }
+    }
+    let body = fs::read(home.path().join("body.json")).unwrap();
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert!(body["messages"].as_array().unwrap().len() > 1, "{body}");
+    // What it goes on with is where Claude Code looks, and has what the fork has.
+    let again = sh("treering import ~/.claude/projects").await;
+    assert!(again.contains("1 new"), "{again}");
+}
+
+/// A line without what differs each time: seconds, scores and ids of sessions.
+fn steady(line: &str) -> String {
+    let mut line = line.to_owned();
+    for (before, after) in [(" read in ", ": "), (", score ", ", "), ("--resume ", "\n")] {
+        if let Some(from) = line.find(before).map(|at| at + before.len()) {
+            let to = line[from..].find(after).map_or(line.len(), |at| from + at);
+            line.replace_range(from..to, "…");
+        }
+    }
+    line
+}
+
+// The shell asks the program itself: what it completes is what is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_and_branches_are_completed() {
+    let shell = Shell::filled().await;
+    let data = shell.path("store");
+    let completed = async |words: &[&str]| {
+        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_treering"))
+            .env("COMPLETE", "bash")
+            .env("_CLAP_COMPLETE_INDEX", (words.len() + 2).to_string())
+            .env("_CLAP_COMPLETE_COMP_TYPE", "9")
+            .env("_CLAP_COMPLETE_SPACE", "false")
+            .env("_CLAP_IFS", "\n")
+            .args(["--", "treering", "--data", &data])
+            .args(words)
+            .output()
+            .await
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(completed(&["log", "7a"]).await.trim(), "7ad31c26");
+    assert_eq!(completed(&["show", "tau"]).await.trim(), "tau/3-0");
+    let branches = completed(&["log", "7ad31c26", "--branch", "r"]).await;
+    assert_eq!(branches.trim(), "retry");
+    let commands = completed(&["bra"]).await;
+    assert_eq!(commands.trim(), "branch");
+    let script = shell.ok(&["completions", "bash"]).await;
+    assert!(script.contains("COMPLETE"), "{script}");
+}
+
+// The demo's folder is made where the user stands, which is often a repository: git must
+// not offer it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_keeps_out_of_repositories() {
+    let dir = tempfile::tempdir().unwrap();
+    let demo = tokio::process::Command::new(env!("CARGO_BIN_EXE_treering"))
+        .current_dir(dir.path())
+        .env_remove("TREERING_DATA")
+        .args(["demo", "--exit", "--listen", "127.0.0.1:0"])
+        .output();
+    let output = tokio::time::timeout(child::PATIENCE, demo)
+        .await
+        .expect("it hangs");
+    assert!(output.unwrap().status.success());
+    let store = dir.path().join(".treering-demo");
+    assert_eq!(fs::read_to_string(store.join(".gitignore")).unwrap(), "*\n");
+    let output = child::run(&["verify", "--data", store.to_str().unwrap()]).await;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

@@ -119,6 +119,7 @@ async fn read_conversations(engine: &Engine) -> Result<f64, CliError> {
             limit: 1_000,
             after: None,
             source: None,
+            order: Default::default(),
             ascending: true,
         })
         .await

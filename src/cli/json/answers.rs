@@ -44,6 +44,8 @@ fn write_summary(summary: &pb::ConversationSummary, object: &mut Object) {
         .boolean("sealed", summary.sealed);
     time(object, "created_at", summary.created_at.as_ref());
     time(object, "updated_at", summary.updated_at.as_ref());
+    time(object, "happened_from", summary.happened_from.as_ref());
+    time(object, "happened_to", summary.happened_to.as_ref());
     object.map_if("labels", &summary.labels);
     if let Some(config) = &summary.config {
         object.raw("config", &config_json(config));

@@ -268,7 +268,8 @@ pub fn bytes_human(bytes: u64) -> String {
 /// When the last of a conversation happened.
 #[must_use]
 pub fn happened(summary: &pb::ConversationSummary) -> Option<&Timestamp> {
-    summary.updated_at.as_ref()
+    // A server of an older version does not say.
+    summary.happened_to.as_ref().or(summary.updated_at.as_ref())
 }
 
 /// The id that people type: the source's own, where it has one, and of a UUID as much

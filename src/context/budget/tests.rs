@@ -486,6 +486,22 @@ fn too_much_is_said() {
     assert_eq!(kept.count(), 2, "the prompt and the last question");
 }
 
+// A request of 73 tokens was refused for its budget of 100: room was held for the
+// explanation of references, of which it had none.
+#[test]
+fn room_that_nothing_takes_is_given_back() {
+    let story = turns(3, 100).user(&"word ".repeat(500));
+    let (mut draft, fitted) = fitted(&story, &policy(100));
+    let excess = fitted.tokens - 100;
+    let less = fitted.without(excess - 1, 100, &mut draft);
+    assert!(less.over_budget && less.tokens == 101);
+    assert_eq!(draft.warnings.len(), 1);
+    assert!(draft.warnings[0].contains("is 1 tokens over its budget of 100"));
+    let fits = less.without(1, 100, &mut draft);
+    assert!(!fits.over_budget && fits.tokens == 100);
+    assert_eq!(draft.warnings, Vec::<String>::new());
+}
+
 // Policies were written with the name that dropping had when whole turns went.
 #[test]
 fn the_old_name_of_steps_is_known() {

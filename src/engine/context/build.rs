@@ -308,12 +308,10 @@ impl Assembled {
     pub(super) fn fit(&mut self) -> Result<Fitted, ReadError> {
         let (policy, tally, draft) = (&self.policy, &self.tally, &mut self.draft);
         references::reserve(&self.window, policy, tally, draft);
-        let mut fitted = budget::fit(&self.window, policy, tally, draft);
+        let fitted = budget::fit(&self.window, policy, tally, draft);
         let unused = references::settle(policy, tally, draft);
-        fitted.tokens -= unused.min(fitted.tokens);
-        fitted.tokens_before -= unused.min(fitted.tokens_before);
         work::check()?;
-        Ok(fitted)
+        Ok(fitted.without(unused, policy.budget_tokens, draft))
     }
 
     fn finish(mut self, check: Check) -> Result<Finished, ContextError> {

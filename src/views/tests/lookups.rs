@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::model::{Model, apply_in_groups, id, namespace, steps};
 use crate::{
     domain::{BranchId, ConversationId, ConversationRow, ConversationState, Namespace, Revision},
-    views::{EventEntry, ViewDelta, Views, ViewsError},
+    views::{EventEntry, ListOrder, Page, ViewDelta, Views, ViewsError},
 };
 
 const CACHE_BYTES: usize = 4 << 20;
@@ -100,9 +100,25 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
             .cloned()
             .collect();
         rows.sort_by_key(|row| row.first_position.offset);
-        assert_eq!(pages(views, namespace, true, source), rows);
+        let recorded = (ListOrder::Recorded, namespace, source);
+        assert_eq!(pages(views, recorded, true), rows);
         rows.reverse();
-        assert_eq!(pages(views, namespace, false, source), rows);
+        assert_eq!(pages(views, recorded, false), rows);
+        rows.sort_by_key(|row| (row.happened_to, row.first_position.offset));
+        let happened = (ListOrder::Happened, namespace, source);
+        assert_eq!(pages(views, happened, true), rows);
+        rows.reverse();
+        assert_eq!(pages(views, happened, false), rows);
+    }
+    for part in [
+        "session",
+        "ses",
+        "sion-1",
+        "session-11",
+        "0",
+        &id(1).to_string()[..9],
+    ] {
+        check_named(views, model, namespace, part);
     }
     for source_id in ["session", "session-1", "sess", ""] {
         let rows = model.rows.values().filter(|row| {
@@ -135,16 +151,50 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
     }
 }
 
+/// Those that a part of an id names.
+fn check_named(views: &Views, model: &Model, namespace: &Namespace, part: &str) {
+    let named = |is: fn(&str, &str) -> bool| {
+        let mine = model
+            .rows
+            .values()
+            .filter(|row| row.namespace == *namespace);
+        let named =
+            mine.filter(|row| is(&row.id.to_string(), part) || is(&row.info.source_id, part));
+        let mut named: Vec<_> = named.map(|row| row.id).collect();
+        named.sort();
+        named
+    };
+    let sorted = |mut ids: Vec<ConversationId>| {
+        ids.sort();
+        ids
+    };
+    let beginning = |limit| views.beginning(namespace, part, limit).unwrap();
+    assert_eq!(
+        sorted(beginning(usize::MAX)),
+        named(|id, part| id.starts_with(part))
+    );
+    assert!(beginning(1).len() <= 1);
+    let ending = views.ending(namespace, part, usize::MAX).unwrap();
+    assert_eq!(sorted(ending), named(|id, part| id.ends_with(part)));
+}
+
 /// The whole list, one conversation a page.
 fn pages(
     views: &Views,
-    namespace: &Namespace,
+    (order, namespace, source): (ListOrder, &Namespace, Option<&str>),
     ascending: bool,
-    source: Option<&str>,
 ) -> Vec<ConversationRow> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        let (mut page, next) = views.list(namespace, after, 1, ascending, source).unwrap();
+        let page = Page {
+            namespace,
+            after,
+            limit: 1,
+            order,
+            ascending,
+            source,
+        };
+        let (mut page, next) = views.list(&page).unwrap();
         all.append(&mut page);
         if next.is_none() {
             return all;

@@ -113,6 +113,8 @@ impl Model {
             sealed: false,
             created_at: TimestampMicros(self.reached.cast_signed()),
             updated_at: TimestampMicros::default(),
+            happened_from: TimestampMicros(3),
+            happened_to: TimestampMicros::default(),
             damage: None,
         };
         self.rows.insert(id(n), row);
@@ -161,6 +163,8 @@ impl Model {
         row.last_position = Position::local(self.reached);
         row.chain_hash.0[..8].copy_from_slice(&self.reached.to_le_bytes());
         row.updated_at = TimestampMicros(self.reached.cast_signed());
+        // To and fro, also before 1970: sources have odd clocks.
+        row.happened_to = TimestampMicros(self.reached.cast_signed() * 37 % 101 - 50);
         let at = EventRef {
             conversation: id,
             revision: row.head,

@@ -44,6 +44,8 @@ impl World {
                 sealed: false,
                 created_at: TimestampMicros::default(),
                 updated_at: TimestampMicros::default(),
+                happened_from: TimestampMicros::default(),
+                happened_to: TimestampMicros::default(),
                 damage: None,
             };
             (row, Arc::new(BranchState::root()))

@@ -57,7 +57,8 @@ async fn pages_join_to_the_whole_list() {
     for _ in 0..11 {
         ids.push(server.conversation().await);
     }
-    for ascending in [true, false] {
+    let happened = i32::from(pb::ListOrder::Happened);
+    for (ascending, order) in [(true, 0), (false, 0), (true, happened), (false, happened)] {
         let mut listed = Vec::new();
         let mut page_token = String::new();
         loop {
@@ -65,6 +66,7 @@ async fn pages_join_to_the_whole_list() {
                 page_size: 4,
                 page_token,
                 ascending,
+                order,
                 ..Default::default()
             };
             let page = server.conversations().list(request).await.unwrap();
@@ -81,6 +83,50 @@ async fn pages_join_to_the_whole_list() {
         }
         assert_eq!(listed, ids);
     }
+    let wrong = pb::ListConversationsRequest {
+        order: 77,
+        ..Default::default()
+    };
+    let status = server.conversations().list(wrong).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    server.stop().done().await;
+}
+
+// People type parts of ids. Each must lead to those that have it and to no other
+// tenant's, and many must not be sent where few were asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_of_an_id_is_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let mut ids = Vec::new();
+    for _ in 0..9 {
+        ids.push(server.conversation().await);
+    }
+    let find = async |id_part: &str, limit| {
+        let request = pb::FindConversationsRequest {
+            id_part: id_part.into(),
+            limit,
+        };
+        let found = server.conversations().find(request).await;
+        found.map(|found| {
+            let found = found.into_inner();
+            let ids = found.conversations.into_iter().map(|c| c.conversation_id);
+            (ids.collect::<Vec<_>>(), found.more)
+        })
+    };
+    for id in &ids {
+        assert_eq!(find(id, 0).await.unwrap(), (vec![id.clone()], false));
+        let (ending, more) = find(&id[24..], 0).await.unwrap();
+        assert_eq!((ending, more), (vec![id.clone()], false));
+    }
+    // They begin with the time, which is nearly the same.
+    let (some, more) = find(&ids[0][..4], 3).await.unwrap();
+    assert_eq!((some.len(), more), (3, true));
+    let (all, more) = find(&ids[0][..4], 9).await.unwrap();
+    assert_eq!((all.len(), more), (9, false));
+    assert_eq!(find("no such id", 0).await.unwrap(), (vec![], false));
+    let status = find("", 0).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
     server.stop().done().await;
 }
 

@@ -211,6 +211,9 @@ class _Server:
                 "127.0.0.1:0",
                 "--data",
                 path,
+                # Whoever has the folder is waited for here.
+                "--wait",
+                "0",
                 *options,
             ],
             stdin=subprocess.PIPE,

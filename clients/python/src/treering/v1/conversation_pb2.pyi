@@ -44,6 +44,30 @@ APPROVAL_STATUS_DENIED: ApprovalStatus.ValueType  # 4
 APPROVAL_STATUS_EXPIRED: ApprovalStatus.ValueType  # 5
 global___ApprovalStatus = ApprovalStatus
 
+class _ListOrder:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ListOrderEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ListOrder.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    LIST_ORDER_UNSPECIFIED: _ListOrder.ValueType  # 0
+    """When its first event was recorded."""
+    LIST_ORDER_HAPPENED: _ListOrder.ValueType  # 1
+    """When its last event happened (happened_to). One that is appended to between two
+    pages may be on both, or on neither.
+    """
+
+class ListOrder(_ListOrder, metaclass=_ListOrderEnumTypeWrapper):
+    """What makes a conversation newer than another one."""
+
+LIST_ORDER_UNSPECIFIED: ListOrder.ValueType  # 0
+"""When its first event was recorded."""
+LIST_ORDER_HAPPENED: ListOrder.ValueType  # 1
+"""When its last event happened (happened_to). One that is appended to between two
+pages may be on both, or on neither.
+"""
+global___ListOrder = ListOrder
+
 @typing_extensions.final
 class GetConversationRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -147,6 +171,8 @@ class ConversationSummary(google.protobuf.message.Message):
     SOURCE_META_FIELD_NUMBER: builtins.int
     POLICIES_FIELD_NUMBER: builtins.int
     DAMAGE_FIELD_NUMBER: builtins.int
+    HAPPENED_FROM_FIELD_NUMBER: builtins.int
+    HAPPENED_TO_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     title: builtins.str
     source: builtins.str
@@ -174,6 +200,13 @@ class ConversationSummary(google.protobuf.message.Message):
     @property
     def damage(self) -> global___Damage:
         """Set when the conversation cannot be read to its end."""
+    @property
+    def happened_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When its first event and the last of them happened, as their authors say (the
+        source of an import, say); else when they were recorded.
+        """
+    @property
+    def happened_to(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -195,9 +228,11 @@ class ConversationSummary(google.protobuf.message.Message):
         source_meta: builtins.bytes = ...,
         policies: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         damage: global___Damage | None = ...,
+        happened_from: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        happened_to: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["config", b"config", "created_at", b"created_at", "damage", b"damage", "parent", b"parent", "updated_at", b"updated_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["active_branch", b"active_branch", "active_branch_id", b"active_branch_id", "branch_count", b"branch_count", "config", b"config", "conversation_id", b"conversation_id", "created_at", b"created_at", "damage", b"damage", "head", b"head", "labels", b"labels", "parent", b"parent", "policies", b"policies", "sealed", b"sealed", "shares_history", b"shares_history", "source", b"source", "source_id", b"source_id", "source_meta", b"source_meta", "title", b"title", "updated_at", b"updated_at"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["config", b"config", "created_at", b"created_at", "damage", b"damage", "happened_from", b"happened_from", "happened_to", b"happened_to", "parent", b"parent", "updated_at", b"updated_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["active_branch", b"active_branch", "active_branch_id", b"active_branch_id", "branch_count", b"branch_count", "config", b"config", "conversation_id", b"conversation_id", "created_at", b"created_at", "damage", b"damage", "happened_from", b"happened_from", "happened_to", b"happened_to", "head", b"head", "labels", b"labels", "parent", b"parent", "policies", b"policies", "sealed", b"sealed", "shares_history", b"shares_history", "source", b"source", "source_id", b"source_id", "source_meta", b"source_meta", "title", b"title", "updated_at", b"updated_at"]) -> None: ...
 
 global___ConversationSummary = ConversationSummary
 
@@ -449,6 +484,7 @@ class ListConversationsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
     ASCENDING_FIELD_NUMBER: builtins.int
+    ORDER_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """At most so many; 0: the server's page size."""
     page_token: builtins.str
@@ -456,6 +492,7 @@ class ListConversationsRequest(google.protobuf.message.Message):
     """Only those imported from this source."""
     ascending: builtins.bool
     """Oldest first."""
+    order: global___ListOrder.ValueType
     def __init__(
         self,
         *,
@@ -463,10 +500,53 @@ class ListConversationsRequest(google.protobuf.message.Message):
         page_token: builtins.str = ...,
         source: builtins.str = ...,
         ascending: builtins.bool = ...,
+        order: global___ListOrder.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["ascending", b"ascending", "page_size", b"page_size", "page_token", b"page_token", "source", b"source"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["ascending", b"ascending", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "source", b"source"]) -> None: ...
 
 global___ListConversationsRequest = ListConversationsRequest
+
+@typing_extensions.final
+class FindConversationsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_PART_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    id_part: builtins.str
+    """Those whose UUID or source id begins with this; when there is none, those where
+    one ends with it.
+    """
+    limit: builtins.int
+    """At most so many; 0: the server's page size."""
+    def __init__(
+        self,
+        *,
+        id_part: builtins.str = ...,
+        limit: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["id_part", b"id_part", "limit", b"limit"]) -> None: ...
+
+global___FindConversationsRequest = FindConversationsRequest
+
+@typing_extensions.final
+class FindConversationsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATIONS_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
+    @property
+    def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationSummary]: ...
+    more: builtins.bool
+    """There are more."""
+    def __init__(
+        self,
+        *,
+        conversations: collections.abc.Iterable[global___ConversationSummary] | None = ...,
+        more: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["conversations", b"conversations", "more", b"more"]) -> None: ...
+
+global___FindConversationsResponse = FindConversationsResponse
 
 @typing_extensions.final
 class ListConversationsResponse(google.protobuf.message.Message):

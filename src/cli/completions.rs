@@ -1,0 +1,235 @@
+//! Completions that know the store: conversations, branches, commands and options.
+//!
+//! The shell asks this very program what may come next, so what is completed is what
+//! is there. Only a folder that nobody holds, or a server, is asked; whatever is wrong,
+//! nothing is completed and nothing is said.
+
+use std::{
+    collections::HashSet,
+    env,
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::{Args, Command, CommandFactory, Parser};
+use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate, env::Shells};
+
+use super::{
+    Cli, Opening,
+    args::{Color, Common},
+    connect::Connection,
+    error::CliError,
+    output::Out,
+    pb, read,
+    text::{first_line, short_id},
+};
+use crate::engine::{Dense, OpenMode};
+
+/// The variable with which the shell asks.
+const VAR: &str = "COMPLETE";
+/// Conversations that are offered.
+const OFFERED: u32 = 200;
+/// Titles are cut here, in characters.
+const TITLE_CHARS: usize = 50;
+
+/// Print a completion script for a shell
+///
+/// It completes commands and options, and conversations and branches of the store that
+/// the line names (or $TREERING_DATA, $TREERING_SERVER).
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+For bash, in ~/.bashrc:
+  source <(treering completions bash)
+For zsh, in ~/.zshrc:
+  source <(treering completions zsh)
+For fish, in ~/.config/fish/config.fish:
+  treering completions fish | source")]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: clap_complete::Shell,
+}
+
+/// Prints the script.
+///
+/// # Errors
+/// What the output says.
+pub fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
+    let shells = Shells::builtins();
+    let name = args.shell.to_string();
+    let mut script = Vec::new();
+    if let Some(shell) = shells.completer(&name) {
+        shell.write_registration(VAR, "treering", "treering", "treering", &mut script)?;
+    }
+    Ok(out.bytes(&script)?)
+}
+
+/// Answers the shell, when it asks, and ends the process then.
+pub fn answer() {
+    CompleteEnv::with_factory(command).var(VAR).complete();
+}
+
+/// The command line, with what completes its names.
+fn command() -> Command {
+    with_names(Cli::command())
+}
+
+fn with_names(command: Command) -> Command {
+    let command = command.mut_args(|arg| match arg.get_id().as_str() {
+        "conversation" | "conversations" | "reference" => {
+            arg.add(ArgValueCompleter::new(conversations))
+        }
+        "branch" | "left" | "right" => arg.add(ArgValueCompleter::new(branches)),
+        _ => arg,
+    });
+    command.mut_subcommands(with_names)
+}
+
+fn conversations(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let begun = begun.to_string_lossy().into_owned();
+    ask(async |store| {
+        let mut summaries = newest(&store).await?;
+        if !begun.is_empty() {
+            let known: HashSet<_> = summaries.iter().map(id_of).collect();
+            let mut more = named(&store, &begun).await?;
+            more.retain(|summary| !known.contains(&id_of(summary)));
+            summaries.extend(more);
+        }
+        let offered = summaries.iter().filter_map(|summary| {
+            let whole = match summary.source_id.as_str() {
+                "" => summary.conversation_id.as_str(),
+                source_id => source_id,
+            };
+            let short = short_id(&summary.source_id, &summary.conversation_id);
+            let id = [short, whole]
+                .into_iter()
+                .find(|id| id.starts_with(&begun))?;
+            let title = first_line(&summary.title, TITLE_CHARS);
+            Some(CompletionCandidate::new(id).help(Some(title.into())))
+        });
+        Some(offered.collect())
+    })
+}
+
+fn id_of(summary: &pb::ConversationSummary) -> String {
+    summary.conversation_id.clone()
+}
+
+async fn newest(store: &Connection) -> Option<Vec<pb::ConversationSummary>> {
+    let request = pb::ListConversationsRequest {
+        page_size: OFFERED,
+        order: pb::ListOrder::Happened.into(),
+        ..Default::default()
+    };
+    let page = store.conversations().list(request).await.ok()?;
+    Some(page.into_inner().conversations)
+}
+
+/// Those among all whose id begins so.
+async fn named(store: &Connection, begun: &str) -> Option<Vec<pb::ConversationSummary>> {
+    let request = pb::FindConversationsRequest {
+        id_part: begun.to_owned(),
+        limit: OFFERED,
+    };
+    let found = store.conversations().find(request).await.ok()?;
+    Some(found.into_inner().conversations)
+}
+
+fn branches(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let begun = begun.to_string_lossy().into_owned();
+    let Some(conversation) = conversation_typed(&typed()) else {
+        return Vec::new();
+    };
+    ask(async |store| {
+        let found = super::names::find(&store, &conversation).await.ok()?;
+        let state = match found.state {
+            Some(state) => state,
+            None => read::state(&store, &found.id, "", 0).await.ok()?,
+        };
+        let names = state.branches.into_iter().map(|branch| branch.name);
+        let names = names.filter(|name| name.starts_with(&begun));
+        Some(names.map(CompletionCandidate::new).collect())
+    })
+}
+
+/// Asks the store that the line names.
+fn ask(
+    question: impl AsyncFnOnce(Connection) -> Option<Vec<CompletionCandidate>>,
+) -> Vec<CompletionCandidate> {
+    let Ok(runtime) = tokio::runtime::Runtime::new() else {
+        return Vec::new();
+    };
+    let answer = runtime.block_on(async {
+        let opening = Opening {
+            mode: OpenMode::Read,
+            dense: Dense::Never,
+            views_anew: false,
+        };
+        let store = Connection::open(&common(&typed()), opening).await.ok()?;
+        question(store).await
+    });
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    answer.unwrap_or_default()
+}
+
+/// The words of the line so far, without the program's name.
+fn typed() -> Vec<OsString> {
+    let words = env::args_os().skip_while(|word| word != "--");
+    words.skip(2).collect()
+}
+
+/// The value of an option among the words of a line.
+fn value(words: &[OsString], option: &str) -> Option<String> {
+    let mut words = words.iter().map(|word| word.to_string_lossy());
+    let with_equals = format!("{option}=");
+    while let Some(word) = words.next() {
+        if word == option {
+            return words.next().map(|value| value.into_owned());
+        }
+        if let Some(value) = word.strip_prefix(&with_equals) {
+            return Some(value.to_owned());
+        }
+    }
+    None
+}
+
+fn common(words: &[OsString]) -> Common {
+    let namespace = value(words, "--namespace")
+        .or_else(|| env::var("TREERING_NAMESPACE").ok())
+        .unwrap_or_else(|| "default".into());
+    Common {
+        data: value(words, "--data").map(|dir| from_home(&dir)),
+        server: value(words, "--server"),
+        // Somebody waits for the key that was pressed.
+        wait: Duration::from_millis(1),
+        namespace,
+        json: false,
+        absolute: false,
+        no_pager: true,
+        color: Color::Never,
+    }
+}
+
+/// A folder as it was typed: the shell has not put the home folder in yet.
+fn from_home(dir: &str) -> PathBuf {
+    match (dir.strip_prefix("~/"), env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(dir),
+    }
+}
+
+/// The conversation of a line whose branch is asked for.
+fn conversation_typed(words: &[OsString]) -> Option<String> {
+    // What is not finished is read as far as it can be.
+    let mut words: Vec<_> = words.to_vec();
+    words.insert(0, "treering".into());
+    while words.len() > 2 {
+        if let Ok(mut cli) = Cli::try_parse_from(&words)
+            && let Some(conversation) = cli.command.conversation()
+        {
+            return Some(conversation);
+        }
+        words.pop();
+    }
+    None
+}

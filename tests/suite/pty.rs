@@ -1,0 +1,183 @@
+//! What a person sees on a terminal: a pseudo-terminal of 60 columns, and the pager.
+#![cfg(target_os = "linux")]
+
+use std::{
+    fs::File,
+    io::Read,
+    process::Stdio,
+    thread::{self, JoinHandle},
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+use tokio::time::timeout;
+use unicode_width::UnicodeWidthStr;
+
+use super::child::{self, PATIENCE};
+
+const COLUMNS: u16 = 60;
+
+/// A terminal: what is written to it, and its other end.
+struct Terminal {
+    tty: File,
+    screen: JoinHandle<Vec<u8>>,
+}
+
+impl Terminal {
+    fn open() -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY;
+        let tty = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).unwrap();
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: COLUMNS,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&tty, size).unwrap();
+        let mut ours = File::from(ours);
+        let screen = thread::spawn(move || {
+            let (mut all, mut some) = (Vec::new(), [0; 4096]);
+            // It ends with an error once nobody has the other end any more.
+            while let Ok(read) = ours.read(&mut some)
+                && read > 0
+            {
+                all.extend_from_slice(&some[..read]);
+            }
+            all
+        });
+        Self {
+            tty: File::from(tty),
+            screen,
+        }
+    }
+
+    /// Runs a command on it; returns whether it went well, and the lines that were shown.
+    async fn run(self, arguments: &[&str], variables: &[(&str, &str)]) -> (bool, Vec<String>) {
+        let mut command = child::treering();
+        command
+            .args(arguments)
+            .env_remove("LESS")
+            .env_remove("TREERING_PAGER")
+            .env("PAGER", "cat")
+            .env("TERM", "xterm")
+            .envs(variables.iter().copied())
+            .stdout(Stdio::from(self.tty));
+        let mut process = command.spawn().unwrap();
+        // It keeps the terminal open.
+        drop(command);
+        let status = timeout(PATIENCE, process.wait()).await.expect("it hangs");
+        let shown = tokio::task::spawn_blocking(|| self.screen.join().unwrap());
+        let shown = timeout(PATIENCE, shown).await.expect("it hangs").unwrap();
+        let shown = String::from_utf8(shown).unwrap();
+        let lines = shown
+            .lines()
+            .map(|line| line.trim_end_matches('\r').to_owned());
+        (status.unwrap().success(), lines.collect())
+    }
+}
+
+/// A store with long words, long lines and wide characters in it, and a fork.
+async fn filled(dir: &tempfile::TempDir) -> String {
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (data, file) = (path("store"), path("lines.jsonl"));
+    let long =
+        "灯台の光が消えた。".repeat(12) + &"x".repeat(130) + " and so on ".repeat(20).as_str();
+    let line = serde_json::json!({
+        "id": "a/source/with/rather/long/ids/in/it/0001", "source": "test", "messages": [
+            {"role": "user", "content": long},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "c1", "type": "function", "function":
+                    {"name": "a_tool_with_a_long_name_for_a_column",
+                     "arguments": serde_json::json!({"path": long}).to_string()}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": format!("{long}\nlamp\n{long}")},
+            {"role": "assistant", "content": long},
+        ]
+    });
+    std::fs::write(&file, line.to_string() + "\n").unwrap();
+    let fork = [
+        "fork",
+        "@last",
+        "--at",
+        "2",
+        "--name",
+        "a-branch-with-a-rather-long-name",
+    ];
+    for line in [&["import", &file][..], &fork] {
+        let output = child::run(&[&["--data", &data], line].concat()).await;
+        assert!(output.status.success(), "{output:?}");
+    }
+    data
+}
+
+// On a narrow terminal lines were cut by the terminal, in the middle of words and of what
+// they were about: no row of a list is wider than it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_row_is_wider_than_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = filled(&dir).await;
+    let lines: [&[&str]; 12] = [
+        &["ls"],
+        &["ls", "--absolute"],
+        &["show", "@last"],
+        &["branch", "ls", "@last"],
+        &["log", "@last", "--branch", "main"],
+        &["log", "@last", "--around", "4", "--branch", "main"],
+        &["search", "lamp"],
+        &["tools", "@last", "--branch", "main"],
+        &["tools", "@last", "--branch", "main", "--stats"],
+        &["diff", "@last", "main", "a-branch-with-a-rather-long-name"],
+        &["context", "@last", "--branch", "main", "--explain"],
+        &["compact", "@last", "--branch", "main"],
+    ];
+    let mut wide = Vec::new();
+    for line in lines {
+        let line = [&["--data", &data], line].concat();
+        let (went_well, shown) = Terminal::open().run(&line, &[]).await;
+        assert!(went_well, "{line:?}: {shown:?}");
+        assert!(!shown.is_empty(), "{line:?}");
+        let is_wide = |row: &String| row.width() > usize::from(COLUMNS);
+        let rows = shown.into_iter().filter(is_wide);
+        wide.extend(rows.map(|row| (line[2], row)));
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
+}
+
+// Long output ran off the screen. On a terminal it goes through the pager that the user
+// has, unless told otherwise; anywhere else it never does.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_output_is_paged_on_a_terminal_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = filled(&dir).await;
+    let log = ["--data", &data, "log", "@last", "--branch", "main"];
+    let paged = [("PAGER", "sed s/^/paged:/")];
+    let (went_well, shown) = Terminal::open().run(&log, &paged).await;
+    assert!(went_well && !shown.is_empty());
+    assert!(
+        shown.iter().all(|row| row.starts_with("paged:")),
+        "{shown:?}"
+    );
+    let no_pager = [&log[..], &["--no-pager"]].concat();
+    let (went_well, shown) = Terminal::open().run(&no_pager, &paged).await;
+    assert!(went_well && !shown.is_empty());
+    assert!(
+        !shown.iter().any(|row| row.starts_with("paged:")),
+        "{shown:?}"
+    );
+    // Who has seen enough leaves: that is no error.
+    let (went_well, shown) = Terminal::open().run(&log, &[("PAGER", "head -n 1")]).await;
+    assert!(went_well);
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    // What changes something is short, and is not paged; nor is what a script reads.
+    let fork = ["--data", &data, "fork", "@last", "--at", "2", "--name", "b"];
+    let (went_well, shown) = Terminal::open().run(&fork, &paged).await;
+    assert!(went_well && !shown[0].starts_with("paged:"), "{shown:?}");
+    let output = child::run_with(&log, &paged).await;
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("paged:"));
+}
