@@ -249,6 +249,12 @@ impl Connection {
         }
     }
 
+    /// True when the engine runs in this process, and ends with it.
+    #[must_use]
+    pub fn is_embedded(&self) -> bool {
+        self.embedded.is_some()
+    }
+
     /// The tenant of every request.
     #[must_use]
     pub fn namespace(&self) -> &Namespace {

@@ -268,7 +268,13 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
 }
 
 /// Shows how far the index is, until it has all that the store has now.
-async fn wait_for_index(stats: &pb::StatsResponse, store: &Connection) -> Result<(), CliError> {
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn wait_for_index(
+    stats: &pb::StatsResponse,
+    store: &Connection,
+) -> Result<(), CliError> {
     let offset = |position: Option<pb::Position>| position.map_or(0, |position| position.offset);
     let head = offset(stats.head);
     let bar = progress("indexing", Some(head), Unit::Things);

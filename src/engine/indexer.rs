@@ -388,8 +388,9 @@ pub(super) async fn run(weak: Weak<Inner>) {
         if closing {
             if indexer.doing() == Doing::Following {
                 let _gate = indexer.gate.lock().await;
+                let is_whole = inner.options.dense == Dense::WhenClosed;
                 let last = async {
-                    step(&inner).await?;
+                    while step(&inner).await? && is_whole {}
                     finish(&inner).await
                 };
                 if let Err(error) = last.await {

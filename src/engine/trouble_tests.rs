@@ -8,13 +8,14 @@ use std::{
 use bytes::Bytes;
 use futures::StreamExt;
 
-use super::{AppendError, Engine, OpenError, OpenOptions, ReadError, VerifyItem};
+use super::{AppendError, Dense, Engine, OpenError, OpenOptions, ReadError, VerifyItem};
 use crate::{
     domain::*,
     log::{
         EncodedFrame, EventLog, FrameBatch,
         fallible::{Fallible, Outcome},
     },
+    search::SearchIndex,
     views::Views,
 };
 
@@ -293,4 +294,35 @@ async fn what_is_condemned_comes_to_nothing() {
     indexer.wait_for(head).await.unwrap();
     assert!(!Arc::ptr_eq(&index, &indexer.index()));
     engine.close().await;
+}
+
+// An import that ended before the indexer had come to its end left the rest to whoever
+// came next. That was a search of a moment, which indexed it in memory, waited for, and
+// forgot: so did the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_is_whole_when_an_import_is_closed() {
+    const BATCHES: u64 = 30;
+    let dir = tempfile::tempdir().unwrap();
+    let options = OpenOptions {
+        dense: Dense::WhenClosed,
+        ..OpenOptions::new(dir.path())
+    };
+    let engine = Engine::open(options).await.unwrap();
+    for batch in 0..BATCHES {
+        let id = ConversationId::generate();
+        let created = EventBody::ConversationCreated(ConversationCreated::default());
+        let said = (0..999).map(|at| {
+            let text = format!("{batch} {at} {}", "and so on ".repeat(30));
+            NewEvent::new(
+                id,
+                EventBody::MessageAppended(MessageAppended::text(Role::User, text)),
+            )
+        });
+        let events = std::iter::once(NewEvent::new(id, created)).chain(said);
+        let command = AppendCommand::new(Namespace::default(), events.collect());
+        engine.append(command).await.unwrap();
+    }
+    engine.close().await;
+    let index = SearchIndex::open_unchanged(&dir.path().join("index")).unwrap();
+    assert_eq!(index.reached().offset, BATCHES * 1_000);
 }

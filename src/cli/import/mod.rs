@@ -21,9 +21,10 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     output::{Out, Unit, progress},
+    search::wait_for_index,
     text::things,
 };
-use crate::{domain::Namespace, importer};
+use crate::{codec::pb, domain::Namespace, importer};
 use feed::{Feed, Found};
 use find::Candidate;
 use upload::Upload;
@@ -93,6 +94,11 @@ pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<
         out.line(report.json())?;
     } else {
         out.line(report.summary())?;
+    }
+    if store.is_embedded() {
+        // Who searches next would do it instead, and each time anew.
+        let stats = store.admin().stats(pb::StatsRequest {}).await?;
+        wait_for_index(stats.get_ref(), store).await?;
     }
     report.judge(strict)
 }
