@@ -9,7 +9,7 @@ use super::{
     named::Named,
     output::{Out, Paint, Tone},
     pb,
-    text::{EventText, count, event_lines},
+    text::{EventText, event_lines, things},
 };
 
 /// Lines of content of one event that are shown without `--full`.
@@ -88,8 +88,15 @@ pub fn print(
         ))?;
     }
     let how = EventText::new(out, LINES, full);
-    side(left, Mark('<', Tone::Bad), &diff.left, how, out)?;
-    side(right, Mark('>', Tone::Good), &diff.right, how, out)?;
+    let [cut_left, cut_right] = cut(diff);
+    side(left, Mark('<', Tone::Bad), (&diff.left, cut_left), how, out)?;
+    side(
+        right,
+        Mark('>', Tone::Good),
+        (&diff.right, cut_right),
+        how,
+        out,
+    )?;
     if diff.truncated {
         out.line("")?;
         out.line(paint.text(
@@ -100,22 +107,30 @@ pub fn print(
     Ok(())
 }
 
+/// Whether each side may have more events than the answer. The sides are filled turn by
+/// turn: one that is shorter is whole.
+fn cut(diff: &pb::DiffResponse) -> [bool; 2] {
+    let longest = diff.left.len().max(diff.right.len());
+    [&diff.left, &diff.right].map(|side| diff.truncated && side.len() + 1 >= longest)
+}
+
 #[derive(Clone, Copy)]
 struct Mark(char, Tone);
 
 fn side(
     name: &str,
     mark: Mark,
-    events: &[pb::Event],
+    (events, is_cut): (&[pb::Event], bool),
     how: EventText,
     out: &mut Out,
 ) -> Result<(), CliError> {
     let paint: Paint = out.paint;
-    let events_count = count(events.len() as u64);
+    let at_least = if is_cut { "at least " } else { "" };
+    let number = things(events.len() as u64, "event", "events");
     out.line("")?;
     out.line(paint.text(
         Tone::Strong,
-        format!("{name}: {events_count} events of its own"),
+        format!("{name}: {at_least}{number} of its own"),
     ))?;
     let sign = paint.text(mark.1, mark.0);
     for event in events {

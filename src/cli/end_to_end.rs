@@ -466,3 +466,93 @@ async fn context_is_set_and_tasks_are_spawned() {
     let (list, _) = at(&["sub", "ls", "one"]).await;
     assert!(list.contains("ended"), "{list}");
 }
+
+/// What a search or a comparison says of itself must be so: a bound that was reached is no
+/// number of hits, a bound that was given holds, and what looks in the wrong place says
+/// where the right one is.
+#[tokio::test(flavor = "multi_thread")]
+async fn searches_and_comparisons_say_what_they_show() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, file) = imported(&dir);
+    ok(&["--data", &data, "import", "--format", "openai-chat", &file]).await;
+    let at = async |line: &[&str]| ok(&[&["--data", &data], line].concat()).await;
+    let found = at(&["search", "-n", "1", "--regex", "t"]).await;
+    assert!(found.contains("1 hit, and there are more"), "{found}");
+    let all = at(&["search", "--regex", "lighthouse"]).await;
+    assert!(all.contains("1 of 1 hit"), "{all}");
+
+    let grouped = ["search", "--by-conversation", "--regex", "o"];
+    assert_eq!(at(&grouped).await.lines().count(), 2);
+    let one = at(&[&grouped[..], &["-n", "1"]].concat()).await;
+    assert_eq!(one.lines().count(), 2, "{one}");
+    assert!(one.contains("1 of 2 conversations"), "{one}");
+    let second = at(&[&grouped[..], &["-n", "1", "--offset", "1", "--json"]].concat()).await;
+    assert_eq!(second.lines().count(), 1, "{second}");
+
+    let nothing = at(&["search", "--role", "tool", "lighthouse"]).await;
+    assert!(nothing.contains("--kind tool_result_recorded"), "{nothing}");
+    let kind = ["search", "--kind", "tool_result_recorded", "lighthouse"];
+    assert!(at(&kind).await.contains("1 of 1 hit"));
+
+    let place = at(&["search", "one#4"]).await;
+    assert!(place.contains("treering log one#4"), "{place}");
+    let no_place = at(&["search", "lighthouse#4"]).await;
+    assert!(!no_place.contains("treering log"), "{no_place}");
+    for (bound, is_found) in [("--since", true), ("--until", false)] {
+        let found = at(&["search", bound, "yesterday", "harbour"]).await;
+        assert_eq!(!found.contains("Nothing found"), is_found, "{found}");
+    }
+
+    at(&["fork", "one", "--at", "2", "--name", "again"]).await;
+    let all = at(&["diff", "one", "main", "again"]).await;
+    assert!(all.contains("main: 4 events of its own"), "{all}");
+    let some = at(&["diff", "one", "main", "again", "-n", "3"]).await;
+    assert!(
+        some.contains("main: at least 3 events of its own"),
+        "{some}"
+    );
+    assert!(some.contains("again: 1 event of its own"), "{some}");
+}
+
+/// Claude Code compacts when its window is full, which is in the middle of a turn: of all
+/// that came before its summary a request holds what the user asked for, and no step.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_in_the_middle_of_a_turn_is_a_compaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = path(&dir.path().join("data"));
+    let file = dir.path().join("lines.jsonl");
+    let line = concat!(
+        r#"{"id":"long","source":"test","messages":[{"role":"user","content":"tidy the harbour"},"#,
+        r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"bash","arguments":"{}"}}]},"#,
+        r#"{"role":"tool","tool_call_id":"c1","content":"lighthouse.txt"},"#,
+        r#"{"role":"system","content":"Conversation compacted","x":{"compact_boundary":{"preTokens":9}}},"#,
+        r#"{"role":"user","content":"The quay is swept.","x":{"compact_summary":true}},"#,
+        r#"{"role":"assistant","content":"Now the mole."}]}"#,
+    );
+    fs::write(&file, line).unwrap();
+    let file = path(&file);
+    let import = [
+        "--json",
+        "--data",
+        &data,
+        "import",
+        "--format",
+        "openai-chat",
+        &file,
+    ];
+    assert_eq!(counts(&import).await["oddities"], serde_json::json!({}));
+    let built = ok(&["--data", &data, "context", "long", "-p", "openai-chat"]).await;
+    assert!(
+        built.contains("tidy the harbour") && built.contains("Now the mole."),
+        "{built}"
+    );
+    assert!(built.matches("The quay is swept.").count() == 1, "{built}");
+    assert!(
+        !built.contains("lighthouse") && !built.contains("tool_calls"),
+        "{built}"
+    );
+    let log = ok(&["--data", &data, "log", "long"]).await;
+    assert!(log.contains("all before"), "{log}");
+    let expanded = ok(&["--data", &data, "compact", "long", "expand"]).await;
+    assert!(expanded.contains("lighthouse.txt"), "{expanded}");
+}

@@ -84,7 +84,8 @@ pub async fn find(store: &Connection, text: &str) -> Result<Found, CliError> {
 }
 
 /// Name and revision of `NAME#REVISION`, or of a reference to a result.
-fn split(text: &str) -> Option<(&str, u64)> {
+#[must_use]
+pub fn split(text: &str) -> Option<(&str, u64)> {
     let (name, revision) = match text.strip_prefix(SCHEME) {
         Some(reference) => reference
             .rsplit_once('/')

@@ -1,6 +1,8 @@
 //! `search`: full text over everything that tools did and returned, and that was
 //! said.
 
+mod asked;
+
 use std::time::Duration;
 
 use clap::Args;
@@ -18,9 +20,13 @@ use super::{
     time_arg::Moment,
 };
 
+use asked::Asked;
+
 /// How long a search waits for the index when nothing is said: what was just
 /// appended is there by then.
 const WAIT_DEFAULT: Duration = Duration::from_secs(2);
+/// Hits that are shown when nothing is said.
+const HITS_DEFAULT: u32 = 10;
 /// How often `--complete` looks how far the index is.
 const WAIT_STEP: Duration = Duration::from_millis(500);
 
@@ -54,16 +60,10 @@ pub struct SearchArgs {
     /// It is a regular expression, matched against stored texts, newest first
     #[arg(long, conflicts_with_all = ["query", "plain"])]
     regex: bool,
-    /// At most so many hits
-    #[arg(
-        short = 'n',
-        short_alias = 'k',
-        long = "limit",
-        value_name = "N",
-        default_value_t = 10
-    )]
-    limit: u32,
-    /// Skip so many hits
+    /// At most so many hits, or conversations [default: 10 hits, all conversations]
+    #[arg(short = 'n', short_alias = 'k', long = "limit", value_name = "N")]
+    limit: Option<u32>,
+    /// Skip so many hits, or conversations
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     offset: u32,
     /// Only calls and results of this tool (may be given again)
@@ -73,7 +73,11 @@ pub struct SearchArgs {
     /// again)
     #[arg(long, value_name = "GLOB")]
     path: Vec<String>,
-    /// Only what happened then or later: '2 days', 3h, 2026-01-31, a time in RFC 3339
+    /// Only what happened then or later: '2 days', 3h, yesterday, 2026-01-31, a time in
+    /// RFC 3339
+    ///
+    /// Days are those of UTC. What was recorded without a time of its own counts from
+    /// when it was recorded: of an import, from the import.
     #[arg(long, value_name = "TIME")]
     since: Option<Moment>,
     /// Only what happened then or earlier
@@ -86,7 +90,8 @@ pub struct SearchArgs {
     /// Only conversations with this label (may be given again: all of them)
     #[arg(long, value_name = "NAME[=VALUE]")]
     label: Vec<String>,
-    /// Only messages of this role (may be given again)
+    /// Only messages of this role (may be given again); results of tools are no messages:
+    /// --kind tool_result_recorded
     #[arg(long, value_name = "ROLE")]
     role: Vec<Role>,
     /// Only this conversation: an id or its beginning, @last, or words of its title
@@ -195,9 +200,10 @@ impl SearchArgs {
             limit: if self.count || self.by_conversation {
                 1
             } else {
-                self.limit
+                self.limit.unwrap_or(HITS_DEFAULT)
             },
-            offset: self.offset,
+            // Of conversations all are counted.
+            offset: if self.by_conversation { 0 } else { self.offset },
             conversation_id: self.conversation.unwrap_or_default(),
             branch: self.branch.unwrap_or_default(),
             include_sub_contexts: self.sub_contexts,
@@ -227,6 +233,7 @@ impl SearchArgs {
 /// What the store or the output says.
 pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
+    let asked = Asked::of(&args);
     // Whatever is in the store now shall be found: the index may lag behind.
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if wait {
@@ -237,14 +244,23 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         wait_max: WAIT_DEFAULT.try_into().ok(),
         ..args.request()
     };
-    let tools = request.tools.clone();
     let answer = store.search().search(request).await;
     let answer = answer.map_err(without_words)?.into_inner();
     if only_count {
         out.line(answer.total)?;
     } else if grouped {
-        for hits in &answer.conversations {
+        let shown = asked.conversations(&answer.conversations);
+        for hits in shown {
             print_conversation(hits, out)?;
+        }
+        if shown.len() < answer.conversations.len() && !out.json {
+            let all = things(
+                answer.conversations.len() as u64,
+                "conversation",
+                "conversations",
+            );
+            let note = format!("{} of {all}", count(shown.len() as u64));
+            out.row(out.paint.text(Tone::Dim, note))?;
         }
     } else if out.json {
         for hit in &answer.hits {
@@ -254,7 +270,15 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         for hit in &answer.hits {
             print(hit, out)?;
         }
-        note(&answer, &tools, out)?;
+        let note = out.paint.text(Tone::Dim, asked.note(&answer));
+        out.row(note)?;
+    }
+    for hint in asked.hints(store).await {
+        if out.json || only_count {
+            eprintln!("{hint}");
+        } else {
+            out.row(out.paint.text(Tone::Dim, hint))?;
+        }
     }
     let missing = missing(&answer);
     if let Some(missing) = missing {
@@ -338,35 +362,6 @@ fn without_words(status: tonic::Status) -> CliError {
                example --regex '=>'"
             .into(),
     }
-}
-
-fn note(answer: &pb::SearchResponse, tools: &[String], out: &mut Out) -> Result<(), CliError> {
-    let mut note = match answer.total.max(answer.hits.len() as u64) {
-        0 if answer.more_than_total => "Nothing found in the newest texts that were read; there \
-            are older ones that it may be in. Give it a longer word, or fewer texts: --source, \
-            --kind, --until."
-            .to_owned(),
-        0 if !tools.is_empty() => format!(
-            "Nothing found in calls and results of {}; `treering tools CONVERSATION` has the \
-             names of tools.",
-            printable(&tools.join(", "))
-        ),
-        0 => "Nothing found.".to_owned(),
-        total => {
-            let more = if answer.more_than_total {
-                "more than "
-            } else {
-                ""
-            };
-            let shown = count(answer.hits.len() as u64);
-            format!("{shown} of {more}{}", things(total, "hit", "hits"))
-        }
-    };
-    if answer.read_as == i32::from(pb::QueryMode::Query) {
-        note.push_str(" (read as a query; --plain reads words)");
-    }
-    let note = out.paint.text(Tone::Dim, note);
-    Ok(out.row(note)?)
 }
 
 fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {

@@ -1,4 +1,5 @@
-//! Times on the command line: `2 days`, `3h ago`, `2026-01-31`, or in RFC 3339.
+//! Times on the command line: `2 days`, `3h ago`, `yesterday`, `2026-01-31`, or in
+//! RFC 3339.
 
 use std::{str::FromStr, time::Duration};
 
@@ -10,6 +11,8 @@ use time::{
 use crate::domain::TimestampMicros;
 
 const MICROS: i64 = 1_000_000;
+/// A day of UTC, as days are written elsewhere.
+const DAY_MICROS: i64 = 86_400 * MICROS;
 
 /// A moment that was typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +34,8 @@ impl FromStr for Moment {
 
     fn from_str(text: &str) -> Result<Self, String> {
         at(text, TimestampMicros::now()).map(Self).ok_or_else(|| {
-            "takes a length of time that has passed (`2 days`, `3h`), a day (`2026-01-31`) or a \
-             time in RFC 3339"
+            "takes a length of time that has passed (`2 days`, `3h`), a day (`2026-01-31`, \
+             `today`, `yesterday`) or a time in RFC 3339"
                 .to_owned()
         })
     }
@@ -42,6 +45,16 @@ fn at(text: &str, now: TimestampMicros) -> Option<TimestampMicros> {
     let text = text.trim();
     if let Some(passed) = passed(text) {
         return Some(TimestampMicros(now.0.checked_sub(passed)?));
+    }
+    let days_ago = match text {
+        "now" => return Some(now),
+        "today" => Some(0),
+        "yesterday" => Some(1),
+        _ => None,
+    };
+    if let Some(days) = days_ago {
+        let today = now.0.div_euclid(DAY_MICROS);
+        return Some(TimestampMicros((today - days) * DAY_MICROS));
     }
     let moment = match OffsetDateTime::parse(text, &Rfc3339) {
         Ok(moment) => moment,
@@ -108,6 +121,10 @@ mod tests {
         assert_eq!(read("3h ago"), Some(1_000_000 - 3 * 3_600));
         assert_eq!(read("1 week"), Some(1_000_000 - 7 * 86_400));
         assert_eq!(read("1970-01-02"), Some(86_400));
+        assert_eq!(read("now"), Some(1_000_000));
+        // 13:46:40 on the twelfth day.
+        assert_eq!(read("today"), Some(11 * 86_400));
+        assert_eq!(read("yesterday"), Some(10 * 86_400));
         assert_eq!(read("1970-01-01T01:00:00+01:00"), Some(0));
         for (text, milliseconds) in [
             ("10s", 10_000),

@@ -6,7 +6,8 @@ use std::{borrow::Borrow, collections::BTreeMap, sync::Arc};
 use super::{
     draft::Draft,
     event::{
-        AppendCommand, BranchForked, ConversationCreated, EventBody, ExpectedRevision, NewEvent,
+        AppendCommand, BranchForked, Compacted, CompactionTrigger, ConversationCreated, EventBody,
+        ExpectedRevision, NewEvent,
     },
     id::{BranchId, BranchName, ConversationId, Revision},
     limits::Limits,
@@ -264,7 +265,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
                 .into());
             }
             EventBody::Compacted(compacted) => {
-                self.check_cut(id, base, branch, compacted.cut_revision)?;
+                self.check_cut(id, base, branch, compacted)?;
             }
             _ => {}
         }
@@ -276,14 +277,14 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         id: ConversationId,
         base: Option<&ConversationState>,
         branch: &BranchState,
-        cut: Revision,
+        compacted: &Compacted,
     ) -> Result<(), Refusal> {
-        // An inherited cut counts in the parent conversation's revisions.
-        let last_cut = match branch.compaction {
-            Some(compaction) if compaction.conversation == id => branch.cut,
-            _ => Revision::NONE,
-        };
-        if cut <= last_cut {
+        let cut = compacted.cut_revision;
+        let last_cut = branch.last_cut(id);
+        // What an import brings stands for all before it, wherever a turn ended last: a
+        // turn may be so long that its source compacted it twice.
+        let is_imported = compacted.trigger == CompactionTrigger::Imported;
+        if cut <= last_cut && !is_imported {
             return Err(Rule::CutBeforeLastCut { cut, last_cut }.into());
         }
         let stored = base.and_then(|state| state.branches.get(&branch.id));

@@ -323,12 +323,13 @@ pub enum CompactionTrigger {
     Imported,
 }
 
-/// A summary stands for everything up to a turn boundary.
+/// A summary stands for everything up to a turn boundary, and one that an import brought
+/// also for the steps since: see [`Compacted::stands_until`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compacted {
     /// The text.
     pub summary: String,
-    /// Last revision that it stands for: the end of a turn.
+    /// The end of a turn: what is later stays in the window.
     pub cut_revision: Revision,
     /// Turns that stay in the window.
     pub kept_turns: u32,
@@ -340,6 +341,19 @@ pub struct Compacted {
     pub trigger: CompactionTrigger,
     /// What the source sent, when it says more.
     pub raw: Option<RawMessage>,
+}
+
+impl Compacted {
+    /// The last revision that the summary stands for, of a compaction at `at`. What an
+    /// import brought was made where it stands, also in the middle of a turn: the
+    /// source's model was shown no step from before it.
+    #[must_use]
+    pub fn stands_until(&self, at: Revision) -> Revision {
+        match self.trigger {
+            CompactionTrigger::Imported => Revision(at.0.saturating_sub(1)),
+            CompactionTrigger::Threshold | CompactionTrigger::Manual => self.cut_revision,
+        }
+    }
 }
 
 /// A judgement on an event, a turn or a branch.

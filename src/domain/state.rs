@@ -231,6 +231,16 @@ impl BranchState {
         self.turn.open_since.is_none() || self.turn.closing
     }
 
+    /// The last cut, in the revisions of this conversation: an inherited one counts in
+    /// those of the parent.
+    #[must_use]
+    pub fn last_cut(&self, conversation: ConversationId) -> Revision {
+        match self.compaction {
+            Some(compaction) if compaction.conversation == conversation => self.cut,
+            _ => Revision::NONE,
+        }
+    }
+
     /// True when this state is one to be written down.
     #[must_use]
     pub fn is_snapshot_point(&self) -> bool {
@@ -272,8 +282,9 @@ impl BranchState {
             EventBody::BranchRenamed(name) => self.name = name.clone(),
             EventBody::BranchArchived { .. } => self.archived = true,
             EventBody::Compacted(compacted) => {
+                // What was cut stays cut.
+                self.cut = compacted.cut_revision.max(self.last_cut(at.conversation));
                 self.compaction = Some(at);
-                self.cut = compacted.cut_revision;
                 self.memory = WorkingMemory::default();
                 self.turn.finished = u64::from(compacted.kept_turns);
             }

@@ -147,8 +147,6 @@ pub enum Oddity {
     /// A message that says that nothing comes before it, though something does:
     /// taken as following the one before it.
     RootInside,
-    /// A compaction that is not at the end of a turn: only its message is kept.
-    CompactionNotAtTurn,
     /// A number that 64 bits cannot hold: the message is kept as text too.
     NumberTooPrecise,
     /// Work of a sub-agent that no call of its session is known to have asked
@@ -172,7 +170,6 @@ impl Oddity {
             Self::UnknownRole => "unknown role",
             Self::ParentNotFound => "parent not found",
             Self::RootInside => "no parent in the middle",
-            Self::CompactionNotAtTurn => "compaction not at a turn's end",
             Self::NumberTooPrecise => "number too precise",
             Self::SubContextNotLinked => "sub-context not linked",
             Self::UnreadableLine => "unreadable line",
@@ -227,9 +224,6 @@ impl fmt::Display for Oddity {
             Self::RootInside => {
                 f.write_str("it names no parent; taken as following the message before it")
             }
-            Self::CompactionNotAtTurn => f.write_str(
-                "a compaction before any turn has ended since the last one; kept as a message only",
-            ),
             Self::NumberTooPrecise => {
                 f.write_str("a number that 64 bits cannot hold; the message is kept as text too")
             }

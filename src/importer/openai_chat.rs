@@ -253,9 +253,6 @@ impl Import {
     /// Appends a compaction, whose summary is this message if it is one. True: the
     /// message needs nothing more.
     fn compact(&mut self, branch: BranchIndex, tokens: u64, message: &Message<'_>) -> bool {
-        if !self.timeline.can_compact(branch) {
-            return false;
-        }
         let summary = is_compaction(&message.value)
             .then(|| message.value["content"].as_str())
             .flatten()

@@ -1,9 +1,9 @@
-//! A conversation under construction: gives out revisions, and knows on each
-//! branch which calls are open and where the last turn ended, so that what is
-//! built keeps the rules of every append.
+//! A conversation under construction: gives out revisions, and has of each branch the
+//! state that an engine would have, so that what is built keeps the rules of every
+//! append.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     rc::Rc,
 };
 
@@ -12,36 +12,25 @@ use super::{
     tree::{Place, Tree},
 };
 use crate::domain::{
-    BranchForked, BranchId, BranchName, CancelReason, Compacted, CompactionTrigger,
-    ConversationCreated, ConversationId, EventBody, NameError, NewEvent, Revision, Role,
-    SubContextSpawned, TimestampMicros, ToolCallCancelled, ToolCallRequested, ToolDefinition,
+    BranchForked, BranchId, BranchName, BranchState, CancelReason, Compacted, CompactionTrigger,
+    ConversationCreated, ConversationId, EventBody, EventRef, ForkPoint, NameError, NewEvent,
+    Revision, SubContextSpawned, TimestampMicros, ToolCallCancelled, ToolCallRequested,
+    ToolDefinition,
 };
 
 /// Most calls that stay open on a branch: a little below the engine's default
 /// bound, so that an import fits in.
 const OPEN_CALLS_MAX: usize = 1_000;
 
-/// What the rules need to know of a branch after one of its events.
-#[derive(Clone, Default)]
+/// A branch after one of its events.
+#[derive(Clone)]
 struct BranchNow {
-    head: Revision,
-    /// Call id to the request and the message it came with.
-    open: BTreeMap<Rc<str>, OpenCall>,
-    /// The last revision that ended a turn.
+    /// Shared until one of the branches that have it goes on.
+    state: Rc<BranchState>,
+    /// The last revision where no turn was open: where a compaction can cut.
     turn_end: Revision,
     /// What `turn_end` was before: a call may show that a turn had not ended.
     turn_end_before: Revision,
-    /// The last message was the assistant's.
-    closing: bool,
-    cut: Revision,
-    /// Sub-contexts that have not returned.
-    running: BTreeSet<ConversationId>,
-}
-
-#[derive(Clone, Copy)]
-struct OpenCall {
-    request: Revision,
-    message_index: usize,
 }
 
 /// A branch by its order of creation; 0 is the first branch.
@@ -52,31 +41,21 @@ impl BranchIndex {
     pub(super) const MAIN: Self = Self(0);
 }
 
-struct Branch {
-    id: BranchId,
-    name: BranchName,
-    now: BranchNow,
-}
-
-/// Where a branch can be forked later.
-#[derive(Clone)]
-struct ForkPoint {
-    branch: BranchIndex,
-    state: BranchNow,
-}
-
 pub(super) struct Timeline {
     conversation: ConversationId,
     events: Vec<NewEvent>,
-    branches: Vec<Branch>,
+    branches: Vec<BranchNow>,
     notes: Vec<ImportNote>,
     /// Index of the message that is being imported, for notes.
     message_index: usize,
     /// When that message was written, if known.
     pub(super) occurred_at: Option<TimestampMicros>,
-    root: ForkPoint,
+    /// As before the first message.
+    root: BranchNow,
     /// By message: where a later one leaves it.
-    fork_points: HashMap<usize, ForkPoint>,
+    fork_points: HashMap<usize, BranchNow>,
+    /// By request of a call: the message that it came with.
+    messages_of_calls: HashMap<Revision, usize>,
     /// The branch that was continued last.
     continued: BranchIndex,
 }
@@ -87,28 +66,25 @@ impl Timeline {
         created: ConversationCreated,
         occurred_at: Option<TimestampMicros>,
     ) -> Self {
-        let main = Branch {
-            id: BranchId::MAIN,
-            name: BranchName::default(),
-            now: BranchNow::default(),
-        };
-        let root = ForkPoint {
-            branch: BranchIndex::MAIN,
-            state: BranchNow::default(),
+        let main = BranchNow {
+            state: Rc::new(BranchState::root()),
+            turn_end: Revision::NONE,
+            turn_end_before: Revision::NONE,
         };
         let mut timeline = Self {
             conversation,
             events: Vec::new(),
-            branches: vec![main],
+            branches: vec![main.clone()],
             notes: Vec::new(),
             message_index: 0,
             occurred_at,
-            root,
+            root: main,
             fork_points: HashMap::new(),
+            messages_of_calls: HashMap::new(),
             continued: BranchIndex::MAIN,
         };
         timeline.push(BranchIndex::MAIN, EventBody::ConversationCreated(created));
-        timeline.root = timeline.fork_point(BranchIndex::MAIN);
+        timeline.root = timeline.now(BranchIndex::MAIN).clone();
         timeline
     }
 
@@ -116,7 +92,7 @@ impl Timeline {
     pub(super) fn define_tools(&mut self, tools: Vec<ToolDefinition>) {
         if !tools.is_empty() {
             self.push(BranchIndex::MAIN, EventBody::ToolsDefined { tools });
-            self.root = self.fork_point(BranchIndex::MAIN);
+            self.root = self.now(BranchIndex::MAIN).clone();
         }
     }
 
@@ -145,31 +121,31 @@ impl Timeline {
     /// Has imported a message of the tree.
     pub(super) fn leave(&mut self, tree: &Tree, index: usize) {
         if tree.forked.contains(&index) {
-            let point = self.fork_point(tree.nodes[index].branch);
-            self.fork_points.insert(index, point);
+            let now = self.now(tree.nodes[index].branch).clone();
+            self.fork_points.insert(index, now);
         }
     }
 
-    /// The branch as it is now.
-    fn fork_point(&self, branch: BranchIndex) -> ForkPoint {
-        ForkPoint {
-            branch,
-            state: self.branches[branch.0].now.clone(),
-        }
+    fn now(&self, branch: BranchIndex) -> &BranchNow {
+        &self.branches[branch.0]
+    }
+
+    fn state(&self, branch: BranchIndex) -> &BranchState {
+        &self.now(branch).state
     }
 
     pub(super) fn branch_id(&self, branch: BranchIndex) -> BranchId {
-        self.branches[branch.0].id
+        self.state(branch).id
     }
 
     pub(super) fn is_open(&self, branch: BranchIndex, call_id: &str) -> bool {
-        self.branches[branch.0].now.open.contains_key(call_id)
+        self.state(branch).open_calls.contains_key(call_id)
     }
 
     /// Where an open call was requested.
     pub(super) fn request_of(&self, branch: BranchIndex, call_id: &str) -> Option<Revision> {
-        let open = &self.branches[branch.0].now.open;
-        open.get(call_id).map(|call| call.request)
+        let open = self.state(branch).open_calls.get(call_id);
+        open.map(|call| call.request.revision)
     }
 
     pub(super) fn note(&mut self, what: Oddity) {
@@ -183,32 +159,44 @@ impl Timeline {
     /// Appends an event to a branch.
     pub(super) fn push(&mut self, branch: BranchIndex, body: EventBody) -> Revision {
         let revision = Revision(self.events.len() as u64 + 1);
-        let message_index = self.message_index;
         // What is kept beside the messages continues nothing.
         if !matches!(body, EventBody::Custom(_)) {
             self.continued = branch;
         }
-        let branch = &mut self.branches[branch.0];
-        branch.now.apply(revision, &body, message_index);
-        let mut event = NewEvent::new(self.conversation, body).on_branch(branch.name.clone());
+        if matches!(body, EventBody::ToolCallRequested(_)) {
+            self.messages_of_calls.insert(revision, self.message_index);
+        }
+        let at = EventRef {
+            conversation: self.conversation,
+            revision,
+        };
+        let now = &mut self.branches[branch.0];
+        now.apply(at, &body);
+        let name = now.state.name.clone();
+        let mut event = NewEvent::new(self.conversation, body).on_branch(name);
         event.occurred_at = self.occurred_at;
         self.events.push(event);
         revision
     }
 
     /// Opens a branch that leaves another one.
-    fn fork(&mut self, from: ForkPoint, name: BranchName) -> BranchIndex {
+    fn fork(&mut self, from: BranchNow, name: BranchName) -> BranchIndex {
         let forked = BranchForked {
             name: name.clone(),
-            parent: self.branches[from.branch.0].id,
+            parent: from.state.id,
             fork_revision: from.state.head,
             system_prompt: String::new(),
         };
+        let leaves = ForkPoint {
+            conversation: self.conversation,
+            branch: from.state.id,
+            revision: from.state.head,
+        };
         let index = BranchIndex(self.branches.len());
-        self.branches.push(Branch {
-            id: BranchId(self.events.len() as u64 + 1),
-            name,
-            now: from.state,
+        let id = BranchId(self.events.len() as u64 + 1);
+        self.branches.push(BranchNow {
+            state: Rc::new(from.state.forked(id, name, leaves)),
+            ..from
         });
         self.push(index, EventBody::BranchForked(forked));
         index
@@ -223,14 +211,14 @@ impl Timeline {
         mut call: ToolCallRequested,
     ) {
         call.message_revision = Some(message);
-        let open = &self.branches[branch.0].now.open;
+        let open = &self.state(branch).open_calls;
         if open.contains_key(call.call_id.as_str()) {
             let call_id = call.call_id.clone();
             self.cancel(branch, call_id.clone(), CancelReason::Superseded);
             self.note(Oddity::SupersededCall { call_id });
         } else if open.len() >= OPEN_CALLS_MAX {
             let oldest = open.iter().min_by_key(|(_, call)| call.request);
-            if let Some(call_id) = oldest.map(|(id, _)| id.to_string()) {
+            if let Some(call_id) = oldest.map(|(id, _)| id.clone()) {
                 self.cancel(branch, call_id.clone(), CancelReason::Interrupted);
                 self.note(Oddity::CallGivenUp { call_id });
             }
@@ -247,18 +235,8 @@ impl Timeline {
         self.push(branch, EventBody::ToolCallCancelled(cancelled));
     }
 
-    /// True when a compaction can be appended: a turn has finished since the last.
-    /// Calls that nobody answered do not matter. Notes it when it cannot.
-    pub(super) fn can_compact(&mut self, branch: BranchIndex) -> bool {
-        let now = &self.branches[branch.0].now;
-        let can = now.turn_end > now.cut;
-        if !can {
-            self.note(Oddity::CompactionNotAtTurn);
-        }
-        can
-    }
-
-    /// A compaction that stands for all finished turns.
+    /// A compaction here: it stands for all that came before it. The cut is where the
+    /// last turn ended; of a turn that is open, what the user asked for stays.
     pub(super) fn compaction(
         &self,
         branch: BranchIndex,
@@ -267,7 +245,7 @@ impl Timeline {
     ) -> Compacted {
         Compacted {
             summary,
-            cut_revision: self.branches[branch.0].now.turn_end,
+            cut_revision: self.now(branch).turn_end,
             kept_turns: 0,
             tokens_before,
             tokens_after: 0,
@@ -278,8 +256,8 @@ impl Timeline {
 
     /// Records that a call's work is done in a sub-context, unless that is known.
     pub(super) fn spawn(&mut self, branch: BranchIndex, spawned: SubContextSpawned) {
-        let running = &self.branches[branch.0].now.running;
-        if !running.contains(&spawned.conversation) {
+        let running = &self.state(branch).sub_contexts;
+        if !running.contains_key(&spawned.conversation) {
             self.push(branch, EventBody::SubContextSpawned(spawned));
         }
     }
@@ -290,12 +268,14 @@ impl Timeline {
         // A call that was open at a fork is open on both branches.
         let mut unanswered = BTreeMap::new();
         for branch in &self.branches {
-            for (call_id, call) in &branch.now.open {
-                unanswered.insert(call.request, (call.message_index, call_id));
+            for (call_id, call) in &branch.state.open_calls {
+                let request = call.request.revision;
+                let message_index = self.messages_of_calls.get(&request).copied();
+                unanswered.insert(request, (message_index.unwrap_or_default(), call_id));
             }
         }
         let unanswered = unanswered.into_values().map(|(message_index, call_id)| {
-            let call_id = call_id.to_string();
+            let call_id = call_id.clone();
             ImportNote {
                 message_index,
                 what: Oddity::UnansweredCall { call_id },
@@ -311,44 +291,17 @@ impl Timeline {
 }
 
 impl BranchNow {
-    fn apply(&mut self, revision: Revision, body: &EventBody, message_index: usize) {
-        match body {
-            EventBody::MessageAppended(message) => match message.role {
-                Role::User => self.closing = false,
-                Role::Assistant => self.closing = true,
-                Role::System | Role::Developer | Role::Tool => {}
-            },
-            EventBody::ToolCallRequested(call) => {
-                if self.turn_end == self.head {
-                    self.turn_end = self.turn_end_before;
-                }
-                self.closing = false;
-                let open = OpenCall {
-                    request: revision,
-                    message_index,
-                };
-                self.open.insert(call.call_id.as_str().into(), open);
-            }
-            EventBody::ToolResultRecorded(result) => {
-                self.open.remove(result.call_id.as_str());
-            }
-            EventBody::ToolCallCancelled(cancelled) => {
-                self.open.remove(cancelled.call_id.as_str());
-            }
-            EventBody::Compacted(compacted) => self.cut = compacted.cut_revision,
-            EventBody::SubContextSpawned(spawned) => {
-                self.running.insert(spawned.conversation);
-            }
-            EventBody::SubContextReturned(returned) => {
-                self.running.remove(&returned.conversation);
-            }
-            _ => {}
+    fn apply(&mut self, at: EventRef, body: &EventBody) {
+        let is_call = matches!(body, EventBody::ToolCallRequested(_));
+        if is_call && self.turn_end == self.state.head {
+            self.turn_end = self.turn_end_before;
         }
-        self.head = revision;
+        let state = Rc::make_mut(&mut self.state);
+        state.apply(at, body);
         // A fork is no part of a turn: where the branch leaves its parent is.
-        if self.closing && !matches!(body, EventBody::BranchForked(_)) {
+        if state.at_turn_boundary() && !matches!(body, EventBody::BranchForked(_)) {
             self.turn_end_before = self.turn_end;
-            self.turn_end = revision;
+            self.turn_end = at.revision;
         }
     }
 }

@@ -527,6 +527,31 @@ async fn each_compaction_expands_to_its_own_events() {
     );
 }
 
+/// A source compacts in the middle of a turn, twice: each summary stands for all that came
+/// before it since the last, and not for what its cut says.
+#[tokio::test]
+async fn an_imported_compaction_expands_to_all_before_it() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = ConversationId::generate();
+    let mut events = vec![created(id, "{}")];
+    events.extend(turn(id, 1).into_iter().take(4));
+    append(&engine, events).await.unwrap();
+    let imported = || {
+        let body = compacted("so far", 1, 10, CompactionTrigger::Imported);
+        vec![new(id, body)]
+    };
+    append(&engine, imported()).await.unwrap();
+    let more = vec![
+        said(id, Role::Assistant, "More."),
+        call(id, "more", "get_page"),
+    ];
+    append(&engine, more).await.unwrap();
+    append(&engine, imported()).await.unwrap();
+    let first = expanded(&engine, id, None, Some(Revision(6))).await;
+    assert_eq!(first, Vec::from_iter(1..=5));
+    assert_eq!(expanded(&engine, id, None, None).await, [6, 7, 8]);
+}
+
 /// What stands for a call in the window: the summary that was recorded last, or
 /// the engine's own; nothing for a call that has no result.
 #[tokio::test]
@@ -658,8 +683,10 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
         let forked = engine.fork(fork).await.unwrap();
         let branch = BranchName::new(&name).unwrap();
         // From many turns kept to none: each cut lies after the one before.
-        // What was imported may have been compacted before.
-        let mut last_cut = forked.branch.cut.0;
+        // What was imported may have been compacted before: its summary stands for all
+        // before it.
+        let imported = forked.branch.compaction;
+        let mut last_cut = imported.map_or(0, |imported| imported.revision.0 - 1);
         for keep in [3, 1, 0] {
             let query = PlanQuery {
                 branch: Some(branch.clone()),

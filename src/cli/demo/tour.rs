@@ -174,7 +174,7 @@ pub fn next_commands(story: &Story, reach: &Reach, out: &mut Out) -> Result<(), 
         format!("fork {id} --at {} --name my-way", story.fork_revision),
         format!("context {id} --branch {OTHER_WAY} --provider anthropic --explain"),
         format!("tools {id} --snapshots"),
-        format!("search -k 5 {}", story.word),
+        format!("search -n 5 {}", story.word),
         "ls --json".to_owned(),
     ] {
         out.line(reach.line(&rest))?;
@@ -192,7 +192,7 @@ pub fn next_for_imported(conversation: &str, reach: &Reach, out: &mut Out) -> Re
         "ls --limit 20".to_owned(),
         format!("show {conversation}"),
         format!("log {conversation} --reverse --limit 20"),
-        "search -k 5 --failed error".to_owned(),
+        "search -n 5 --failed error".to_owned(),
         "stats".to_owned(),
     ] {
         out.line(reach.line(&rest))?;

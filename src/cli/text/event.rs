@@ -185,7 +185,11 @@ fn say_body(body: &Body) -> Result<Said, prost::DecodeError> {
         Body::Compacted(b) => {
             let m: pb::Compacted = decode(b)?;
             Said::new(Tone::Wait, "compacted")
-                .note(format!("up to #{}", m.cut_revision))
+                .note(match m.trigger() {
+                    // It stands for all that is above it.
+                    pb::CompactionTrigger::Imported => "all before".to_owned(),
+                    _ => format!("up to #{}", m.cut_revision),
+                })
                 .content(m.summary)
         }
         Body::SystemPromptSet(b) => {

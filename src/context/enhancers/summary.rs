@@ -7,9 +7,9 @@ use crate::{
         enhancer::Enhancer,
         explain::EnhancerReport,
         policy::ContextPolicy,
-        window::{WindowEvent, WindowInput},
+        window::WindowInput,
     },
-    domain::{Compacted, CompactionTrigger, EventBody, EventRef, Revision},
+    domain::{EventBody, EventRef, Revision},
 };
 
 pub(super) const COMPACTION: &str = "compaction_summary";
@@ -58,24 +58,16 @@ impl Enhancer for CompactionSummary {
                 revision: Revision(1),
                 ..event.at
             });
-            let cut = stands_for(event, compacted);
+            let cut = compacted.stands_until(event.at.revision);
             text.push_str(&format!("\n\n(It stands for {first} to /{cut}.)"));
         }
         let message = Message::text(Speaker::User, text);
         let mut item = Item::new(Section::Compaction, COMPACTION, Content::Message(message));
         item.events = vec![event.at];
-        let cut = stands_for(event, compacted);
+        let cut = compacted.stands_until(event.at.revision);
         item.reason = format!("stands for everything up to revision {cut}").into();
         draft.items.push(item);
         EnhancerReport::ran(COMPACTION, "the summary stands for what was cut", 1)
-    }
-}
-
-/// The last revision that a summary stands for: an imported one for all before it.
-fn stands_for(event: &WindowEvent, compacted: &Compacted) -> Revision {
-    match compacted.trigger {
-        CompactionTrigger::Imported => Revision(event.at.revision.0.saturating_sub(1)),
-        _ => compacted.cut_revision,
     }
 }
 

@@ -255,8 +255,39 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
                    (It stands for treering:00000000-0000-0000-0000-000000000007/1 to /7.)";
     let told = after(imported);
     assert_eq!(told, [summary, "mend it", "step with 0 calls", "and now?"]);
-    let kept = after(manual);
+    let kept = after(manual.clone());
     assert_eq!(kept.len(), 5, "{kept:#?}");
+}
+
+// Eight of 49 summaries came while a call was under way that nobody ever answered: all
+// steps that they stand for were sent beside them. Should the result come after all, it
+// is told as a late one.
+#[test]
+fn an_imported_summary_stands_for_a_call_that_was_under_way() {
+    let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
+        unreachable!("what it makes");
+    };
+    let imported = Compacted {
+        trigger: CompactionTrigger::Imported,
+        ..manual
+    };
+    let story = Story::new()
+        .user("mend it")
+        .assistant("I look")
+        .call("a")
+        .result("a", "found")
+        .assistant("I try")
+        .call("lost")
+        .then(EventBody::Compacted(imported))
+        .assistant("So it is mended");
+    let summary = "[CONVERSATION SUMMARY]\nIt was found.\n\n\
+                   (It stands for treering:00000000-0000-0000-0000-000000000007/1 to /7.)";
+    let told = texts(&built(&story, &ContextPolicy::default()));
+    assert_eq!(told, [summary, "mend it", "step with 0 calls"]);
+    let late = story.result("lost", "tried");
+    let told = texts(&built(&late, &ContextPolicy::default()));
+    assert_eq!(told.len(), 4, "{told:#?}");
+    assert!(told[3].starts_with("[LATE RESULT]"), "{told:#?}");
 }
 
 // Guidance is told once a tool, at the place where the tool was found, so that it

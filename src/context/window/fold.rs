@@ -250,12 +250,11 @@ impl Fold {
 
     /// A summary that an import brought stands for all that came before it, also where
     /// that was the middle of a turn: the source's model was shown no step from there.
-    /// What the user asked for in that turn stays.
+    /// What the user asked for in that turn stays. A call that was under way then has
+    /// most often no result at all; should one come, it is a note.
     fn compacted(&mut self, compacted: &Compacted) {
-        let is_imported = compacted.trigger == CompactionTrigger::Imported;
-        let current = self.current.as_ref();
-        let is_open = current.is_some_and(|current| !current.open.is_empty());
-        if is_imported && !is_open {
+        if compacted.trigger == CompactionTrigger::Imported {
+            self.freeze();
             self.items.retain(|item| item.step().is_none());
             self.current = None;
         }

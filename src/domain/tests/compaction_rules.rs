@@ -1,7 +1,16 @@
 use super::world::{
     World, assistant, compact, create_from, first, id, name, request, success, user,
 };
-use crate::domain::{NewEvent, Revision, Rule};
+use crate::domain::{CompactionTrigger, EventBody, NewEvent, Revision, Rule};
+
+/// A compaction that an import brings.
+fn imported(cut: u64) -> NewEvent {
+    let mut event = compact(cut);
+    if let EventBody::Compacted(compacted) = &mut event.body {
+        compacted.trigger = CompactionTrigger::Imported;
+    }
+    event
+}
 
 // A compaction that cuts inside a turn would part a call from its result, or a
 // question from its answer.
@@ -92,4 +101,25 @@ fn a_cut_counts_in_its_own_conversation() {
     world.take(vec![own(user()), own(assistant()), own(compact(3))]);
     let again = world.refusal(vec![own(compact(3))]);
     assert!(matches!(again.rule, Rule::CutBeforeLastCut { .. }));
+}
+
+// A source compacts when its window is full: before any turn has ended, and twice in
+// one turn. Its summary stands for all before it wherever the cut is, so it must be
+// taken; a cut inside a turn is refused as ever, and nothing that was cut comes back.
+#[test]
+fn an_imported_compaction_may_cut_where_the_last_one_did() {
+    let mut world = World::new();
+    world.take(vec![user(), assistant(), request("a", false), success("a")]);
+    let inside = first(world.refusal(vec![imported(3)]));
+    assert!(
+        matches!(inside, Rule::NotATurnBoundary { .. }),
+        "{inside:?}"
+    );
+    world.take(vec![imported(1)]);
+    world.take(vec![assistant(), request("b", false), imported(1)]);
+    let own = first(world.refusal(vec![compact(1)]));
+    assert!(matches!(own, Rule::CutBeforeLastCut { .. }), "{own:?}");
+    world.take(vec![success("b"), assistant(), compact(11), imported(1)]);
+    let main = world.main(1);
+    assert_eq!((main.cut.0, main.compaction.unwrap().revision.0), (11, 13));
 }

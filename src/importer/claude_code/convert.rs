@@ -215,9 +215,6 @@ impl Converter {
     /// Appends a compaction, whose summary is this line if it is one. True: the line
     /// needs nothing more.
     fn compact(&mut self, branch: BranchIndex, tokens: u64, line: &SessionLine) -> bool {
-        if !self.timeline.can_compact(branch) {
-            return false;
-        }
         let text = line.whole_text().filter(|_| line.flag("isCompactSummary"));
         let summary = text.unwrap_or_default().to_owned();
         let is_summary = !summary.is_empty();

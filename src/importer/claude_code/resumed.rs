@@ -63,9 +63,9 @@ pub fn resumed_lines(
     });
     let mut compaction = last.as_ref();
     for (index, step) in steps.iter().enumerate() {
-        // The summary stands where the cut is, before the turns that were kept.
+        // The summary stands behind what it stands for, before the turns that were kept.
         if let Some((at, compacted)) = compaction
-            && (step.revision > compacted.cut_revision || index == *at)
+            && (step.revision > compacted.stands_until(steps[*at].revision) || index == *at)
         {
             writer.compaction(compacted, steps[*at].at);
             compaction = None;
@@ -511,5 +511,36 @@ mod tests {
             "{after:?}"
         );
         assert_eq!(after[3], r#""new""#);
+    }
+
+    // A source compacted in the middle of a turn: its model was shown nothing from before
+    // the summary, so nothing from before may follow it in the file that is resumed.
+    #[test]
+    fn an_imported_compaction_stands_where_it_was() {
+        let lines = lines(vec![
+            said(Role::User, "mend it"),
+            said(Role::Assistant, "I look."),
+            call("c", "{}"),
+            result("c", "found"),
+            EventBody::Compacted(Compacted {
+                summary: "what was".into(),
+                cut_revision: Revision(1),
+                kept_turns: 0,
+                tokens_before: 10,
+                tokens_after: 0,
+                trigger: CompactionTrigger::Imported,
+                raw: None,
+            }),
+            said(Role::Assistant, "mended"),
+        ]);
+        let summary = lines
+            .iter()
+            .position(|line| line["isCompactSummary"] == true);
+        let after = messages(&lines[summary.unwrap()..]);
+        assert_eq!(after.len(), 2, "{after:?}");
+        assert!(
+            after[1]["content"].to_string().contains("mended"),
+            "{after:?}"
+        );
     }
 }

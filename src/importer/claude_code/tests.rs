@@ -470,6 +470,61 @@ fn a_compaction_has_its_summary() {
     }
 }
 
+// The tool compacts when its window is full, not when a turn ends: directly after a
+// result, more than once in a turn. Such summaries were kept as what the user said.
+#[test]
+fn a_session_is_compacted_in_the_middle_of_a_turn() {
+    let boundary = |uuid: &str, after: &str| {
+        json!({"type": "system", "subtype": "compact_boundary", "uuid": uuid,
+            "parentUuid": null, "logicalParentUuid": after, "content": "Conversation compacted",
+            "compactMetadata": {"trigger": "auto", "preTokens": 9}})
+        .to_string()
+    };
+    let summary = |uuid: &str, parent: &str, text: &str| {
+        let mut line: Value = serde_json::from_str(&user("s", uuid, Some(parent), text)).unwrap();
+        line["isCompactSummary"] = true.into();
+        line.to_string()
+    };
+    let asks = |uuid: &str, parent: &str, id: &str| {
+        let call = json!([{"type": "tool_use", "id": id, "name": "Bash", "input": {}}]);
+        assistant(uuid, parent, call)
+    };
+    let result = |uuid: &str, parent: &str, id: &str| {
+        json!({"type": "user", "uuid": uuid, "parentUuid": parent, "sessionId": "s",
+            "message": {"role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": id, "content": "r"}]}})
+        .to_string()
+    };
+    let lines = [
+        user("s", "a", None, "implement the plan"),
+        asks("b", "a", "t1"),
+        result("c", "b", "t1"),
+        boundary("d", "c"),
+        summary("e", "d", "half of it"),
+        asks("f", "e", "t2"),
+        result("g", "f", "t2"),
+        boundary("h", "g"),
+        summary("i", "h", "most of it"),
+        assistant("j", "i", json!([{"type": "text", "text": "done"}])),
+    ];
+    let imported = there_and_back(&session_of(&lines)).remove(0).0;
+    assert_eq!(names(&imported), Vec::<&str>::new());
+    let compacted = imported
+        .events
+        .iter()
+        .filter_map(|event| match &event.body {
+            EventBody::Compacted(c) => Some((c.summary.as_str(), c.cut_revision.0)),
+            _ => None,
+        });
+    let compacted: Vec<_> = compacted.collect();
+    assert_eq!(compacted, [("half of it", 1), ("most of it", 1)]);
+    let whole = import_session(&session_of(&lines)).unwrap();
+    for count in 1..lines.len() {
+        let part = import_session(&session_of(&lines[..count])).unwrap();
+        assert_eq!(plan(&stored(&part[0]), &whole[0]).parted, [], "{count}");
+    }
+}
+
 /// A line in which the tool says what a sub-agent did.
 fn progress(uuid: &str, parent: &str, said: Value) -> String {
     json!({"type": "progress", "uuid": uuid, "parentUuid": parent, "sessionId": "s",

@@ -171,21 +171,29 @@ fn a_tree_becomes_branches() {
     assert_eq!(events[9].header.branch.0, 6);
 }
 
-// A compaction in the source is one here only where a turn has ended. Its summary is
+/// The cut of each compaction, and the tokens before it.
+fn compacted(imported: &ImportedConversation) -> Vec<(u64, u64)> {
+    let found = imported.events.iter().filter_map(|e| match &e.body {
+        EventBody::Compacted(c) => Some((c.cut_revision.0, c.tokens_before)),
+        _ => None,
+    });
+    found.collect()
+}
+
+/// How a source says that it compacted.
+fn boundary_and_summary() -> (Value, Value) {
+    let boundary = json!({"role": "system", "content": "Conversation compacted",
+        "x": {"compact_boundary": {"trigger": "auto", "preTokens": 167}}});
+    let summary = json!({"role": "user", "content": "summary…", "x": {"compact_summary": true}});
+    (boundary, summary)
+}
+
+// A compaction in the source is one here; it cuts where a turn has ended. Its summary is
 // the message that follows, which is no message of the window any more; what stands
 // between them is for people, and left a bare message in every request.
 #[test]
 fn compactions_cut_at_turns() {
-    let compacted = |imported: &ImportedConversation| {
-        let found = imported.events.iter().filter_map(|e| match &e.body {
-            EventBody::Compacted(c) => Some((c.cut_revision.0, c.tokens_before)),
-            _ => None,
-        });
-        found.collect::<Vec<_>>()
-    };
-    let boundary = json!({"role": "system", "content": "Conversation compacted",
-        "x": {"compact_boundary": {"trigger": "auto", "preTokens": 167}}});
-    let summary = json!({"role": "user", "content": "summary…", "x": {"compact_summary": true}});
+    let (boundary, summary) = boundary_and_summary();
     let (imported, _) = there_and_back(
         &conversation(json!([
             {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"},
@@ -208,8 +216,40 @@ fn compactions_cut_at_turns() {
     let only =
         conversation(json!([{"role": "user", "content": "s", "x": {"compact_summary": true}}]));
     let (imported, _) = there_and_back(&only.to_string());
-    assert_eq!(compacted(&imported), []);
-    assert_eq!(oddities(&imported), [(0, "compaction not at a turn's end")]);
+    assert_eq!(compacted(&imported), [(1, 0)]);
+    assert!(imported.notes.is_empty());
+}
+
+// An agent works for hours on what it was asked once: its harness compacts before any
+// turn has ended, then again in the same turn, with or without a call under way. Six of
+// 49 summaries were kept as messages, beside all the history that they stand for.
+#[test]
+fn a_compaction_needs_no_finished_turn() {
+    let (boundary, summary) = boundary_and_summary();
+    let work = |id: &str| {
+        let asks = json!({"role": "assistant", "content": null, "tool_calls": [call(id)]});
+        [
+            asks,
+            json!({"role": "tool", "tool_call_id": id, "content": "r"}),
+        ]
+    };
+    let [asks, answers] = work("a");
+    let [asks_more, answers_more] = work("b");
+    let [asks_in_vain, _] = work("c");
+    let (imported, _) = there_and_back(
+        &conversation(json!([
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "implement the plan"},
+            asks, answers, boundary.clone(), summary.clone(),
+            asks_more, answers_more, boundary.clone(), summary.clone(),
+            asks_in_vain, boundary, summary,
+            {"role": "assistant", "content": "done"},
+        ]))
+        .to_string(),
+    );
+    // The system message is before the first turn.
+    assert_eq!(compacted(&imported), [(2, 167), (2, 167), (2, 167)]);
+    assert_eq!(oddities(&imported), [(10, "unanswered call")]);
 }
 
 // The tools that a line gives are defined before its first message, come back with it,

@@ -4,9 +4,9 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 
 use super::{ContextError, invalid};
 use crate::{
-    domain::{BranchName, BranchState, ConversationId, EventRef, Namespace, Revision},
+    domain::{BranchName, BranchState, ConversationId, EventBody, EventRef, Namespace, Revision},
     engine::{
-        Engine,
+        Engine, Inner,
         error::ReadError,
         query::{NamedEvent, ReadQuery, Source},
     },
@@ -16,13 +16,13 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 struct EarlierCut {
     conversation: ConversationId,
-    cut: Revision,
+    until: Revision,
 }
 
 impl Engine {
-    /// The events that a compaction's summary stands for, oldest first: those
-    /// after the cut of the compaction before it, up to its own cut. None: the
-    /// branch's last compaction.
+    /// The events that a compaction's summary stands for, oldest first: those after
+    /// what the compaction before it stands for, up to its own cut, or, of one that
+    /// an import brought, up to itself. None: the branch's last compaction.
     ///
     /// # Errors
     /// [`ContextError::Invalid`] when the branch was not compacted (there).
@@ -54,26 +54,38 @@ impl Engine {
         let before = inner
             .branch_before(segment.conversation, segment.branch, at.revision)
             .await?;
-        let earlier = before.and_then(|before| {
-            before.compaction.map(|earlier| EarlierCut {
+        let earlier = match before.and_then(|before| before.compaction) {
+            Some(earlier) => Some(EarlierCut {
                 conversation: earlier.conversation,
-                cut: before.cut,
-            })
-        });
+                until: inner.stands_until(earlier).await?,
+            }),
+            None => None,
+        };
         let source = Source::Branch {
             conversation: segment.conversation,
             branch: Some(segment.name.clone()),
         };
         let mut query = ReadQuery::all(namespace.clone(), source);
-        query.to = then.cut.0;
+        query.to = inner.stands_until(at).await?.0;
         match earlier {
             Some(earlier) if earlier.conversation == segment.conversation => {
-                query.from = earlier.cut.next().0;
+                query.from = earlier.until.next().0;
                 Ok(self.read(query))
             }
             Some(earlier) => Ok(after(self.read(query), earlier)),
             None => Ok(self.read(query)),
         }
+    }
+}
+
+impl Inner {
+    /// The last revision that the summary of a compaction stands for.
+    async fn stands_until(&self, compaction: EventRef) -> Result<Revision, ReadError> {
+        let event = self.window_event(None, compaction).await?;
+        Ok(match &event.body {
+            EventBody::Compacted(compacted) => compacted.stands_until(compaction.revision),
+            _ => Revision::NONE,
+        })
     }
 }
 
@@ -113,7 +125,7 @@ fn after(
                 let header = &event.event.header;
                 if header.conversation == earlier.conversation {
                     reached = true;
-                    return header.revision > earlier.cut;
+                    return header.revision > earlier.until;
                 }
                 reached
             });
