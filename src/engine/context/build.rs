@@ -309,7 +309,7 @@ impl Assembled {
         let (policy, tally, draft) = (&self.policy, &self.tally, &mut self.draft);
         references::reserve(&self.window, policy, tally, draft);
         let mut fitted = budget::fit(&self.window, policy, tally, draft);
-        let unused = references::settle(policy, tally, draft);
+        let unused = references::settle(&self.window, policy, tally, draft);
         fitted.tokens -= unused.min(fitted.tokens);
         fitted.tokens_before -= unused.min(fitted.tokens_before);
         work::check()?;
