@@ -6,6 +6,7 @@
 mod cut;
 mod layout;
 mod note;
+mod said;
 
 pub(super) use note::BUDGET;
 

@@ -174,6 +174,9 @@ pub struct Message {
     pub parts: Parts,
     /// Name of the author within the role, or empty.
     pub author: String,
+    /// Nobody's word: a harness put it into the user's place, or it tells what a tool
+    /// returned too late. It may be cut like a result.
+    pub is_told: bool,
 }
 
 impl Message {
@@ -184,6 +187,7 @@ impl Message {
             speaker,
             parts: vec![ContentPart::Text(text.into())].into(),
             author: String::new(),
+            is_told: false,
         }
     }
 }

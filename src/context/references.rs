@@ -3,7 +3,7 @@
 
 use super::{
     budget::BUDGET,
-    draft::{Content, Draft, Fate, Item, Outcome, Section, full_result_ref},
+    draft::{Block, Content, Draft, Fate, Item, Outcome, Section, full_result_ref},
     policy::ContextPolicy,
     tokens::Tally,
     window::WindowInput,
@@ -33,7 +33,10 @@ pub fn short_reference(conversation: ConversationId, event: EventRef) -> String 
 /// shorten some, so that it counts them. [`settle`] takes them out again.
 pub fn reserve(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
     let over = policy.budget_tokens > 0 && draft.tokens() > policy.budget_tokens;
-    if !over && !refers(draft) {
+    let mut forms = Forms::of(draft);
+    forms.cut |= over;
+    forms.left_out |= over;
+    if forms == Forms::default() {
         return;
     }
     let tool = policy.read_tool.as_deref();
@@ -44,7 +47,7 @@ pub fn reserve(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draf
         draft.tools_tokens += tally.tools(std::slice::from_ref(&definition));
         draft.tools.push(definition);
     }
-    let text = note(window.conversation, tool);
+    let text = note(window.conversation, tool, forms);
     let mut item = Item::new(Section::System, ENHANCER, Content::Instruction(text));
     item.reason = "says what references to shortened results are".into();
     tally.measure_item(&mut item);
@@ -54,13 +57,25 @@ pub fn reserve(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draf
     draft.items.insert(place.map_or(0, |place| place + 1), item);
 }
 
-/// Takes out what [`reserve`] put in, when nothing was shortened after all. The
-/// tokens that went with it.
-pub fn settle(policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) -> u64 {
-    if refers(draft) {
-        return 0;
-    }
+/// Lets the explanation tell of what is there, and takes out what [`reserve`] put in when
+/// nothing was shortened after all. The tokens that went with it.
+pub fn settle(
+    window: &WindowInput,
+    policy: &ContextPolicy,
+    tally: &Tally,
+    draft: &mut Draft,
+) -> u64 {
     let before = draft.tokens();
+    let forms = Forms::of(draft);
+    if forms != Forms::default() {
+        let text = note(window.conversation, policy.read_tool.as_deref(), forms);
+        for item in draft.items.iter_mut().filter(|item| is_note(item)) {
+            item.content = Content::Instruction(text.clone()).into();
+            tally.measure_item(item);
+            item.whole_tokens = item.tokens;
+        }
+        return before.saturating_sub(draft.tokens());
+    }
     draft.items.retain(|item| !is_note(item));
     let own = |tool: &ToolDefinition| {
         tool.source == SOURCE && policy.read_tool.as_deref() == Some(&tool.name)
@@ -77,32 +92,77 @@ fn is_note(item: &Item) -> bool {
     item.enhancer == ENHANCER && matches!(&*item.content, Content::Instruction(_))
 }
 
-/// Whether something in the draft stands for more than it says.
-fn refers(draft: &Draft) -> bool {
-    // What stands for steps that went names them in the same way.
-    if draft.items.iter().any(|item| item.enhancer == BUDGET) {
-        return true;
-    }
-    let is_short = |outcome: &Outcome| match outcome {
-        Outcome::Snapshot(_) => true,
-        Outcome::Result(result) => result.shortened,
-        Outcome::Missing { .. } => false,
-    };
-    let shortened = |item: &&Item| item.fate == Fate::Shortened;
-    let mut steps = draft.items.iter().filter(shortened).filter_map(Item::step);
-    steps.any(|step| step.calls().any(|call| is_short(&call.outcome)))
+/// In which ways the draft refers to more than it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Forms {
+    /// `[short #N]`: a result's lines that matter.
+    short: bool,
+    /// `[… the whole: #N …]`: a text's head and tail.
+    cut: bool,
+    /// A note where steps and messages went.
+    left_out: bool,
 }
 
-/// What references are, for the model.
-fn note(conversation: ConversationId, tool: Option<&str>) -> String {
+impl Forms {
+    fn of(draft: &Draft) -> Self {
+        let mut forms = Self::default();
+        for item in &draft.items {
+            forms.left_out |= item.enhancer == BUDGET;
+            if item.fate == Fate::Shortened {
+                forms.note(item);
+            }
+        }
+        forms
+    }
+
+    fn note(&mut self, item: &Item) {
+        let Content::Step(step) = &*item.content else {
+            self.cut |= matches!(&*item.content, Content::Message(_));
+            return;
+        };
+        for block in &step.blocks {
+            match block {
+                Block::Part(part) => self.cut |= part.recorded_at().is_none(),
+                Block::Call(call) => match &call.outcome {
+                    Outcome::Snapshot(_) => self.short = true,
+                    Outcome::Result(result) => self.cut |= result.shortened,
+                    Outcome::Missing { .. } => {}
+                },
+            }
+        }
+    }
+}
+
+/// What references are, for the model: those that it meets.
+fn note(conversation: ConversationId, tool: Option<&str>, forms: Forms) -> String {
+    let told = [
+        (
+            forms.short,
+            "a tool result that begins with [short #N] has only the lines that matter most, and … \
+             marks what is missing",
+        ),
+        (
+            forms.cut,
+            "[… the whole: #N …] stands where the middle of a text was",
+        ),
+        (
+            forms.left_out,
+            "a note with their numbers stands where steps and messages were",
+        ),
+    ];
+    let told = told.into_iter().filter(|(is_there, _)| *is_there);
+    let told: Vec<_> = told.map(|(_, told)| told).collect();
     let read = match tool {
-        Some(tool) => format!("call {tool} with {{\"reference\": \"#N\"}}"),
-        None => format!("ask for {SCHEME}{conversation}/N"),
+        Some(tool) => format!("When you need one, call {tool} with {{\"reference\": \"#N\"}}."),
+        None => format!(
+            "No tool here reads it: when you cannot do without one, say so and name it, as \
+             {SCHEME}{conversation}/N."
+        ),
     };
     format!(
-        "Some of this conversation is shortened or left out: a tool result that begins with \
-         [short #N] has only the lines that matter most, and … marks what is missing. #N is event \
-         N of this conversation, stored in full. When you need one, {read}."
+        "Some of this conversation is shortened or left out: {}. #N is event N of this \
+         conversation, stored in full. {read}",
+        told.join("; ")
     )
 }
 
@@ -214,6 +274,37 @@ fn place(reference: &str) -> Option<(Option<ConversationId>, Revision)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Every request explained `[short #N]`, which none of them had under the default policy,
+    // and not the form that they had; and told of a way to ask where no tool was offered.
+    #[test]
+    fn the_explanation_tells_of_what_is_there() {
+        let id = ConversationId(uuid::Uuid::from_u128(7));
+        let none = Forms::default();
+        let cut = note(id, None, Forms { cut: true, ..none });
+        assert!(
+            cut.contains("[… the whole: #N …]") && !cut.contains("[short"),
+            "{cut}"
+        );
+        assert!(
+            cut.contains("No tool here reads it") && !cut.contains("numbers stands"),
+            "{cut}"
+        );
+        let both = Forms {
+            short: true,
+            left_out: true,
+            ..none
+        };
+        let both = note(id, Some("read_it"), both);
+        assert!(
+            both.contains("[short #N]") && both.contains("numbers stands"),
+            "{both}"
+        );
+        assert!(
+            both.contains("call read_it") && !both.contains("No tool"),
+            "{both}"
+        );
+    }
 
     // A model copies a reference from what it reads: each way in which one can do
     // that must find the result, and what names none must say so in words.

@@ -16,7 +16,7 @@ use super::{
     tokens::CountedFor,
     window::WindowEvent,
 };
-use crate::domain::{ContentPart, EventBody};
+use crate::domain::{ContentPart, EventBody, EventRef};
 
 /// What an item says.
 #[derive(Clone)]
@@ -253,6 +253,17 @@ pub struct Part {
     of: Parts,
     /// Within `of`.
     index: usize,
+}
+
+impl Part {
+    /// The event whose part it is; none: it was made for the request.
+    #[must_use]
+    pub fn recorded_at(&self) -> Option<EventRef> {
+        match &self.of.0 {
+            Source::Recorded(event) => Some(event.at),
+            Source::Made(_) => None,
+        }
+    }
 }
 
 impl From<ContentPart> for Part {

@@ -4,6 +4,7 @@
 mod calls;
 mod fold;
 mod maker;
+mod marks;
 #[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]

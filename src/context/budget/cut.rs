@@ -162,7 +162,9 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
                 if let ContentPart::Text(text) = &**part
                     && is_long(text.len(), each_max)
                 {
-                    let text = Mark::of("what was said", None).cut(text, each_max);
+                    let at = part.recorded_at();
+                    let at = at.map(|at| short_reference(conversation, at));
+                    let text = Mark::of("what was said", at).cut(text, each_max);
                     *part = ContentPart::Text(text).into();
                     changed = true;
                 }

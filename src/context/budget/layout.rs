@@ -9,13 +9,14 @@
 use super::{
     cut::{self, Of},
     note,
+    said::{is_answer, is_of_user, is_said, is_told},
 };
 use crate::{
     context::{
-        draft::{Block, Content, Draft, Fate, Item, Section, Speaker, Step},
+        draft::{Block, Draft, Fate, Item, Section, Step},
         enhancers::drop_reasoning,
         shared::SharedContent,
-        steps, summary,
+        steps,
         tokens::Tally,
     },
     domain::{ContentPart, ConversationId},
@@ -119,22 +120,25 @@ pub(super) fn plan(
     let steady = beside.div_ceil(unit) * unit;
     let target = budget * TARGET_PERCENT / 100;
     let held = held(&pieces, steady, budget, target);
-    let layout = |pieces, room| Layout {
+    let layout = |pieces, room, room_max| Layout {
         pieces,
         conversation,
         tally,
         may,
         budget,
         room,
+        room_max,
     };
     let front = pieces[..held].to_vec();
-    let mut forms = layout(front, target.saturating_sub(steady)).run();
+    let rooms = [target, budget].map(|tokens| tokens.saturating_sub(steady));
+    let mut forms = layout(front, rooms[0], rooms[1]).run();
     forms.extend(pieces[held..].iter().cloned());
     let tokens = |pieces: &[Piece<'_>]| pieces.iter().map(|piece| piece.tokens).sum::<u64>();
     // Notes have their room, or what stands in front of them would change with each request.
     let notes = gaps(&forms) * note_tokens(budget, tally);
     if beside + tokens(&forms) + notes > budget {
-        forms = layout(pieces, budget.saturating_sub(beside)).run();
+        let room = budget.saturating_sub(beside);
+        forms = layout(pieces, room, room).run();
     }
     let tokens = beside + tokens(&forms);
     let forms = forms.into_iter();
@@ -168,6 +172,9 @@ fn least(piece: &Piece<'_>, tally: &Tally, may: May) -> u64 {
     let thinks = |step: &Step| step.blocks.iter().any(is_thought);
     if !may.thinks(piece.item) && piece.item.step().is_some_and(thinks) {
         // Reasoning is not counted apart: any of it may be.
+        return 0;
+    }
+    if is_told(piece.item) && may.cut(piece.item) {
         return 0;
     }
     let outcomes = match may.cut(piece.item) {
@@ -215,27 +222,6 @@ fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
     held
 }
 
-/// Said by the user: a result that came late is told as a message, and is none.
-fn is_of_user(item: &Item) -> bool {
-    let by_user = matches!(
-        &*item.content,
-        Content::Message(message)
-            if message.speaker == Speaker::User && message.parts.are_recorded()
-    );
-    by_user && item.section != Section::Compaction
-}
-
-/// What the user says with it is a task, an answer, a question: no notice of a harness.
-fn is_said(item: &Item) -> bool {
-    let Content::Message(message) = &*item.content else {
-        return false;
-    };
-    let is_text = |part: &&ContentPart| part.text().is_some();
-    let mut texts = message.parts.iter().filter(is_text).peekable();
-    // A picture alone says something, too.
-    texts.peek().is_none() || texts.any(|part| part.text().is_some_and(summary::is_said))
-}
-
 /// The first of these at which the user says something, or if there is none, speaks.
 fn said<'p, 'a: 'p>(
     pieces: impl DoubleEndedIterator<Item = (usize, &'p Piece<'a>)> + Clone,
@@ -255,6 +241,8 @@ struct Layout<'a, 't> {
     budget: u64,
     /// Tokens for the pieces, and for notes.
     room: u64,
+    /// What a large last message may make of it.
+    room_max: u64,
 }
 
 impl<'a> Layout<'a, '_> {
@@ -278,6 +266,14 @@ impl<'a> Layout<'a, '_> {
     /// Where the user said the last of it.
     fn last_said(&self) -> Option<usize> {
         said(self.pieces.iter().enumerate().rev())
+    }
+
+    /// What the model said last before a piece: `yes` and `the second` say nothing without
+    /// it.
+    fn answered(&self, before: usize) -> Option<usize> {
+        self.pieces[..before]
+            .iter()
+            .rposition(|piece| is_answer(piece.item))
     }
 
     /// Results are cut, the oldest first, until the rest has room. False: that is not
@@ -326,7 +322,7 @@ impl<'a> Layout<'a, '_> {
                 short = item.clone();
             }
         }
-        if item.step().is_some()
+        if (item.step().is_some() || is_told(item))
             && self.may.cut(item)
             && let Some(content) = cut::item(&short, self.conversation, bytes, Of::Results)
         {
@@ -337,32 +333,65 @@ impl<'a> Layout<'a, '_> {
     }
 
     /// Steps go, the oldest first, but neither the first message of the user nor the
-    /// last. The newest results stay as whole as half of the room allows, the older ones
-    /// are cut, and what has no place after that goes.
+    /// last, nor what that answers. The newest results stay as whole as half of the room
+    /// allows, the older ones are cut, and what has no place after that goes.
     fn let_steps_go(&mut self) {
         let note = note_tokens(self.budget, self.tally);
         for piece in &mut self.pieces {
             piece.form = Form::Gone;
             piece.tokens = 0;
         }
-        let mut left = self.room;
         let last = self.last_said();
+        let kept = self.kept_beside(last);
+        let tokens = |at: usize| self.pieces[at].item.tokens;
+        let of_last = last.map_or(0, tokens);
+        let of_kept: u64 = kept.iter().map(|&at| tokens(at)).sum();
+        // One where the oldest steps were, and one more when the last question is old.
+        let notes = 2 * note;
+        let is_large = of_last > self.room / 2;
+        if is_large {
+            let needed = of_last + of_kept + notes;
+            self.room = needed.min(self.room_max).max(self.room);
+        }
+        let mut left = self.room;
         if let Some(last) = last {
             left = left.saturating_sub(self.keep(last));
         }
-        // One where the oldest steps were, and one more when the last question is old.
-        left = left.saturating_sub(2 * note);
-        let first = self.first_said();
+        // Behind a large last message there is nothing newer that needs the room.
+        let share = match is_large {
+            true => left,
+            false => left.saturating_sub(notes) / 2,
+        };
+        left = left.saturating_sub(self.keep_shared(&kept, share) + notes);
+        self.fill_from_the_end(left, note);
+    }
+
+    /// What stays beside the last message: the summary, the first message, what the model
+    /// said last before the last one, and what it said last of all: the next message answers
+    /// that. The shortest first.
+    fn kept_beside(&self, last: Option<usize>) -> Vec<usize> {
         let summary = self
             .pieces
             .iter()
             .position(|piece| piece.item.section == Section::Compaction);
-        for at in [summary, first].into_iter().flatten() {
-            if Some(at) != last {
-                left = left.saturating_sub(self.keep_within(at, left / 4));
-            }
+        let answered = last.and_then(|last| self.answered(last));
+        let newest = self.answered(self.pieces.len());
+        let kept = [summary, self.first_said(), answered, newest];
+        let kept = kept.into_iter().flatten().filter(|at| Some(*at) != last);
+        let mut kept: Vec<usize> = kept.collect();
+        kept.sort_by_key(|&at| (self.pieces[at].item.tokens, at));
+        kept.dedup();
+        kept
+    }
+
+    /// Keeps these in so many tokens together: short ones leave theirs to the long ones.
+    fn keep_shared(&mut self, kept: &[usize], tokens: u64) -> u64 {
+        let mut taken = 0;
+        for (done, &at) in kept.iter().enumerate() {
+            let to_come = (kept.len() - done) as u64;
+            taken += self.keep_within(at, tokens.saturating_sub(taken) / to_come);
         }
-        self.fill_from_the_end(left, note);
+        taken
     }
 
     fn keep(&mut self, at: usize) -> u64 {
@@ -477,7 +506,11 @@ impl<'a> Layout<'a, '_> {
         if !self.may.cut(self.pieces[at].item) {
             return 0;
         }
-        match self.fitted(at, most.min(one_max), Of::Results) {
+        let of = match is_told(self.pieces[at].item) {
+            true => Of::All,
+            false => Of::Results,
+        };
+        match self.fitted(at, most.min(one_max), of) {
             Some((content, tokens)) => self.cut(at, content, tokens),
             None => 0,
         }
@@ -583,6 +616,12 @@ impl Plan {
         let mut run: Vec<usize> = Vec::new();
         let places = self.forms.iter().map(|(place, form, _)| (*place, form));
         let ended = [(usize::MAX, &Form::Whole)];
+        let stays = self
+            .forms
+            .iter()
+            .filter(|(_, form, _)| !matches!(form, Form::Gone));
+        let stays = stays.flat_map(|(place, ..)| draft.items[*place].events.iter().copied());
+        let stays = stays.collect();
         for (place, form) in places.chain(ended) {
             if matches!(form, Form::Gone) {
                 run.push(place);
@@ -594,9 +633,8 @@ impl Plan {
             let gone = run.drain(..).map(|place| &draft.items[place]);
             // What is not sent anyhow leaves nothing behind.
             let gone: Vec<_> = gone.filter(|item| item.tokens > 0).collect();
-            if let Some(note) =
-                note::note(&gone, self.conversation, tally, self.note_tokens.min(left))
-            {
+            let most = self.note_tokens.min(left);
+            if let Some(note) = note::note(&gone, self.conversation, tally, most, &stays) {
                 left -= note.tokens;
                 notes.push((first, note));
             }

@@ -1,7 +1,11 @@
 //! The note that stands where steps and messages went: how many, what they were, and how
 //! to have them back.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use crate::{
     context::{
@@ -18,9 +22,21 @@ use crate::{
 pub(in crate::context) const BUDGET: &str = "budget";
 /// How many calls are told one by one, and how much of what the user said: the last ones,
 /// as many as have room. What was asked for outlasts what was done about it.
-const TOLD: [(usize, usize); 7] = [(12, 6), (8, 4), (4, 4), (2, 3), (0, 3), (0, 1), (0, 0)];
+/// Which tools were called says least.
+const TOLD: [(usize, usize, bool); 8] = [
+    (12, 6, true),
+    (8, 4, true),
+    (4, 4, true),
+    (2, 3, true),
+    (0, 3, true),
+    (0, 1, true),
+    (0, 1, false),
+    (0, 0, true),
+];
 /// Tools that are counted.
 const TOOLS_TOLD: usize = 8;
+/// Ranges of events that are told.
+const RANGES_TOLD: usize = 4;
 /// Characters of a call's arguments, and of what the user said.
 const ARGUMENT_CHARS: usize = 70;
 const WORD_CHARS: usize = 160;
@@ -29,10 +45,10 @@ const TELLING: [&str; 12] = [
     "command",
     "cmd",
     "file_path",
-    "path",
-    "notebook_path",
     "pattern",
     "query",
+    "path",
+    "notebook_path",
     "url",
     "description",
     "name",
@@ -40,15 +56,19 @@ const TELLING: [&str; 12] = [
     "code",
 ];
 
-/// A note about neighbours that went; none when not even the shortest has so few tokens.
+/// A note about neighbours that went, of a request in which these events stay; none when
+/// not even the shortest has so few tokens.
 pub(super) fn note(
     gone: &[&Item],
     conversation: ConversationId,
     tally: &Tally,
     tokens_max: u64,
+    stays: &BTreeSet<EventRef>,
 ) -> Option<Item> {
-    let gone = Gone::of(gone, conversation)?;
-    let told = TOLD.iter().map(|(calls, words)| gone.text(*calls, *words));
+    let gone = Gone::of(gone, conversation, stays)?;
+    let told = TOLD
+        .iter()
+        .map(|(calls, words, tools)| gone.text(*calls, *words, *tools));
     let mut texts = told.chain([gone.least()]);
     texts.find_map(|text| {
         let item = item(text);
@@ -74,7 +94,8 @@ struct Gone<'a> {
     conversation: ConversationId,
     steps: usize,
     messages: usize,
-    first: EventRef,
+    /// From which event to which, as they were recorded; nothing in between stays.
+    ranges: Vec<(EventRef, EventRef)>,
     last: EventRef,
     /// Oldest first.
     calls: Vec<&'a Call>,
@@ -83,21 +104,25 @@ struct Gone<'a> {
 }
 
 impl<'a> Gone<'a> {
-    fn of(items: &[&'a Item], conversation: ConversationId) -> Option<Self> {
+    fn of(
+        items: &[&'a Item],
+        conversation: ConversationId,
+        stays: &BTreeSet<EventRef>,
+    ) -> Option<Self> {
         steps::note(items.len());
         let all_steps = items.iter().filter_map(|item| item.step());
         let with_calls = all_steps
             .clone()
             .filter(|step| step.calls().next().is_some());
         let steps = with_calls.count();
-        let mut events = items.iter().flat_map(|item| &item.events);
-        let first = *events.next()?;
+        let events = || items.iter().flat_map(|item| &item.events);
+        let last = *events().next_back()?;
         Some(Self {
             conversation,
             steps,
             messages: items.len() - steps,
-            first,
-            last: events.next_back().copied().unwrap_or(first),
+            ranges: ranges(events().copied().collect(), stays),
+            last,
             calls: all_steps.flat_map(|step| step.calls()).collect(),
             words: items.iter().filter_map(|item| word(item)).collect(),
         })
@@ -125,18 +150,26 @@ impl<'a> Gone<'a> {
     }
 
     fn place(&self) -> String {
-        let first = short_reference(self.conversation, self.first);
-        let last = short_reference(self.conversation, self.last);
-        match self.first == self.last {
-            true => last,
-            false => format!("{first} to {last}"),
+        let more = self.ranges.len().saturating_sub(RANGES_TOLD);
+        let told = self.ranges.iter().take(RANGES_TOLD).map(|(first, last)| {
+            let named = |at| short_reference(self.conversation, at);
+            match first == last {
+                true => named(*last),
+                false => format!("{} to {}", named(*first), named(*last)),
+            }
+        });
+        let mut told = told.collect::<Vec<_>>().join(", ");
+        if more > 0 {
+            let _ = write!(told, " and more");
         }
+        told
     }
 
-    /// With the last of what went, so many calls of it, and so much of what was said.
-    fn text(&self, calls: usize, words: usize) -> String {
+    /// With the last of what went, so many calls of it, and so much of what was said; with
+    /// the tools by name or without.
+    fn text(&self, calls: usize, words: usize, tools: bool) -> String {
         let mut text = self.head();
-        if !self.calls.is_empty() {
+        if tools && !self.calls.is_empty() {
             let who = match self.steps {
                 1 => "It",
                 _ => "They",
@@ -209,6 +242,36 @@ impl<'a> Gone<'a> {
     }
 }
 
+/// Events as ranges: a message that was kept through a compaction stands behind its summary
+/// and was recorded before, so the order of a request does not say what is between two.
+fn ranges(mut events: Vec<EventRef>, stays: &BTreeSet<EventRef>) -> Vec<(EventRef, EventRef)> {
+    // Of a fork, what was inherited comes first and has its own numbers.
+    events.sort_by_key(|at| at.revision);
+    let mut of: Vec<Vec<EventRef>> = Vec::new();
+    for at in events {
+        match of
+            .iter_mut()
+            .find(|of| of[0].conversation == at.conversation)
+        {
+            Some(of) => of.push(at),
+            None => of.push(vec![at]),
+        }
+    }
+    let mut ranges: Vec<(EventRef, EventRef)> = Vec::new();
+    for at in of.into_iter().flatten() {
+        match ranges.last_mut() {
+            Some((_, last))
+                if last.conversation == at.conversation
+                    && stays.range(*last..at).next().is_none() =>
+            {
+                *last = at;
+            }
+            _ => ranges.push((at, at)),
+        }
+    }
+    ranges
+}
+
 /// What a message of the user says first.
 fn word(item: &Item) -> Option<(EventRef, Cow<'_, str>)> {
     let Content::Message(message) = &*item.content else {
@@ -263,6 +326,30 @@ fn clip_front(path: &str, max_chars: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // A message that was kept through a compaction was recorded before its summary and stands
+    // behind it: `#922 to #1446` was said where #888 was gone, too, and `#889 to #1386` where
+    // #922 stayed.
+    #[test]
+    fn ranges_hold_nothing_that_stays() {
+        let at = |conversation: u128, revision| EventRef {
+            conversation: ConversationId(uuid::Uuid::from_u128(conversation)),
+            revision: Revision(revision),
+        };
+        let told = |gone: &[EventRef], stays: &[EventRef]| {
+            let ranges = ranges(gone.to_vec(), &stays.iter().copied().collect());
+            let ranges = ranges.iter().map(|(a, b)| (a.revision.0, b.revision.0));
+            ranges.collect::<Vec<_>>()
+        };
+        let one = |revision| at(1, revision);
+        assert_eq!(told(&[one(9), one(3), one(5)], &[one(12)]), [(3, 9)]);
+        assert_eq!(told(&[one(9), one(3), one(5)], &[one(7)]), [(3, 5), (9, 9)]);
+        // Numbers of another conversation are its own.
+        assert_eq!(
+            told(&[at(2, 4), at(2, 8), one(6)], &[one(5)]),
+            [(4, 8), (6, 6)]
+        );
+    }
 
     // Paths of a deep tree were told without the name of their file.
     #[test]

@@ -3,17 +3,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     context::{
-        draft::{Content, Outcome, Speaker, Step},
+        draft::{Content, Outcome, Step},
         enhancer,
         explain::sections,
         policy::{CompactionPolicy, ToolResults},
         provider::{self, Provider},
         tokens::Counter,
-        window::samples::{Story, json, nexts, told},
+        window::samples::{Story, compacted, json, nexts, told},
     },
     domain::{
         ContentPart, ContextSet, EventBody, Media, MediaSource, MessageAppended, PromptSet,
-        Reasoning, Role, ToolResultRecorded,
+        RawEncoding, RawMessage, Reasoning, Role, ToolResultRecorded,
     },
 };
 
@@ -351,6 +351,139 @@ fn a_late_result_may_be_cut() {
     assert!(text_of(last).starts_with("[LATE RESULT]"));
 }
 
+/// A message in the user's place that its harness has marked as its own.
+fn marked(text: &str) -> EventBody {
+    let mut message = MessageAppended::text(Role::User, text);
+    message.raw = Some(RawMessage {
+        origin: "openai-chat".to_owned(),
+        provider: String::new(),
+        model: String::new(),
+        encoding: RawEncoding::JsonPatch,
+        data: bytes::Bytes::from_static(br#"[{"op":"add","path":"/x/meta","value":true}]"#),
+    });
+    EventBody::MessageAppended(message)
+}
+
+fn kept_texts(draft: &Draft) -> Vec<String> {
+    let kept = draft.items.iter().filter(|item| item.fate != Fate::Dropped);
+    let texts = kept.map(|item| match &*item.content {
+        Content::Step(step) => {
+            let parts = step.blocks.iter().filter_map(|block| match block {
+                crate::context::draft::Block::Part(part) => part.text(),
+                crate::context::draft::Block::Call(_) => None,
+            });
+            parts.collect()
+        }
+        _ => text_of(item),
+    });
+    texts.collect()
+}
+
+// A skill's text of 2,581 tokens was kept whole as the last message of the user, and his
+// task of 38 tokens went for it.
+#[test]
+fn what_a_harness_marks_is_not_the_users() {
+    let mut story = Story::new()
+        .then(marked(&"be careful ".repeat(40)))
+        .user("mend the parser")
+        .user("and its tests");
+    for step in 0..40 {
+        let id = format!("s{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    let skill = format!("Base directory of this skill\n{}", "rule ".repeat(2_500));
+    let (draft, fitted) = fitted(&story.then(marked(&skill)), &policy(4_000));
+    assert!(!fitted.over_budget && fitted.tokens > 2_800, "{fitted:?}");
+    let kept = kept_texts(&draft);
+    for said in ["mend the parser", "and its tests"] {
+        assert!(kept.iter().any(|kept| kept == said), "{kept:#?}");
+    }
+    let skill = draft.items.last().unwrap();
+    assert_eq!(skill.fate, Fate::Shortened);
+}
+
+// The user's last word was `3`, and the three things that he could choose from had gone.
+#[test]
+fn what_the_last_word_answers_stays() {
+    let mut story = Story::new().user("make it faster");
+    for step in 0..40 {
+        let id = format!("s{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    let options = "Which one?\n1. an index\n2. a cache\n3. both";
+    for (said, after) in [
+        (options.to_owned(), 0),
+        (format!("{}{options}", "so ".repeat(9_000)), 0),
+        (options.to_owned(), 30),
+    ] {
+        let mut story = story.clone().assistant(&said).user("3");
+        for step in 0..after {
+            let id = format!("t{step}");
+            story = story
+                .assistant("")
+                .call(&id)
+                .result(&id, &"word ".repeat(200));
+        }
+        let (draft, fitted) = fitted(&story, &policy(3_000));
+        assert!(!fitted.over_budget, "{fitted:?}");
+        let kept = kept_texts(&draft);
+        assert!(
+            kept.iter().any(|kept| kept.ends_with(options)),
+            "{after}: {kept:#?}"
+        );
+        assert!(kept.iter().any(|kept| kept == "make it faster"));
+    }
+}
+
+// A last message of 27,000 tokens drove the summary of all that came before it out, and
+// there were 3,000 tokens left.
+#[test]
+fn a_large_last_message_leaves_the_summary_its_place() {
+    let summary = format!("Goal: one session for all modes. {}", "done ".repeat(300));
+    let mut story = turns(4, 300).then(compacted(13, &summary)).user("go on");
+    for step in 0..20 {
+        let id = format!("s{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    let story = story
+        .assistant("which files?")
+        .user(&"./a/file\n".repeat(1_500));
+    let window = story.input();
+    let whole = draft(&window, &policy(0), Provider::Neutral);
+    let last = whole.items.last().unwrap().tokens;
+    let mut draft = whole.clone();
+    let is_said = |item: &&Item| {
+        let section = item.section;
+        section == Section::Compaction
+            || section == Section::Messages
+            || section == Section::OpenTurn
+    };
+    let said: u64 = whole
+        .items
+        .iter()
+        .filter(is_said)
+        .map(|item| item.tokens)
+        .sum();
+    let budget = last + whole.tokens() - said + 700;
+    let fitted = fit(&window, &policy(budget), &tally(), &mut draft);
+    assert!(!fitted.over_budget, "{fitted:?}");
+    let kept = draft.items.iter().filter(|item| item.fate == Fate::Kept);
+    let kept: Vec<_> = kept.map(text_of).collect();
+    assert!(
+        kept.iter().any(|kept| kept.contains("Goal: one session")),
+        "{fitted:?} {budget}"
+    );
+}
+
 // A session that began with `/clear` kept that as its task, and one that was interrupted
 // at its end kept that as its last question.
 #[test]
@@ -416,7 +549,14 @@ fn what_was_asked_for_outlasts_what_was_done() {
     let draft = draft(&window, &policy(0), Provider::Neutral);
     let gone: Vec<_> = draft.items.iter().collect();
     for tokens in [120, 160, 400] {
-        let note = note::note(&gone, window.conversation, &tally(), tokens).unwrap();
+        let note = note::note(
+            &gone,
+            window.conversation,
+            &tally(),
+            tokens,
+            &Default::default(),
+        )
+        .unwrap();
         let text = text_of(&note);
         assert!(note.tokens <= tokens, "{text}");
         assert!(
@@ -528,13 +668,14 @@ fn steps_are_whole(before: &Draft, after: &Draft) -> Result<(), TestCaseError> {
 /// Tokens of what always stays.
 fn stays(draft: &Draft) -> u64 {
     let by_user = |item: &&Item| {
-        matches!(&*item.content, Content::Message(message)
-            if message.speaker == Speaker::User && message.parts.are_recorded())
-            && matches!(item.section, Section::Messages | Section::OpenTurn)
+        said::is_of_user(item) && matches!(item.section, Section::Messages | Section::OpenTurn)
     };
     let system = draft.items.iter();
     let system = system.filter(|item| item.section == Section::System);
-    let last = draft.items.iter().rev().find(by_user);
+    let mut all = draft.items.iter().rev().filter(by_user);
+    let newest = all.clone().next();
+    // An empty message says nothing: what was said before it stays.
+    let last = all.find(|item| said::is_said(item)).or(newest);
     draft.tools_tokens
         + system.map(|item| item.tokens).sum::<u64>()
         + last.map_or(0, |item| item.tokens)

@@ -208,6 +208,7 @@ pub(crate) fn rich(provider: Provider) -> Draft {
                 speaker: Speaker::User,
                 parts: vec![ContentPart::Text("What is in the folder?".into()), png()].into(),
                 author: "Ann Lee".into(),
+                is_told: false,
             }),
             step_of(
                 provider,
@@ -449,6 +450,7 @@ fn any_content() -> impl Strategy<Value = Content> {
                 speaker,
                 parts: parts.into(),
                 author,
+                is_told: false,
             })
         });
     prop_oneof![

@@ -126,6 +126,7 @@ fn media_can_be_refused() {
         speaker: crate::context::draft::Speaker::User,
         parts: vec![audio].into(),
         author: String::new(),
+        is_told: false,
     };
     let draft = draft(Provider::Anthropic, vec![Content::Message(message)]);
     let refuse = ContextPolicy {

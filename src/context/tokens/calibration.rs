@@ -13,15 +13,20 @@ use crate::{
     domain::{EventBody, EventRef, Role, Usage},
 };
 
-/// Most recorded usages that are looked at, the last ones.
-const POINTS_MAX: usize = 16;
-/// Fewer say nothing about the slope.
-const POINTS_MIN: usize = 3;
-/// Nor do points whose counts lie closer together: standard deviation, in tokens.
-const SPREAD_MIN: f64 = 150.0;
+/// Counted tokens that usage must go along with before it says something about the slope.
+const SPAN_MIN: f64 = 4_000.0;
 /// No model's tokenizer is further than this from `o200k_base`; what looks so
 /// comes from a history that is not what was sent.
-const FACTOR_RANGE: (f64, f64) = (0.5, 2.5);
+const FACTOR_RANGE: (f64, f64) = (0.9, 1.5);
+/// A factor stays until it is off by more than this: each other one lays a request out
+/// anew, from its front on.
+const FACTOR_HELD: f64 = 0.15;
+/// A series ends where usage falls below this share of the usage before it: something was
+/// let go that is counted here.
+const FALLS_BELOW: f64 = 0.99;
+/// It ends as well where usage rises by more than these tokens and this many times what
+/// was counted since: something was sent that is not recorded here.
+const RISES_BY: (f64, f64) = (8_000.0, 3.0);
 /// A provider that counts fewer tokens than its own share of what is here was not
 /// sent what is here: as a share of what it reported.
 const SHORTFALL_MAX: f64 = 0.1;
@@ -61,6 +66,7 @@ impl Calibration {
 }
 
 /// What was counted before a step, and what the provider counted.
+#[derive(Clone, Copy, Debug)]
 struct Point {
     counted: f64,
     reported: f64,
@@ -92,8 +98,7 @@ pub fn calibrate(counter: Counter, window: &WindowInput, draft: &Draft) -> Calib
         }
         counted += item.whole_tokens;
     }
-    let last = points.len().saturating_sub(POINTS_MAX);
-    fit(&points[last..], counter.exact)
+    fit(&points, counter.exact)
 }
 
 fn reported(item: &Item, usages: &HashMap<EventRef, u64>) -> Option<u64> {
@@ -161,40 +166,91 @@ fn input_tokens(usage: &Usage, model: &str) -> u64 {
     usage.input_tokens
 }
 
-/// Least squares. Points that lie too close together say nothing about the slope:
-/// all of the difference is then an offset.
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+/// Points in which what was counted and what was reported grew together: running means.
+#[derive(Clone, Copy, Debug, Default)]
+struct Series {
+    points: f64,
+    counted: f64,
+    reported: f64,
+    last: Option<Point>,
+}
+
+/// Sums over all series, each about its own means: one slope, and an offset for each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slope {
+    together: f64,
+    spread: f64,
+    /// Counted tokens that the series reach over.
+    span: f64,
+}
+
+impl Series {
+    fn ends_before(&self, next: Point) -> bool {
+        let Some(last) = self.last else { return false };
+        let (least, times) = RISES_BY;
+        let counted = (next.counted - last.counted).max(0.0);
+        next.reported < last.reported * FALLS_BELOW
+            || next.reported - last.reported > least + times * counted
+    }
+}
+
+impl Slope {
+    /// Takes a point in (Welford).
+    fn add(&mut self, series: &mut Series, next: Point) {
+        self.span += series.last.map_or(0.0, |last| next.counted - last.counted);
+        series.last = Some(next);
+        series.points += 1.0;
+        let counted = next.counted - series.counted;
+        series.counted += counted / series.points;
+        series.reported += (next.reported - series.reported) / series.points;
+        self.spread += counted * (next.counted - series.counted);
+        self.together += counted * (next.reported - series.reported);
+    }
+
+    /// None as long as the points lie too close together.
+    fn factor(&self) -> Option<f64> {
+        if self.span < SPAN_MIN || self.spread <= 0.0 {
+            return None;
+        }
+        let slope = self.together / self.spread;
+        let rounded = (slope / FACTOR_STEP).round() * FACTOR_STEP;
+        Some(rounded.clamp(FACTOR_RANGE.0, FACTOR_RANGE.1))
+    }
+}
+
+/// Least squares, point by point: what was found early holds until it is off by much, so
+/// that a request and the next one count alike. The offset is the first series': its points
+/// stand before anything was let go, and closest to what was sent besides.
+#[allow(clippy::cast_possible_truncation)]
 fn fit(points: &[Point], exact: bool) -> Calibration {
-    let n = points.len() as f64;
-    if points.is_empty() {
+    let (mut slope, mut series) = (Slope::default(), Series::default());
+    let mut first = None;
+    let mut held: Option<f64> = None;
+    for &point in points {
+        if series.ends_before(point) {
+            first.get_or_insert(series);
+            series = Series::default();
+        }
+        slope.add(&mut series, point);
+        if let Some(found) = slope.factor() {
+            // Multiples of a step are compared, not what is left of their division.
+            let is_off = |held: f64| (found - held).abs() > FACTOR_HELD + FACTOR_STEP / 2.0;
+            held = Some(held.filter(|held| !is_off(*held)).unwrap_or(found));
+        }
+    }
+    let first = first.unwrap_or(series);
+    if first.last.is_none() {
         return Calibration::NONE;
     }
-    let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / n;
-    let (x, y) = (mean(|p| p.counted), mean(|p| p.reported));
-    let spread: f64 = points.iter().map(|p| (p.counted - x).powi(2)).sum();
-    let together: f64 = points
-        .iter()
-        .map(|p| (p.counted - x) * (p.reported - y))
-        .sum();
-    let slope = if points.len() >= POINTS_MIN && spread >= n * SPREAD_MIN.powi(2) {
-        together / spread
-    } else {
-        1.0
-    };
-    let rounded = (slope / FACTOR_STEP).round() * FACTOR_STEP;
-    let factor = if exact {
-        1.0
-    } else {
-        rounded.clamp(FACTOR_RANGE.0, FACTOR_RANGE.1)
-    };
-    let offset = y - factor * x;
-    if offset < -SHORTFALL_MAX * y {
+    let factor = held.filter(|_| !exact).unwrap_or(1.0);
+    let offset = first.reported - factor * first.counted;
+    if offset < -SHORTFALL_MAX * first.reported {
         return Calibration::NONE;
     }
     Calibration {
         factor,
         offset: offset.round() as i64,
-        points: points.len() as u32,
+        points: u32::try_from(points.len()).unwrap_or(u32::MAX),
     }
 }
 
@@ -239,15 +295,69 @@ mod tests {
     // that no tokenizer has: they must not blow up counts.
     #[test]
     fn factors_stay_in_range() {
-        for (step, factor) in [(9_000.0, 2.5), (10.0, 0.5)] {
+        for (step, factor) in [(9_000.0, 1.5), (10.0, 0.9)] {
             let recorded = points(&[
-                (1_000.0, 1_000.0),
-                (2_000.0, 1_000.0 + step),
-                (3_000.0, 1_000.0 + 2.0 * step),
+                (3_000.0, 9_000.0),
+                (6_000.0, 9_000.0 + step),
+                (9_000.0, 9_000.0 + 2.0 * step),
             ]);
             assert!((fit(&recorded, false).factor - factor).abs() < 1e-9);
         }
         assert_eq!(fit(&[], false), Calibration::NONE);
+    }
+
+    /// A model that counts 1.3 times as much, and 40,000 tokens besides.
+    fn grows(counted: std::ops::Range<u32>, beside: f64) -> Vec<(f64, f64)> {
+        let counted = counted.step_by(1_000).map(f64::from);
+        counted
+            .map(|counted| (counted, beside + 1.3 * counted))
+            .collect()
+    }
+
+    // A harness let old results go in the middle of a session: usage fell from 71,856 to
+    // 62,250 while what is counted here grew on, and budgets of 16,000 came out at 115 kB.
+    // What was reported since then grows as before, from another place.
+    #[test]
+    fn where_usage_falls_another_series_begins() {
+        let mut recorded = grows(1_000..30_000, 40_000.0);
+        recorded.extend(grows(31_000..40_000, 15_000.0));
+        let found = fit(&points(&recorded), false);
+        assert!((found.factor - 1.3).abs() < 1e-9, "{found:?}");
+        // The first of it say what was sent besides.
+        assert_eq!((found.offset, found.points), (40_000, 38));
+    }
+
+    // What a harness sent besides grew by a file of 30,000 tokens: no tokenizer's doing.
+    #[test]
+    fn what_comes_besides_is_no_factor() {
+        let mut recorded = grows(1_000..10_000, 20_000.0);
+        recorded.extend(grows(10_000..20_000, 50_000.0));
+        let found = fit(&points(&recorded), false);
+        assert!((found.factor - 1.3).abs() < 1e-9, "{found:?}");
+        assert_eq!(found.offset, 20_000);
+    }
+
+    // The factor moved with each new usage, and with it what fits a budget: of 24 requests
+    // of a growing session, 17 lost their front. It stays while it is not off by much.
+    #[test]
+    fn a_factor_is_held() {
+        let mut recorded = grows(1_000..20_000, 40_000.0);
+        let mut factors = Vec::new();
+        for step in 0..60 {
+            let (counted, reported) = recorded[recorded.len() - 1];
+            // Now less is added than before, now more.
+            let times = if step % 20 < 10 { 1.1 } else { 1.6 };
+            recorded.push((counted + 700.0, reported + 700.0 * times));
+            factors.push(fit(&points(&recorded), false).factor);
+        }
+        factors.dedup_by(|one, other| (*one - *other).abs() < 1e-9);
+        assert_eq!(factors.len(), 1, "{factors:?}");
+        // Off by much, it follows.
+        let (counted, reported) = recorded[recorded.len() - 1];
+        let steeper = (1..90).map(f64::from);
+        let steeper = steeper.map(|at| (counted + at * 1_000.0, reported + at * 1_600.0));
+        recorded.extend(steeper);
+        assert!((fit(&points(&recorded), false).factor - 1.5).abs() < 1e-9);
     }
 
     // Here is a long history of which only a part was sent, because it was compacted

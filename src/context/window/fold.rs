@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{WindowEvent, WindowInput, calls::OpenCall, maker};
+use super::{WindowEvent, WindowInput, calls::OpenCall, maker, marks};
 use crate::{
     context::{
         draft::{
@@ -292,6 +292,7 @@ impl Fold {
             speaker,
             parts: Parts::recorded(event),
             author: message.author.clone(),
+            is_told: speaker == Speaker::User && marks::is_by_harness(message),
         };
         self.push(at, Content::Message(content));
     }
@@ -524,6 +525,7 @@ impl Fold {
             speaker: Speaker::User,
             parts: parts.into(),
             author: String::new(),
+            is_told: true,
         };
         self.push(at, Content::Message(message));
     }

@@ -309,7 +309,7 @@ impl Assembled {
         let (policy, tally, draft) = (&self.policy, &self.tally, &mut self.draft);
         references::reserve(&self.window, policy, tally, draft);
         let fitted = budget::fit(&self.window, policy, tally, draft);
-        let unused = references::settle(policy, tally, draft);
+        let unused = references::settle(&self.window, policy, tally, draft);
         work::check()?;
         Ok(fitted.without(unused, policy.budget_tokens, draft))
     }

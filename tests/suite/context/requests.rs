@@ -183,7 +183,7 @@ async fn usage_calibrates_estimates() {
     for round in 0..6_u64 {
         let (_, before) = engine.draft(query(id)).await.unwrap();
         let raw = (before.tokens as f64 / before.basis.factor).round();
-        let mut answer = MessageAppended::text(Role::Assistant, "so ".repeat(200));
+        let mut answer = MessageAppended::text(Role::Assistant, "so ".repeat(1_000));
         answer.usage = Some(Usage {
             input_tokens: (raw * 1.5) as u64 + 300,
             model: "claude-sonnet-4-5".to_owned(),
