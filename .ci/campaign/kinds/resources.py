@@ -82,9 +82,11 @@ def few_files(world):
         load.stop()
         spent = (server.cpu() - before) / (time.monotonic() - began)
         world.count("processor time in %, under the storm", round(100 * spent))
-        idle_before, idle_began = server.cpu(), time.monotonic()
-        time.sleep(1.5)
-        spent = (server.cpu() - idle_before) / (time.monotonic() - idle_began)
+        # Segments that ended are packed for a moment; a loop that waits for files never rests.
+        spent = 1.0
+        for _ in range(5):
+            if spent >= 0.5:
+                spent = used(server)
         world.expect(spent < 0.5, f"{what}: idle, it uses {100 * spent:.0f} % of a core")
         for one in storm:
             one.close()
@@ -98,6 +100,13 @@ def few_files(world):
         searchable(world, server.client("searched"), what)
         server.kill()
     after(world, data, ledger, what)
+
+
+def used(server):
+    """The share of a core that a server takes for a moment."""
+    before, began = server.cpu(), time.monotonic()
+    time.sleep(1.5)
+    return (server.cpu() - before) / (time.monotonic() - began)
 
 
 def searchable(world, db, what):
