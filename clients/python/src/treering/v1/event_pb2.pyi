@@ -1397,7 +1397,9 @@ class Compacted(google.protobuf.message.Message):
     RAW_FIELD_NUMBER: builtins.int
     summary: builtins.str
     cut_revision: builtins.int
-    """Last revision that the summary stands for: the end of a turn."""
+    """The end of a turn: the summary stands for what came up to it. With the trigger
+    IMPORTED it stands for all that came before the compaction itself.
+    """
     kept_turns: builtins.int
     tokens_before: builtins.int
     tokens_after: builtins.int
