@@ -83,6 +83,12 @@ LIST = _of(
     conversation.ListConversationsRequest,
     conversation.ListConversationsResponse,
 )
+FIND = _of(
+    "Conversations",
+    "Find",
+    conversation.FindConversationsRequest,
+    conversation.FindConversationsResponse,
+)
 FORK = _of("Conversations", "Fork", conversation.ForkRequest, conversation.ForkResponse, KEY)
 LINEAGE = _of("Conversations", "Lineage", conversation.LineageRequest, conversation.LineageResponse)
 DIFF = _of("Conversations", "Diff", conversation.DiffRequest, conversation.DiffResponse)

@@ -187,6 +187,17 @@ class Treering:
                 return
             request.page_token = page.next_page_token
 
+    def find(self, id_part: str, *, limit: int = 0) -> list[ConversationSummary]:
+        """Conversations whose UUID or source id begins with this, or else ends with it: what
+        people type. At most `limit`; 0 is the server's page size.
+
+        >>> conv = db.open("ticket-4711", title="The tap drips")
+        >>> [summary.title for summary in db.find("ticket-47")]
+        ['The tap drips']
+        """
+        request = conversation_pb2.FindConversationsRequest(id_part=id_part, limit=limit)
+        return list((self._transport.unary(m.FIND, request)).conversations)
+
     # ---- the log ----
 
     def append(
