@@ -17,7 +17,7 @@ use crate::{
         pb::{self, append_stream_response::Outcome},
     },
     domain::{AppendCommand, AppendOutcome, ConversationId, Namespace, NewEvent},
-    engine::{Dense, Engine, OpenOptions, Pending, RebuildItem, SearchRequest},
+    engine::{Dense, Engine, OpenOptions, Pending, SearchRequest},
     importer::{openai_chat, plan, source::LineSource},
 };
 
@@ -58,14 +58,10 @@ pub async fn open_dense(dir: &Path) -> Result<Engine, CliError> {
 pub async fn rebuilt(engine: &Engine, views: bool, index: bool) -> Result<f64, CliError> {
     let started = Instant::now();
     let mut items = engine.rebuild(views, index);
-    let mut events = 0;
     while let Some(item) = items.next().await {
-        let item = item.map_err(|error| failed("rebuilding", error))?;
-        if let RebuildItem::Outcome(outcome) = item {
-            events = outcome.events;
-        }
+        item.map_err(|error| failed("rebuilding", error))?;
     }
-    Ok(events as f64 / started.elapsed().as_secs_f64())
+    Ok(engine.head().offset as f64 / started.elapsed().as_secs_f64())
 }
 
 /// Appends one batch and waits for it.
