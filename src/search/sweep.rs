@@ -24,8 +24,8 @@ use super::{
 };
 use crate::domain::{ConversationId, Position};
 
-/// Most events that a pattern is tried on. In memory each takes 24 bytes; reading their
-/// texts takes about a minute.
+/// Most events that a pattern is tried on. In memory each takes 24 bytes; reading the
+/// texts of 332,000 took 8 s on two busy cores.
 pub const CANDIDATES_MAX: usize = 500_000;
 
 /// Events that a pattern may match, newest first: to be verified on their text.
