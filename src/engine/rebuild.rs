@@ -79,6 +79,7 @@ async fn rebuild(
         let made = made.await.map_err(|error| ReadError::Storage {
             message: format!("the search index was not made anew, the old one stays: {error}"),
         })?;
+        outcome.events = outcome.events.max(head);
         (outcome.documents, outcome.not_indexed) = (made.documents, made.not_indexed);
     }
     Ok(outcome)

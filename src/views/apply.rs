@@ -239,7 +239,8 @@ impl<'a> Change<'a> {
                 (None, None) => Err(ViewsError::Incomplete),
             })
         })?;
-        let is_moved = happened_to != Some(self.row.happened_to);
+        let second = keys::second(self.row.happened_to);
+        let is_moved = happened_to.map(keys::second) != Some(second);
         Ok(is_moved.then_some(Moved {
             row: self.row,
             from: happened_to,

@@ -18,10 +18,10 @@
 //! | | ns, 4, key | an idempotency key |
 //! | | ns, 5, conversation, branch | a branch with calls that wait |
 //! | | ns, 6, hash | where a body has its home |
-//! | | ns, 7, time, offset | a conversation, by when its last event happened |
-//! | | ns, 8, source, time, offset | the same, of one source |
+//! | | ns, 7, second, offset | a conversation, by when its last event happened |
+//! | | ns, 8, source, second, offset | the same, of one source |
 //!
-//! Numbers are big endian, so that they sort; of a time, the sign is turned round. A text is its length (LEB128) and
+//! Numbers are big endian, so that they sort; of a second, the sign is turned round. A text is its length (LEB128) and
 //! its bytes, so that no text is the beginning of another; an idempotency key is
 //! last in its row's key and needs no length.
 
@@ -76,8 +76,8 @@ impl Key {
         self
     }
 
-    fn time(self, time: TimestampMicros) -> Self {
-        self.number(time.0.cast_unsigned() ^ (1 << 63))
+    fn second(self, second: i64) -> Self {
+        self.number(second.cast_unsigned() ^ (1 << 63))
     }
 
     pub(super) fn bytes(mut self, bytes: &[u8]) -> Self {
@@ -180,6 +180,12 @@ pub(super) fn happenings(namespace: &Namespace, source: Option<&str>) -> Key {
     }
 }
 
+/// By what conversations are ordered: within a second by when they began. So one that
+/// much is appended to has another place once a second, and not with each event.
+pub(super) fn second(time: TimestampMicros) -> i64 {
+    time.0.div_euclid(1_000_000)
+}
+
 pub(super) fn happened(
     namespace: &Namespace,
     source: Option<&str>,
@@ -187,7 +193,7 @@ pub(super) fn happened(
     first_offset: u64,
 ) -> Key {
     happenings(namespace, source)
-        .time(time)
+        .second(second(time))
         .number(first_offset)
 }
 
@@ -326,8 +332,9 @@ mod tests {
     #[test]
     fn times_sort() {
         let key = |time| happened(&Namespace::default(), None, TimestampMicros(time), 1).0;
-        let times = [i64::MIN, -1, 0, 1, i64::MAX];
-        assert!(times.is_sorted_by_key(|time| key(*time)));
+        let times = [i64::MIN, -1_000_001, -1, 0, 1_000_000, i64::MAX];
+        assert!(times.is_sorted_by(|a, b| key(*a) < key(*b)));
+        assert_eq!(key(0), key(999_999));
     }
 
     // What is typed may be longer than an id, whose key goes on with other bytes.

@@ -104,7 +104,8 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
         assert_eq!(pages(views, recorded, true), rows);
         rows.reverse();
         assert_eq!(pages(views, recorded, false), rows);
-        rows.sort_by_key(|row| (row.happened_to, row.first_position.offset));
+        let second = |row: &ConversationRow| row.happened_to.0.div_euclid(1_000_000);
+        rows.sort_by_key(|row| (second(row), row.first_position.offset));
         let happened = (ListOrder::Happened, namespace, source);
         assert_eq!(pages(views, happened, true), rows);
         rows.reverse();

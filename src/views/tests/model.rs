@@ -164,7 +164,7 @@ impl Model {
         row.chain_hash.0[..8].copy_from_slice(&self.reached.to_le_bytes());
         row.updated_at = TimestampMicros(self.reached.cast_signed());
         // To and fro, also before 1970: sources have odd clocks.
-        row.happened_to = TimestampMicros(self.reached.cast_signed() * 37 % 101 - 50);
+        row.happened_to = TimestampMicros((self.reached.cast_signed() * 37 % 101 - 50) * 400_000);
         let at = EventRef {
             conversation: id,
             revision: row.head,
