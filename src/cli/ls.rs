@@ -73,16 +73,18 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
     let mut shown = 0_u64;
     while left > 0 {
         let request = pb::ListConversationsRequest {
-            page_size: u32::try_from(left).unwrap_or(PAGE).min(PAGE),
+            // Never fewer: within a second, only those on one page are in order.
+            page_size: PAGE,
             page_token,
             source: args.source.clone().unwrap_or_default(),
             ascending: args.oldest_first,
             order: pb::ListOrder::from(args.by).into(),
         };
         let page = store.conversations().list(request).await?.into_inner();
-        let ids = ids(&page.conversations);
+        let listed = &page.conversations[..left.min(page.conversations.len())];
+        let ids = ids(listed);
         let columns = ids.iter().map(|id| id.chars().count()).max().unwrap_or(0);
-        for (summary, id) in page.conversations.iter().zip(ids).take(left) {
+        for (summary, id) in listed.iter().zip(ids) {
             if out.json {
                 out.line(json::summary(summary))?;
             } else {
@@ -91,7 +93,7 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
             }
             shown += 1;
         }
-        left = left.saturating_sub(page.conversations.len());
+        left -= listed.len();
         page_token = page.next_page_token;
         if page_token.is_empty() {
             break;

@@ -16,7 +16,7 @@ use super::{
     text::{first_line, printable, short_id},
 };
 
-/// Conversations asked for at once.
+/// Conversations asked for at once, as `ls` does: the two agree on which is the last.
 const PAGE: u32 = 500;
 /// Conversations that a part of an id may name, before they are no more counted.
 const NAMED_MAX: u32 = 100;
@@ -135,8 +135,7 @@ async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
     let mut before = 0;
     let mut page_token = String::new();
     loop {
-        let size = u32::try_from(number - before).unwrap_or(PAGE).min(PAGE);
-        let page = page(store, page_token, size).await?;
+        let page = page(store, page_token).await?;
         if let Some(summary) = page.conversations.get(number - before - 1) {
             return Ok(summary.conversation_id.clone());
         }
@@ -154,10 +153,9 @@ async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
 async fn page(
     store: &Connection,
     page_token: String,
-    page_size: u32,
 ) -> Result<pb::ListConversationsResponse, CliError> {
     let request = pb::ListConversationsRequest {
-        page_size,
+        page_size: PAGE,
         page_token,
         order: pb::ListOrder::Happened.into(),
         ..Default::default()
@@ -181,7 +179,7 @@ async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
     let mut meant = Meant::new(name);
     let mut page_token = String::new();
     loop {
-        let page = page(store, page_token, PAGE).await?;
+        let page = page(store, page_token).await?;
         for summary in page.conversations {
             meant.look_at(summary);
         }

@@ -151,7 +151,8 @@ pub enum ListOrder {
     /// When their first event was recorded.
     #[default]
     Recorded,
-    /// When the last of their events happened, as its author says.
+    /// When the last of their events happened, as its author says. What happened within
+    /// one second is in order on a page, and between pages in that of the first events.
     Happened,
 }
 
@@ -202,11 +203,12 @@ impl Page<'_> {
             }
         };
         let mut rows: Vec<ConversationRow> = Vec::new();
+        let mut mark = None;
         while let Some(entry) = next() {
             let (key, value) = entry?;
             if rows.len() == self.limit {
-                let mark = rows.last().map(|row| self.place(row));
-                return Ok((rows, mark));
+                mark = rows.last().map(|row| self.place(row));
+                break;
             }
             let id = codec::checked(&key, &value)?;
             let row = match keys::last_conversation(id) {
@@ -215,7 +217,13 @@ impl Page<'_> {
             };
             rows.push(row.ok_or_else(|| ViewsError::damaged("a listed conversation is missing"))?);
         }
-        Ok((rows, None))
+        if self.order == ListOrder::Happened {
+            rows.sort_by_key(|row| (row.happened_to, row.first_position.offset));
+            if !self.ascending {
+                rows.reverse();
+            }
+        }
+        Ok((rows, mark))
     }
 
     fn place(&self, row: &ConversationRow) -> ListPlace {

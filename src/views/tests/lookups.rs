@@ -101,15 +101,20 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
             .collect();
         rows.sort_by_key(|row| row.first_position.offset);
         let recorded = (ListOrder::Recorded, namespace, source);
-        assert_eq!(pages(views, recorded, true), rows);
+        assert_eq!(pages(views, recorded, 1, true), rows);
         rows.reverse();
-        assert_eq!(pages(views, recorded, false), rows);
+        assert_eq!(pages(views, recorded, 1, false), rows);
         let second = |row: &ConversationRow| row.happened_to.0.div_euclid(1_000_000);
         rows.sort_by_key(|row| (second(row), row.first_position.offset));
         let happened = (ListOrder::Happened, namespace, source);
-        assert_eq!(pages(views, happened, true), rows);
+        assert_eq!(pages(views, happened, 1, true), rows);
         rows.reverse();
-        assert_eq!(pages(views, happened, false), rows);
+        assert_eq!(pages(views, happened, 1, false), rows);
+        // On one page, what happened within a second is in order, too.
+        rows.sort_by_key(|row| (row.happened_to, row.first_position.offset));
+        assert_eq!(pages(views, happened, usize::MAX, true), rows);
+        rows.reverse();
+        assert_eq!(pages(views, happened, usize::MAX, false), rows);
     }
     for part in [
         "session",
@@ -183,6 +188,7 @@ fn check_named(views: &Views, model: &Model, namespace: &Namespace, part: &str) 
 fn pages(
     views: &Views,
     (order, namespace, source): (ListOrder, &Namespace, Option<&str>),
+    limit: usize,
     ascending: bool,
 ) -> Vec<ConversationRow> {
     let (mut all, mut after) = (Vec::new(), None);
@@ -190,7 +196,7 @@ fn pages(
         let page = Page {
             namespace,
             after,
-            limit: 1,
+            limit,
             order,
             ascending,
             source,
