@@ -49,14 +49,15 @@ pub struct Common {
     pub no_pager: bool,
     /// When to use colour
     #[arg(long, global = true, value_name = "WHEN", help_heading = "Output")]
-    #[arg(value_enum, default_value_t = Color::Auto)]
+    #[arg(value_enum, default_value_t)]
     pub color: Color,
 }
 
 /// When to use colour.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Color {
     /// On a terminal.
+    #[default]
     Auto,
     /// Always.
     Always,

@@ -9,17 +9,17 @@ mod admin;
 mod annotate;
 mod append;
 mod approve;
-mod args;
+pub mod args;
 mod bench;
 mod branch;
 mod compact;
 mod completions;
-mod connect;
+pub mod connect;
 mod context;
 pub mod demo;
 mod diff;
 mod embedded;
-mod error;
+pub mod error;
 mod export;
 mod fork;
 mod import;
@@ -29,7 +29,7 @@ mod log;
 mod ls;
 mod named;
 mod names;
-mod output;
+pub mod output;
 mod pager;
 mod read;
 mod repair;
@@ -37,7 +37,7 @@ mod replay;
 mod result;
 mod salvage;
 mod search;
-mod serve;
+pub mod serve;
 mod set;
 mod show;
 mod sub;
@@ -52,7 +52,7 @@ use std::{io::Write, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-pub use args::Common;
+pub use args::{Color, Common};
 pub use connect::{Connection, Opening};
 pub use error::{CliError, EXIT_CODES_HELP};
 use output::{Out, Paint, Tone};
@@ -121,21 +121,13 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     disk::keep_private();
     crate::contained::keep_contained_panics_quiet();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => return report(&CliError::Output(error), cli.common.color),
-    };
     log_to_stderr(matches!(cli.command, Command::Serve(_)));
     let mut out = Out::stdout(cli.common.color, cli.common.json);
     out.absolute = cli.common.absolute;
     if !cli.common.no_pager && cli.command.is_read_at_length() {
         out = out.paged();
     }
-    let color = cli.common.color;
-    let done = runtime.block_on(async {
+    main_with(cli.common.color, async {
         if out.is_paged() {
             tokio::spawn(pager::leave_interrupts());
         }
@@ -143,8 +135,19 @@ pub fn main() -> ExitCode {
         let closed = out.close();
         done?;
         closed.map_err(CliError::from)
-    });
-    match done {
+    })
+}
+
+/// Runs a program to its end, and tells how it failed if it did.
+pub fn main_with(color: Color, program: impl Future<Output = Result<(), CliError>>) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&CliError::Output(error), color),
+    };
+    match runtime.block_on(program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error, color),
     }
@@ -174,7 +177,7 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
     match cli.command {
         Command::Serve(args) => serve::run(&args, &cli.common, out).await,
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
-        Command::Bench(args) => bench::run(args, &cli.common, out).await,
+        Command::Bench(args) => bench::run(args, &cli.common),
         Command::Completions(args) => completions::script(&args, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,

@@ -26,7 +26,7 @@ fn changes() -> u64 {
 
 fn files(folder: &[&str]) -> Vec<(String, Vec<u8>)> {
     let path: PathBuf = ["tests", "fixtures"].iter().chain(folder).collect();
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path);
+    let path = PathBuf::from(crate::ROOT).join(path);
     let entries = std::fs::read_dir(&path).unwrap();
     let mut files: Vec<_> = entries
         .map(|entry| {

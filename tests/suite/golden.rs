@@ -16,7 +16,7 @@ const FRAME_OFFSET: u64 = 42;
 fn file(name: &str) -> PathBuf {
     let folder = ["tests", "fixtures", "golden", VERSION].iter();
     let folder: PathBuf = folder.collect();
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = PathBuf::from(crate::ROOT);
     root.join(folder).join(name)
 }
 

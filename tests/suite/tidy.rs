@@ -44,11 +44,11 @@ const MAY_USE: [(&str, &[&str]); 14] = [
 
 /// Crates, and the clock, that only some modules may name, and which.
 const KEPT_TO: [(&str, &[&str]); 9] = [
-    ("redb::", &["disk", "log/redb", "views", "cli/bench"]),
+    ("redb::", &["disk", "log/redb", "views"]),
     ("tantivy::", &["search"]),
     ("tonic::", &["server", "cli"]),
     ("bincode::", &["views/codec.rs"]),
-    ("rusqlite::", &["cli/bench"]),
+    ("rusqlite::", &[]),
     ("ureq::", &["summariser"]),
     // The clock, which may be anywhere: read in one place. The second one panics
     // before 1970.
@@ -71,7 +71,7 @@ fn source_files(dir: &Path, files: &mut Vec<PathBuf>) {
 /// Every source file with its path below `src` and its text without comments
 /// and without what only tests use.
 fn sources() -> Vec<(String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(crate::ROOT).join("src");
     let mut files = Vec::new();
     source_files(&root, &mut files);
     files
@@ -194,7 +194,7 @@ fn files_stay_short() {
 /// switch off; one that is described otherwise misleads.
 #[test]
 fn the_docs_list_every_enhancer() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(crate::ROOT);
     let docs = fs::read_to_string(root.join("docs/CONTEXT.md")).unwrap();
     let mut from = 0;
     for step in treering::context::enhancers::built_in() {

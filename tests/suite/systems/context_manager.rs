@@ -87,7 +87,7 @@ async fn look_ups(world: &World, id: &str, events: u64) {
 
 // A list that is walked makes the hundredth turn slower than the first. Any message
 // is had by its place, and nothing else with it; that the length of the conversation
-// costs nothing is measured by `treering bench`.
+// costs nothing is measured by `treering-bench`.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_pool_looks_up_by_place() {
     let world = World::start().await;

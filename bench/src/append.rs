@@ -10,7 +10,7 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use crate::{cli::error::CliError, domain::ConversationId, engine::Engine};
+use treering::{cli::error::CliError, domain::ConversationId, engine::Engine};
 
 /// Writers at once, each with a conversation of its own.
 const WRITERS: usize = 256;

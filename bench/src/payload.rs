@@ -7,7 +7,7 @@ use std::sync::{
 
 use bytes::Bytes;
 
-use crate::{
+use treering::{
     codec::body,
     domain::{ConversationCreated, ConversationId, Custom, EventBody, NewEvent},
 };

@@ -18,7 +18,7 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use crate::{
+use treering::{
     cli::{connect::Connection, error::CliError},
     codec::pb::{self, append_stream_response::Outcome},
     domain::ConversationId,

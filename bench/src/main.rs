@@ -1,5 +1,5 @@
-//! `bench`: how fast this machine runs Treering, beside plain alternatives that
-//! run in turn with it.
+//! `treering-bench`: how fast this machine runs Treering, beside plain alternatives
+//! that run in turn with it.
 //!
 //! Absolute figures depend on the machine and on what else it does, so each row
 //! has its baseline in the same run, and the two take turns. One file a group of
@@ -27,20 +27,24 @@ mod soak;
 mod stores;
 mod turns;
 
-use std::{fmt::Display, fs, path::PathBuf, time::Duration};
+use std::{env, fmt::Display, fs, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Parser, ValueEnum};
 use indicatif::ProgressBar;
 
-use super::{
-    args::Common,
-    error::{CliError, Exit},
-    output::{Out, Unit, progress},
-};
 use folder::TempFolder;
 use machine::Machine;
 use payload::Payloads;
 use row::Row;
+use treering::cli::{
+    args::Color,
+    error::{CliError, Exit},
+    output::{Out, Unit, progress},
+};
+
+/// As the program that is measured has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Names the folder with real conversations.
 const TRAJECTORIES_ENV: &str = "TREERING_TEST_DATA";
@@ -53,7 +57,8 @@ const TRAJECTORIES_ENV: &str = "TREERING_TEST_DATA";
 /// needs are made in a temporary folder and removed afterwards; no store of
 /// yours is touched. Close other programs, and give it a disk that is a disk:
 /// on tmpfs, durable appends mean nothing.
-#[derive(Args, Debug, Clone)]
+#[derive(Parser, Debug, Clone)]
+#[command(name = "treering-bench", version, max_term_width = 100)]
 #[command(after_help = "\
 Rows:
   append    durable appends of 256 writers, and of one, in this process
@@ -70,12 +75,12 @@ Rows:
   soak      mixed load at half the peak for --minutes: what drifts (only when it is named)
 
 Examples:
-  treering bench --quick
-  treering bench --only append,grpc
-  treering bench --trajectories ./data --json > bench.jsonl
-  treering bench --dir /mnt/fast --only append
-  treering bench --only soak --minutes 60 --samples soak.csv")]
-pub struct BenchArgs {
+  treering-bench --quick
+  treering-bench --only append,grpc
+  treering-bench --trajectories ./data --json > bench.jsonl
+  treering-bench --dir /mnt/fast --only append
+  treering-bench --only soak --minutes 60 --samples soak.csv")]
+struct BenchArgs {
     /// Smaller stores and fewer rounds: minutes become seconds
     #[arg(long)]
     quick: bool,
@@ -97,6 +102,12 @@ pub struct BenchArgs {
     /// Write what `soak` sees over time to this file, as CSV
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
+    /// Print JSON, an object a line
+    #[arg(long)]
+    json: bool,
+    /// When to use colour
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    color: Color,
     /// Serve the empty call: what the bench starts to compare with
     #[arg(long, hide = true)]
     serve_empty: bool,
@@ -210,27 +221,30 @@ impl Setup {
 fn failed(doing: &'static str, why: impl Display) -> CliError {
     CliError::Outcome {
         what: format!("{doing} failed: {why}"),
-        hint: "`treering bench --only ROWS` measures the other rows; --dir chooses another disk"
+        hint: "`treering-bench --only ROWS` measures the other rows; --dir chooses another disk"
             .into(),
         exit: Exit::Failed,
     }
 }
 
+fn main() -> ExitCode {
+    // The servers that are measured are this program, too.
+    if env::args_os().nth(1).is_some_and(|first| first == "serve") {
+        return treering::cli::main();
+    }
+    let args = BenchArgs::parse();
+    let color = args.color;
+    treering::cli::main_with(color, run(args))
+}
+
 /// Measures and prints.
 ///
 /// # Errors
-/// [`CliError::Usage`] with a store named; [`CliError::Outcome`] when a row
-/// cannot be measured.
-pub async fn run(args: BenchArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+/// [`CliError::Outcome`] when a row cannot be measured.
+async fn run(args: BenchArgs) -> Result<(), CliError> {
+    let out = &mut Out::stdout(args.color, args.json);
     if args.serve_empty {
         return empty::serve(out).await;
-    }
-    if common.data.is_some() || common.server.is_some() {
-        return Err(CliError::Usage {
-            what: "bench makes stores of its own and touches no other".into(),
-            hint: "--dir says where it makes them, --trajectories where real conversations are"
-                .into(),
-        });
     }
     let parent = args.dir.unwrap_or_else(std::env::temp_dir);
     let setup = Setup {

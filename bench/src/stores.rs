@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{failed, payload::Payloads};
-use crate::{
+use treering::{
     cli::{connect::Connection, error::CliError},
     codec::{
         envelope::new_event_to_pb,

@@ -20,7 +20,7 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use super::failed;
-use crate::cli::{
+use treering::cli::{
     connect::Transport,
     error::CliError,
     output::Out,

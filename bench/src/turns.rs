@@ -12,7 +12,7 @@ use super::{
     row::{Row, Unit},
     stores,
 };
-use crate::{
+use treering::{
     cli::error::CliError,
     context::{Provider, policy::CONTEXT_POLICY},
     domain::{BranchName, EventBody, Limits, Namespace, NewEvent, Role, TimestampMicros},

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::failed;
-use crate::cli::error::CliError;
+use treering::cli::error::CliError;
 
 /// Most records of a group; more than ever wait here.
 const GROUP_MAX: usize = 16_384;
@@ -168,7 +168,7 @@ pub fn insert(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<()>
              VALUES (?1, ?2, 1, ?3, 26, ?4, ?5)",
         )?;
         for job in jobs {
-            let id = crate::domain::EventId::generate().0;
+            let id = treering::domain::EventId::generate().0;
             let recorded_at = id.get_timestamp().map_or(0, |time| time.to_unix().0);
             insert.execute(params![
                 id.as_bytes(),

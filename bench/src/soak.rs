@@ -29,7 +29,7 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use crate::{
+use treering::{
     cli::{connect::Connection, error::CliError},
     codec::pb,
     domain::{ConversationId, EventBody, NewEvent},

@@ -19,7 +19,7 @@ use super::{
     row::{Row, Target, Unit},
     stores::{self, Filler},
 };
-use crate::{
+use treering::{
     cli::error::CliError,
     codec::body,
     domain::{
@@ -340,8 +340,8 @@ async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, CliError> {
 async fn say(
     engine: &Engine,
     id: ConversationId,
-) -> Result<(crate::domain::Position, String), CliError> {
-    let word = format!("w{}", crate::domain::EventId::generate().0.simple());
+) -> Result<(treering::domain::Position, String), CliError> {
+    let word = format!("w{}", treering::domain::EventId::generate().0.simple());
     let message = MessageAppended::text(Role::User, format!("Have you heard of {word}?"));
     let event = NewEvent::new(id, EventBody::MessageAppended(message));
     let outcome = stores::append(engine, vec![event]).await?;
@@ -437,7 +437,7 @@ async fn fill_scifact(engine: &Engine, corpus: &Path) -> Result<(), CliError> {
         let call = ToolCallRequested {
             call_id: call_id.clone(),
             tool: "read".to_owned(),
-            arguments_hash: crate::domain::ContentHash(*blake3::hash(&arguments).as_bytes()),
+            arguments_hash: treering::domain::ContentHash(*blake3::hash(&arguments).as_bytes()),
             arguments: JsonText::from_checked(arguments),
             message_revision: None,
             needs_approval: false,

@@ -17,7 +17,7 @@ use super::{
     row::{Row, Target, Unit},
     stores::{self, Filler},
 };
-use crate::{
+use treering::{
     cli::{connect::Connection, error::CliError},
     codec::pb,
     domain::Namespace,
@@ -114,7 +114,7 @@ async fn read(engine: &Engine, source: Source) -> Result<u64, CliError> {
 
 async fn read_conversations(engine: &Engine) -> Result<f64, CliError> {
     let page = engine
-        .list(crate::engine::ListQuery {
+        .list(treering::engine::ListQuery {
             namespace: Namespace::default(),
             limit: 1_000,
             after: None,

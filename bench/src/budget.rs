@@ -11,7 +11,7 @@ use super::{
     stores,
     turns::{answers, source_files, spread},
 };
-use crate::{
+use treering::{
     cli::error::CliError,
     context::{Explanation, Provider, Section, pairing},
     domain::{BranchName, Limits, Namespace},
@@ -191,7 +191,7 @@ impl Sum {
 /// Tokens of what always stays: the instructions, the tools, and the last message of the
 /// user.
 fn stays(told: &Explanation) -> u64 {
-    let of_user = |item: &&crate::context::ExplainedItem| {
+    let of_user = |item: &&treering::context::ExplainedItem| {
         item.label.starts_with("user")
             // A late result is told as a message.
             && !item.head.starts_with("[LATE RESULT]")

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::failed;
-use crate::cli::{connect::Connection, error::CliError};
+use treering::cli::{connect::Connection, error::CliError};
 
 /// Clock ticks of `/proc` in a second, on every platform of ours.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -41,7 +41,7 @@ impl Child {
     /// When it does not start.
     pub async fn empty() -> Result<Self, CliError> {
         let mut command = this_program()?;
-        command.args(["bench", "--serve-empty"]);
+        command.arg("--serve-empty");
         Self::start(command).await
     }
 

@@ -12,7 +12,7 @@ use super::{
     row::{Row, Target, Unit},
     stores::{self, Filler},
 };
-use crate::{
+use treering::{
     cli::error::CliError,
     codec::{
         body,
@@ -44,7 +44,7 @@ const COLD_RATIO: (u64, f64) = (200, 1.1);
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// Text to cut messages from: prose, paths and code.
-const TEXT: &str = include_str!("../../../docs/ARCHITECTURE.md");
+const TEXT: &str = include_str!("../../docs/ARCHITECTURE.md");
 const RESULT_BYTES: usize = 1_024;
 const MESSAGE_BYTES: usize = 300;
 

@@ -7,7 +7,7 @@ use super::{
     row::{Row, Target, Unit},
     stores::{self, Filler},
 };
-use crate::{
+use treering::{
     cli::error::CliError,
     domain::{ConversationId, EventBody, MessageAppended, Namespace, NewEvent, Revision, Role},
     engine::{Engine, ForkCommand},
@@ -65,7 +65,7 @@ async fn fork(
         conversation,
         branch: None,
         at: at.map(Revision),
-        name: format!("try-{}", crate::domain::EventId::generate().0.simple()),
+        name: format!("try-{}", treering::domain::EventId::generate().0.simple()),
         system_prompt: String::new(),
         into: None,
         activate: false,

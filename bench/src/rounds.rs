@@ -8,7 +8,7 @@ use std::{
 use tokio::task::JoinSet;
 
 use super::failed;
-use crate::cli::error::CliError;
+use treering::cli::error::CliError;
 
 /// The middle value; 0 of none.
 #[must_use]
