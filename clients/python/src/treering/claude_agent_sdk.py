@@ -238,7 +238,7 @@ class TreeringSessionStore(SessionStore):
                 if _is_empty(state.summary):
                     return
                 try:
-                    rewind(conversation, state, 1, "deleted")
+                    rewind(conversation, state, 1)
                     return
                 except errors.Conflict:
                     if attempt + 1 == ATTEMPTS_MAX:

@@ -84,32 +84,38 @@ class Thread:
         return self._conversation
 
 
-def rewound(state: ConversationState, to: int, name: str) -> list[new.NewEvent]:
-    """A branch that shares the active one up to a revision, and takes its place.
-
-    What was there stays, on a branch that takes nothing more.
-    """
-    branch = state.branch
-    forked = new.NewEvent(
-        branch=name,
-        branch_forked=pb.BranchForked(
-            name=name, parent_branch_id=branch.branch_id, fork_revision=to
-        ),
-    )
-    activated = new.branch_activated()
-    activated.branch = name
-    archived = new.branch_archived("taken back")
-    archived.branch = branch.name
-    return [forked, activated, archived]
-
-
-def rewind(conversation: Conversation, state: ConversationState, to: int, name: str) -> Receipt:
+def rewind(conversation: Conversation, state: ConversationState, to: int) -> Receipt:
     """Takes back what came after a revision, if nothing has come since the state was read.
 
-    Raises `Conflict` when something has.
+    A branch that shares all up to there takes the name and the place of the old one, which
+    stays under another name and takes nothing more. Raises `Conflict` when something has come.
     """
-    events = rewound(state, to, f"{name}-{state.summary.head}")
-    return conversation.on(state.branch.name).append(events, expected=state.branch.head)
+    branch = state.branch
+    old = f"{branch.name}~{state.summary.head}"
+    renamed = new.branch_renamed(old)
+    renamed.branch = branch.name
+    events = [
+        renamed,
+        new.NewEvent(
+            branch_forked=pb.BranchForked(
+                name=branch.name, parent_branch_id=branch.branch_id, fork_revision=to
+            ),
+        ),
+    ]
+    if state.summary.active_branch_id == branch.branch_id:
+        activated = new.branch_activated()
+        activated.branch = branch.name
+        events.append(activated)
+    archived = new.branch_archived("taken back")
+    archived.branch = old
+    events.append(archived)
+    return conversation.on(branch.name).append(events, expected=branch.head)
+
+
+def before(conversation: Conversation, revision: int) -> int:
+    """The revision of the branch's last event before one of its events."""
+    earlier = conversation.events(first=revision - 1, backward=True, limit=1, headers_only=True)
+    return next(earlier).revision
 
 
 def open_calls(state: ConversationState) -> set[str]:
