@@ -140,13 +140,17 @@ def read(type_name: str, events: Iterable[Event]) -> Iterator[Frame | Event]:
             yield event
 
 
+def filled(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> Any:
+    """An item of a frame, from the events that hold it."""
+    return _with(packed, dict(_held(events))) if events else packed
+
+
 def _filled(frame: Frame, packed: list[list[Any]], held: list[Event]) -> Frame:
     start = 0
     for count, item in packed:
         own = held[start : start + count]
         start += count
-        values = dict(_held([event.proto for event in own])) if own else {}
-        frame.items.append(Framed(_with(item, values), own))
+        frame.items.append(Framed(filled(item, [event.proto for event in own]), own))
     return frame
 
 
