@@ -251,6 +251,9 @@ def packed(said: dict[str, Any]) -> bytes:
 
 def common(one: Sequence[Key], other: Sequence[Key]) -> int:
     """How many elements two lists begin with in common."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

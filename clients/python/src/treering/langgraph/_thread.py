@@ -34,6 +34,7 @@ from treering.langgraph._index import (
     packed,
     spliced,
 )
+from treering.langgraph._known import Read, Written
 from treering.langgraph._messages import message_of, plain, typed
 from treering.types import Receipt
 from treering.v1 import event_pb2 as pb
@@ -81,6 +82,8 @@ class GraphThread:
         self.id = id
         self.lock = threading.RLock()
         self.index = Index(serde)
+        self._messages_read = Read()
+        self._messages_written = Written()
         self._serde = serde
         self._mirrored_channel = mirrored_channel
         self._thread = Thread(db, source, id, title=id)
@@ -112,20 +115,29 @@ class GraphThread:
     def load(self, key: Key) -> Any:
         """A value."""
         if key in self.index.lists:
-            loads = self._serde.loads_typed
-            values = self.index.values
-            return [loads(values[each]) for each in self.index.expanded(key)]
+            return [self._element(each) for each in self.index.expanded(key)]
         return self._serde.loads_typed(self.index.values[key])
+
+    def _element(self, key: Key) -> Any:
+        if (known := self._messages_read.copy_of(key)) is not None:
+            return known
+        stored = self.index.values[key]
+        value = self._serde.loads_typed(stored)
+        if isinstance(value, BaseMessage):
+            self._messages_read.keep(key, value)
+            return self._messages_read.copy_of(key) or value
+        return value
 
     def _value(self, batch: _Batch, value: Any, old: Key | None, is_mirrored: bool) -> Key:
         if not _is_kept_as_list(value):
             return self._kept(batch, value)
         if is_mirrored and all(isinstance(each, BaseMessage) for each in value):
             keys = [self._message(batch, each) for each in value]
+            self._messages_written.turn()
             batch.has_messages = True
         else:
             keys = [self._kept(batch, each) for each in value]
-        key = _hash(b"list", *keys)
+        key = _hash(b"list\0" + b"".join(keys))
         if key not in self.index.lists and key not in batch.lists:
             before = self.index.expanded(old) if old in self.index.lists else []
             batch.lists[key] = spliced(old, before, keys)
@@ -133,16 +145,16 @@ class GraphThread:
 
     def _kept(self, batch: _Batch, value: Any) -> Key:
         stored = self._serde.dumps_typed(value)
-        key = _hash(stored[0].encode(), stored[1])
+        key = _hash(stored[0].encode() + b"\0" + stored[1])
         if key not in self.index.values:
             batch.values[key] = stored
         return key
 
     def _message(self, batch: _Batch, message: BaseMessage) -> Key:
-        stored = self._serde.dumps_typed(message)
-        key = _hash(stored[0].encode(), stored[1])
-        if key not in self.index.values:
-            batch.values[key] = stored
+        key = self._messages_written.key_of(message)
+        if key is None or key not in self.index.values:
+            key = self._kept(batch, message)
+            self._messages_written.note(message, key)
         batch.messages.append((key, message))
         return key
 
@@ -405,9 +417,5 @@ def _is_kept_as_list(value: Any) -> bool:
     )
 
 
-def _hash(*parts: bytes) -> Key:
-    digest = blake2b(digest_size=KEY_BYTES)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
+def _hash(content: bytes) -> Key:
+    return blake2b(content, digest_size=KEY_BYTES).digest()
