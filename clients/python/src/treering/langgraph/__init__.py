@@ -9,5 +9,6 @@ results: searched, forked, sent to any provider. Needs `pip install treering[lan
 """
 
 from treering.langgraph._saver import TreeringSaver, messages
+from treering.langgraph._store import TreeringStore
 
-__all__ = ["TreeringSaver", "messages"]
+__all__ = ["TreeringSaver", "TreeringStore", "messages"]
