@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -48,6 +49,8 @@ __all__ = ["TreeringSessionStore"]
 
 SOURCE = "claude-agent-sdk"
 FRAME = "claude-agent-sdk.entries"
+SEEN_MAX = 1_024
+"""Sessions of which is kept what is in them; of others it is read again."""
 BATCH_ENTRIES_MAX = 500
 """Lines that are appended at once."""
 BATCH_CHARS_MAX = 8 << 20
@@ -78,7 +81,7 @@ class TreeringSessionStore(SessionStore):
 
     def __init__(self, db: Treering) -> None:
         self._db = db
-        self._seen: dict[tuple[str, ...], _Seen] = {}
+        self._seen: OrderedDict[tuple[str, ...], _Seen] = OrderedDict()
         self._mutex = threading.Lock()
 
     # ---- the SDK's calls ----
@@ -264,9 +267,13 @@ class TreeringSessionStore(SessionStore):
     def _seen_of(self, key: SessionKey) -> _Seen:
         name = (key["project_key"], key["session_id"], *filter(None, [key.get("subpath")]))
         with self._mutex:
-            if name not in self._seen:
-                self._seen[name] = _Seen(self._thread(key))
-            return self._seen[name]
+            seen = self._seen.get(name)
+            if seen is None:
+                seen = self._seen[name] = _Seen(self._thread(key))
+            self._seen.move_to_end(name)
+            while len(self._seen) > SEEN_MAX:
+                self._seen.popitem(last=False)
+            return seen
 
 
 def _source(of: str) -> str:
