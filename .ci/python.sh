@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The Python client: types, style, generated code, tests against real servers on every
-# Python from 3.10 to 3.13 that is here, and the wheel in an empty environment.
+# The Python client: types, style, adapters of frameworks with their own suites, generated
+# code, tests against real servers on every Python from 3.10 to 3.13 that is here, and the
+# wheel in an empty environment.
 #
 # Usage: .ci/python.sh [BINARY]    (default: target/debug/treering)
 # TREERING_PYTHONS names the interpreters; default: all that are found.
@@ -50,13 +51,18 @@ step() {
 step "types and style"
 tools=$work/tools
 venv "${pythons[-1]}" "$tools"
-"$tools/bin/pip" install --quiet "$client[dev]" 2>"$work/pip.log" || { cat "$work/pip.log" >&2; fail "pip"; }
+"$tools/bin/pip" install --quiet "$client[dev,adapters]" 2>"$work/pip.log" || { cat "$work/pip.log" >&2; fail "pip"; }
 "$tools/bin/pip" uninstall --quiet --yes treering
 cd "$client"
 "$tools/bin/ruff" check --no-cache .
 "$tools/bin/ruff" format --no-cache --check .
 PYTHONPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy"
 "$tools/bin/python" scripts/make_sync.py --check
+
+step "adapters of frameworks, on $("$tools/bin/python" --version)"
+# Their HTTP clients leave sockets to the end of the program.
+PYTHONPATH=src timeout 900 "$tools/bin/python" -m pytest -p no:cacheprovider \
+  -p no:unraisableexception -W ignore::ResourceWarning tests/adapters
 
 step "generated stubs"
 oldest=

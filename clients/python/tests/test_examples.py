@@ -30,7 +30,12 @@ MODULES = [
 def examples() -> Iterator[tuple[str, str]]:
     finder = doctest.DocTestFinder(exclude_empty=True)
     for name in MODULES:
-        module = importlib.import_module(name)
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # An adapter, and its framework is not here.
+            assert error.name and not error.name.startswith("treering"), name
+            continue
         for test in finder.find(module, name):
             if test.examples:
                 yield name, test.name

@@ -18,6 +18,11 @@ BLOCK = re.compile(r"```(python|text)\n(.*?)```", re.DOTALL)
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_a_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    run_page(page)
+
+
+def run_page(page: Path) -> None:
+    """Runs the page's blocks in this folder, and compares what they print."""
     names: dict[str, Any] = {}
     said = ""
     shown = 0

@@ -1,0 +1,126 @@
+"""Compares LangGraph's SQLite saver with `TreeringSaver` on a thread of growing messages.
+
+Usage: measure_langgraph.py [STEPS]    (default: 400)
+Each step puts what a task wrote and a checkpoint with two messages more, as a graph does.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+import treering
+from treering.langgraph import TreeringSaver
+
+THREAD: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
+WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "rk", "st", "l")]
+
+
+def text(chance: random.Random, words: int) -> str:
+    """Words, so that a compressor finds what it finds in prose."""
+    return " ".join(chance.choices(WORDS, k=words))
+
+
+def fill(saver: BaseCheckpointSaver[str], steps: int) -> tuple[list[float], list[RunnableConfig]]:
+    """Puts the steps; milliseconds of each put of a checkpoint, and what it gave back."""
+    chance = random.Random(1)
+    config, took = THREAD, list[float]()
+    configs: list[RunnableConfig] = []
+    said: list[BaseMessage] = []
+    for step in range(steps):
+        added = [
+            HumanMessage(text(chance, 120), id=f"human-{step}"),
+            AIMessage(text(chance, 120), id=f"ai-{step}"),
+        ]
+        said = [*said, *added]
+        if step:
+            saver.put_writes(config, [("messages", added)], f"task-{step}")
+        checkpoint = empty_checkpoint()
+        checkpoint["id"] = str(uuid6(clock_seq=step))
+        checkpoint["channel_values"] = {"messages": said, "step": step}
+        version = f"{step + 1:032}.{chance.random():016}"
+        checkpoint["channel_versions"] = {"messages": version, "step": version}
+        began = time.perf_counter()
+        config = saver.put(
+            config,
+            checkpoint,
+            {"source": "loop", "step": step},
+            cast(Any, checkpoint["channel_versions"]),
+        )
+        took.append((time.perf_counter() - began) * 1000)
+        configs.append(config)
+    return took, configs
+
+
+def median(work: Callable[[], object], times: int) -> float:
+    """Milliseconds of one of these."""
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        took.append((time.perf_counter() - began) * 1000)
+    return statistics.median(took)
+
+
+def reads(saver: BaseCheckpointSaver[str], configs: list[RunnableConfig]) -> dict[str, float]:
+    """Milliseconds of each kind of read."""
+    chance = random.Random(2)
+    return {
+        "get latest": median(lambda: saver.get_tuple(THREAD), 30),
+        "get by id": median(lambda: saver.get_tuple(chance.choice(configs)), 30),
+        "list, newest 10": median(lambda: list(saver.list(THREAD, limit=10)), 5),
+        "list, all": median(lambda: list(saver.list(THREAD)), 1),
+    }
+
+
+def puts(took: list[float]) -> dict[str, float]:
+    """Milliseconds of puts: of all, and of the last."""
+    return {
+        "put": statistics.median(took),
+        "put, last 50": statistics.median(took[-50:]),
+    }
+
+
+def size(folder: Path) -> float:
+    """Megabytes of all files."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+
+
+def main() -> None:
+    """Prints the table."""
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+    with tempfile.TemporaryDirectory() as folder:
+        its_folder, our_folder = Path(folder) / "its", Path(folder) / "ours"
+        its_folder.mkdir()
+        with SqliteSaver.from_conn_string(str(its_folder / "its.db")) as saver:
+            took, configs = fill(saver, steps)
+            its = {**puts(took), **reads(saver, configs)}
+        its["MB on disk"] = size(its_folder)
+        with treering.local(our_folder) as db:
+            took, configs = fill(TreeringSaver(db), steps)
+            warm = TreeringSaver(db)
+            warm.get_tuple(THREAD)
+            ours = {**puts(took), **reads(warm, configs)}
+            ours["get latest, first of a program"] = median(
+                lambda: TreeringSaver(db).get_tuple(THREAD), 5
+            )
+        ours["MB on disk"] = size(our_folder)
+    print(f"| {steps} steps | SQLite | Treering |\n|---|---:|---:|")
+    for name in ours:
+        print(f"| {name} | {its.get(name, its['get latest']):.2f} | {ours[name]:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

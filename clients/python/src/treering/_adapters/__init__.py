@@ -1,0 +1,1 @@
+"""What the adapters of frameworks share: nothing here imports a framework."""

@@ -1,0 +1,215 @@
+"""A framework's items beside the typed events that hold what they say.
+
+An item (a line of a transcript, an input item, a message) is stored as typed events, which
+are searched and sent, and as a frame: a custom event with what the typed events do not say,
+so that the framework gets back exactly what it gave. Text is stored once: in the place of
+each longer string that an event holds, the frame has a reference to it.
+
+A frame comes before the events of its items, in the same batch.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from treering import new
+from treering._words import json_text
+from treering.types import Event
+from treering.v1 import event_pb2 as pb
+
+REFERENCE = "$treering"
+"""The key of a reference in a frame."""
+STRING_CHARS_MIN = 24
+"""Shorter strings are not worth a reference."""
+
+
+@dataclass
+class Framed:
+    """An item with the events that hold it."""
+
+    item: Any
+    events: list[Event] = field(default_factory=list)
+
+
+@dataclass
+class Frame:
+    """What one frame holds."""
+
+    event: Event
+    items: list[Framed]
+    beside: dict[str, Any]
+    """What the adapter keeps beside the items."""
+
+
+# ---- writing ----
+
+
+def frame(
+    type_name: str,
+    items: Sequence[tuple[Any, Sequence[new.NewEvent]]],
+    beside: dict[str, Any] | None = None,
+) -> list[new.NewEvent]:
+    """A frame and the events of its items: one batch, or a part of one."""
+    packed = [[len(events), _pack(item, events)] for item, events in items]
+    content: dict[str, Any] = {"items": packed}
+    if beside:
+        content["beside"] = beside
+    # ASCII: an item may have halves of surrogate pairs.
+    data = json.dumps(content, separators=(",", ":"), ensure_ascii=True).encode()
+    custom = new.custom(type_name, data, content_type="application/json")
+    return [custom, *(event for _, events in items for event in events)]
+
+
+def _pack(item: Any, events: Sequence[new.NewEvent]) -> Any:
+    """The item without what the events hold; all of it where that does not come back."""
+    held = dict(_held(events))
+    strings, objects = dict[str, str](), dict[str, str]()
+    for place, value in held.items():
+        if isinstance(value, str):
+            strings.setdefault(value, place)
+        elif value is not None:
+            objects.setdefault(json_text(value), place)
+    packed = _without(item, strings, objects)
+    if packed is item:
+        return packed
+    return packed if _same(_with(packed, held), item) else item
+
+
+def _same(one: Any, other: Any) -> bool:
+    return json.dumps(one) == json.dumps(other)
+
+
+def _without(value: Any, strings: dict[str, str], objects: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        place = strings.get(value) if len(value) >= STRING_CHARS_MIN else None
+        return value if place is None else {REFERENCE: place}
+    if isinstance(value, list):
+        made = [_without(each, strings, objects) for each in value]
+        return made if any(a is not b for a, b in zip(made, value, strict=True)) else value
+    if isinstance(value, dict):
+        if objects and len(value) > 0 and (place := objects.get(_text_or_none(value))):
+            return {REFERENCE: place}
+        found = {key: _without(each, strings, objects) for key, each in value.items()}
+        return found if any(found[key] is not value[key] for key in value) else value
+    return value
+
+
+def _text_or_none(value: Any) -> str:
+    try:
+        return json_text(value)
+    except (TypeError, ValueError):
+        return ""
+
+
+# ---- reading ----
+
+
+def beside(event: Event) -> dict[str, Any]:
+    """What the adapter keeps beside the items of a frame."""
+    kept: dict[str, Any] = json.loads(event.proto.custom.data).get("beside") or {}
+    return kept
+
+
+def read(type_name: str, events: Iterable[Event]) -> Iterator[Frame | Event]:
+    """Events in their order: frames of this type, and other events that no frame claims."""
+    waiting: Frame | None = None
+    packed: list[list[Any]] = []
+    missing = 0
+    for event in events:
+        custom = event.proto.custom if event.kind == "custom" else None
+        if missing == 0 and custom is not None and custom.type_name == type_name:
+            content = json.loads(custom.data)
+            waiting = Frame(event, [], content.get("beside") or {})
+            packed = content["items"]
+            missing = sum(count for count, _ in packed)
+            held: list[Event] = []
+            if missing == 0:
+                yield _filled(waiting, packed, held)
+                waiting = None
+        elif waiting is not None:
+            held.append(event)
+            missing -= 1
+            if missing == 0:
+                yield _filled(waiting, packed, held)
+                waiting = None
+        else:
+            yield event
+
+
+def filled(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> Any:
+    """An item of a frame, from the events that hold it."""
+    return _with(packed, dict(_held(events))) if events else packed
+
+
+def _filled(frame: Frame, packed: list[list[Any]], held: list[Event]) -> Frame:
+    start = 0
+    for count, item in packed:
+        own = held[start : start + count]
+        start += count
+        frame.items.append(Framed(filled(item, [event.proto for event in own]), own))
+    return frame
+
+
+def _with(packed: Any, held: dict[str, Any]) -> Any:
+    if isinstance(packed, list):
+        return [_with(each, held) for each in packed]
+    if isinstance(packed, dict):
+        if len(packed) == 1 and REFERENCE in packed:
+            place = packed[REFERENCE]
+            if isinstance(place, str) and place in held:
+                return held[place]
+        return {key: _with(each, held) for key, each in packed.items()}
+    return packed
+
+
+# ---- what events hold ----
+
+
+def _held(events: Sequence[new.NewEvent | pb.Event]) -> Iterator[tuple[str, Any]]:
+    """Every value that a frame can refer to, with its place: `1.p0.text`."""
+    for index, event in enumerate(events):
+        which = event.WhichOneof("body")
+        if which in ("message_appended", "tool_result_recorded"):
+            body = getattr(event, which)
+            for number, part in enumerate(body.parts):
+                yield from _of_part(f"{index}.p{number}", part)
+            if which == "tool_result_recorded" and body.error_message:
+                yield f"{index}.error", body.error_message
+        elif which == "tool_call_requested":
+            arguments = event.tool_call_requested.arguments.decode(errors="replace")
+            yield f"{index}.arguments", arguments
+            yield f"{index}.input", _json_or_none(arguments)
+        elif which == "compacted":
+            yield f"{index}.summary", event.compacted.summary
+
+
+def _of_part(place: str, part: pb.ContentPart) -> Iterator[tuple[str, Any]]:
+    which = part.WhichOneof("part")
+    if which in ("text", "refusal"):
+        yield f"{place}.text", getattr(part, which)
+    elif which == "json":
+        yield f"{place}.text", part.json
+        yield f"{place}.json", _json_or_none(part.json)
+    elif which == "reasoning":
+        yield f"{place}.text", part.reasoning.text
+        yield f"{place}.signature", part.reasoning.signature.decode(errors="replace")
+    elif which in ("image", "file", "audio"):
+        media: pb.Media = getattr(part, which)
+        if media.WhichOneof("source") == "data":
+            text = base64.b64encode(media.data).decode()
+            yield f"{place}.base64", text
+            yield f"{place}.url", f"data:{media.media_type};base64,{text}"
+        else:
+            yield f"{place}.url", media.uri
+
+
+def _json_or_none(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, (dict, list)) else None

@@ -1,0 +1,202 @@
+"""Input items of OpenAI's Responses API as typed events, and events as input items."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from treering import new
+from treering._words import RoleName, json_text
+from treering.types import Event
+from treering.v1 import event_pb2 as pb
+
+ROLES: tuple[RoleName, ...] = ("user", "assistant", "system", "developer")
+
+CALLS = {
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "computer_call": "action",
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+    "tool_search_call": "arguments",
+}
+"""Calls that an agent runs, and the field that says what they ask for."""
+OUTPUTS = {
+    "function_call_output": "output",
+    "custom_tool_call_output": "output",
+    "computer_call_output": "output",
+    "local_shell_call_output": "output",
+    "shell_call_output": "output",
+    "apply_patch_call_output": "output",
+    "tool_search_output": "tools",
+}
+"""What came of them."""
+HOSTED = {
+    "web_search_call": ("action", "results"),
+    "file_search_call": ("queries", "results"),
+    "code_interpreter_call": ("code", "outputs"),
+    "mcp_call": ("arguments", "output"),
+}
+"""Calls that the provider runs itself: what they ask for, and what came of them."""
+
+
+# ---- items as events ----
+
+
+def typed(item: Any) -> list[new.NewEvent]:
+    """What an item says, as events; none for one that says nothing, or of an unknown shape."""
+    try:
+        return list(_events(item))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []
+
+
+def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
+    kind = item.get("type") or "message"
+    if kind == "message" and item["role"] in ROLES:
+        yield new.message(
+            item["role"], *_parts(item["content"]), message_id=str(item.get("id") or "")
+        )
+    elif kind == "reasoning":
+        texts = [part["text"] for part in (item.get("summary") or item.get("content") or ())]
+        yield new.assistant(
+            new.reasoning(
+                "\n".join(texts),
+                signature=item.get("encrypted_content") or "",
+                provider="openai",
+                id=str(item.get("id") or ""),
+            )
+        )
+    elif kind in CALLS:
+        tool = item.get("name") or kind.removesuffix("_call")
+        yield new.tool_call(_call_id(item), tool, arguments(item.get(CALLS[kind])))
+    elif kind in OUTPUTS:
+        is_error = item.get("status") in ("failed", "incomplete")
+        parts = _parts(item[OUTPUTS[kind]])
+        yield new.tool_result(_call_id(item), *parts, success=not is_error)
+    elif kind in HOSTED:
+        asked, came = HOSTED[kind]
+        call_id, tool = str(item["id"]), item.get("name") or kind.removesuffix("_call")
+        yield new.tool_call(call_id, tool, arguments(item.get(asked)))
+        error = item.get("error") or ""
+        yield new.tool_result(
+            call_id,
+            *_parts(item.get(came) or ""),
+            success=not error and item.get("status") != "failed",
+            error=error if isinstance(error, str) else json_text(error),
+        )
+
+
+def _call_id(item: Mapping[str, Any]) -> str:
+    call_id = item.get("call_id") or item.get("id")
+    if not isinstance(call_id, str) or not call_id:
+        raise ValueError("a call without an id")
+    return call_id
+
+
+def arguments(given: Any) -> str:
+    """Arguments as JSON text, byte for byte where they are; all else is put into an object."""
+    if isinstance(given, str):
+        try:
+            json.loads(given, parse_constant=_no_constant)
+            given.encode()
+            return given
+        except ValueError:
+            return json_text({"raw": given})
+    return json_text({} if given is None else given)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parts(content: Any) -> list[new.Part]:
+    if isinstance(content, str):
+        return [content] if content else []
+    if not isinstance(content, list):
+        return [new.json(content)]
+    return [_part(part) for part in content]
+
+
+def _part(part: Any) -> new.Part:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in ("input_text", "output_text", "text", "summary_text", "reasoning_text"):
+        return new.parts([part["text"]])[0]
+    if kind == "refusal":
+        return new.refusal(part["refusal"])
+    if kind == "input_image" and isinstance(part.get("image_url"), str):
+        return _image(part["image_url"], str(part.get("detail") or ""))
+    return new.json(part)
+
+
+def _image(url: str, detail: str) -> pb.ContentPart:
+    head, comma, data = url.partition(",")
+    if comma and head.startswith("data:") and head.endswith(";base64"):
+        try:
+            content = base64.b64decode(data, validate=True)
+            return new.image(content, head[len("data:") : -len(";base64")], detail=detail)
+        except binascii.Error:
+            pass
+    return new.image(url, detail=detail)
+
+
+# ---- events as items ----
+
+
+def item_of(event: Event) -> dict[str, Any] | None:
+    """What another program said, as an input item; None for what is no item."""
+    if event.kind == "message_appended":
+        return _message_item(event)
+    if event.kind == "tool_call_requested":
+        call = event.proto.tool_call_requested
+        return {
+            "type": "function_call",
+            "call_id": call.call_id,
+            "name": call.tool,
+            "arguments": call.arguments.decode(),
+        }
+    if event.kind == "tool_result_recorded":
+        result = event.proto.tool_result_recorded
+        text = said(result.parts) or result.error_message
+        return {"type": "function_call_output", "call_id": result.call_id, "output": text}
+    if event.kind == "tool_call_cancelled":
+        text = event.proto.tool_call_cancelled.detail or "cancelled"
+        return {"type": "function_call_output", "call_id": event.call_id, "output": text}
+    return None
+
+
+def _message_item(event: Event) -> dict[str, Any] | None:
+    message = event.proto.message_appended
+    if event.role == "tool":
+        return {
+            "type": "function_call_output",
+            "call_id": message.tool_call_id,
+            "output": said(message.parts),
+        }
+    # Another maker's reasoning is for its own models only.
+    parts = [part for part in message.parts if part.WhichOneof("part") != "reasoning"]
+    if not parts:
+        return None
+    if event.role == "user" and any(part.WhichOneof("part") == "image" for part in parts):
+        content = [_input_part(part) for part in parts]
+        return {"role": "user", "content": content}
+    return {"role": event.role, "content": said(parts)}
+
+
+def said(parts: Any) -> str:
+    """The text of parts."""
+    return "".join(part.text or part.refusal or part.json for part in parts)
+
+
+def _input_part(part: pb.ContentPart) -> dict[str, Any]:
+    if part.WhichOneof("part") != "image":
+        return {"type": "input_text", "text": said([part])}
+    media = part.image
+    url = media.uri
+    if media.WhichOneof("source") == "data":
+        url = f"data:{media.media_type};base64,{base64.b64encode(media.data).decode()}"
+    return {"type": "input_image", "image_url": url, "detail": media.detail or "auto"}

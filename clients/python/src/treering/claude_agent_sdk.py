@@ -1,0 +1,385 @@
+"""Sessions of the Claude Agent SDK in Treering: a `SessionStore` of the SDK.
+
+    from claude_agent_sdk import ClaudeAgentOptions, query
+    from treering.claude_agent_sdk import TreeringSessionStore
+
+    store = TreeringSessionStore(treering.local("./store"))
+    options = ClaudeAgentOptions(session_store=store)
+
+A session is a conversation. What its transcript says is there as messages, tool calls and
+results: searched, forked, sent to any provider. The SDK gets its lines back as it gave them.
+Needs `pip install treering[claude-agent-sdk]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from claude_agent_sdk import (
+    SessionKey,
+    SessionListSubkeysKey,
+    SessionStore,
+    SessionStoreEntry,
+    SessionStoreListEntry,
+    SessionSummaryEntry,
+    fold_session_summary,
+)
+
+from treering import _answers, errors, new
+from treering._adapters import frames
+from treering._adapters.thread import (
+    ATTEMPTS_MAX,
+    Thread,
+    done,
+    fitted,
+    open_calls,
+    rewind,
+)
+from treering._sync.client import Treering
+from treering._sync.conversation import Conversation
+from treering.types import ConversationSummary, when
+from treering.v1 import event_pb2 as pb
+
+__all__ = ["TreeringSessionStore"]
+
+SOURCE = "claude-agent-sdk"
+FRAME = "claude-agent-sdk.entries"
+SEEN_MAX = 1_024
+"""Sessions of which is kept what is in them; of others it is read again."""
+BATCH_ENTRIES_MAX = 500
+"""Lines that are appended at once."""
+BATCH_CHARS_MAX = 8 << 20
+"""Characters of lines that are appended at once; one line may be longer."""
+
+
+@dataclass
+class _Seen:
+    """A session as this program last saw it."""
+
+    thread: Thread
+    head: int = 0
+    uuids: set[str] = field(default_factory=set)
+    open: set[str] = field(default_factory=set)
+    summary: SessionSummaryEntry | None = None
+    is_current: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class TreeringSessionStore(SessionStore):
+    """The SDK's sessions as conversations of a store.
+
+    The source id of a session's conversation is `PROJECT_KEY/SESSION_ID`, that of a
+    subagent's `PROJECT_KEY/SESSION_ID/SUBPATH`; its parent is the session's. A line with a
+    `uuid` that is there is passed over, whoever wrote it. Deleting puts an empty branch in
+    the place of the session's; the old one takes nothing more, and can still be read.
+    """
+
+    def __init__(self, db: Treering) -> None:
+        self._db = db
+        self._seen: OrderedDict[tuple[str, ...], _Seen] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    # ---- the SDK's calls ----
+
+    async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
+        """Stores lines; all that are given at once, or none, up to 500."""
+        if entries:
+            await done(lambda: self._append(key, entries))
+
+    async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
+        """All lines of a session, as they were given; None when there are none."""
+        return await asyncio.to_thread(self._load, key)
+
+    async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
+        """The project's sessions."""
+        return await asyncio.to_thread(
+            lambda: [
+                {"session_id": session_id, "mtime": _mtime(summary)}
+                for session_id, summary in self._sessions(project_key)
+            ]
+        )
+
+    async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
+        """What the SDK keeps of each session for its lists."""
+        return await asyncio.to_thread(self._summaries, project_key)
+
+    async def delete(self, key: SessionKey) -> None:
+        """Takes a session back, with its subagents; or one subagent."""
+        await done(lambda: self._delete(key))
+
+    async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
+        """The session's subagents."""
+        return await asyncio.to_thread(lambda: [path for path, _ in self._subs(key)])
+
+    # ---- writing ----
+
+    def _append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
+        seen = self._seen_of(key)
+        with seen.lock:
+            for batch in _batches(entries):
+                self._append_batch(key, seen, batch)
+
+    def _append_batch(self, key: SessionKey, seen: _Seen, entries: list[SessionStoreEntry]) -> None:
+        conversation = seen.thread.open()
+        is_typed = True
+        for attempt in range(ATTEMPTS_MAX):
+            if not seen.is_current:
+                self._look(key, seen)
+            fresh = _without_known(entries, seen.uuids)
+            if not fresh:
+                if conversation.head() == seen.head:
+                    return
+                # Another program may have taken them back.
+                seen.is_current = False
+                continue
+            open = set(seen.open)
+            cut = _cut(conversation, fresh) if is_typed else 0
+            summary = self._folded(key, seen, fresh)
+            typed = [fitted(_typed(entry, cut), open) if is_typed else [] for entry in fresh]
+            events = frames.frame(
+                FRAME,
+                list(zip(fresh, typed, strict=True)),
+                {"summary": summary["data"]} if summary else None,
+            )
+            try:
+                receipt = conversation.append(events, expected=seen.head)
+            except errors.Conflict:
+                # Another program wrote to the session, or took it back.
+                seen.is_current = False
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise
+                continue
+            except (errors.Refused, errors.Invalid):
+                if not is_typed:
+                    raise
+                # Better kept as a line only than not at all.
+                is_typed = False
+                continue
+            seen.head, seen.open, seen.summary = receipt.revision, open, summary
+            seen.uuids.update(uuid for entry in fresh if (uuid := entry.get("uuid")))
+            return
+
+    def _folded(
+        self, key: SessionKey, seen: _Seen, entries: list[SessionStoreEntry]
+    ) -> SessionSummaryEntry | None:
+        if key.get("subpath") is not None:
+            return None
+        return fold_session_summary(seen.summary, key, entries)
+
+    def _look(self, key: SessionKey, seen: _Seen) -> None:
+        """Reads what is there: whatever was written by others since."""
+        state = seen.thread.open().state()
+        seen.uuids.clear()
+        seen.summary = None
+        for frame in self._frames(key):
+            entries = [framed.item for framed in frame.items]
+            seen.uuids.update(uuid for entry in entries if (uuid := entry.get("uuid")))
+            if "summary" in frame.beside:
+                seen.summary = _summary(key["session_id"], 0, frame.beside["summary"])
+        seen.head, seen.open = state.branch.head, open_calls(state)
+        seen.is_current = True
+
+    # ---- reading ----
+
+    def _load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
+        entries = [framed.item for frame in self._frames(key) for framed in frame.items]
+        return entries or None
+
+    def _frames(self, key: SessionKey) -> Iterator[frames.Frame]:
+        conversation = self._seen_of(key).thread.find()
+        if conversation is not None:
+            for found in frames.read(FRAME, conversation.events()):
+                if isinstance(found, frames.Frame):
+                    yield found
+
+    def _sessions(self, project_key: str) -> Iterator[tuple[str, ConversationSummary]]:
+        return self._listed(_source(project_key), f"{project_key}/")
+
+    def _subs(self, key: SessionListSubkeysKey) -> Iterator[tuple[str, ConversationSummary]]:
+        name = f"{key['project_key']}/{key['session_id']}"
+        return self._listed(_source(name), f"{name}/")
+
+    def _listed(self, source: str, prefix: str) -> Iterator[tuple[str, ConversationSummary]]:
+        for summary in self._db.conversations(source=Thread(self._db, source, "").source):
+            if not _is_empty(summary):
+                yield (summary.title or summary.source_id).removeprefix(prefix), summary
+
+    def _summaries(self, project_key: str) -> list[SessionSummaryEntry]:
+        found = []
+        for session_id, summary in self._sessions(project_key):
+            conversation = self._db.conversation(summary.conversation_id)
+            for event in conversation.events(kinds=["custom"], backward=True):
+                if event.proto.custom.type_name == FRAME:
+                    # The last frame has it.
+                    data = frames.beside(event).get("summary") or {}
+                    found.append(_summary(session_id, _mtime(summary), data))
+                    break
+        return found
+
+    # ---- deleting ----
+
+    def _delete(self, key: SessionKey) -> None:
+        if key.get("subpath") is None:
+            for subpath, _ in list(self._subs(cast(SessionListSubkeysKey, key))):
+                self._delete_one({**key, "subpath": subpath})
+        self._delete_one(key)
+
+    def _delete_one(self, key: SessionKey) -> None:
+        seen = self._seen_of(key)
+        conversation = seen.thread.find()
+        if conversation is None:
+            return
+        with seen.lock:
+            seen.is_current = False
+            for attempt in range(ATTEMPTS_MAX):
+                state = conversation.state()
+                if _is_empty(state.summary):
+                    return
+                try:
+                    rewind(conversation, state, 1)
+                    return
+                except errors.Conflict:
+                    if attempt + 1 == ATTEMPTS_MAX:
+                        raise
+
+    # ---- names ----
+
+    def _thread(self, key: SessionKey) -> Thread:
+        project, session = key["project_key"], key["session_id"]
+        main = f"{project}/{session}"
+        subpath = key.get("subpath")
+        if subpath is None:
+            return Thread(self._db, _source(project), main, title=main)
+        name = f"{main}/{subpath}"
+
+        def parent() -> str:
+            main_key: SessionKey = {"project_key": project, "session_id": session}
+            found = self._seen_of(main_key).thread.find()
+            return found.id if found else ""
+
+        return Thread(self._db, _source(main), name, title=name, parent=parent)
+
+    def _seen_of(self, key: SessionKey) -> _Seen:
+        name = (key["project_key"], key["session_id"], *filter(None, [key.get("subpath")]))
+        with self._mutex:
+            seen = self._seen.get(name)
+            if seen is None:
+                seen = self._seen[name] = _Seen(self._thread(key))
+            self._seen.move_to_end(name)
+            while len(self._seen) > SEEN_MAX:
+                self._seen.popitem(last=False)
+            return seen
+
+
+def _source(of: str) -> str:
+    return f"{SOURCE}:{of}"
+
+
+def _is_empty(summary: ConversationSummary) -> bool:
+    """Nothing but its beginning is on the active branch."""
+    if summary.active_branch_id == 0:
+        return summary.head <= 1
+    # That was forked, made active, and the old one archived.
+    return summary.head <= summary.active_branch_id + 2
+
+
+def _mtime(summary: ConversationSummary) -> int:
+    return int(when(summary.updated_at).timestamp() * 1000)
+
+
+def _summary(session_id: str, mtime: int, data: dict[str, Any]) -> SessionSummaryEntry:
+    return {"session_id": session_id, "mtime": mtime, "data": data}
+
+
+def _batches(entries: list[SessionStoreEntry]) -> Iterator[list[SessionStoreEntry]]:
+    batch: list[SessionStoreEntry] = []
+    chars = 0
+    for entry in entries:
+        size = len(str(entry))
+        if batch and (len(batch) == BATCH_ENTRIES_MAX or chars + size > BATCH_CHARS_MAX):
+            yield batch
+            batch, chars = [], 0
+        batch.append(entry)
+        chars += size
+    yield batch
+
+
+def _without_known(
+    entries: Iterable[SessionStoreEntry], known: set[str]
+) -> list[SessionStoreEntry]:
+    fresh = []
+    here = set[str]()
+    for entry in entries:
+        uuid = entry.get("uuid")
+        if uuid and (uuid in known or uuid in here):
+            continue
+        if uuid:
+            here.add(uuid)
+        fresh.append(entry)
+    return fresh
+
+
+# ---- lines as events ----
+
+
+def _cut(conversation: Conversation, entries: list[SessionStoreEntry]) -> int:
+    """Where a summary among the lines would cut; 0 without one, or with nothing to cut."""
+    if not any(_is_summary(cast(Mapping[str, Any], entry)) for entry in entries):
+        return 0
+    try:
+        return conversation.plan_compaction(keep_turns=0).cut_revision
+    except errors.TreeringError:
+        return 0
+
+
+def _is_summary(entry: Mapping[str, Any]) -> bool:
+    return entry.get("type") == "user" and entry.get("isCompactSummary") is True
+
+
+def _typed(entry: SessionStoreEntry, cut: int) -> list[new.NewEvent]:
+    """What a line says, as events; none for lines that nobody said."""
+    try:
+        return list(_events(cast(Mapping[str, Any], entry), cut))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        # Not the shape that it has today: kept as it is.
+        return []
+
+
+def _events(entry: Mapping[str, Any], cut: int) -> Iterator[new.NewEvent]:
+    message = entry.get("message")
+    if entry.get("type") not in ("user", "assistant") or not isinstance(message, Mapping):
+        return
+    if entry["type"] == "assistant":
+        answer = _answers.read("anthropic", message)
+        if answer.parts:
+            yield new.assistant(
+                *answer.parts,
+                message_id=answer.message_id,
+                finish_reason=answer.finish_reason,
+                usage=answer.usage,
+            )
+        for call_id, tool, arguments in answer.calls:
+            yield new.tool_call(call_id, tool, arguments)
+        return
+    [events] = _answers.messages("anthropic", [message])
+    if cut and _is_summary(entry) and len(events) == 1:
+        text = "".join(part.text for part in events[0].message_appended.parts)
+        yield new.compacted(text, cut, trigger="imported")
+        return
+    for event in events:
+        if entry.get("isMeta") is True and event.HasField("message_appended"):
+            event.message_appended.raw.CopyFrom(META)
+        yield event
+
+
+META = pb.RawMessage(
+    origin="claude-code",
+    encoding=pb.RAW_ENCODING_JSON_PATCH,
+    data=b'[{"op":"add","path":"/isMeta","value":true}]',
+)
+"""Marks what the SDK put into the user's place itself."""

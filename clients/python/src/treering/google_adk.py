@@ -1,0 +1,422 @@
+"""Sessions of Google's Agent Development Kit in Treering: a session service of it.
+
+    from google.adk.runners import Runner
+    from treering.google_adk import TreeringSessionService
+
+    service = TreeringSessionService(treering.local("./store"))
+    runner = Runner(app_name="app", agent=agent, session_service=service)
+
+A session is a conversation below its user's, which is below its app's: state of all three is
+written in one step. Needs `pip install treering[google-adk]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote
+from uuid import uuid4
+
+from google.adk.errors import StaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.sessions.base_session_service import (
+    BaseSessionService,
+    GetSessionConfig,
+    ListSessionsResponse,
+)
+from google.adk.sessions.session import Session
+from google.adk.sessions.state import State
+from pydantic_core import to_jsonable_python
+
+from treering import errors, new
+from treering._adapters import frames
+from treering._adapters.thread import ATTEMPTS_MAX, Thread, done, fitted, open_calls, rewind
+from treering._sync.client import Treering
+from treering._sync.conversation import Conversation
+from treering._words import json_text
+from treering.types import Event as Stored
+
+__all__ = ["TreeringSessionService"]
+
+SOURCE = "google-adk"
+EVENT = "google-adk.event"
+SESSION = "google-adk.session"
+STATE = "google-adk.state"
+DELETED = "google-adk.deleted"
+FOLLOWED_MAX = 512
+"""Conversations that are kept in memory; others are read again."""
+
+Deltas = dict[str, dict[str, Any]]
+
+
+@dataclass
+class _Followed:
+    """A conversation as this program last saw it."""
+
+    thread: Thread
+    seen: int = 0
+    exists: bool = False
+    state: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    updated: float = 0.0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def refresh(self) -> bool:
+        """Reads what is new; false when there is no such conversation."""
+        conversation = self.thread.find()
+        if conversation is None:
+            return False
+        news = conversation.events(first=self.seen + 1, all_branches=True)
+        for found in frames.read(EVENT, self._counted(news)):
+            if isinstance(found, frames.Frame):
+                self._take(found.items[0].item)
+            elif found.kind == "custom":
+                self._change(found)
+        return True
+
+    def _counted(self, news: Iterator[Stored]) -> Iterator[Stored]:
+        for event in news:
+            self.seen = event.revision
+            yield event
+
+    def _take(self, item: dict[str, Any]) -> None:
+        self.events.append(item)
+        self.updated = item["timestamp"]
+        self.state.update(_deltas((item.get("actions") or {}).get("state_delta") or {})["session"])
+
+    def _change(self, event: Stored) -> None:
+        custom = event.proto.custom
+        if custom.type_name == DELETED:
+            self.exists = False
+            self.state, self.events = {}, []
+        elif custom.type_name == SESSION:
+            said = json.loads(custom.data)
+            self.exists, self.state, self.updated = True, said["state"], said["at"]
+        elif custom.type_name == STATE:
+            self.state.update(json.loads(custom.data))
+
+
+class TreeringSessionService(BaseSessionService):
+    """The kit's sessions as conversations of a store.
+
+    Source ids are `APP`, `APP/USER` and `APP/USER/SESSION`, each name quoted as in a URL.
+    Events are messages, calls and results; the kit gets its own back as it gave them. What
+    begins with `app:` and `user:` is state of the app's and the user's conversation, written
+    with the event in one step. What begins with `temp:` is not stored.
+    """
+
+    def __init__(self, db: Treering) -> None:
+        self._db = db
+        self._followed: OrderedDict[tuple[str, ...], _Followed] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    # ---- the kit's calls ----
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """Begins a session."""
+        id = (session_id or "").strip() or str(uuid4())
+        given = _deltas(_json(state or {}))
+        return await done(lambda: self._create((app_name, user_id, id), given))
+
+    async def get_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        config: GetSessionConfig | None = None,
+    ) -> Session | None:
+        """A session, with its events as the config says."""
+        name = (app_name, user_id, session_id.strip())
+        return await asyncio.to_thread(self._get, name, config)
+
+    async def list_sessions(
+        self, *, app_name: str, user_id: str | None = None
+    ) -> ListSessionsResponse:
+        """The sessions of a user, or of all, without their events; the newest last."""
+        return await asyncio.to_thread(self._list, app_name, user_id)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Takes a session back; state of the user and of the app stays."""
+        await done(lambda: self._delete((app_name, user_id, session_id.strip())))
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """The user's state."""
+        return await asyncio.to_thread(self._state_of, (app_name, user_id))
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Stores an event and the state that it changes, in one step."""
+        if event.partial:
+            return event
+        self._apply_temp_state(session, event)
+        event = self._trim_temp_delta_state(event)
+        item: dict[str, Any] = json.loads(event.model_dump_json(exclude_none=True))
+        name = (session.app_name, session.user_id, session.id)
+        known = session.last_update_time
+        if await done(lambda: self._append(name, known, item)):
+            session.last_update_time = event.timestamp
+            return self._commit_event_to_session(session, event)
+        return event
+
+    # ---- reading ----
+
+    def _get(self, name: tuple[str, ...], config: GetSessionConfig | None) -> Session | None:
+        followed = self._at(name)
+        with followed.lock:
+            if not followed.refresh() or not followed.exists:
+                return None
+            items = sorted(followed.events, key=lambda item: item["timestamp"])
+            if config and config.after_timestamp:
+                items = [item for item in items if item["timestamp"] >= config.after_timestamp]
+            if config and config.num_recent_events is not None:
+                items = items[-config.num_recent_events :] if config.num_recent_events else []
+            events = [Event.model_validate_json(json_ascii(item)) for item in items]
+            return self._session(name, followed, events)
+
+    def _session(self, name: tuple[str, ...], followed: _Followed, events: list[Event]) -> Session:
+        app_name, user_id, id = name
+        state: dict[str, Any] = json.loads(json_ascii(followed.state))
+        for prefix, of in ((State.APP_PREFIX, name[:1]), (State.USER_PREFIX, name[:2])):
+            state.update({prefix + key: value for key, value in self._state_of(of).items()})
+        return Session(
+            app_name=app_name,
+            user_id=user_id,
+            id=id,
+            state=state,
+            events=events,
+            last_update_time=followed.updated,
+        )
+
+    def _state_of(self, name: tuple[str, ...]) -> dict[str, Any]:
+        followed = self._at(name)
+        with followed.lock:
+            followed.refresh()
+            state: dict[str, Any] = json.loads(json_ascii(followed.state))
+            return state
+
+    def _list(self, app_name: str, user_id: str | None) -> ListSessionsResponse:
+        found = []
+        for summary in self._db.conversations(source=self._at((app_name, "", "")).thread.source):
+            name = tuple(map(unquote, summary.title.split("/")))
+            if len(name) == 3 and user_id in (None, name[1]):
+                followed = self._at(name)
+                with followed.lock:
+                    if followed.refresh() and followed.exists:
+                        found.append(self._session(name, followed, []))
+        found.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
+        return ListSessionsResponse(sessions=found)
+
+    # ---- writing ----
+
+    def _create(self, name: tuple[str, ...], given: Deltas) -> Session:
+        followed = self._at(name)
+        with followed.lock:
+            conversation = followed.thread.open()
+            for _ in range(ATTEMPTS_MAX):
+                followed.refresh()
+                if followed.exists:
+                    raise AlreadyExistsError(f"Session with id {name[2]} already exists.")
+                created = new.custom(SESSION, {"state": given["session"], "at": time.time()})
+                events = [created, *self._shared(name, given)]
+                try:
+                    conversation.append(events, expected=_head(conversation, followed))
+                    break
+                except errors.Conflict:
+                    continue
+            followed.refresh()
+            return self._session(name, followed, [])
+
+    def _append(self, name: tuple[str, ...], known: float, item: dict[str, Any]) -> bool:
+        """Whether it was appended; false: it was there."""
+        followed = self._at(name)
+        with followed.lock:
+            typed = _typed(item)
+            for _ in range(ATTEMPTS_MAX):
+                if not followed.refresh() or not followed.exists:
+                    raise SessionNotFoundError(f"Session {name[2]} not found.")
+                if any(each["id"] == item["id"] and each == item for each in followed.events):
+                    return False
+                if followed.updated > known:
+                    raise _stale()
+                conversation = followed.thread.open()
+                state = conversation.state()
+                if state.summary.head != followed.seen:
+                    # Another program wrote to the session just now.
+                    continue
+                held = fitted(typed, open_calls(state))
+                given = _deltas((item.get("actions") or {}).get("state_delta") or {})
+                events = [*frames.frame(EVENT, [(item, held)]), *self._shared(name, given)]
+                try:
+                    conversation.append(events, expected=state.branch.head)
+                    followed.refresh()
+                    return True
+                except errors.Conflict:
+                    continue
+                except (errors.Refused, errors.Invalid):
+                    if not typed:
+                        raise
+                    typed = []
+            raise errors.RevisionMismatch(f"others write to the session {name[2]} all the time")
+
+    def _shared(self, name: tuple[str, ...], given: Deltas) -> list[new.NewEvent]:
+        """State of the app and of the user: events of their conversations, in the same batch."""
+        events = []
+        for scope, of in (("app", name[:1]), ("user", name[:2])):
+            if given[scope]:
+                data = json_ascii(given[scope]).encode()
+                event = new.custom(STATE, data, content_type="application/json")
+                event.conversation_id = self._at(of).thread.open().id
+                events.append(event)
+        return events
+
+    def _delete(self, name: tuple[str, ...]) -> None:
+        followed = self._at(name)
+        with followed.lock:
+            if not followed.refresh() or not followed.exists:
+                return
+            conversation = followed.thread.open()
+            conversation.append([new.custom(DELETED, {})])
+            for _ in range(ATTEMPTS_MAX):
+                try:
+                    rewind(conversation, conversation.state(), 1)
+                    break
+                except errors.Conflict:
+                    continue
+            followed.refresh()
+
+    # ---- names ----
+
+    def _at(self, name: tuple[str, ...]) -> _Followed:
+        with self._mutex:
+            followed = self._followed.get(name)
+            if followed is None:
+                followed = self._followed[name] = _Followed(self._thread(name))
+            self._followed.move_to_end(name)
+            while len(self._followed) > FOLLOWED_MAX:
+                self._followed.popitem(last=False)
+            return followed
+
+    def _thread(self, name: tuple[str, ...]) -> Thread:
+        quoted = "/".join(quote(part, safe="") for part in name)
+        kind = ("app", "user", "")[len(name) - 1]
+        source = f"{SOURCE}-{kind}" if kind else f"{SOURCE}:{quote(name[0], safe='')}"
+
+        def parent() -> str:
+            return self._at(name[:-1]).thread.open().id if len(name) > 1 else ""
+
+        return Thread(self._db, source, quoted, title=quoted, parent=parent)
+
+
+def _head(conversation: Conversation, followed: _Followed) -> int:
+    state = conversation.state()
+    if state.summary.head != followed.seen:
+        raise errors.RevisionMismatch("another program wrote to the session")
+    return state.branch.head
+
+
+def _stale() -> Exception:
+    text = (
+        "The last_update_time provided in the session object is earlier than the update_time in"
+        " storage. Please check if it is a stale session."
+    )
+    return StaleSessionError(text)
+
+
+def json_ascii(value: Any) -> str:
+    """JSON that takes halves of surrogate pairs too."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+
+
+def _json(state: dict[str, Any]) -> dict[str, Any]:
+    said: dict[str, Any] = to_jsonable_python(state, fallback=str)
+    return said
+
+
+def _deltas(state: Mapping[str, Any]) -> Deltas:
+    deltas: Deltas = {"app": {}, "user": {}, "session": {}}
+    for key, value in state.items():
+        if key.startswith(State.APP_PREFIX):
+            deltas["app"][key.removeprefix(State.APP_PREFIX)] = value
+        elif key.startswith(State.USER_PREFIX):
+            deltas["user"][key.removeprefix(State.USER_PREFIX)] = value
+        elif not key.startswith(State.TEMP_PREFIX):
+            deltas["session"][key] = value
+    return deltas
+
+
+# ---- events ----
+
+
+def _typed(item: Mapping[str, Any]) -> list[new.NewEvent]:
+    """What an event of the kit says, as events; none for one that says nothing."""
+    try:
+        return list(_events(item))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []
+
+
+def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
+    said: list[new.Part] = []
+    calls: list[new.NewEvent] = []
+    results: list[new.NewEvent] = []
+    for part in (item.get("content") or {}).get("parts") or ():
+        if call := part.get("function_call"):
+            calls.append(new.tool_call(call["id"], call["name"], call.get("args") or {}))
+        elif result := part.get("function_response"):
+            results.append(_result(result))
+        elif part.get("thought"):
+            said.append(new.reasoning(part.get("text") or "", provider="google"))
+        elif part.get("text"):
+            said.append(new.parts([part["text"]])[0])
+        else:
+            said.append(new.json(part))
+    yield from results
+    author = str(item.get("author") or "")
+    if said:
+        used = item.get("usage_metadata") or {}
+        yield new.message(
+            "user" if author == "user" else "assistant",
+            *said,
+            author="" if author == "user" else author,
+            message_id=str(item.get("id") or ""),
+            finish_reason=str(item.get("finish_reason") or ""),
+            usage=new.usage(
+                input=used.get("prompt_token_count") or 0,
+                output=used.get("candidates_token_count") or 0,
+                cache_read=used.get("cached_content_token_count") or 0,
+                reasoning=used.get("thoughts_token_count") or 0,
+                model=str(item.get("model_version") or ""),
+            )
+            if used
+            else None,
+        )
+    yield from calls
+
+
+def _result(result: Mapping[str, Any]) -> new.NewEvent:
+    response = result.get("response") or {}
+    values: Sequence[Any] = list(response.values())
+    is_text = len(values) == 1 and isinstance(values[0], str)
+    part = values[0] if is_text else new.json(response)
+    error = response.get("error")
+    return new.tool_result(
+        result["id"],
+        part,
+        success=error is None,
+        error="" if error is None else (error if isinstance(error, str) else json_text(error)),
+    )

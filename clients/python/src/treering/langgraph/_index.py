@@ -1,0 +1,289 @@
+"""What a thread's events say, as tables in memory that are kept up to date.
+
+Every row of a thread is in its conversation's log; this reads it once, then only what is new.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import ormsgpack
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+
+from treering import new
+from treering._adapters import frames
+from treering.langgraph._messages import message_of
+from treering.v1 import event_pb2 as pb
+
+CHECKPOINT = "langgraph.checkpoint"
+WRITES = "langgraph.writes"
+MESSAGES = "langgraph.messages"
+DELETED = "langgraph.deleted"
+
+Stored = tuple[str, bytes]
+"""A value as the serializer of the saver made it: type and bytes."""
+Key = bytes
+"""Hash of a stored value or of a list."""
+Place = tuple[str, str]
+"""Namespace and id of a checkpoint."""
+
+
+class Dumps(Protocol):
+    """The part of a serializer that the index needs."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """A value as type and bytes."""
+
+
+@dataclass(frozen=True)
+class Spliced:
+    """A list as a part of another one, and what comes after that."""
+
+    base: Key | None
+    start: int
+    stop: int
+    added: Sequence[Key]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A checkpoint without its values."""
+
+    ns: str
+    id: str
+    parent: str | None
+    stored: Stored
+    metadata: dict[str, Any]
+    values: dict[str, Key]
+
+
+@dataclass(frozen=True)
+class Write:
+    """A pending write."""
+
+    path: str
+    task: str
+    idx: int
+    channel: str
+    stored: Stored
+
+
+@dataclass
+class Branch:
+    """A branch of the conversation, and the messages of the graph that are on it."""
+
+    name: str
+    head: int = 0
+    mirrored: list[Key] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    """Of each message, the revision of its last event."""
+    open: set[str] | None = field(default_factory=set)
+    """Calls without a result; None: not known."""
+    archived: bool = False
+
+
+class Index:
+    """A thread's rows."""
+
+    def __init__(self, serde: Dumps) -> None:
+        self.seen = 0
+        """Revision of the last event that is in."""
+        self.active = 0
+        self.branches: dict[int, Branch] = {0: Branch("main")}
+        self.rows: dict[str, dict[str, Row]] = {}
+        self.writes: dict[Place, dict[tuple[str, int], Write]] = {}
+        self.values: dict[Key, Stored] = {}
+        self.lists: dict[Key, Spliced] = {}
+        self._serde = serde
+        self._frame: tuple[list[Key], list[list[Any]], list[Any]] | None = None
+        self._missing = 0
+
+    # ---- reading ----
+
+    def latest(self, ns: str) -> Row | None:
+        """The checkpoint with the highest id."""
+        rows = self.rows.get(ns)
+        return rows[max(rows)] if rows else None
+
+    def find(self, ns: str, id: str) -> Row | None:
+        """A checkpoint by its id."""
+        return self.rows.get(ns, {}).get(id)
+
+    def expanded(self, key: Key) -> list[Key]:
+        """The keys of a list's elements."""
+        chain = []
+        at: Key | None = key
+        while at is not None:
+            spliced = self.lists[at]
+            chain.append(spliced)
+            at = spliced.base
+        made: list[Key] = []
+        for spliced in reversed(chain):
+            del made[spliced.stop :]
+            del made[: spliced.start]
+            made.extend(spliced.added)
+        return made
+
+    # ---- keeping up to date ----
+
+    def apply(
+        self, revision: int, branch: int, event: pb.Event | new.NewEvent, branch_name: str = ""
+    ) -> None:
+        """Takes the next event in."""
+        which = event.WhichOneof("body")
+        self.seen = revision
+        if which == "branch_forked":
+            branch = revision
+            self._fork(revision, event.branch_forked)
+        on = self.branches.setdefault(branch, Branch(branch_name))
+        on.head = revision
+        if which == "branch_activated":
+            self.active = branch
+        elif which == "branch_archived":
+            on.archived = True
+        elif which == "branch_renamed":
+            on.name = event.branch_renamed.name
+        elif which == "custom":
+            self._custom(event.custom)
+        elif which is not None:
+            _track_calls(on, which, event)
+        if self._frame is not None:
+            self._take(on, revision, which, event)
+
+    def _fork(self, revision: int, forked: pb.BranchForked) -> None:
+        parent = self.branches[forked.parent_branch_id]
+        kept = bisect_right(parent.ends, forked.fork_revision)
+        is_head = forked.fork_revision >= parent.head and parent.open is not None
+        self.branches[revision] = Branch(
+            forked.name,
+            mirrored=parent.mirrored[:kept],
+            ends=parent.ends[:kept],
+            open=set(parent.open or ()) if is_head else None,
+        )
+
+    def _custom(self, custom: pb.Custom) -> None:
+        if custom.type_name == CHECKPOINT:
+            self._checkpoint(ormsgpack.unpackb(custom.data))
+        elif custom.type_name == WRITES:
+            self._writes(ormsgpack.unpackb(custom.data))
+        elif custom.type_name == DELETED:
+            self._deleted(ormsgpack.unpackb(custom.data))
+        elif custom.type_name == MESSAGES:
+            content = json.loads(custom.data)
+            keys = [bytes.fromhex(key) for key in content["beside"]["keys"]]
+            self._frame = (keys, content["items"], [])
+            self._missing = -1
+
+    def _checkpoint(self, said: dict[str, Any]) -> None:
+        for key, kind, data in said["new"]:
+            self.values[key] = (kind, data)
+        for key, base, start, stop, added in said["lists"]:
+            self.lists[key] = Spliced(base, start, stop, added)
+        row = Row(
+            ns=said["ns"],
+            id=said["id"],
+            parent=said["parent"],
+            stored=(said["type"], said["checkpoint"]),
+            metadata=json.loads(said["metadata"]),
+            values=said["values"],
+        )
+        self.rows.setdefault(row.ns, {})[row.id] = row
+
+    def _writes(self, said: dict[str, Any]) -> None:
+        place = (said["ns"], said["id"])
+        held = self.writes.setdefault(place, {})
+        replaces = all(channel in WRITES_IDX_MAP for _, channel, _, _ in said["writes"])
+        for idx, channel, kind, data in said["writes"]:
+            at = (said["task"], idx)
+            if replaces or at not in held:
+                held[at] = Write(said["path"], said["task"], idx, channel, (kind, data))
+
+    def _deleted(self, said: dict[str, Any]) -> None:
+        if said.get("all"):
+            self.rows.clear()
+            self.writes.clear()
+        for ns, id in said.get("places", ()):
+            self.rows.get(ns, {}).pop(id, None)
+            self.writes.pop((ns, id), None)
+
+    def _take(
+        self, on: Branch, revision: int, which: str | None, event: pb.Event | new.NewEvent
+    ) -> None:
+        """An event of the frame of messages that is being read, or the frame itself."""
+        assert self._frame is not None
+        keys, packed, held = self._frame
+        if self._missing < 0:
+            self._missing = sum(count for count, _ in packed)
+        else:
+            held.append((revision, event))
+            self._missing -= 1
+        if self._missing > 0:
+            return
+        self._frame = None
+        start = 0
+        for key, (count, item) in zip(keys, packed, strict=True):
+            own = held[start : start + count]
+            start += count
+            said = frames.filled(item, [event for _, event in own])
+            if said is not None:
+                self.values[key] = self._serde.dumps_typed(message_of(said))
+            on.mirrored.append(key)
+            on.ends.append(own[-1][0] if own else revision)
+
+
+def _track_calls(on: Branch, which: str, event: pb.Event | new.NewEvent) -> None:
+    if on.open is None:
+        return
+    if which == "tool_call_requested":
+        on.open.add(event.tool_call_requested.call_id)
+    elif which in ("tool_result_recorded", "tool_call_cancelled"):
+        on.open.discard(getattr(event, which).call_id)
+
+
+def packed(said: dict[str, Any]) -> bytes:
+    """The content of a custom event."""
+    return ormsgpack.packb(said)
+
+
+def common(one: Sequence[Key], other: Sequence[Key]) -> int:
+    """How many elements two lists begin with in common."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def overlap(one: Sequence[Key], other: Sequence[Key]) -> int:
+    """How many elements the first ends with that the second begins with."""
+    if not other or not one:
+        return 0
+    longest = min(len(one), len(other))
+    ends = [at for at in range(len(one) - longest, len(one)) if one[at] == other[0]]
+    for at in ends:
+        if list(one[at:]) == list(other[: len(one) - at]):
+            return len(one) - at
+    return 0
+
+
+def spliced(key: Key | None, old: Sequence[Key], now: Sequence[Key]) -> Spliced:
+    """A list said as a part of an earlier one."""
+    same = common(old, now)
+    if same == 0 and (ending := overlap(old, now)):
+        return Spliced(key, len(old) - ending, len(old), now[ending:])
+    if same == 0:
+        return Spliced(None, 0, 0, now)
+    return Spliced(key, 0, same, now[same:])
+
+
+def ordered(writes: Iterable[Write]) -> list[Write]:
+    """As LangGraph applies them."""
+    return sorted(writes, key=lambda write: (write.path, write.task, write.idx))

@@ -1,0 +1,227 @@
+"""LangChain's messages as typed events, and back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from langchain_core import messages as lc
+from langchain_core.messages import BaseMessage
+
+from treering import new
+from treering._adapters.responses import arguments, said
+from treering._words import RoleName
+from treering.types import Event
+from treering.v1 import event_pb2 as pb
+
+CLASSES: dict[str, type[BaseMessage]] = {
+    kind.__name__: kind
+    for kind in (
+        lc.AIMessage,
+        lc.AIMessageChunk,
+        lc.ChatMessage,
+        lc.FunctionMessage,
+        lc.HumanMessage,
+        lc.HumanMessageChunk,
+        lc.SystemMessage,
+        lc.ToolMessage,
+    )
+}
+"""Messages that are kept as typed events; of other classes the bytes are kept."""
+
+ROLES: dict[str, RoleName] = {
+    "human": "user",
+    "HumanMessageChunk": "user",
+    "user": "user",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "developer",
+}
+IMAGES = ("image", "image_url", "input_image")
+
+
+# ---- as JSON, and back ----
+
+
+def plain(message: BaseMessage) -> dict[str, Any] | None:
+    """A message as JSON says it; None for one that JSON cannot say."""
+    name = type(message).__name__
+    if CLASSES.get(name) is not type(message):
+        return None
+    try:
+        fields = message.model_dump()
+        fields = {key: value for key, value in fields.items() if not _is_default(message, key)}
+        said = json.loads(json.dumps({"class": name, **fields}, allow_nan=False))
+    except (TypeError, ValueError):
+        return None
+    return cast(dict[str, Any], said)
+
+
+def _is_default(message: BaseMessage, field: str) -> bool:
+    value = getattr(message, field, None)
+    return field not in message.model_fields_set and value in (None, "", [], {}, False)
+
+
+def message_of(said: Mapping[str, Any]) -> BaseMessage:
+    """The message again."""
+    fields = {key: value for key, value in said.items() if key != "class"}
+    fields.pop("type", None)
+    return CLASSES[said["class"]](**fields)
+
+
+# ---- as events ----
+
+
+def typed(message: BaseMessage) -> list[new.NewEvent]:
+    """What a message says, as events; none where nothing can be made of it."""
+    try:
+        return list(_events(message))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []
+
+
+def _events(message: BaseMessage) -> Iterator[new.NewEvent]:
+    parts = list(_parts(message.content))
+    if isinstance(message, lc.ToolMessage):
+        yield new.tool_result(message.tool_call_id, *parts, success=message.status != "error")
+        return
+    role = ROLES.get(message.type) or ROLES.get(str(getattr(message, "role", "")), "user")
+    calls = list(_calls(message))
+    told = message.response_metadata or {}
+    if parts or not calls:
+        yield new.message(
+            role,
+            *parts,
+            author=message.name or "",
+            message_id=str(message.id or "")[:256],
+            finish_reason=str(told.get("finish_reason") or told.get("stop_reason") or ""),
+            usage=_usage(message, str(told.get("model_name") or told.get("model") or "")),
+        )
+    yield from calls
+
+
+def _calls(message: BaseMessage) -> Iterator[new.NewEvent]:
+    if not isinstance(message, lc.AIMessage):
+        return
+    for call in message.tool_calls:
+        yield new.tool_call(call["id"] or "", call["name"], arguments(call["args"]))
+    for wrong in message.invalid_tool_calls:
+        yield new.tool_call(
+            wrong.get("id") or "", wrong.get("name") or "", arguments(wrong.get("args"))
+        )
+
+
+def _usage(message: BaseMessage, model: str) -> pb.Usage | None:
+    used = getattr(message, "usage_metadata", None)
+    if not used:
+        return None
+    sent = used.get("input_token_details") or {}
+    made = used.get("output_token_details") or {}
+    return new.usage(
+        input=used.get("input_tokens") or 0,
+        output=used.get("output_tokens") or 0,
+        cache_read=sent.get("cache_read") or 0,
+        cache_creation=sent.get("cache_creation") or 0,
+        reasoning=made.get("reasoning") or 0,
+        model=model,
+    )
+
+
+def _parts(content: Any) -> Iterator[new.Part]:
+    if isinstance(content, str):
+        if content:
+            yield content
+        return
+    for block in content:
+        if isinstance(block, str):
+            yield block
+        elif part := _part(block):
+            yield part
+
+
+def _part(block: Mapping[str, Any]) -> new.Part | None:
+    kind = block.get("type")
+    if kind in ("tool_use", "tool_call", "function_call", "input_json_delta"):
+        # Among the message's calls.
+        return None
+    if kind in ("text", "output_text", "input_text"):
+        return new.parts([block["text"]])[0]
+    if kind in ("thinking", "reasoning"):
+        text = block.get("thinking") or block.get("reasoning") or ""
+        return new.reasoning(text, signature=block.get("signature") or "", provider="anthropic")
+    if kind in IMAGES and (image := _image(block)):
+        return image
+    return new.json(dict(block))
+
+
+def _image(block: Mapping[str, Any]) -> pb.ContentPart | None:
+    held = block.get("image_url") or block.get("url")
+    url = held.get("url") if isinstance(held, Mapping) else held
+    source = block.get("source") or block
+    data, media_type = source.get("data") or source.get("base64"), source.get("media_type")
+    media_type = media_type or block.get("mime_type") or ""
+    if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
+        head, _, data = url.partition(";base64,")
+        media_type = head.removeprefix("data:")
+    elif isinstance(url, str):
+        return new.image(url)
+    try:
+        return new.image(base64.b64decode(str(data), validate=True), media_type)
+    except (binascii.Error, TypeError, ValueError):
+        return None
+
+
+# ---- what others said ----
+
+
+def messages_of(events: Iterator[Event]) -> Iterator[BaseMessage]:
+    """Events of any program as messages of LangChain."""
+    answer: lc.AIMessage | None = None
+    tools: dict[str, str] = {}
+    for event in events:
+        if event.kind == "tool_call_requested":
+            answer = answer or lc.AIMessage(content="")
+            tools[event.call_id] = event.tool
+            given = event.arguments
+            args = given if isinstance(given, dict) else {"value": given}
+            answer.tool_calls.append(
+                lc.ToolCall(name=event.tool, args=args, id=event.call_id, type="tool_call")
+            )
+            continue
+        if event.kind == "message_appended" and event.role == "assistant":
+            if answer is not None:
+                yield answer
+            answer = lc.AIMessage(content=event.text)
+            continue
+        made = _message(event, tools)
+        if made is not None:
+            if answer is not None:
+                yield answer
+                answer = None
+            yield made
+    if answer is not None:
+        yield answer
+
+
+def _message(event: Event, tools: Mapping[str, str]) -> BaseMessage | None:
+    if event.kind == "tool_result_recorded":
+        result = event.proto.tool_result_recorded
+        return lc.ToolMessage(
+            content=said(result.parts) or result.error_message,
+            tool_call_id=result.call_id,
+            name=tools.get(result.call_id),
+            status="success" if result.success else "error",
+        )
+    if event.kind != "message_appended":
+        return None
+    if event.role == "tool":
+        message = event.proto.message_appended
+        return lc.ToolMessage(content=said(message.parts), tool_call_id=message.tool_call_id)
+    if event.role == "user":
+        return lc.HumanMessage(content=event.text)
+    return lc.SystemMessage(content=event.text)

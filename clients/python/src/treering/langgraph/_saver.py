@@ -1,0 +1,362 @@
+"""Threads of graphs as conversations: LangGraph's checkpointer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from treering._adapters.thread import done
+from treering._sync.client import Treering
+from treering._sync.conversation import Conversation
+from treering.langgraph._index import Row, ordered
+from treering.langgraph._messages import messages_of
+from treering.langgraph._thread import GraphThread
+
+__all__ = ["TreeringSaver", "messages"]
+
+SOURCE = "langgraph"
+THREADS_MAX = 128
+"""Threads that are kept in memory; of others the log is read again."""
+
+
+def messages(conversation: Conversation) -> list[BaseMessage]:
+    """What was said in a conversation, by whatever program, as messages of LangChain."""
+    return list(
+        messages_of(
+            conversation.events(
+                kinds=["message_appended", "tool_call_requested", "tool_result_recorded"]
+            )
+        )
+    )
+
+
+class TreeringSaver(BaseCheckpointSaver[str]):
+    """LangGraph's threads as conversations of a store.
+
+    `thread_id` is the conversation's source id, or its UUID. The messages of the root graph's
+    `messages_key` channel are typed events on the conversation's branches: the active branch
+    has those of the checkpoint that was put last, and going on from an older checkpoint makes a
+    branch. Values are stored once, lists by what was added to them. With an encrypting
+    serializer nothing is mirrored.
+
+    Threads that were used last are kept in memory as they are stored, and each call reads what
+    is new of them, so programs may use one thread at once.
+    """
+
+    def __init__(
+        self,
+        db: Treering,
+        *,
+        serde: SerializerProtocol | None = None,
+        messages_key: str = "messages",
+        threads_max: int = THREADS_MAX,
+    ) -> None:
+        super().__init__(serde=serde)
+        self._db = db
+        self._messages_key = messages_key
+        self._threads_max = threads_max
+        self._threads: OrderedDict[str, GraphThread] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def conversation(self, thread_id: str) -> Conversation:
+        """The conversation that a thread is; begins it the first time."""
+        return self._thread(thread_id).open()
+
+    # ---- reading ----
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """A checkpoint by its id, or the latest."""
+        asked = config["configurable"]
+        ns = asked.get("checkpoint_ns", "")
+        thread = self._thread(asked["thread_id"])
+        with thread.lock:
+            if not thread.refresh():
+                return None
+            id = get_checkpoint_id(config)
+            row = thread.index.find(ns, id) if id else thread.index.latest(ns)
+            if row is None:
+                return None
+            return self._tuple(thread, row, config if id else None)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest first: of a thread, or of all."""
+        asked = config["configurable"] if config else {}
+        thread_id = asked.get("thread_id")
+        threads = self._all() if thread_id is None else [self._thread(thread_id)]
+        end = get_checkpoint_id(before) if before else None
+        found: list[tuple[GraphThread, Row]] = []
+        for thread in threads:
+            with thread.lock:
+                if thread.refresh():
+                    found.extend((thread, row) for row in _rows(thread, asked, filter, end))
+        found.sort(key=lambda each: each[1].id, reverse=True)
+        for thread, row in found if limit is None else found[: max(0, limit)]:
+            with thread.lock:
+                made = self._tuple(thread, row, None)
+            yield made
+
+    def _tuple(
+        self, thread: GraphThread, row: Row, config: RunnableConfig | None
+    ) -> CheckpointTuple:
+        index = thread.index
+        checkpoint = self.serde.loads_typed(row.stored)
+        checkpoint["channel_values"] = {
+            channel: thread.load(key) for channel, key in row.values.items()
+        }
+        writes = ordered(index.writes.get((row.ns, row.id), {}).values())
+        return CheckpointTuple(
+            config or _config(thread.id, row.ns, row.id),
+            checkpoint,
+            cast(CheckpointMetadata, dict(row.metadata)),
+            _config(thread.id, row.ns, row.parent) if row.parent else None,
+            [(write.task, write.channel, self.serde.loads_typed(write.stored)) for write in writes],
+        )
+
+    # ---- writing ----
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Stores a checkpoint."""
+        asked = config["configurable"]
+        ns = asked.get("checkpoint_ns", "")
+        thread = self._thread(asked["thread_id"])
+        kept = json.dumps(get_checkpoint_metadata(config, metadata), ensure_ascii=False)
+        with thread.lock:
+            thread.put(
+                ns,
+                asked.get("checkpoint_id"),
+                checkpoint,
+                kept.encode("utf-8", "ignore").decode(),
+                new_versions,
+            )
+        return _config(asked["thread_id"], ns, checkpoint["id"])
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Stores what a task wrote, until the next checkpoint has it."""
+        asked = config["configurable"]
+        thread = self._thread(asked["thread_id"])
+        made = [
+            (WRITES_IDX_MAP.get(channel, idx), channel, *self.serde.dumps_typed(value))
+            for idx, (channel, value) in enumerate(writes)
+        ]
+        if not made:
+            return
+        with thread.lock:
+            thread.put_writes(
+                asked.get("checkpoint_ns", ""), asked["checkpoint_id"], task_id, task_path, made
+            )
+
+    # ---- deleting and copying ----
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Takes a thread back: its conversation goes on from an empty branch."""
+        thread = self._thread(thread_id)
+        with thread.lock:
+            thread.delete_all()
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Takes back what these runs put. Reads every thread: the store has no index of runs."""
+        wanted = set(run_ids)
+        for thread in self._all() if wanted else ():
+            with thread.lock:
+                thread.refresh()
+                thread.delete(
+                    (row.ns, row.id)
+                    for rows in thread.index.rows.values()
+                    for row in rows.values()
+                    if row.metadata.get("run_id") in wanted
+                )
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Puts all checkpoints and writes of a thread into another one."""
+        source = self._thread(source_thread_id)
+        target = self._thread(target_thread_id)
+        with source.lock:
+            if not source.refresh():
+                return
+            rows = sorted(
+                (row for rows in source.index.rows.values() for row in rows.values()),
+                key=lambda row: row.id,
+            )
+            copies = [(row, self._tuple(source, row, None)) for row in rows]
+            writes = {place: list(held.values()) for place, held in source.index.writes.items()}
+        with target.lock:
+            for row, made in copies:
+                versions = made.checkpoint["channel_versions"]
+                metadata = json.dumps(row.metadata, ensure_ascii=False)
+                target.put(row.ns, row.parent, made.checkpoint, metadata, versions)
+            for (ns, id), held in writes.items():
+                for write in held:
+                    one = [(write.idx, write.channel, *write.stored)]
+                    target.put_writes(ns, id, write.task, write.path, one)
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Takes back all checkpoints but the latest of each namespace, or (`delete`) all.
+
+        What the latest needs to rebuild its delta channels stays.
+        """
+        for thread_id in thread_ids:
+            thread = self._thread(thread_id)
+            with thread.lock:
+                if strategy != "keep_latest":
+                    thread.delete_all()
+                elif thread.refresh():
+                    kept = {(row.ns, row.id) for row in thread.needed()}
+                    thread.delete(
+                        (ns, id)
+                        for ns, rows in thread.index.rows.items()
+                        for id in rows
+                        if (ns, id) not in kept
+                    )
+
+    # ---- asyncio ----
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The same as `get_tuple`."""
+        return await asyncio.to_thread(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """The same as `list`."""
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        while (each := await asyncio.to_thread(next, found, None)) is not None:
+            yield each
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """The same as `put`; ends when it is stored, or is not, also when it is cancelled."""
+        return await done(lambda: self.put(config, checkpoint, metadata, new_versions))
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """The same as `put_writes`; ends when they are stored, or are not."""
+        await done(lambda: self.put_writes(config, writes, task_id, task_path))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """The same as `delete_thread`."""
+        await done(lambda: self.delete_thread(thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """The same as `delete_for_runs`."""
+        await done(lambda: self.delete_for_runs(run_ids))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """The same as `copy_thread`."""
+        await done(lambda: self.copy_thread(source_thread_id, target_thread_id))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """The same as `prune`."""
+        await done(lambda: self.prune(thread_ids, strategy=strategy))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """The same as `get_delta_channel_history`."""
+        return await asyncio.to_thread(
+            self.get_delta_channel_history, config=config, channels=channels
+        )
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """A version of a channel after this one; two that follow the same one differ."""
+        number = 0 if current is None else int(str(current).split(".")[0])
+        return f"{number + 1:032}.{random.random():016}"
+
+    # ---- threads ----
+
+    def _thread(self, thread_id: Any) -> GraphThread:
+        id = str(thread_id)
+        with self._mutex:
+            thread = self._threads.get(id)
+            if thread is None:
+                mirrored = "" if _encrypts(self.serde) else self._messages_key
+                thread = GraphThread(self._db, SOURCE, id, self.serde, mirrored)
+                self._threads[id] = thread
+            self._threads.move_to_end(id)
+            while len(self._threads) > self._threads_max:
+                self._threads.popitem(last=False)
+            return thread
+
+    def _all(self) -> Iterator[GraphThread]:
+        for summary in list(self._db.conversations(source=SOURCE)):
+            yield self._thread(summary.title or summary.source_id)
+
+
+def _encrypts(serde: SerializerProtocol) -> bool:
+    return isinstance(serde, EncryptedSerializer)
+
+
+def _config(thread_id: Any, ns: str, id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}}
+
+
+def _rows(
+    thread: GraphThread,
+    asked: Mapping[str, Any],
+    filter: Mapping[str, Any] | None,
+    end: str | None,
+) -> Iterator[Row]:
+    ns, id = asked.get("checkpoint_ns"), asked.get("checkpoint_id")
+    for rows in thread.index.rows.values():
+        for row in rows.values():
+            if (
+                (ns is None or row.ns == ns)
+                and (not id or row.id == id)
+                and (end is None or row.id < end)
+                and all(row.metadata.get(key) == value for key, value in (filter or {}).items())
+            ):
+                yield row

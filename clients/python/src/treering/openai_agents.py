@@ -1,0 +1,205 @@
+"""Sessions of the OpenAI Agents SDK in Treering: a `Session` of the SDK.
+
+    from agents import Agent, Runner
+    from treering.openai_agents import TreeringSession
+
+    session = TreeringSession("user-42", treering.local("./store"))
+    Runner.run_sync(Agent("Helper"), "Hello", session=session)
+
+A session is a conversation, whoever began it: what another framework said in it is among the
+items. The SDK gets its own items back as it gave them.
+Needs `pip install treering[openai-agents]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+from agents.items import TResponseInputItem
+from agents.memory import SessionABC, SessionSettings
+
+from treering import errors, new
+from treering._adapters import frames
+from treering._adapters.responses import item_of, typed
+from treering._adapters.thread import ATTEMPTS_MAX, Thread, before, done, fitted, open_calls, rewind
+from treering._sync.client import Treering
+from treering._sync.conversation import Conversation
+from treering.types import ConversationState, Event
+
+__all__ = ["TreeringSession"]
+
+SOURCE = "openai-agents"
+FRAME = "openai-agents.item"
+TYPED_ATTEMPTS_MAX = 3
+"""So often the typed form is tried; then items are kept as they are only."""
+
+EVENTS_OF_ITEM_MAX = 8
+"""No item has more events."""
+
+
+class TreeringSession(SessionABC):
+    """The SDK's session as a conversation of a store.
+
+    `session_id` is the conversation's source id, or its UUID. `branch` is the branch to read
+    and to write; empty: the active one. Popping and clearing put a branch in the place of the
+    session's that lacks what was taken back; the old one takes nothing more, and can still be
+    read.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        db: Treering,
+        *,
+        branch: str = "",
+        title: str = "",
+        session_settings: SessionSettings | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.session_settings = session_settings or SessionSettings()
+        self.branch = branch
+        self._thread = Thread(db, SOURCE, session_id, title=title)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation that this session is; begins it the first time."""
+        return self._on_branch(self._thread.open())
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """The items, oldest first; with a limit, the newest so many."""
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        return await asyncio.to_thread(self._get, limit)
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Stores items: all or none."""
+        if items:
+            # As JSON says it: what comes back is what any program reads.
+            given: list[Any] = json.loads(json.dumps(items))
+            await done(lambda: self._add(given))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Takes the newest item back; None when there is none."""
+        return await done(self._pop)
+
+    async def clear_session(self) -> None:
+        """Takes all items back."""
+        await done(self._clear)
+
+    # ---- reading ----
+
+    def _on_branch(self, conversation: Conversation) -> Conversation:
+        return conversation.on(self.branch) if self.branch else conversation
+
+    def _found(self) -> Conversation | None:
+        found = self._thread.find()
+        return self._on_branch(found) if found else None
+
+    def _get(self, limit: int | None) -> list[TResponseInputItem]:
+        conversation = self._found()
+        if conversation is None or limit == 0:
+            return []
+        if limit is None or limit < 0:
+            return [item for _, item in _items(conversation.events())]
+        newest: list[TResponseInputItem] = []
+        for _, item in _items_backward(conversation):
+            newest.append(item)
+            if len(newest) == limit:
+                break
+        return newest[::-1]
+
+    # ---- writing ----
+
+    def _add(self, items: list[Any]) -> None:
+        conversation = self.conversation
+        for attempt in range(TYPED_ATTEMPTS_MAX + 1):
+            is_typed = attempt < TYPED_ATTEMPTS_MAX
+            held = [typed(item) if is_typed else [] for item in items]
+            if any(_is_about_call(event) for events in held for event in events):
+                open = open_calls(conversation.state())
+                held = [fitted(events, open) for events in held]
+            events = [
+                event
+                for item, own in zip(items, held, strict=True)
+                for event in frames.frame(FRAME, [(item, own)])
+            ]
+            try:
+                conversation.append(events)
+                return
+            except (errors.Refused, errors.Invalid):
+                # A call was opened or ended meanwhile, or the server takes no such event.
+                if not is_typed:
+                    raise
+
+    def _pop(self) -> TResponseInputItem | None:
+        def newest(conversation: Conversation) -> tuple[int, TResponseInputItem] | None:
+            return next(_items_backward(conversation), None)
+
+        return self._take_back(newest)
+
+    def _clear(self) -> None:
+        def oldest(conversation: Conversation) -> tuple[int, TResponseInputItem] | None:
+            return next(_items(conversation.events()), None)
+
+        self._take_back(oldest)
+
+    def _take_back(
+        self, first: Callable[[Conversation], tuple[int, TResponseInputItem] | None]
+    ) -> TResponseInputItem | None:
+        """Takes back an item and all after it; what was before the first item stays."""
+        conversation = self._found()
+        if conversation is None:
+            return None
+        for attempt in range(ATTEMPTS_MAX):
+            state: ConversationState = conversation.state()
+            branch = conversation.on(state.branch.name)
+            found = first(branch)
+            if found is None:
+                return None
+            revision, item = found
+            try:
+                rewind(conversation, state, before(branch, revision))
+                return item
+            except errors.Conflict:
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise
+        return None
+
+
+def _is_about_call(event: new.NewEvent) -> bool:
+    return event.WhichOneof("body") in ("tool_call_requested", "tool_result_recorded")
+
+
+# ---- items of a branch ----
+
+
+def _items(events: Iterator[Event]) -> Iterator[tuple[int, TResponseInputItem]]:
+    """Items with the revisions at which they begin: the SDK's own, and what others said."""
+    for found in frames.read(FRAME, events):
+        if isinstance(found, frames.Frame):
+            yield found.event.revision, found.items[0].item
+        elif (item := item_of(found)) is not None:
+            yield found.revision, cast(TResponseInputItem, item)
+
+
+def _items_backward(conversation: Conversation) -> Iterator[tuple[int, TResponseInputItem]]:
+    """The same, newest first: reads no more than is asked for."""
+    waiting: list[Event] = []
+    for event in conversation.events(backward=True):
+        waiting.append(event)
+        if event.kind == "custom" and event.proto.custom.type_name != FRAME:
+            continue
+        if event.kind == "custom" or len(waiting) > EVENTS_OF_ITEM_MAX:
+            yield from _flushed(waiting, event.kind == "custom")
+    yield from _flushed(waiting, True)
+
+
+def _flushed(waiting: list[Event], all: bool) -> Iterator[tuple[int, TResponseInputItem]]:
+    """Items of events that came backward; takes these away."""
+    keep = 0 if all else EVENTS_OF_ITEM_MAX
+    taken: Sequence[Event] = waiting[: len(waiting) - keep] if keep else list(waiting)
+    del waiting[: len(taken)]
+    yield from reversed(list(_items(reversed(taken))))

@@ -1,0 +1,320 @@
+"""The Agent Development Kit's session service: the same stories on its SQLite service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import treering
+
+pytest.importorskip("google.adk")
+
+from google.adk.agents import LlmAgent
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
+from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig
+from google.adk.sessions.session import Session
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
+from google.genai import types
+
+from treering.google_adk import TreeringSessionService
+
+from ..conftest import Server, run, texts
+from .model import Model, serving
+
+ADA: dict[str, Any] = {"app_name": "app", "user_id": "ada"}
+
+
+def event(
+    author: str,
+    *parts: types.Part,
+    at: float = 0,
+    state: dict[str, Any] | None = None,
+    id: str = "",
+) -> Event:
+    made = Event(
+        author=author,
+        invocation_id="i",
+        content=types.Content(role="user" if author == "user" else "model", parts=list(parts)),
+        actions=EventActions(state_delta=state or {}),
+    )
+    made.timestamp = at or made.timestamp
+    return made
+
+
+def text(words: str) -> types.Part:
+    return types.Part(text=words)
+
+
+def turn() -> list[Event]:
+    call = types.FunctionCall(id="c1", name="grep", args={"pattern": "PORT", "n": 1.0})
+    found = types.FunctionResponse(id="c1", name="grep", response={"result": "PORT = 7171"})
+    orphan = types.FunctionResponse(id="c9", name="grep", response={"error": "nobody asked"})
+    return [
+        event("user", text("Where is the port of the server set?"), at=10),
+        event(
+            "helper",
+            types.Part(text="I should look for it.", thought=True, thought_signature=b"\x00\xff"),
+            text("I look."),
+            types.Part(function_call=call),
+            at=11,
+            state={"found": None, "user:asked": 1, "app:asked": [1], "temp:x": 1},
+        ),
+        event("helper", types.Part(function_response=found), at=12),
+        event("helper", types.Part(function_response=orphan), at=12),
+        event("helper", types.Part(inline_data=types.Blob(data=b"\x89PNG", mime_type="image/png"))),
+        event("helper", text("In config.py."), state={"found": {"line": 12}, "user:asked": 2}),
+    ]
+
+
+def told(session: Session | None) -> Any:
+    if session is None:
+        return None
+    events = [json.loads(each.model_dump_json(exclude_none=True)) for each in session.events]
+    return [session.id, session.user_id, session.state, session.last_update_time, events]
+
+
+# ---- the same on both ----
+
+
+async def one_session(service: BaseSessionService, events: list[Event]) -> Any:
+    state = {"a": 1, "app:b": {"c": [1]}, "user:d": "e", "temp:f": 1}
+    session = await service.create_session(**ADA, session_id="s", state=state)
+    created = [session.id, session.state, session.events]
+    for each in events:
+        await service.append_event(session, each.model_copy(deep=True))
+    answers = [created, session.state, told(await service.get_session(**ADA, session_id="s"))]
+    configs = [
+        GetSessionConfig(num_recent_events=2),
+        GetSessionConfig(num_recent_events=0),
+        GetSessionConfig(num_recent_events=100),
+        GetSessionConfig(after_timestamp=12),
+        GetSessionConfig(after_timestamp=11, num_recent_events=1),
+    ]
+    for config in configs:
+        answers.append(told(await service.get_session(**ADA, session_id="s", config=config)))
+    partial = event("helper", text("part of"))
+    partial.partial = True
+    await service.append_event(session, partial)
+    answers.append(told(await service.get_session(**ADA, session_id=" s "))[3:])
+    return answers
+
+
+async def several(service: BaseSessionService, events: list[Event]) -> Any:
+    for app, user in (("app", "ada"), ("app", "bob"), ("app/ada", "x"), ("app", "ada/x")):
+        for name in ("1", "2"):
+            session = await service.create_session(
+                app_name=app, user_id=user, session_id=name, state={"user:of": user, "app:of": app}
+            )
+            at = session.last_update_time + 1
+            change = {f"app:{user}": name, f"user:{name}": user, "own": name}
+            await service.append_event(session, event("user", text(user), at=at, state=change))
+    answers: list[Any] = []
+    for who in (None, "ada", "bob", "ada/x", "nobody"):
+        found = (await service.list_sessions(app_name="app", user_id=who)).sessions
+        answers.append(sorted([each.id, each.user_id, each.state, each.events] for each in found))
+    await service.delete_session(**ADA, session_id="1")
+    await service.delete_session(**ADA, session_id="never")
+    answers.append(told(await service.get_session(**ADA, session_id="1")))
+    answers.append(len((await service.list_sessions(app_name="app")).sessions))
+    again = await service.create_session(**ADA, session_id="1")
+    answers.append([again.state, again.events])
+    for user in ("ada", "bob", "nobody"):
+        answers.append(await service.get_user_state(app_name="app", user_id=user))
+    return answers
+
+
+async def what_is_refused(service: BaseSessionService, events: list[Event]) -> Any:
+    session = await service.create_session(**ADA, session_id="s")
+    stale = await service.get_session(**ADA, session_id="s")
+    assert stale is not None
+    refused = []
+    at = session.last_update_time + 10
+    await service.append_event(session, event("user", text("first"), at=at))
+    later = event("user", text("second"), at=at + 1, state={"app:x": 1})
+    for work in (
+        service.create_session(**ADA, session_id="s"),
+        service.append_event(stale, later),
+        service.append_event(Session(id="no", app_name="app", user_id="ada"), later),
+    ):
+        try:
+            await work
+        except (AlreadyExistsError, SessionNotFoundError, ValueError) as error:
+            refused.append(type(error).__name__)
+    found = await service.get_session(**ADA, session_id="s")
+    assert found is not None
+    return [refused, found.state, len(found.events)]
+
+
+STORIES: list[Callable[[BaseSessionService, list[Event]], Awaitable[Any]]] = [
+    one_session,
+    several,
+    what_is_refused,
+]
+
+
+def without_now(value: Any) -> Any:
+    """Without the times at which sessions were begun."""
+    if isinstance(value, list):
+        return [without_now(each) for each in value]
+    return "now" if isinstance(value, float) and value > 1e9 else value
+
+
+# Agents that were written with the kit's own service must see no difference.
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_the_same_as_with_sqlite(
+    story: Callable[[BaseSessionService, list[Event]], Awaitable[Any]],
+    db: treering.Treering,
+    tmp_path: Path,
+) -> None:
+    events = turn()
+
+    async def both() -> tuple[Any, Any]:
+        its = SqliteSessionService(str(tmp_path / "its.db"))
+        return await story(TreeringSessionService(db), events), await story(its, events)
+
+    ours, its = run(both())
+    assert without_now(ours) == without_now(its)
+    assert db.verify(deep=True).sound
+
+
+# ---- agents that run ----
+
+
+class Asking(BaseLlm):
+    """The scripted model, over HTTP."""
+
+    url: str = ""
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        said = []
+        for content in llm_request.contents:
+            for part in content.parts or ():
+                if part.function_response:
+                    found = str((part.function_response.response or {}).get("result"))
+                    said.append({"role": "tool", "content": found})
+                elif part.text:
+                    role = "user" if content.role == "user" else "assistant"
+                    said.append({"role": role, "content": part.text})
+        request = urllib.request.Request(
+            f"{self.url}/v1/chat/completions",
+            json.dumps({"model": "m", "messages": said}).encode(),
+            {"Content-Type": "application/json"},
+        )
+
+        def ask() -> Any:
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)["choices"][0]["message"]
+
+        message = await asyncio.to_thread(ask)
+        parts = [text(message["content"])]
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            made = types.FunctionCall(
+                id=call["id"], name=function["name"], args=json.loads(function["arguments"])
+            )
+            parts.append(types.Part(function_call=made))
+        yield LlmResponse(content=types.Content(role="model", parts=parts))
+
+
+async def ask(service: BaseSessionService, model: Model, tool: Any, *prompts: str) -> list[str]:
+    helper = LlmAgent(name="helper", model=Asking(model="m", url=model.url), tools=[tool])
+    runner = Runner(app_name="app", agent=helper, session_service=service, auto_create_session=True)
+    answers = []
+    for prompt in prompts:
+        content = types.Content(role="user", parts=[text(prompt)])
+        async for each in runner.run_async(user_id="ada", session_id="s", new_message=content):
+            if each.is_final_response() and each.content and each.content.parts:
+                answers.append(str(each.content.parts[0].text))
+    return answers
+
+
+# The kit's own loop, and a server that is killed in the middle of it.
+@pytest.mark.slow
+def test_an_agent_and_a_server_that_is_killed(server: Server) -> None:
+    async def weather(city: str) -> str:
+        """The weather."""
+        await asyncio.to_thread(server.kill)
+        asyncio.get_running_loop().call_later(0.3, server.start)
+        return f"It rains in {city}."
+
+    with serving() as model, treering.connect(server.address) as db:
+        db.stats()
+        service = TreeringSessionService(db)
+        prompts = ["Hello", 'call weather {"city": "Bergen"}', "And now?"]
+        answers = run(ask(service, model, weather, *prompts))
+        assert answers[0] == "Answer 1 to: Hello"
+        assert "It rains in Bergen." in answers[1]
+        session = run(TreeringSessionService(db).get_session(**ADA, session_id="s"))
+        assert session is not None and len(session.events) == 8
+        conv = db.conversation("app/ada/s")
+        assert texts(conv)[0] == "Hello" and texts(conv)[-1].startswith("Answer 3")
+        assert conv.tool_calls()[0].status == "succeeded"
+        [hit] = db.search("rains", kinds=["tool_result_recorded"])
+        assert hit.tool == "weather"
+        body = conv.request("anthropic", model="claude-sonnet-4-5")
+        assert len(body["messages"]) == 8
+        assert db.verify(deep=True).sound
+
+
+# Two programs that change the state of one user from sessions of their own.
+def test_two_programs_and_one_user(server: Server) -> None:
+    program = f"""
+import asyncio, sys, treering
+from tests.adapters.test_google_adk import ADA, event, text
+from treering.google_adk import TreeringSessionService
+async def work(db):
+    service = TreeringSessionService(db)
+    session = await service.create_session(**ADA, session_id=sys.argv[1])
+    for n in range(20):
+        change = {{f"user:{{sys.argv[1]}}": n, "app:last": n}}
+        await service.append_event(session, event("user", text(str(n)), state=change))
+with treering.connect("{server.address}") as db:
+    asyncio.run(work(db))
+"""
+    programs = [subprocess.Popen([sys.executable, "-c", program, name]) for name in "ab"]
+    assert [each.wait(100) for each in programs] == [0, 0]
+    with treering.connect(server.address) as db:
+        service = TreeringSessionService(db)
+        assert run(service.get_user_state(app_name="app", user_id="ada")) == {"a": 19, "b": 19}
+        found = run(service.get_session(**ADA, session_id="a"))
+        assert found is not None and found.state["app:last"] == 19 and len(found.events) == 20
+        assert db.verify(deep=True).sound
+
+
+# Whoever cancels must find all of an event, with its state everywhere, or nothing of it.
+def test_events_that_are_cancelled(db: treering.Treering) -> None:
+    async def work() -> None:
+        service = TreeringSessionService(db)
+        session = await service.create_session(**ADA, session_id="s")
+        for number in range(30):
+            change = {"n": number, "user:n": number, "app:n": number}
+            task = asyncio.create_task(
+                service.append_event(session, event("user", text("x"), state=change))
+            )
+            await asyncio.sleep(0.0004 * number)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            found = await TreeringSessionService(db).get_session(**ADA, session_id="s")
+            assert found is not None
+            assert found.state.get("n") == found.state.get("user:n") == found.state.get("app:n")
+            # What is there already is not appended again.
+            session = found
+
+    run(work())
