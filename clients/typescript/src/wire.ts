@@ -116,6 +116,8 @@ export class Wire {
   #client: Client | undefined;
   /** Of servers that are gone: to close them at once would cancel what others do. */
   readonly #old: Client[] = [];
+  /** What is under way: a server waits for it before it ends. */
+  readonly #calls = new Set<{ cancel(): void }>();
   #isClosed = false;
 
   constructor(
@@ -191,9 +193,11 @@ export class Wire {
     return new Promise<S>((resolve, reject) => {
       const call = begin((error, answer) => {
         signal?.removeEventListener("abort", abort);
+        this.#calls.delete(call);
         if (error) reject(signal?.aborted ? signal.reason : fromRpc(error));
         else resolve(answer as S);
       });
+      this.#calls.add(call);
       const abort = () => call.cancel();
       signal?.addEventListener("abort", abort, { once: true });
     });
@@ -210,7 +214,7 @@ export class Wire {
       this.#metadata,
       options(bounds),
     );
-    return new Stream(call);
+    return this.#streamOf(call);
   }
 
   /** Many requests, many answers. */
@@ -232,14 +236,22 @@ export class Wire {
       call.once("error", () => resolve());
       call.once("close", resolve);
     });
-    const answers = new Stream(call);
+    const answers = this.#streamOf(call);
     void writeAll(call, requests, ended);
     return answers;
   }
 
-  /** Ends the connection. */
+  #streamOf<S>(call: Reading<S>): Stream<S> {
+    this.#calls.add(call);
+    call.once("close", () => this.#calls.delete(call));
+    call.once("error", () => this.#calls.delete(call));
+    return new Stream(call);
+  }
+
+  /** Ends the connection, and what is under way on it. */
   async close(): Promise<void> {
     this.#isClosed = true;
+    for (const call of [...this.#calls]) call.cancel();
     for (const client of [...this.#old, this.#client]) client?.close();
     this.#client = undefined;
     await this.#endpoint.close();
