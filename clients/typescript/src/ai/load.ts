@@ -1,0 +1,170 @@
+// A chat, from the events of its branch.
+
+import { ApprovalRequirement, CancelReason, Decision, Role } from "../gen/treering/v1/event.js";
+import { textOf } from "../parts.js";
+import type { Event } from "../types.js";
+import { fromJson } from "../words.js";
+import {
+  LAYOUT,
+  type Layout,
+  parsed,
+  type Slot,
+  type StoredCall,
+  type StoredMessage,
+} from "./layout.js";
+
+/** A chat as it is stored. */
+export interface StoredChat {
+  messages: StoredMessage[];
+  /** The branch's last revision. */
+  head: number;
+  /** The last revision before the first message. */
+  base: number;
+}
+
+/** Reads a chat. */
+export async function load(events: AsyncIterable<Event>): Promise<StoredChat> {
+  const fold = new Fold();
+  for await (const event of events) fold.take(event);
+  return fold.end();
+}
+
+/** Messages and calls, one after another, that no layout has claimed. */
+type Pending = { event: Event; call?: StoredCall };
+
+class Fold {
+  readonly #messages: StoredMessage[] = [];
+  #pending: Pending[] = [];
+  #head = 0;
+  #base = 0;
+  #hasBegun = false;
+
+  take(event: Event): void {
+    const { body } = event;
+    this.#head = event.revision;
+    const isSaid = body?.$case === "messageAppended" || body?.$case === "toolCallRequested";
+    const isLayout = body?.$case === "custom" && body.value.typeName === LAYOUT;
+    this.#hasBegun ||= isSaid || isLayout;
+    if (!this.#hasBegun) this.#base = event.revision;
+    if (isLayout) this.#close(event.data as Layout, event.revision);
+    else if (isSaid) this.#pending.push(pendingOf(event));
+    else this.#happens(event);
+  }
+
+  end(): StoredChat {
+    this.#guess(this.#pending);
+    return { messages: this.#messages, head: this.#head, base: this.#base };
+  }
+
+  /** What became of a call. */
+  #happens(event: Event): void {
+    const call = event.callId && this.#call(event.callId, event.revision);
+    if (!call) return;
+    const { body } = event;
+    if (body?.$case === "approvalDecided") {
+      const { decision, reason } = body.value;
+      call.decision = { approved: decision === Decision.APPROVED, reason };
+    } else if (body?.$case === "toolResultRecorded") {
+      const { success, errorMessage: error, parts, structured } = body.value;
+      const value = structured.length ? fromJson(structured) : undefined;
+      call.outcome = { kind: "result", success, error, text: textOf(parts), structured: value };
+    } else if (body?.$case === "toolCallCancelled") {
+      const { reason, detail } = body.value;
+      call.outcome = { kind: "cancelled", isDenied: reason === CancelReason.DENIED, detail };
+    }
+  }
+
+  /** The last call with that id. */
+  #call(callId: string, revision: number): StoredCall | undefined {
+    const pending = this.#pending.findLast(({ call }) => call?.callId === callId);
+    if (pending) return pending.call;
+    const message = this.#messages.findLast(({ calls }) => calls.has(callId));
+    // A fork after the last message takes along what became of its calls.
+    if (message && message === this.#messages.at(-1)) message.end = revision;
+    return message?.calls.get(callId);
+  }
+
+  #close(layout: Layout, revision: number): void {
+    const own = this.#pending.splice(this.#pending.length - layout.events, layout.events);
+    this.#guess(this.#pending);
+    this.#pending = [];
+    const before = this.#messages[layout.at];
+    const message: StoredMessage = {
+      id: layout.id,
+      role: layout.role,
+      metadata: layout.metadata,
+      slots: [...(before?.slots ?? []).slice(0, layout.keep), ...layout.slots],
+      content: before?.content ?? [],
+      calls: before?.calls ?? new Map(),
+      end: revision,
+    };
+    for (const each of own) add(message, each);
+    this.#messages[Math.min(layout.at, this.#messages.length)] = message;
+  }
+
+  /** What others appended, as messages of the UI. */
+  #guess(pending: readonly Pending[]): void {
+    let open: StoredMessage | undefined;
+    for (const each of pending) {
+      const { event, call } = each;
+      const role = roleOf(event);
+      if (!role) continue;
+      if (!open || role !== "assistant" || open.role !== "assistant") {
+        open = { id: event.id, role, slots: [], content: [], calls: new Map(), end: 0 };
+        this.#messages.push(open);
+      }
+      const first = open.content.length;
+      add(open, each);
+      open.end = event.revision;
+      if (role === "assistant" && (!call || open.slots.length === 0)) {
+        open.slots.push({ inline: { type: "step-start" } });
+      }
+      if (call) open.slots.push(slotOf(call));
+      else open.slots.push(...contentSlots(open, first));
+    }
+  }
+}
+
+function pendingOf(event: Event): Pending {
+  const { body } = event;
+  if (body?.$case !== "toolCallRequested") return { event };
+  const { callId, tool, arguments: args, approval } = body.value;
+  const needsApproval = approval === ApprovalRequirement.PENDING;
+  return { event, call: { callId, tool, input: parsed(args), needsApproval } };
+}
+
+function add(message: StoredMessage, { event, call }: Pending): void {
+  if (call) message.calls.set(call.callId, call);
+  if (event.body?.$case === "messageAppended") message.content.push(...event.body.value.parts);
+}
+
+/** Of the UI; the results that came as messages are not its. */
+function roleOf({ body }: Event): StoredMessage["role"] | undefined {
+  if (body?.$case === "toolCallRequested") return "assistant";
+  if (body?.$case !== "messageAppended") return undefined;
+  switch (body.value.role) {
+    case Role.USER:
+      return "user";
+    case Role.ASSISTANT:
+      return "assistant";
+    case Role.TOOL:
+      return undefined;
+    default:
+      return "system";
+  }
+}
+
+function slotOf({ callId, tool, needsApproval }: StoredCall): Slot {
+  const approval = needsApproval ? { approval: { id: callId } } : {};
+  const state = needsApproval ? "approval-requested" : "input-available";
+  const rest = { type: `tool-${tool}`, toolCallId: callId, state, ...approval };
+  return { call: callId, rest, input: true };
+}
+
+function contentSlots(message: StoredMessage, first: number): Slot[] {
+  return message.content.slice(first).map(({ part }, index) => {
+    const isMedium = part?.$case === "image" || part?.$case === "file" || part?.$case === "audio";
+    const type = isMedium ? "file" : part?.$case === "reasoning" ? "reasoning" : "text";
+    return { content: first + index, rest: { type } };
+  });
+}
