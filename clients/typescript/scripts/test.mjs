@@ -24,4 +24,11 @@ const isGiven = (name) =>
   process.argv.slice(2).includes(name.replace(/^build\/tests\/|\.js$/g, ""));
 const chosen = tests.some(isGiven) ? tests.filter(isGiven) : tests;
 const options = process.argv.slice(2).filter((given) => given.startsWith("--"));
-run(process.execPath, "--test", "--test-timeout=120000", ...options, ...chosen);
+run(
+  process.execPath,
+  "--test",
+  "--test-concurrency=4",
+  "--test-timeout=120000",
+  ...options,
+  ...chosen,
+);
