@@ -5,6 +5,7 @@ import type { NewEvent } from "./gen/treering/v1/event.js";
 import * as make from "./make.js";
 import type { Content } from "./parts.js";
 import type { AppendOptions, WriteOptions } from "./requests.js";
+import type { CallOptions as Waiting } from "./transport.js";
 import type { Receipt, ToolCall } from "./types.js";
 import { asJsonBytes, type CancelReasonName, fromJson, jsonText, type Parsed } from "./words.js";
 
@@ -18,7 +19,7 @@ const WAIT_MS_MAX = 300_000;
 export interface CallHost {
   append(events: readonly NewEvent[], options?: AppendOptions): Promise<Receipt>;
   toolResult(callId: string, content: Content, options: RecordResultOptions): Promise<Receipt>;
-  waitForDecision(callId: string, timeoutMs: number): Promise<ToolCall>;
+  waitForDecision(callId: string, timeoutMs: number, signal?: AbortSignal): Promise<ToolCall>;
 }
 
 /** A result and how it is written. */
@@ -123,12 +124,12 @@ export class Call implements AsyncDisposable {
    *
    * Throws `CallDenied`, `ApprovalExpired`, or `NotDecided` when the time is up.
    */
-  async waitForApproval({ timeoutMs }: { timeoutMs?: number | undefined } = {}): Promise<ToolCall> {
+  async waitForApproval({ timeoutMs, signal }: Waiting = {}): Promise<ToolCall> {
     await this.request();
     const end = timeoutMs === undefined ? Infinity : Date.now() + timeoutMs;
     for (;;) {
       const left = Math.min(Math.max(0, end - Date.now()), WAIT_MS_MAX);
-      const call = await this.#host.waitForDecision(this.callId, left);
+      const call = await this.#host.waitForDecision(this.callId, left, signal);
       if (call.status === "denied") {
         throw new errors.CallDenied(this.callId, call.proto.decidedBy, call.proto.decisionReason);
       }

@@ -47,9 +47,12 @@ abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposab
     return this;
   }
 
+  #forget = () => {};
+
   /** Ends it; whoever waits for the next one gets none. */
   async close(): Promise<void> {
     this.answers.close();
+    this.#forget();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -57,8 +60,10 @@ abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposab
   }
 
   protected endWith(signal: AbortSignal | undefined): void {
-    if (signal?.aborted) this.answers.close();
-    signal?.addEventListener("abort", () => this.answers.close(), { once: true });
+    const end = () => this.answers.close();
+    if (signal?.aborted) end();
+    signal?.addEventListener("abort", end, { once: true });
+    this.#forget = () => signal?.removeEventListener("abort", end);
   }
 }
 

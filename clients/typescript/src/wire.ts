@@ -55,14 +55,14 @@ export class Stream<S> implements AsyncIterableIterator<S> {
   readonly #call: Reading<S>;
   readonly #queue: S[] = [];
   #end: { error?: unknown } | undefined;
-  #wake: (() => void) | undefined;
+  #waiting: (() => void)[] = [];
 
   constructor(call: Reading<S>) {
     this.#call = call;
     call.on("data", (answer: S) => {
       this.#queue.push(answer);
       if (this.#queue.length >= QUEUE_MAX) call.pause();
-      this.#wake?.();
+      this.#wake();
     });
     call.on("error", (error: ServiceError) => this.#ends({ error: fromRpc(error) }));
     call.on("end", () => this.#ends({}));
@@ -72,7 +72,13 @@ export class Stream<S> implements AsyncIterableIterator<S> {
   #ends(how: { error?: unknown }): void {
     // An error comes before the end that it brings.
     this.#end ??= how;
-    this.#wake?.();
+    this.#wake();
+  }
+
+  #wake(): void {
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    for (const each of waiting) each();
   }
 
   async next(): Promise<IteratorResult<S>> {
@@ -87,7 +93,7 @@ export class Stream<S> implements AsyncIterableIterator<S> {
         return { done: true, value: undefined };
       }
       await new Promise<void>((resolve) => {
-        this.#wake = resolve;
+        this.#waiting.push(resolve);
       });
     }
   }
@@ -132,16 +138,23 @@ export class Wire {
 
   /** Starts the server, if it is ours to start. */
   async connect(): Promise<Client> {
+    this.#mustBeOpen();
     return this.#open(await this.#endpoint.address());
   }
 
   /** Looks for the server again. */
   async renew(): Promise<void> {
+    this.#mustBeOpen();
     this.#open(await this.#endpoint.renew());
   }
 
-  #open(address: string): Client {
+  /** Nobody starts a server for a client that is closed. */
+  #mustBeOpen(): void {
     if (this.#isClosed) throw new Unreachable("the connection was closed");
+  }
+
+  #open(address: string): Client {
+    this.#mustBeOpen();
     if (this.#client && address === this.#address) return this.#client;
     if (this.#client) this.#old.push(this.#client);
     const options = isHere(address) ? { ...OPTIONS, "grpc.enable_http_proxy": 0 } : OPTIONS;

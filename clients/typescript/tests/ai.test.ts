@@ -195,6 +195,31 @@ test("chats go other ways", async () => {
   await assert.rejects(chats.forkChat({ chatId, upTo: "nowhere" }), treering.NotFound);
 });
 
+// A conversation that was forked into one of its own, elsewhere, is a chat too. Where its past
+// is another's, it must not be cut at a place that only looks the same.
+test("a chat in a conversation that was forked", async () => {
+  const db = open();
+  const chats = chatStore(db);
+  const say = (id: string): UIMessage => ({
+    id,
+    role: "assistant",
+    parts: [{ type: "text", text: id, state: "done" }],
+  });
+  const past = [asks("One", "q1"), say("a1"), asks("Two", "q2"), say("a2")];
+  await chats.saveChat({ chatId: "old", messages: past });
+  const { id: chatId } = await db.conversation("old").fork({ into: "new" });
+  assert.deepEqual(await chats.loadChat(chatId), past);
+  const now = [...past, asks("Three", "q3"), say("a3")];
+  await chats.saveChat({ chatId, messages: now });
+  const again = [...now.slice(0, 5), say("a4")];
+  await chats.saveChat({ chatId, messages: again });
+  assert.deepEqual(await chats.loadChat(chatId), again);
+  const earlier = [...past.slice(0, 1), say("a5")];
+  await assert.rejects(chats.saveChat({ chatId, messages: earlier }), treering.Refused);
+  assert.deepEqual(await chats.loadChat(chatId), again);
+  assert.deepEqual(await chats.loadChat("old"), past);
+});
+
 /** Everything that a message can hold. */
 const RICH: UIMessage = {
   id: "rich",

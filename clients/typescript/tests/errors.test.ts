@@ -66,6 +66,9 @@ test("too little time, and a signal", async () => {
   stop.abort(new Error("enough"));
   await assert.rejects(waiting, /enough/);
   await assert.rejects(conv.request("neutral", { signal: AbortSignal.abort() }), /abort/);
+  const call = await conv.toolCall("rm", {}, { needsApproval: true });
+  const waits = call.waitForApproval({ signal: AbortSignal.timeout(50) });
+  await assert.rejects(waits, { name: "TimeoutError" });
   const ended = new AbortController();
   setTimeout(() => ended.abort(), 100);
   const kinds: string[] = [];

@@ -327,6 +327,21 @@ test("a local server is started again", { skip: !existsSync("/proc") }, async ()
   );
 });
 
+// A client that is closed while it tries again must not start a server that nobody ends.
+test("closed while it tries again", { skip: !existsSync("/proc") }, async () => {
+  const store = temporary();
+  for (let n = 0; n < 5; n += 1) {
+    const db = treering.local(store);
+    const conv = await db.create();
+    await killServerOf(store);
+    const writing = assert.rejects(conv.user("too late"), treering.TreeringError);
+    await sleep(n * 15);
+    await db.close();
+    await writing;
+    assert.equal(await isHeld(store), false);
+  }
+});
+
 /** Kills the server of a folder, by what its command line says. */
 async function killServerOf(store: string): Promise<void> {
   const { readdirSync, readFileSync } = await import("node:fs");

@@ -14,10 +14,10 @@
 import type { UIMessage } from "ai";
 import type { Treering } from "../client.js";
 import type { Conversation } from "../conversation/index.js";
-import { NotFound, RevisionMismatch } from "../errors/index.js";
+import { NotFound, Refused, RevisionMismatch } from "../errors/index.js";
 import { unique } from "../keys.js";
 import type { NewConversation } from "../requests.js";
-import { type PlainMessage, rendered } from "./layout.js";
+import { type Place, type PlainMessage, rendered } from "./layout.js";
 import { load, type StoredChat } from "./load.js";
 import { type HashOf, plan } from "./save.js";
 
@@ -157,7 +157,7 @@ class Chats {
       const fork = await this.#goAnotherWay(chatId, conv, chat.head, forkAt);
       if (events.length) await fork.append(events);
     } else if (events.length) {
-      await conv.append(events, { expected: chat.head });
+      await conv.append(events, { expected: chat.head.revision });
     }
     return !isPart;
   }
@@ -166,11 +166,13 @@ class Chats {
   async #goAnotherWay(
     chatId: string,
     conv: Conversation,
-    head: number,
-    at: number,
+    head: Place,
+    end: Place,
   ): Promise<Conversation> {
+    const at = forkPoint(head, end);
     const [, , name] = FORK.exec(chatId) ?? [];
-    return name ? conv.fork({ at, name: `${name}.${head}` }) : conv.fork({ at, activate: true });
+    if (!name) return conv.fork({ at, activate: true });
+    return conv.fork({ at, name: `${name}.${head.revision}` });
   }
 
   async fork({ chatId, upTo }: ForkChat): Promise<string> {
@@ -179,7 +181,7 @@ class Chats {
     const last = upTo === undefined ? undefined : messages.find(({ id }) => id === upTo);
     if (upTo !== undefined && !last) throw new NotFound(`the chat has no message ${upTo}`);
     const name = `chat-${unique(12)}`;
-    await conv.fork({ at: last?.end ?? head, name });
+    await conv.fork({ at: forkPoint(head, last?.end ?? head), name });
     const { summary } = await conv.state();
     return `${summary?.conversationId ?? conv.id}~${name}`;
   }
@@ -193,6 +195,12 @@ class Chats {
       ? this.#db.approve(waiting, { reason, by })
       : this.#db.deny(waiting, { reason, by }));
   }
+}
+
+/** The revision to fork at; of what is inherited, only the conversation that has it knows it. */
+function forkPoint(head: Place, { conversationId, revision }: Place): number {
+  if (conversationId === head.conversationId) return revision;
+  throw new Refused(`the chat inherits that part of its past: fork ${conversationId} there`);
 }
 
 /** The hashes of open calls, where somebody has decided. */

@@ -61,6 +61,12 @@ export interface StoredCall {
   outcome?: Outcome;
 }
 
+/** Where an event is. What was forked into a new conversation inherits another's events. */
+export interface Place {
+  conversationId: string;
+  revision: number;
+}
+
 /** A message, as the events tell it. */
 export interface StoredMessage {
   id: string;
@@ -69,8 +75,8 @@ export interface StoredMessage {
   slots: Slot[];
   content: ContentPart[];
   calls: Map<string, StoredCall>;
-  /** The last revision that belongs to it. */
-  end: number;
+  /** The last event that belongs to it. */
+  end: Place;
 }
 
 /** The tool that a part calls; undefined for parts of other kinds. */

@@ -7,6 +7,7 @@ import { fromJson } from "../words.js";
 import {
   LAYOUT,
   type Layout,
+  type Place,
   parsed,
   type Slot,
   type StoredCall,
@@ -16,10 +17,10 @@ import {
 /** A chat as it is stored. */
 export interface StoredChat {
   messages: StoredMessage[];
-  /** The branch's last revision. */
-  head: number;
-  /** The last revision before the first message. */
-  base: number;
+  /** The branch's last event. */
+  head: Place;
+  /** The last event before the first message. */
+  base: Place;
 }
 
 /** Reads a chat. */
@@ -35,18 +36,18 @@ type Pending = { event: Event; call?: StoredCall };
 class Fold {
   readonly #messages: StoredMessage[] = [];
   #pending: Pending[] = [];
-  #head = 0;
-  #base = 0;
+  #head: Place = { conversationId: "", revision: 0 };
+  #base: Place = this.#head;
   #hasBegun = false;
 
   take(event: Event): void {
     const { body } = event;
-    this.#head = event.revision;
+    this.#head = placeOf(event);
     const isSaid = body?.$case === "messageAppended" || body?.$case === "toolCallRequested";
     const isLayout = body?.$case === "custom" && body.value.typeName === LAYOUT;
     this.#hasBegun ||= isSaid || isLayout;
-    if (!this.#hasBegun) this.#base = event.revision;
-    if (isLayout) this.#close(event.data as Layout, event.revision);
+    if (!this.#hasBegun) this.#base = this.#head;
+    if (isLayout) this.#close(event.data as Layout);
     else if (isSaid) this.#pending.push(pendingOf(event));
     else this.#happens(event);
   }
@@ -58,7 +59,7 @@ class Fold {
 
   /** What became of a call. */
   #happens(event: Event): void {
-    const call = event.callId && this.#call(event.callId, event.revision);
+    const call = event.callId && this.#call(event.callId);
     if (!call) return;
     const { body } = event;
     if (body?.$case === "approvalDecided") {
@@ -75,16 +76,16 @@ class Fold {
   }
 
   /** The last call with that id. */
-  #call(callId: string, revision: number): StoredCall | undefined {
+  #call(callId: string): StoredCall | undefined {
     const pending = this.#pending.findLast(({ call }) => call?.callId === callId);
     if (pending) return pending.call;
     const message = this.#messages.findLast(({ calls }) => calls.has(callId));
     // A fork after the last message takes along what became of its calls.
-    if (message && message === this.#messages.at(-1)) message.end = revision;
+    if (message && message === this.#messages.at(-1)) message.end = this.#head;
     return message?.calls.get(callId);
   }
 
-  #close(layout: Layout, revision: number): void {
+  #close(layout: Layout): void {
     const own = this.#pending.splice(this.#pending.length - layout.events, layout.events);
     this.#guess(this.#pending);
     this.#pending = [];
@@ -96,7 +97,7 @@ class Fold {
       slots: [...(before?.slots ?? []).slice(0, layout.keep), ...layout.slots],
       content: before?.content ?? [],
       calls: before?.calls ?? new Map(),
-      end: revision,
+      end: this.#head,
     };
     for (const each of own) add(message, each);
     this.#messages[Math.min(layout.at, this.#messages.length)] = message;
@@ -110,12 +111,12 @@ class Fold {
       const role = roleOf(event);
       if (!role) continue;
       if (!open || role !== "assistant" || open.role !== "assistant") {
-        open = { id: event.id, role, slots: [], content: [], calls: new Map(), end: 0 };
+        open = { id: event.id, role, slots: [], content: [], calls: new Map(), end: this.#head };
         this.#messages.push(open);
       }
       const first = open.content.length;
       add(open, each);
-      open.end = event.revision;
+      open.end = placeOf(event);
       if (role === "assistant" && (!call || open.slots.length === 0)) {
         open.slots.push({ inline: { type: "step-start" } });
       }
@@ -124,6 +125,8 @@ class Fold {
     }
   }
 }
+
+const placeOf = ({ conversationId, revision }: Event): Place => ({ conversationId, revision });
 
 function pendingOf(event: Event): Pending {
   const { body } = event;

@@ -9,6 +9,7 @@ import {
   LAYOUT,
   type Layout,
   type OutputForm,
+  type Place,
   type PlainMessage,
   rendered,
   type Slot,
@@ -22,7 +23,7 @@ import type { StoredChat } from "./load.js";
 /** What to do. */
 export interface Plan {
   /** The chat went another way after this revision: fork there. */
-  forkAt?: number | undefined;
+  forkAt?: Place | undefined;
   events: NewEvent[];
   /** Decisions wait for calls that are asked for only now: plan once more afterwards. */
   isPart: boolean;

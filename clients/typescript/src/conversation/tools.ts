@@ -98,10 +98,15 @@ export abstract class Tools extends Writing implements ReplayHost {
   }
 
   /** Waits until a call is decided or ended, or the time is up: its status says which. */
-  async waitForDecision(callId: string, timeoutMs = 60_000): Promise<ToolCall> {
+  async waitForDecision(
+    callId: string,
+    timeoutMs = 60_000,
+    signal?: AbortSignal,
+  ): Promise<ToolCall> {
     const request = { ...this.place, callId, timeoutMs: Math.max(1, Math.trunc(timeoutMs)) };
     const { call } = await this.transport.unary(tools.waitForDecision, request, {
       timeoutMs: timeoutMs + this.transport.timeoutMs,
+      signal,
     });
     return new ToolCall(messages.ToolCall.fromPartial(call ?? {}));
   }

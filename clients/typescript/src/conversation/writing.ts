@@ -42,7 +42,11 @@ export abstract class Writing implements CallHost {
     readonly actor: string,
   ) {}
 
-  abstract waitForDecision(callId: string, timeoutMs: number): Promise<ToolCall>;
+  abstract waitForDecision(
+    callId: string,
+    timeoutMs: number,
+    signal?: AbortSignal,
+  ): Promise<ToolCall>;
 
   /** Of the conversation on its branch. */
   protected get place(): { conversationId: string; branch: string } {

@@ -4,7 +4,7 @@ import { mkdirSync, realpathSync } from "node:fs";
 import { resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { bare, type Endpoint } from "../endpoint.js";
-import { StoreInUse } from "../errors/index.js";
+import { StoreInUse, Unreachable } from "../errors/index.js";
 import { findBinary } from "./binary.js";
 import { ServerProcess } from "./process.js";
 
@@ -88,6 +88,7 @@ export class Folder implements Endpoint {
   }
 
   async #start(): Promise<string> {
+    if (this.#users <= 0) throw new Unreachable("the connection was closed");
     const { binary, serve, startTimeoutMs, onServerLog } = this.#options;
     const program = findBinary(binary);
     const end = Date.now() + LOCKED_WAIT_MS;
