@@ -17,6 +17,7 @@ import type { Conversation } from "../conversation/index.js";
 import { NotFound, Refused, RevisionMismatch } from "../errors/index.js";
 import { unique } from "../keys.js";
 import type { NewConversation } from "../requests.js";
+import { KnownChats } from "./known.js";
 import { type Place, type PlainMessage, rendered } from "./layout.js";
 import { load, type StoredChat } from "./load.js";
 import { type HashOf, plan } from "./save.js";
@@ -102,6 +103,7 @@ export function chatStore<M extends UIMessage = UIMessage>(
 class Chats {
   readonly #db: Treering;
   readonly #options: ChatStoreOptions;
+  readonly #known = new KnownChats();
 
   constructor(db: Treering, options: ChatStoreOptions) {
     this.#db = db;
@@ -146,13 +148,13 @@ class Chats {
 
   /** False: some of it can only follow when this is there. */
   async #saveOnce(chatId: string, messages: readonly PlainMessage[]): Promise<boolean> {
-    const chat = await this.load(chatId);
-    if (!chat) {
+    const found = await this.#read(chatId);
+    if (!found) {
       await this.#db.open(chatId, { title: this.#options.about?.title, ...this.about });
       return false;
     }
-    const conv = await this.find(chatId);
-    const { forkAt, events, isPart } = plan(chat, messages, await hashes(conv, messages));
+    const { conv, chat, hashOf } = found;
+    const { forkAt, events, isPart } = plan(chat, messages, hashOf);
     if (forkAt !== undefined) {
       const fork = await this.#goAnotherWay(chatId, conv, chat.head, forkAt);
       if (events.length) await fork.append(events);
@@ -160,6 +162,21 @@ class Chats {
       await conv.append(events, { expected: chat.head.revision });
     }
     return !isPart;
+  }
+
+  async #read(chatId: string) {
+    try {
+      const conv = await this.find(chatId);
+      const state = await conv.state();
+      const open = new Map(
+        state.branch?.openCalls.map(({ callId, argumentsHash }) => [callId, argumentsHash]),
+      );
+      const hashOf: HashOf = (callId) => open.get(callId);
+      return { conv, chat: await this.#known.read(conv, state), hashOf };
+    } catch (error) {
+      if (error instanceof NotFound) return undefined;
+      throw error;
+    }
   }
 
   /** A branch for what the chat is from now on. */
@@ -201,17 +218,4 @@ class Chats {
 function forkPoint(head: Place, { conversationId, revision }: Place): number {
   if (conversationId === head.conversationId) return revision;
   throw new Refused(`the chat inherits that part of its past: fork ${conversationId} there`);
-}
-
-/** The hashes of open calls, where somebody has decided. */
-async function hashes(conv: Conversation, messages: readonly PlainMessage[]): Promise<HashOf> {
-  const isDecided = messages.some(({ parts }) =>
-    parts.some(
-      ({ approval }) => (approval as { approved?: boolean } | undefined)?.approved !== undefined,
-    ),
-  );
-  if (!isDecided) return () => undefined;
-  const open = (await conv.state()).branch?.openCalls ?? [];
-  const all = new Map(open.map((call) => [call.callId, call.argumentsHash]));
-  return (callId) => all.get(callId);
 }

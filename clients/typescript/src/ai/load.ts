@@ -31,17 +31,31 @@ export async function load(events: AsyncIterable<Event>): Promise<StoredChat> {
 }
 
 /** Messages and calls, one after another, that no layout has claimed. */
-type Pending = { event: Event; call?: StoredCall };
+interface Pending {
+  event: Event;
+  call?: StoredCall;
+  /** The last event that belongs to it. */
+  end: Place;
+}
 
-class Fold {
+/** A chat while it is read: more events may come. */
+export class Fold {
   readonly #messages: StoredMessage[] = [];
   #pending: Pending[] = [];
   #head: Place = { conversationId: "", revision: 0 };
   #base: Place = this.#head;
   #hasBegun = false;
 
+  /** The last event that was taken. */
+  get head(): Place {
+    return this.#head;
+  }
+
+  /** Takes the next event of the branch; one that it has is passed over. */
   take(event: Event): void {
     const { body } = event;
+    const { conversationId, revision } = this.#head;
+    if (event.conversationId === conversationId && event.revision <= revision) return;
     this.#head = placeOf(event);
     const isSaid = body?.$case === "messageAppended" || body?.$case === "toolCallRequested";
     const isLayout = body?.$case === "custom" && body.value.typeName === LAYOUT;
@@ -52,9 +66,14 @@ class Fold {
     else this.#happens(event);
   }
 
+  /** The chat as far as it was read. */
   end(): StoredChat {
-    this.#guess(this.#pending);
-    return { messages: this.#messages, head: this.#head, base: this.#base };
+    const messages = [...this.#messages, ...guessed(this.#pending)].map((message) => ({
+      ...message,
+      content: [...message.content],
+      calls: new Map([...message.calls].map(([id, call]) => [id, { ...call }])),
+    }));
+    return { messages, head: this.#head, base: this.#base };
   }
 
   /** What became of a call. */
@@ -77,17 +96,22 @@ class Fold {
 
   /** The last call with that id. */
   #call(callId: string): StoredCall | undefined {
-    const pending = this.#pending.findLast(({ call }) => call?.callId === callId);
-    if (pending) return pending.call;
-    const message = this.#messages.findLast(({ calls }) => calls.has(callId));
     // A fork after the last message takes along what became of its calls.
-    if (message && message === this.#messages.at(-1)) message.end = this.#head;
+    const pending = this.#pending.findLast(({ call }) => call?.callId === callId);
+    if (pending) {
+      const last = this.#pending.at(-1);
+      if (last) last.end = this.#head;
+      return pending.call;
+    }
+    const message = this.#messages.findLast(({ calls }) => calls.has(callId));
+    const isLast = message === this.#messages.at(-1) && this.#pending.length === 0;
+    if (message && isLast) message.end = this.#head;
     return message?.calls.get(callId);
   }
 
   #close(layout: Layout): void {
     const own = this.#pending.splice(this.#pending.length - layout.events, layout.events);
-    this.#guess(this.#pending);
+    this.#messages.push(...guessed(this.#pending));
     this.#pending = [];
     const before = this.#messages[layout.at];
     const message: StoredMessage = {
@@ -102,38 +126,41 @@ class Fold {
     for (const each of own) add(message, each);
     this.#messages[Math.min(layout.at, this.#messages.length)] = message;
   }
+}
 
-  /** What others appended, as messages of the UI. */
-  #guess(pending: readonly Pending[]): void {
-    let open: StoredMessage | undefined;
-    for (const each of pending) {
-      const { event, call } = each;
-      const role = roleOf(event);
-      if (!role) continue;
-      if (!open || role !== "assistant" || open.role !== "assistant") {
-        open = { id: event.id, role, slots: [], content: [], calls: new Map(), end: this.#head };
-        this.#messages.push(open);
-      }
-      const first = open.content.length;
-      add(open, each);
-      open.end = placeOf(event);
-      if (role === "assistant" && (!call || open.slots.length === 0)) {
-        open.slots.push({ inline: { type: "step-start" } });
-      }
-      if (call) open.slots.push(slotOf(call));
-      else open.slots.push(...contentSlots(open, first));
+/** What others appended, as messages of the UI. */
+function guessed(pending: readonly Pending[]): StoredMessage[] {
+  const messages: StoredMessage[] = [];
+  for (const each of pending) {
+    const { event, call, end } = each;
+    const role = roleOf(event);
+    if (!role) continue;
+    let open = messages.at(-1);
+    if (!open || role !== "assistant" || open.role !== "assistant") {
+      open = { id: event.id, role, slots: [], content: [], calls: new Map(), end };
+      messages.push(open);
     }
+    const first = open.content.length;
+    add(open, each);
+    open.end = end;
+    if (role === "assistant" && (!call || open.slots.length === 0)) {
+      open.slots.push({ inline: { type: "step-start" } });
+    }
+    if (call) open.slots.push(slotOf(call));
+    else open.slots.push(...contentSlots(open, first));
   }
+  return messages;
 }
 
 const placeOf = ({ conversationId, revision }: Event): Place => ({ conversationId, revision });
 
 function pendingOf(event: Event): Pending {
   const { body } = event;
-  if (body?.$case !== "toolCallRequested") return { event };
+  const end = placeOf(event);
+  if (body?.$case !== "toolCallRequested") return { event, end };
   const { callId, tool, arguments: args, approval } = body.value;
   const needsApproval = approval === ApprovalRequirement.PENDING;
-  return { event, call: { callId, tool, input: parsed(args), needsApproval } };
+  return { event, end, call: { callId, tool, input: parsed(args), needsApproval } };
 }
 
 function add(message: StoredMessage, { event, call }: Pending): void {
