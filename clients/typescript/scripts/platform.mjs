@@ -1,0 +1,58 @@
+// Packs the `treering` program for this machine: `node scripts/platform.mjs PROGRAM FOLDER`.
+//
+// Makes FOLDER/treering-PLATFORM-ARCH-VERSION.tgz, with the program stripped. It is installed
+// beside `treering`, which finds it there.
+
+import { execFileSync, spawnSync } from "node:child_process";
+import {
+  chmodSync,
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const PACKAGE = resolve(dirname(fileURLToPath(import.meta.url)), "..");
+const [program, folder] = process.argv.slice(2);
+if (!program || !folder) {
+  console.error("usage: node scripts/platform.mjs PROGRAM FOLDER");
+  process.exit(2);
+}
+
+const { platform, arch } = process;
+const { version, license } = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8"));
+const about = {
+  name: `@treering/${platform}-${arch}`,
+  version,
+  description: `The program of treering for ${platform} ${arch}`,
+  license,
+  os: [platform],
+  cpu: [arch],
+  ...(platform === "linux" ? { libc: ["glibc"] } : {}),
+  files: ["bin", "LICENSE-APACHE", "LICENSE-MIT"],
+};
+
+const work = mkdtempSync(join(tmpdir(), "treering-platform-"));
+try {
+  writeFileSync(join(work, "package.json"), `${JSON.stringify(about, null, 2)}\n`);
+  for (const name of ["LICENSE-APACHE", "LICENSE-MIT"]) {
+    copyFileSync(join(PACKAGE, name), join(work, name));
+  }
+  const copy = join(work, "bin", platform === "win32" ? "treering.exe" : "treering");
+  mkdirSync(dirname(copy));
+  copyFileSync(program, copy);
+  chmodSync(copy, 0o755);
+  // Symbols are most of it, and serve debuggers only.
+  spawnSync("strip", [...(platform === "darwin" ? ["-x"] : []), copy], { stdio: "inherit" });
+  execFileSync("npm", ["pack", "--silent", "--pack-destination", resolve(folder)], {
+    cwd: work,
+    stdio: "inherit",
+  });
+} finally {
+  rmSync(work, { recursive: true, force: true });
+}

@@ -1,0 +1,221 @@
+// Chats of Vercel's `ai`, stored as conversations: `loadChat` and `saveChat` in the place of
+// the ones that its documentation keeps in files.
+//
+//     import * as treering from "treering";
+//     import { chatStore } from "treering/ai";
+//
+//     const db = treering.local("./store");
+//     export const { createChat, loadChat, saveChat } = chatStore(db);
+//
+// Messages, tool calls, approvals and results are what they are for everybody else: searched,
+// forked, decided about, sent to any provider. Only how the UI lays them out is an event of
+// its own. `ai` itself is not loaded here.
+
+import type { UIMessage } from "ai";
+import type { Treering } from "../client.js";
+import type { Conversation } from "../conversation/index.js";
+import { NotFound, Refused, RevisionMismatch } from "../errors/index.js";
+import { unique } from "../keys.js";
+import type { NewConversation } from "../requests.js";
+import { KnownChats } from "./known.js";
+import { type Place, type PlainMessage, rendered } from "./layout.js";
+import { load, type StoredChat } from "./load.js";
+import { type HashOf, plan } from "./save.js";
+
+/** Times that a save is planned anew because somebody else was first. */
+const ATTEMPTS_MAX = 10;
+
+/** The id of a fork: its conversation and the name that its branches begin with. */
+const FORK = /^(.+)~(chat-[0-9a-f]{12})$/;
+
+/** How chats are stored. */
+export interface ChatStoreOptions {
+  /** What a new chat's conversation begins with. */
+  about?: Omit<NewConversation, "id" | "sourceId" | "idempotencyKey">;
+}
+
+/** A chat to be saved. */
+export interface SavedChat<M extends UIMessage> {
+  chatId: string;
+  /** All of its messages. */
+  messages: readonly M[];
+}
+
+/** A decision on a tool call. */
+export interface ToolDecision {
+  chatId: string;
+  toolCallId: string;
+  approved: boolean;
+  reason?: string | undefined;
+  /** Who says so. */
+  by?: string | undefined;
+}
+
+/** Where a fork begins and where it is. */
+export interface ForkChat {
+  chatId: string;
+  /** Id of the last message that both share; else all. */
+  upTo?: string | undefined;
+}
+
+/** Chats in a store. */
+export interface ChatStore<M extends UIMessage = UIMessage> {
+  /** Begins a chat; its id is a UUID. */
+  createChat(): Promise<string>;
+  /** All messages of a chat; none where there is no such chat. */
+  loadChat(chatId: string): Promise<M[]>;
+  /**
+   * Makes the chat what `messages` says: appends what is new, and where something was changed
+   * or taken away (regenerated, edited), goes on from there on a branch of its own. What was
+   * there before stays readable on the old one.
+   */
+  saveChat(chat: SavedChat<M>): Promise<void>;
+  /** Another chat with the same past; its id. */
+  forkChat(chat: ForkChat): Promise<string>;
+  /** Says yes or no to a tool call that waits: `loadChat` then has the answer. */
+  decide(decision: ToolDecision): Promise<void>;
+  /** The conversation of a chat, for everything else. */
+  conversation(chatId: string): Promise<Conversation>;
+}
+
+/** Chats as conversations of a store. */
+export function chatStore<M extends UIMessage = UIMessage>(
+  db: Treering,
+  options: ChatStoreOptions = {},
+): ChatStore<M> {
+  const chats = new Chats(db, options);
+  return {
+    createChat: async () => (await db.create(options.about?.title ?? "", chats.about)).id,
+    loadChat: async (chatId) => {
+      const chat = await chats.load(chatId);
+      return (chat?.messages.map(rendered) ?? []) as unknown as M[];
+    },
+    saveChat: async ({ chatId, messages }) => {
+      // As JSON has it: what comes back is what was compared.
+      await chats.save(chatId, JSON.parse(JSON.stringify(messages)) as PlainMessage[]);
+    },
+    forkChat: (chat) => chats.fork(chat),
+    decide: (decision) => chats.decide(decision),
+    conversation: (chatId) => chats.find(chatId),
+  };
+}
+
+class Chats {
+  readonly #db: Treering;
+  readonly #options: ChatStoreOptions;
+  readonly #known = new KnownChats();
+
+  constructor(db: Treering, options: ChatStoreOptions) {
+    this.#db = db;
+    this.#options = options;
+  }
+
+  get about(): Omit<NewConversation, "title"> {
+    const { title: _, ...about } = this.#options.about ?? {};
+    return { source: "ai", ...about };
+  }
+
+  /** The conversation of a chat, on the branch that it is on now. */
+  async find(chatId: string): Promise<Conversation> {
+    const [, id, name] = FORK.exec(chatId) ?? [];
+    if (!id || !name) return this.#db.conversation(chatId);
+    const conv = this.#db.conversation(id);
+    // Where the fork itself went another way, it is on the last branch of its name.
+    const names = (await conv.branches()).map((branch) => branch.name);
+    const last = names.findLast((each) => each === name || each.startsWith(`${name}.`));
+    return conv.on(last ?? name);
+  }
+
+  async load(chatId: string): Promise<StoredChat | undefined> {
+    try {
+      return await load((await this.find(chatId)).events());
+    } catch (error) {
+      if (error instanceof NotFound) return undefined;
+      throw error;
+    }
+  }
+
+  async save(chatId: string, messages: readonly PlainMessage[]): Promise<void> {
+    for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
+      try {
+        if (await this.#saveOnce(chatId, messages)) return;
+      } catch (error) {
+        const isLate = error instanceof RevisionMismatch && attempt < ATTEMPTS_MAX - 1;
+        if (!isLate) throw error;
+      }
+    }
+  }
+
+  /** False: some of it can only follow when this is there. */
+  async #saveOnce(chatId: string, messages: readonly PlainMessage[]): Promise<boolean> {
+    const found = await this.#read(chatId);
+    if (!found) {
+      await this.#db.open(chatId, { title: this.#options.about?.title, ...this.about });
+      return false;
+    }
+    const { conv, chat, hashOf } = found;
+    const { forkAt, events, isPart } = plan(chat, messages, hashOf);
+    if (forkAt !== undefined) {
+      const fork = await this.#goAnotherWay(chatId, conv, chat.head, forkAt);
+      if (events.length) await fork.append(events);
+    } else if (events.length) {
+      await conv.append(events, { expected: chat.head.revision });
+    }
+    return !isPart;
+  }
+
+  async #read(chatId: string) {
+    try {
+      const conv = await this.find(chatId);
+      const state = await conv.state();
+      const open = new Map(
+        state.branch?.openCalls.map(({ callId, argumentsHash }) => [callId, argumentsHash]),
+      );
+      const hashOf: HashOf = (callId) => open.get(callId);
+      return { conv, chat: await this.#known.read(conv, state), hashOf };
+    } catch (error) {
+      if (error instanceof NotFound) return undefined;
+      throw error;
+    }
+  }
+
+  /** A branch for what the chat is from now on. */
+  async #goAnotherWay(
+    chatId: string,
+    conv: Conversation,
+    head: Place,
+    end: Place,
+  ): Promise<Conversation> {
+    const at = forkPoint(head, end);
+    const [, , name] = FORK.exec(chatId) ?? [];
+    if (!name) return conv.fork({ at, activate: true });
+    return conv.fork({ at, name: `${name}.${head.revision}` });
+  }
+
+  async fork({ chatId, upTo }: ForkChat): Promise<string> {
+    const conv = await this.find(chatId);
+    const { messages, head } = await load(conv.events());
+    const last = upTo === undefined ? undefined : messages.find(({ id }) => id === upTo);
+    if (upTo !== undefined && !last) throw new NotFound(`the chat has no message ${upTo}`);
+    const name = `chat-${unique(12)}`;
+    await conv.fork({ at: forkPoint(head, last?.end ?? head), name });
+    const { summary } = await conv.state();
+    return `${summary?.conversationId ?? conv.id}~${name}`;
+  }
+
+  async decide({ chatId, toolCallId, approved, reason, by }: ToolDecision): Promise<void> {
+    const conv = await this.find(chatId);
+    const branch = (await conv.state()).branch?.name ?? "";
+    const waiting = (await conv.on(branch).pending()).find((call) => call.callId === toolCallId);
+    if (!waiting) throw new NotFound(`no call ${toolCallId} waits for a decision`);
+    await (approved
+      ? this.#db.approve(waiting, { reason, by })
+      : this.#db.deny(waiting, { reason, by }));
+  }
+}
+
+/** The revision to fork at; of what is inherited, only the conversation that has it knows it. */
+function forkPoint(head: Place, { conversationId, revision }: Place): number {
+  if (conversationId === head.conversationId) return revision;
+  throw new Refused(`the chat inherits that part of its past: fork ${conversationId} there`);
+}

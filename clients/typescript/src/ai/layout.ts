@@ -1,0 +1,205 @@
+// How a message of the UI is stored: its texts, media, tool calls and results are events that
+// everybody reads, and what is the UI's own is a layout that says where they stand in it.
+
+import type { UIMessage } from "ai";
+import type { ContentPart } from "../gen/treering/v1/event.js";
+import { audio, file, image, reasoning, text } from "../parts.js";
+import { fromUtf8 } from "../words.js";
+
+/** The type of the events that hold layouts. */
+export const LAYOUT = "ai.ui-message";
+
+/** Any part of a message, of whatever version of `ai`. */
+export type UIPart = { type: string } & Record<string, unknown>;
+
+/** A message as JSON says it. */
+export interface PlainMessage {
+  id: string;
+  role: UIMessage["role"];
+  metadata?: unknown;
+  parts: UIPart[];
+}
+
+/** Where a part of a message is. */
+export type Slot =
+  /** Here, whole. */
+  | { inline: UIPart }
+  /** Its text or medium is the n-th part of what was said; the rest is here. */
+  | { content: number; rest: UIPart }
+  /** Its input and output are those of a tool call; the rest is here. */
+  | { call: string; rest: UIPart; input: boolean; output?: OutputForm };
+
+/** How an output became text. */
+export type OutputForm = "text" | "json" | "none";
+
+/** What is stored with each change of a message. */
+export interface Layout {
+  /** Which message of the chat, from 0. */
+  at: number;
+  id: string;
+  role: UIMessage["role"];
+  metadata?: unknown;
+  /** So many slots of the layout before are as they were. */
+  keep: number;
+  slots: Slot[];
+  /** Messages and calls before this event that belong to it and to no layout before. */
+  events: number;
+}
+
+/** What became of a call. */
+export type Outcome =
+  | { kind: "result"; success: boolean; error: string; text: string; structured: unknown }
+  | { kind: "cancelled"; isDenied: boolean; detail: string };
+
+/** A call of a message, as the events tell it. */
+export interface StoredCall {
+  callId: string;
+  tool: string;
+  input: unknown;
+  needsApproval: boolean;
+  decision?: { approved: boolean; reason: string };
+  outcome?: Outcome;
+}
+
+/** Where an event is. What was forked into a new conversation inherits another's events. */
+export interface Place {
+  conversationId: string;
+  revision: number;
+}
+
+/** A message, as the events tell it. */
+export interface StoredMessage {
+  id: string;
+  role: UIMessage["role"];
+  metadata?: unknown;
+  slots: Slot[];
+  content: ContentPart[];
+  calls: Map<string, StoredCall>;
+  /** The last event that belongs to it. */
+  end: Place;
+}
+
+/** The tool that a part calls; undefined for parts of other kinds. */
+export function toolOf(part: UIPart): string | undefined {
+  if (part.type === "dynamic-tool") return String(part.toolName);
+  return part.type.startsWith("tool-") ? part.type.slice("tool-".length) : undefined;
+}
+
+/** What a part says, as content of a message; undefined where the layout must hold it. */
+export function contentOf(part: UIPart): { content: ContentPart; rest: UIPart } | undefined {
+  if (part.state === "streaming") return undefined;
+  if (part.type === "file") return mediaOf(part);
+  const { text: said, ...others } = part;
+  const rest: UIPart = { ...others, type: part.type };
+  if (typeof said !== "string" || said === "") return undefined;
+  if (part.type === "text") return { content: text(said), rest };
+  if (part.type === "reasoning") return { content: reasoning(said, signatureOf(part)), rest };
+  return undefined;
+}
+
+const DATA_URL = /^data:([^;,]*);base64,(.*)$/s;
+
+function mediaOf(part: UIPart): { content: ContentPart; rest: UIPart } | undefined {
+  const { url, mediaType, filename, ...others } = part;
+  if (typeof url !== "string" || typeof mediaType !== "string" || url === "") return undefined;
+  if (filename !== undefined && typeof filename !== "string") return undefined;
+  const [, type, data = ""] = DATA_URL.exec(url) ?? [];
+  const source = type === undefined ? url : Buffer.from(data, "base64");
+  const make = mediaType.startsWith("image") ? image : mediaType.startsWith("audio") ? audio : file;
+  const content = make(source, { mediaType, name: filename });
+  const rest: UIPart = { ...others, type: part.type, ...(filename === "" ? { filename } : {}) };
+  // What does not come back as it was stays as it is.
+  return saidBy(content).url === url ? { content, rest } : undefined;
+}
+
+/** What the providers want back with a thought. */
+function signatureOf(part: UIPart): Parameters<typeof reasoning>[1] {
+  const metadata = (part.providerMetadata ?? {}) as Record<string, Record<string, unknown>>;
+  const asText = (value: unknown) => (typeof value === "string" ? value : undefined);
+  const { anthropic, openai, google } = metadata;
+  if (anthropic) {
+    const redacted = asText(anthropic.redactedData);
+    const signature = redacted ?? asText(anthropic.signature);
+    return { provider: "anthropic", signature, redacted: redacted !== undefined };
+  }
+  if (openai) {
+    const signature = asText(openai.reasoningEncryptedContent);
+    return { provider: "openai", signature, id: asText(openai.itemId) };
+  }
+  return google ? { provider: "google", signature: asText(google.thoughtSignature) } : {};
+}
+
+/** The fields of a part that a content part stands for. */
+export function saidBy({ part }: ContentPart): Record<string, string> {
+  if (part?.$case === "text") return { text: part.value };
+  if (part?.$case === "reasoning") return { text: part.value.text };
+  if (part?.$case === "refusal" || part?.$case === "json") return { text: part.value };
+  if (!part) return {};
+  const { source, mediaType, name } = part.value;
+  const url =
+    source?.$case === "data"
+      ? `data:${mediaType};base64,${Buffer.from(source.value).toString("base64")}`
+      : (source?.value ?? "");
+  return { mediaType, ...(name ? { filename: name } : {}), url };
+}
+
+/** A message as the UI knows it: its layout, with what the events say by now. */
+export function rendered(message: StoredMessage): PlainMessage {
+  const parts = message.slots.map((slot) => {
+    if ("inline" in slot) return slot.inline;
+    if ("call" in slot) return renderedCall(slot, message.calls.get(slot.call));
+    const content = message.content[slot.content];
+    return content ? { ...slot.rest, ...saidBy(content) } : slot.rest;
+  });
+  const { id, role, metadata } = message;
+  return { id, role, ...(metadata === undefined ? {} : { metadata }), parts };
+}
+
+function renderedCall(slot: Extract<Slot, { call: string }>, call?: StoredCall): UIPart {
+  if (!call) return slot.rest;
+  const part: UIPart = { ...slot.rest };
+  if (slot.input) part.input = call.input;
+  const { decision, outcome } = call;
+  const approval = part.approval as Record<string, unknown> | undefined;
+  if (approval && decision && approval.approved !== decision.approved) {
+    const { approved, reason } = decision;
+    part.approval = { ...approval, approved, ...(reason ? { reason } : {}) };
+    part.state = "approval-responded";
+  }
+  return outcome ? { ...part, ...outcomeOf(outcome, slot) } : part;
+}
+
+function outcomeOf(
+  outcome: Outcome,
+  slot: Extract<Slot, { call: string }>,
+): Record<string, unknown> {
+  if (outcome.kind === "cancelled") {
+    const isDenied = outcome.isDenied && slot.rest.approval !== undefined;
+    if (isDenied) return { state: "output-denied" };
+    return { state: "output-error", errorText: outcome.detail || "The call was interrupted." };
+  }
+  if (!outcome.success) {
+    return { state: "output-error", errorText: outcome.error || outcome.text };
+  }
+  return { state: "output-available", ...outputOf(outcome, slot.output) };
+}
+
+function outputOf(
+  { text, structured }: Extract<Outcome, { kind: "result" }>,
+  form: OutputForm | undefined,
+): { output?: unknown } {
+  if (form === "none") return {};
+  if (form === "json") return { output: JSON.parse(text) };
+  // Recorded by somebody else.
+  return { output: form === undefined && structured !== undefined ? structured : text };
+}
+
+/** JSON of somebody's, or its text where it is none. */
+export function parsed(data: Uint8Array): unknown {
+  const said = fromUtf8(data);
+  try {
+    return JSON.parse(said);
+  } catch {
+    return said;
+  }
+}

@@ -1,0 +1,281 @@
+// What must be appended, so that a chat is what the UI says that it is.
+
+import { isDeepStrictEqual } from "node:util";
+import type { ContentPart, NewEvent } from "../gen/treering/v1/event.js";
+import * as make from "../make.js";
+import type { Content } from "../parts.js";
+import {
+  contentOf,
+  LAYOUT,
+  type Layout,
+  type OutputForm,
+  type Place,
+  type PlainMessage,
+  rendered,
+  type Slot,
+  type StoredCall,
+  type StoredMessage,
+  toolOf,
+  type UIPart,
+} from "./layout.js";
+import type { StoredChat } from "./load.js";
+
+/** What to do. */
+export interface Plan {
+  /** The chat went another way after this revision: fork there. */
+  forkAt?: Place | undefined;
+  events: NewEvent[];
+  /** Decisions wait for calls that are asked for only now: plan once more afterwards. */
+  isPart: boolean;
+}
+
+/** Hash of a call's arguments, by its id: what a decision holds for. */
+export type HashOf = (callId: string) => Uint8Array | undefined;
+
+/** What a chat lacks. */
+export function plan(chat: StoredChat, incoming: readonly PlainMessage[], hashOf: HashOf): Plan {
+  const events: NewEvent[] = [];
+  let isPart = false;
+  let same = 0;
+  for (const [at, stored] of chat.messages.entries()) {
+    const next = incoming[at];
+    const changed = next && evolved(stored, next, at === chat.messages.length - 1);
+    if (!changed) break;
+    same += 1;
+    if (isDeepStrictEqual(changed, rendered(stored))) continue;
+    const written = write(changed, at, stored, hashOf);
+    events.push(...written.events);
+    isPart ||= written.isPart;
+  }
+  for (const [at, message] of incoming.entries()) {
+    if (at < same) continue;
+    const written = write(message, at, undefined, hashOf);
+    events.push(...written.events);
+    isPart ||= written.isPart;
+  }
+  if (same === chat.messages.length) return { events, isPart };
+  return { forkAt: chat.messages[same - 1]?.end ?? chat.base, events, isPart };
+}
+
+/** How far a tool call has come. */
+const STATES = [
+  "input-streaming",
+  "input-available",
+  "approval-requested",
+  "approval-responded",
+  "output-available",
+  "output-error",
+  "output-denied",
+];
+const rank = (part: UIPart): number => Math.min(STATES.indexOf(String(part.state)), 4);
+
+/**
+ * The message as it is to be stored, if it is the stored one that went on: nothing that was
+ * said is gone, and calls came further. Undefined: it is another message.
+ */
+function evolved(
+  stored: StoredMessage,
+  next: PlainMessage,
+  isLast: boolean,
+): PlainMessage | undefined {
+  const before = rendered(stored);
+  if (next.id !== before.id || next.role !== before.role) return undefined;
+  if (next.parts.length < before.parts.length) return undefined;
+  if (next.parts.length > before.parts.length && !isLast) return undefined;
+  const parts: UIPart[] = [];
+  for (const [index, part] of next.parts.entries()) {
+    const slot = stored.slots[index];
+    const was = before.parts[index];
+    const kept = slot && was ? evolvedPart(slot, was, part) : part;
+    if (!kept) return undefined;
+    parts.push(kept);
+  }
+  return { ...next, parts };
+}
+
+function evolvedPart(slot: Slot, was: UIPart, part: UIPart): UIPart | undefined {
+  if (was.type !== part.type && toolOf(was) !== toolOf(part)) return undefined;
+  if ("inline" in slot) return was.toolCallId === part.toolCallId ? part : undefined;
+  if ("content" in slot) {
+    const isSame = ["text", "url", "mediaType", "filename"].every((key) => was[key] === part[key]);
+    return isSame ? part : undefined;
+  }
+  if (was.toolCallId !== part.toolCallId) return undefined;
+  if (slot.input && !isDeepStrictEqual(was.input, part.input)) return undefined;
+  // The UI has not heard yet what became of it; the first decision holds.
+  if (rank(part) < rank(was) || isOverruled(was, part)) return was;
+  const isEnded = rank(was) === 4;
+  const isOther = was.state !== part.state || !isDeepStrictEqual(was.output, part.output);
+  return isEnded && isOther && was.preliminary !== true ? undefined : part;
+}
+
+function isOverruled(was: UIPart, part: UIPart): boolean {
+  const [first, second] = [was, part].map((each) => approvalOf(each)?.approved);
+  return first !== undefined && second !== undefined && first !== second;
+}
+
+type Approval = { approved?: boolean; reason?: string } & Record<string, unknown>;
+
+const approvalOf = (part: UIPart): Approval | undefined => part.approval as Approval | undefined;
+
+/** The events of a message that are not there yet, and its layout. */
+function write(
+  message: PlainMessage,
+  at: number,
+  stored: StoredMessage | undefined,
+  hashOf: HashOf,
+): { events: NewEvent[]; isPart: boolean } {
+  const writer = new Writer(message, stored, hashOf);
+  const slots = message.parts.map((part, index) => writer.slot(part, stored?.slots[index]));
+  writer.endStep();
+  const keep = commonPrefix(stored?.slots ?? [], slots);
+  const { id, role, metadata } = message;
+  const layout: Layout = {
+    at,
+    id,
+    role,
+    ...(metadata === undefined ? {} : { metadata }),
+    keep,
+    slots: slots.slice(keep),
+    events: writer.said,
+  };
+  return { events: [...writer.events, make.custom(LAYOUT, layout)], isPart: writer.isPart };
+}
+
+function commonPrefix(one: readonly Slot[], two: readonly Slot[]): number {
+  const end = Math.min(one.length, two.length);
+  for (let index = 0; index < end; index += 1) {
+    if (!isDeepStrictEqual(one[index], two[index])) return index;
+  }
+  return end;
+}
+
+class Writer {
+  readonly events: NewEvent[] = [];
+  /** Messages and calls among them. */
+  said = 0;
+  /** What became of calls: it follows on all calls of the step, which are one answer. */
+  #happened: NewEvent[] = [];
+  isPart = false;
+  readonly #message: PlainMessage;
+  readonly #stored: StoredMessage | undefined;
+  readonly #hashOf: HashOf;
+  #content: ContentPart[] = [];
+  #contents: number;
+
+  constructor(message: PlainMessage, stored: StoredMessage | undefined, hashOf: HashOf) {
+    this.#message = message;
+    this.#stored = stored;
+    this.#hashOf = hashOf;
+    this.#contents = stored?.content.length ?? 0;
+  }
+
+  #say(event: NewEvent): void {
+    this.events.push(event);
+    this.said += 1;
+  }
+
+  /** What was said up to here becomes an event. */
+  #flush(): void {
+    if (this.#content.length === 0) return;
+    // Without the id of the UI's message: that spans several answers of the model, and what
+    // has one id is one answer.
+    this.#say(make.message(this.#message.role, this.#content));
+    this.#content = [];
+  }
+
+  /** An answer of the model is over. */
+  endStep(): void {
+    this.#flush();
+    this.events.push(...this.#happened);
+    this.#happened = [];
+  }
+
+  /** Where a part is, after what it says was written. */
+  slot(part: UIPart, before: Slot | undefined): Slot {
+    if (part.type === "step-start") this.endStep();
+    const tool = toolOf(part);
+    if (tool !== undefined) return this.#callSlot(part, tool, before);
+    if (before && "content" in before) {
+      const { text: _, url: __, mediaType: ___, ...rest } = part;
+      if (rest.filename !== "") delete rest.filename;
+      return { content: before.content, rest: { ...rest, type: part.type } };
+    }
+    const found = contentOf(part);
+    if (!found) return { inline: part };
+    this.#content.push(found.content);
+    this.#contents += 1;
+    return { content: this.#contents - 1, rest: found.rest };
+  }
+
+  #callSlot(part: UIPart, tool: string, before: Slot | undefined): Slot {
+    const callId = String(part.toolCallId);
+    if (part.state === "input-streaming") return { inline: part };
+    let call = before && "call" in before ? this.#stored?.calls.get(callId) : undefined;
+    const isNew = call === undefined;
+    call ??= this.#request(part, callId, tool);
+    const isWaiting = this.#decide(part, call, isNew);
+    const { input, output, errorText: _, ...others } = part;
+    const rest: UIPart = { ...others, type: part.type };
+    // Not yet what the tool returned.
+    if (part.preliminary === true && output !== undefined) rest.output = output;
+    const slot = { call: callId, rest, input: input !== undefined };
+    if (isWaiting) return { ...slot, rest: asRequested(rest) };
+    if (!call.outcome) this.#end(part, callId);
+    const isResult = part.state === "output-available" && part.preliminary !== true;
+    const form = isResult ? formOf(output) : undefined;
+    return form ? { ...slot, output: form } : slot;
+  }
+
+  #request(part: UIPart, callId: string, tool: string): StoredCall {
+    this.#flush();
+    const needsApproval = part.approval !== undefined;
+    const input = part.input ?? part.rawInput ?? {};
+    this.#say(make.toolCall(callId, tool, JSON.stringify(input), { needsApproval }));
+    return { callId, tool, input, needsApproval };
+  }
+
+  /** A person's word. True: it can only be recorded when the call is there. */
+  #decide(part: UIPart, call: StoredCall, isNew: boolean): boolean {
+    const approval = approvalOf(part);
+    if (approval?.approved === undefined || call.decision || !call.needsApproval) return false;
+    const hash = isNew ? undefined : this.#hashOf(call.callId);
+    if (!hash) {
+      this.isPart = isNew;
+      return isNew;
+    }
+    const word = approval.approved ? "approved" : "denied";
+    this.#happened.push(make.decision(call.callId, word, hash, { reason: approval.reason ?? "" }));
+    return false;
+  }
+
+  /** Its result, or that it has none. */
+  #end(part: UIPart, callId: string): void {
+    const { state, output, errorText } = part;
+    if (state === "output-available" && part.preliminary !== true) {
+      this.#happened.push(make.toolResult(callId, told(output)));
+    } else if (state === "output-error") {
+      const error = String(errorText ?? "");
+      this.#happened.push(make.toolResult(callId, [], { success: false, error }));
+    } else if (state === "output-denied") {
+      const { reason = "" } = approvalOf(part) ?? {};
+      this.#happened.push(make.toolCancelled(callId, "denied", reason));
+    }
+  }
+}
+
+/** The part as it was before anybody decided. */
+function asRequested(part: UIPart): UIPart {
+  const { approved: _, reason: __, ...approval } = approvalOf(part) ?? {};
+  return { ...part, state: "approval-requested", approval };
+}
+
+const formOf = (output: unknown): OutputForm => {
+  if (output === undefined) return "none";
+  return typeof output === "string" ? "text" : "json";
+};
+
+function told(output: unknown): Content {
+  if (output === undefined || output === "") return [];
+  return typeof output === "string" ? output : JSON.stringify(output);
+}

@@ -1,0 +1,495 @@
+// A store, through its server, in one namespace.
+
+import { fileURLToPath } from "node:url";
+import type { ChannelCredentials } from "@grpc/grpc-js";
+import { type ContextOptions, changeContext, getContext } from "./context.js";
+import { Conversation } from "./conversation/index.js";
+import { type Endpoint, Fixed } from "./endpoint.js";
+import * as errors from "./errors/index.js";
+import { fromAppendError } from "./errors/translate.js";
+import {
+  type Fault,
+  RebuildOutcome,
+  type StatsResponse,
+  VerifyOutcome,
+} from "./gen/treering/v1/admin.js";
+import {
+  type ConversationSummary,
+  ListConversationsRequest,
+  ListOrder,
+} from "./gen/treering/v1/conversation.js";
+import { EventKind, type NewEvent } from "./gen/treering/v1/event.js";
+import {
+  type AppendRequest,
+  type BranchExpectation,
+  ReadRequest,
+} from "./gen/treering/v1/events.js";
+import { keyOrNew } from "./keys.js";
+import { findBinary, runCommand } from "./local/binary.js";
+import { Folder } from "./local/folder.js";
+import * as make from "./make.js";
+import { admin, conversations, events as eventMethods, search, tools } from "./methods.js";
+import { readEvents } from "./reading.js";
+import type { AppendOptions, NewConversation, SearchFilters, WriteOptions } from "./requests.js";
+import * as requests from "./requests.js";
+import { ContextWatch, type SubscribeOptions, Subscription } from "./subscription.js";
+import { type CallOptions, Transport } from "./transport.js";
+import { type Event, Hits, Receipt, ToolCall } from "./types.js";
+import { type DecisionName, type KindName, numbers, type Parsed } from "./words.js";
+
+/** Time that a call may take, all its attempts together. */
+const TIMEOUT_MS = 60_000;
+/** Time for a server to open its store. */
+const START_TIMEOUT_MS = 120_000;
+/** Time for an answer of the health service. */
+const HEALTH_TIMEOUT_MS = 5_000;
+/** Batches that are sent before their answers are waited for. */
+const AT_ONCE = 128;
+
+/** What every client is told. */
+export interface ClientOptions {
+  /** The tenant ("default"): nothing of one namespace can be seen from another. */
+  namespace?: string | undefined;
+  /** Who appends, where an event does not say. */
+  actor?: string | undefined;
+  /** Milliseconds for each call with all its attempts (60,000). */
+  timeoutMs?: number | undefined;
+}
+
+/** What `connect` is told. */
+export interface ConnectOptions extends ClientOptions {
+  /** For a proxy in front of the server. */
+  credentials?: ChannelCredentials | undefined;
+  /** For a proxy in front of the server. */
+  metadata?: Readonly<Record<string, string>> | undefined;
+}
+
+/** What `local` is told. */
+export interface LocalOptions extends ClientOptions {
+  /** The program; else TREERING_BINARY, the platform's package, or `treering` on the PATH. */
+  binary?: string | undefined;
+  /** More options of `treering serve`. */
+  serve?: readonly string[] | undefined;
+  /** Milliseconds for the server to open its store (120,000). */
+  startTimeoutMs?: number | undefined;
+  /** Hears what troubles the server, line by line. */
+  onServerLog?: ((line: string) => void) | undefined;
+}
+
+/** Which events of the namespace's log are read. */
+export interface LogOptions {
+  kinds?: readonly KindName[] | undefined;
+  /** First offset. */
+  first?: number | undefined;
+  backward?: boolean | undefined;
+  limit?: number | undefined;
+  headersOnly?: boolean | undefined;
+}
+
+/** Somebody's word on a call. */
+export interface DecisionOptions extends WriteOptions {
+  by?: string | undefined;
+  reason?: string | undefined;
+}
+
+/** Of the whole namespace. */
+const EVERYWHERE = { conversationId: "", branch: "" };
+
+/**
+ * A store. Made by `connect` and `local`; end it with `close`, or with `await using`.
+ *
+ *     await using db = treering.local("./store");
+ *     const conv = await db.create("First steps");
+ *     await conv.user("Where is the port set?");
+ *     const hits = await db.search("port");
+ */
+export class Treering implements AsyncDisposable {
+  readonly #transport: Transport;
+  readonly #endpoint: Endpoint;
+  readonly #binary: string | undefined;
+  /** Who appends, where an event does not say. */
+  readonly actor: string;
+
+  constructor(endpoint: Endpoint, options: ConnectOptions & { binary?: string | undefined } = {}) {
+    const { namespace = "default", timeoutMs = TIMEOUT_MS, credentials, metadata = {} } = options;
+    this.#endpoint = endpoint;
+    this.#transport = new Transport(endpoint, namespace, timeoutMs, credentials, metadata);
+    this.#binary = options.binary;
+    this.actor = options.actor ?? "";
+  }
+
+  /** The tenant: nothing of one namespace can be seen from another. */
+  get namespace(): string {
+    return this.#transport.namespace;
+  }
+
+  /** Where the server is now. */
+  async address(): Promise<string> {
+    return this.#endpoint.address();
+  }
+
+  /** Starts the server of a folder, which else the first call does. */
+  async connect(): Promise<this> {
+    await this.#transport.connect();
+    return this;
+  }
+
+  /** Ends the connection; a server that `local` started ends with its last user. */
+  async close(): Promise<void> {
+    await this.#transport.close();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  // ---- conversations ----
+
+  /**
+   * Begins a conversation, with its prompt and tools in one step.
+   *
+   *     const conv = await db.create("Ports", {
+   *       system: "You answer in one sentence.",
+   *       tools: [make.tool("grep", "Looks for a pattern")],
+   *       labels: { team: "search" },
+   *     });
+   */
+  async create(title = "", options: Omit<NewConversation, "title"> = {}): Promise<Conversation> {
+    const { labels, policies, source, sourceId, sourceMeta, system } = options;
+    const config = make.config(options.model, options);
+    const about = { config, labels, policies, source, sourceId, sourceMeta };
+    const events = [make.created(title, about)];
+    if (system) events.push(make.system(system));
+    const tools = [...(options.tools ?? [])];
+    if (tools.length) events.push(make.tools(tools));
+    const receipt = await this.append(events, { ...options, conversation: options.id });
+    return this.conversation(receipt.conversationId);
+  }
+
+  /** A conversation by its UUID, or by the id that its source gave. Asks nothing yet. */
+  conversation(id: string, branch = ""): Conversation {
+    return new Conversation(this.#transport, id, branch, this.actor);
+  }
+
+  /**
+   * The conversation that you call `sourceId`; begins it the first time.
+   *
+   * Two programs that open the same one get the same.
+   */
+  async open(
+    sourceId: string,
+    about: Omit<NewConversation, "sourceId"> = {},
+  ): Promise<Conversation> {
+    const { source = "app", title = "", ...options } = about;
+    const named = this.conversation(sourceId);
+    const found = async () => {
+      const { summary } = await named.state();
+      return this.conversation(summary?.conversationId ?? sourceId);
+    };
+    try {
+      return await found();
+    } catch (error) {
+      if (!(error instanceof errors.NotFound)) throw error;
+    }
+    const idempotencyKey = `open:${source}:${sourceId}`;
+    try {
+      return await this.create(title, { ...options, source, sourceId, idempotencyKey });
+    } catch (error) {
+      // Another program was first, with another title.
+      if (error instanceof errors.IdempotencyConflict) return found();
+      throw error;
+    }
+  }
+
+  /** The namespace's conversations, newest first. */
+  async *conversations(
+    options: {
+      source?: string;
+      oldestFirst?: boolean;
+      byActivity?: boolean;
+      pageSize?: number;
+    } = {},
+  ): AsyncGenerator<ConversationSummary, void, undefined> {
+    let pageToken = "";
+    do {
+      const request = ListConversationsRequest.fromPartial({
+        source: options.source ?? "",
+        ascending: options.oldestFirst ?? false,
+        order: options.byActivity ? ListOrder.HAPPENED : ListOrder.UNSPECIFIED,
+        pageSize: options.pageSize ?? 0,
+        pageToken,
+      });
+      const page = await this.#transport.unary(conversations.list, request);
+      yield* page.conversations;
+      pageToken = page.nextPageToken;
+    } while (pageToken);
+  }
+
+  /**
+   * Conversations whose UUID or source id begins with this, or else ends with it: what people
+   * type.
+   */
+  async find(idPart: string, { limit = 0 } = {}): Promise<ConversationSummary[]> {
+    return (await this.#transport.unary(conversations.find, { idPart, limit })).conversations;
+  }
+
+  // ---- the log ----
+
+  /**
+   * Appends a batch, all or nothing; its events may name related conversations and branches
+   * of their own. `conv.append` is what you want for one conversation.
+   */
+  async append(
+    events: readonly NewEvent[],
+    options: AppendOptions & {
+      conversation?: string | undefined;
+      branch?: string | undefined;
+      /** Checks on more branches. */
+      expectations?: readonly BranchExpectation[] | undefined;
+    } = {},
+  ): Promise<Receipt> {
+    const { conversation = "", branch = "", expected, expectations = [] } = options;
+    const key = keyOrNew(options.idempotencyKey);
+    const request = requests.append(conversation, branch, events, {
+      expected,
+      key,
+      actor: this.actor,
+    });
+    request.expectations = [...expectations];
+    const answer = await this.#transport.unary(eventMethods.append, request, { ...options, key });
+    return this.#wrote(new Receipt(answer));
+  }
+
+  #wrote(receipt: Receipt): Receipt {
+    this.#transport.saw(receipt.position);
+    return receipt;
+  }
+
+  /**
+   * Many batches, `[conversation, events]` each, without waiting for one before the next is
+   * sent; for what is recorded already, such as an import.
+   *
+   * Answers in order: a receipt, or the error of that batch. A break in the middle sends
+   * again what has no answer, with the same keys.
+   */
+  async *appendMany(
+    batches:
+      | Iterable<readonly [conversation: string, events: readonly NewEvent[]]>
+      | AsyncIterable<readonly [conversation: string, events: readonly NewEvent[]]>,
+    { atOnce = AT_ONCE } = {},
+  ): AsyncGenerator<Receipt | errors.TreeringError, void, undefined> {
+    let waiting: AppendRequest[] = [];
+    for await (const [conversation, events] of batches) {
+      const key = keyOrNew();
+      waiting.push(requests.append(conversation, "", events, { key, actor: this.actor }));
+      if (waiting.length >= atOnce) {
+        yield* this.#appendSome(waiting);
+        waiting = [];
+      }
+    }
+    if (waiting.length) yield* this.#appendSome(waiting);
+  }
+
+  async *#appendSome(
+    left: AppendRequest[],
+  ): AsyncGenerator<Receipt | errors.TreeringError, void, undefined> {
+    const unanswered = () => [...left];
+    for await (const { outcome } of this.#transport.readMany(
+      eventMethods.appendStream,
+      unanswered,
+      {
+        key: "each",
+      },
+    )) {
+      left.shift();
+      if (outcome?.$case === "error") {
+        const { code, message, reason, metadata } = outcome.value;
+        yield fromAppendError(code, message, reason, metadata);
+      } else if (outcome) {
+        yield this.#wrote(new Receipt(outcome.value));
+      }
+      if (left.length === 0) return;
+    }
+  }
+
+  /** All events of the namespace in the order of the log. `first` is an offset. */
+  events(options: LogOptions = {}): AsyncGenerator<Event, void, undefined> {
+    const request = ReadRequest.fromPartial({
+      source: { $case: "log", value: {} },
+      fromOffset: options.first ?? 0,
+      backward: options.backward ?? false,
+      kinds: numbers<EventKind>(EventKind, options.kinds ?? []),
+      limit: options.limit ?? 0,
+      headersOnly: options.headersOnly ?? false,
+    });
+    return readEvents(this.#transport, eventMethods.read, request, options.limit);
+  }
+
+  /**
+   * All events of the namespace after an offset of the log, then those that come, across
+   * restarts of the server.
+   */
+  subscribe(options: SubscribeOptions = {}): Subscription {
+    return new Subscription(this.#transport, undefined, options);
+  }
+
+  /** Which idempotency keys were used, one answer for each (at most 4,096). */
+  async knownKeys(keys: readonly string[]): Promise<boolean[]> {
+    const request = { idempotencyKeys: [...keys] };
+    return (await this.#transport.unary(eventMethods.knownKeys, request)).known;
+  }
+
+  // ---- search ----
+
+  /**
+   * Searches what tools returned, calls, messages and summaries; best first. What this client
+   * has appended is found.
+   *
+   *     for (const hit of await db.search("sda1 97%", { tools: "bash" })) {
+   *       console.log(hit.tool, hit.line, hit.snippet);
+   *     }
+   */
+  async search(query: string, filters: SearchFilters = {}): Promise<Hits> {
+    const { lastPosition, timeoutMs } = this.#transport;
+    const request = requests.search(query, lastPosition, filters.timeoutMs ?? timeoutMs, filters);
+    return new Hits(await this.#transport.unary(search.search, request, filters));
+  }
+
+  // ---- approvals ----
+
+  /** Calls of any conversation that wait for a decision. */
+  async pending({ limit = 0 } = {}): Promise<ToolCall[]> {
+    const { calls } = await this.#transport.unary(tools.pending, { ...EVERYWHERE, limit });
+    return calls.map((call) => new ToolCall(call));
+  }
+
+  /** Says yes to a call, for exactly the arguments that it has. */
+  async approve(call: ToolCall, options: DecisionOptions = {}): Promise<Receipt> {
+    return this.#decide("approved", call, options);
+  }
+
+  /** Says no to a call. */
+  async deny(call: ToolCall, options: DecisionOptions = {}): Promise<Receipt> {
+    return this.#decide("denied", call, options);
+  }
+
+  async #decide(word: DecisionName, call: ToolCall, options: DecisionOptions): Promise<Receipt> {
+    const { by = "", reason = "" } = options;
+    const decision = make.decision(call.callId, word, call.argumentsHash, { by, reason });
+    const to = { conversation: call.conversationId, branch: call.branch };
+    return this.append([decision], { ...options, ...to });
+  }
+
+  // ---- the long-term context ----
+
+  /**
+   * Sets and removes keys of the namespace's long-term context, which every request of every
+   * conversation holds.
+   */
+  async setContext(
+    values: Readonly<Record<string, unknown>>,
+    options: ContextOptions = {},
+  ): Promise<Receipt> {
+    return changeContext(this.#transport, EVERYWHERE, this.actor, values, options);
+  }
+
+  /** The long-term context: these keys, or all. */
+  async context(...keys: string[]): Promise<Record<string, Parsed>> {
+    return getContext(this.#transport, EVERYWHERE, keys);
+  }
+
+  /** Keys of the long-term context as they are, then every change. */
+  watchContext(keys: readonly string[] = [], { signal }: CallOptions = {}): ContextWatch {
+    return new ContextWatch(this.#transport, EVERYWHERE, keys, signal);
+  }
+
+  // ---- the store ----
+
+  /** The store in numbers. */
+  async stats(options: CallOptions = {}): Promise<StatsResponse> {
+    return this.#transport.unary(admin.stats, {}, options);
+  }
+
+  /** Reads everything and checks it; `sound` says whether all is what was written. */
+  async verify({ deep = false } = {}): Promise<VerifyOutcome> {
+    let outcome = VerifyOutcome.fromPartial({});
+    for await (const { item } of this.#verifying(deep)) {
+      if (item?.$case === "outcome") outcome = item.value;
+    }
+    return outcome;
+  }
+
+  /** What `verify` finds that is not as it should be. */
+  async *faults({ deep = false } = {}): AsyncGenerator<Fault, void, undefined> {
+    for await (const { item } of this.#verifying(deep)) {
+      if (item?.$case === "fault") yield item.value;
+    }
+  }
+
+  #verifying(deep: boolean) {
+    return this.#transport.read(admin.verify, () => ({ deep }), { timeoutMs: Infinity });
+  }
+
+  /** Builds views and search index anew from the log. */
+  async rebuild({ views = true, index = true } = {}): Promise<RebuildOutcome> {
+    let outcome = RebuildOutcome.fromPartial({});
+    const request = () => ({ views, index });
+    for await (const { item } of this.#transport.read(admin.rebuild, request, {
+      timeoutMs: Infinity,
+    })) {
+      if (item?.$case === "outcome") outcome = item.value;
+    }
+    return outcome;
+  }
+
+  /**
+   * Runs a command of `treering` on this store, and gives back the JSON that it prints: for
+   * what is a program's work and not a call's, such as `import` of files and folders.
+   *
+   *     const [counts] = await db.command("import", "sessions.jsonl");
+   */
+  async command(...given: string[]): Promise<Parsed[]> {
+    return runCommand(findBinary(this.#binary), await this.address(), this.namespace, given);
+  }
+
+  /** Whether calls are taken, appends too; asked once. */
+  async isReady({
+    service = "treering.ready",
+    timeoutMs = HEALTH_TIMEOUT_MS,
+  } = {}): Promise<boolean> {
+    try {
+      return await this.#transport.health(service, timeoutMs);
+    } catch (error) {
+      if (error instanceof errors.TreeringError) return false;
+      throw error;
+    }
+  }
+}
+
+/**
+ * A store through a server that runs: `host:port`, or `http://host:port`. Nothing is sent
+ * before the first call.
+ *
+ *     await using db = treering.connect("127.0.0.1:7171", { namespace: "team" });
+ */
+export function connect(address = "127.0.0.1:7171", options: ConnectOptions = {}): Treering {
+  return new Treering(new Fixed(address), options);
+}
+
+/**
+ * A store in a folder. Starts its server, or uses that of the process which has it.
+ *
+ * The server ends with this program, however that ends. When another program's server was
+ * used and goes away, one is started here.
+ *
+ *     await using db = treering.local("./store");
+ */
+export function local(path: string | URL, options: LocalOptions = {}): Treering {
+  const folder = Folder.at(path instanceof URL ? fileURLToPath(path) : path, {
+    binary: options.binary,
+    serve: options.serve ?? [],
+    startTimeoutMs: options.startTimeoutMs ?? START_TIMEOUT_MS,
+    onServerLog: options.onServerLog ?? (() => {}),
+  });
+  return new Treering(folder, options);
+}

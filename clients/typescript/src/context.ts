@@ -1,0 +1,63 @@
+// Reading and writing a context: a branch's active one, or the namespace's long-term one.
+
+import { SetContextRequest, WatchContextRequest } from "./gen/treering/v1/context.js";
+import { keyOrNew } from "./keys.js";
+import { contexts } from "./methods.js";
+import type { WriteOptions } from "./requests.js";
+import type { Transport } from "./transport.js";
+import { Receipt } from "./types.js";
+import { fromJson, jsonBytes, type Parsed } from "./words.js";
+
+/** Whose context. Without a conversation: the namespace's. */
+export interface ContextOf {
+  conversationId: string;
+  branch: string;
+}
+
+/** What a change of a context can be told beside the values. */
+export interface ContextOptions extends WriteOptions {
+  /** Keys that go. */
+  remove?: Iterable<string> | undefined;
+  provider?: string | undefined;
+}
+
+/** Keys as they are now; none: all. */
+export async function getContext(
+  transport: Transport,
+  of: ContextOf,
+  keys: readonly string[],
+): Promise<Record<string, Parsed>> {
+  const request = WatchContextRequest.fromPartial({ ...of, keys: [...keys] });
+  const values = new Map<string, Parsed>();
+  for await (const { item } of transport.read(contexts.watch, () => request)) {
+    if (item?.$case === "entry") values.set(item.value.key, fromJson(item.value.value));
+    else if (item?.$case === "caughtUp") break;
+  }
+  return Object.fromEntries(values);
+}
+
+/** Sets and removes keys, all at once. */
+export async function changeContext(
+  transport: Transport,
+  of: ContextOf,
+  actor: string,
+  values: Readonly<Record<string, unknown>>,
+  options: ContextOptions,
+): Promise<Receipt> {
+  const key = keyOrNew(options.idempotencyKey);
+  const { provider = "", remove = [] } = options;
+  const request = SetContextRequest.fromPartial({
+    ...of,
+    set: Object.entries(values).map(([name, value]) => ({
+      key: name,
+      value: jsonBytes(value),
+      provider,
+    })),
+    remove: [...remove],
+    idempotencyKey: key,
+    actor,
+  });
+  const receipt = new Receipt(await transport.unary(contexts.set, request, { ...options, key }));
+  transport.saw(receipt.position);
+  return receipt;
+}

@@ -1,0 +1,219 @@
+// A conversation's writing: messages, answers, settings.
+
+import { type AskedCall, readAnswer, readMessages } from "../answers.js";
+import { Answer, Call, type CallHost, type RecordResultOptions } from "../calls.js";
+import type { NewEvent, ToolDefinition, Usage } from "../gen/treering/v1/event.js";
+import { keyOrNew, unique } from "../keys.js";
+import * as make from "../make.js";
+import { conversations, events as eventMethods, tools } from "../methods.js";
+import type { Content } from "../parts.js";
+import type { AppendOptions, WriteOptions } from "../requests.js";
+import * as requests from "../requests.js";
+import type { Transport } from "../transport.js";
+import { Receipt, type ToolCall } from "../types.js";
+import type { Parsed, ProviderName } from "../words.js";
+
+/** Whether calls need approval: all of them, or a function of the tool and its arguments. */
+export type NeedsApproval = boolean | ((tool: string, args: Parsed) => boolean);
+
+/** What is recorded with an answer of the model. */
+export interface AnswerOptions extends AppendOptions {
+  /** The calls that it asks for. */
+  toolCalls?: Iterable<AskedCall> | undefined;
+  needsApproval?: NeedsApproval | undefined;
+  usage?: Usage | undefined;
+  /** The provider's id. */
+  messageId?: string | undefined;
+  finishReason?: string | undefined;
+}
+
+/** A new id for a call. */
+export const newCallId = (): string => `call_${unique(24)}`;
+
+/** What is written to a conversation. */
+export abstract class Writing implements CallHost {
+  constructor(
+    protected readonly transport: Transport,
+    /** UUID, or the id that its source gave. */
+    readonly id: string,
+    /** Empty: the active branch. */
+    readonly branch: string,
+    /** Who appends, where an event does not say. */
+    readonly actor: string,
+  ) {}
+
+  abstract waitForDecision(
+    callId: string,
+    timeoutMs: number,
+    signal?: AbortSignal,
+  ): Promise<ToolCall>;
+
+  /** Of the conversation on its branch. */
+  protected get place(): { conversationId: string; branch: string } {
+    return { conversationId: this.id, branch: this.branch };
+  }
+
+  /**
+   * Appends events: all or none. They are on disk when the promise is fulfilled.
+   *
+   *     await conv.append([make.user("Hello"), make.assistant("Hello to you.")]);
+   */
+  async append(events: readonly NewEvent[], options: AppendOptions = {}): Promise<Receipt> {
+    const key = keyOrNew(options.idempotencyKey);
+    const { expected } = options;
+    const request = requests.append(this.id, this.branch, events, {
+      expected,
+      key,
+      actor: this.actor,
+    });
+    return this.wrote(
+      await this.transport.unary(eventMethods.append, request, { ...options, key }),
+    );
+  }
+
+  protected wrote(answer: ConstructorParameters<typeof Receipt>[0]): Receipt {
+    const receipt = new Receipt(answer);
+    this.transport.saw(receipt.position);
+    return receipt;
+  }
+
+  /** Records what the user said: texts, and parts such as `make.image(...)`. */
+  async user(
+    content: Content,
+    options: AppendOptions & { author?: string } = {},
+  ): Promise<Receipt> {
+    return this.append([make.user(content, { author: options.author })], options);
+  }
+
+  /**
+   * Records what the model said, with the calls that it asks for, in one step.
+   *
+   *     const answer = await conv.assistant("I look.", {
+   *       toolCalls: [{ id: "a", tool: "ls", arguments: { path: "." } }],
+   *     });
+   *     for (const call of answer.calls) await call.run(ls);
+   */
+  async assistant(content: Content = [], options: AnswerOptions = {}): Promise<Answer> {
+    const { usage, messageId, finishReason, needsApproval = false } = options;
+    const calls = [...(options.toolCalls ?? [])].map(({ id, tool, arguments: args = {} }) => {
+      const call = new Call(this, tool, args, { callId: id || newCallId(), isRequested: true });
+      if (!isNeeded(needsApproval, call)) return call;
+      return new Call(this, tool, args, {
+        callId: call.callId,
+        isRequested: true,
+        needsApproval: true,
+      });
+    });
+    const isSilent = typeof content !== "string" && Array.isArray(content) && content.length === 0;
+    const events = calls.map((call) =>
+      make.toolCall(call.callId, call.tool, call.rawArguments, {
+        needsApproval: call.needsApproval,
+      }),
+    );
+    if (!isSilent || calls.length === 0) {
+      events.unshift(make.assistant(content, { usage, messageId, finishReason }));
+    }
+    return new Answer(await this.append(events, options), calls);
+  }
+
+  /**
+   * Records a provider's answer as it came: text, reasoning, calls, usage. `response` is the
+   * object of the provider's own package.
+   */
+  async record(
+    provider: ProviderName,
+    response: unknown,
+    options: AppendOptions & { needsApproval?: NeedsApproval } = {},
+  ): Promise<Answer> {
+    const { parts, calls, ...facts } = readAnswer(provider, response);
+    return this.assistant(parts, { ...options, ...facts, toolCalls: calls });
+  }
+
+  /**
+   * Records messages that you have as a list, in OpenAI's (`openai-chat`) or Anthropic's
+   * shape. All or nothing.
+   */
+  async extend(
+    provider: ProviderName,
+    messages: Iterable<unknown>,
+    options: AppendOptions = {},
+  ): Promise<Receipt> {
+    return this.append(readMessages(provider, messages), options);
+  }
+
+  /** Sets the system prompt from here on. */
+  async system(prompt: string, options: AppendOptions = {}): Promise<Receipt> {
+    return this.append([make.system(prompt)], options);
+  }
+
+  /** Sets the tools on offer from here on: see `make.tool`. */
+  async defineTools(
+    definitions: Iterable<ToolDefinition>,
+    options: AppendOptions = {},
+  ): Promise<Receipt> {
+    return this.append([make.tools(definitions)], options);
+  }
+
+  /** Sets the model and its settings from here on. */
+  async configure(
+    model: string,
+    settings: make.ConfigOptions & AppendOptions = {},
+  ): Promise<Receipt> {
+    return this.append([make.configChanged(make.config(model, settings))], settings);
+  }
+
+  /** Judges an event, a turn, or (revision 0) the branch, so that forks can be compared. */
+  async annotate(
+    revision: number,
+    judgement: make.AnnotationOptions & AppendOptions,
+  ): Promise<Receipt> {
+    return this.append([make.annotation(revision, judgement)], judgement);
+  }
+
+  /** Records an event of your own: bytes as they are, all else as JSON. */
+  async custom(
+    typeName: string,
+    data: unknown,
+    options: AppendOptions & { contentType?: string } = {},
+  ): Promise<Receipt> {
+    const { contentType = "" } = options;
+    return this.append([make.custom(typeName, data, { contentType })], options);
+  }
+
+  /** Ends the conversation: it takes nothing more, and stays readable. */
+  async seal(
+    reason = "",
+    { summary = "", ...options }: WriteOptions & { summary?: string } = {},
+  ): Promise<Receipt> {
+    const key = keyOrNew(options.idempotencyKey);
+    const request = {
+      conversationId: this.id,
+      reason,
+      summary,
+      idempotencyKey: key,
+      actor: this.actor,
+    };
+    return this.wrote(await this.transport.unary(conversations.seal, request, { ...options, key }));
+  }
+
+  /** Records what an open call returned. Large texts are sent in pieces. */
+  async toolResult(
+    callId: string,
+    content: Content = [],
+    options: RecordResultOptions = {},
+  ): Promise<Receipt> {
+    const event = make.toolResult(callId, content, options);
+    const result = event.body?.$case === "toolResultRecorded" ? event.body.value : undefined;
+    const text = result && requests.largeText(result);
+    if (!text) return this.append([event], options);
+    const key = keyOrNew(options.idempotencyKey);
+    const to = { ...this.place, idempotencyKey: key, actor: this.actor };
+    const pieces = () => requests.inChunks(result, text, to);
+    return this.wrote(
+      await this.transport.sendMany(tools.recordResult, pieces, { ...options, key }),
+    );
+  }
+}
+
+const isNeeded = (needs: NeedsApproval, call: Call): boolean =>
+  typeof needs === "boolean" ? needs : needs(call.tool, call.arguments);

@@ -1,0 +1,93 @@
+// The `treering` program: where it is, and commands of it.
+
+import { execFile } from "node:child_process";
+import { accessSync, closeSync, constants, openSync, readSync, statSync } from "node:fs";
+import { createRequire } from "node:module";
+import { delimiter, dirname, join } from "node:path";
+import { CommandFailed, NoBinary } from "../errors/index.js";
+import type { Parsed } from "../words.js";
+
+const NAME = process.platform === "win32" ? "treering.exe" : "treering";
+
+/** Longest output of a command, in bytes. */
+const OUTPUT_BYTES_MAX = 1 << 30;
+
+/** The package that brings the program for this machine. */
+export const platformPackage = (): string => `@treering/${process.platform}-${process.arch}`;
+
+/** The program: the one that was named, of TREERING_BINARY, of the platform's package, of the PATH. */
+export function findBinary(named?: string): string {
+  const found = named || process.env.TREERING_BINARY || fromPackage() || fromPath();
+  if (!found) throw new NoBinary("there is no treering program here");
+  return found;
+}
+
+function fromPackage(): string | undefined {
+  try {
+    const about = createRequire(import.meta.url).resolve(`${platformPackage()}/package.json`);
+    const path = join(dirname(about), "bin", NAME);
+    return isProgram(path) ? path : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function fromPath(): string | undefined {
+  const folders = (process.env.PATH ?? "").split(delimiter).filter(Boolean);
+  return folders
+    .map((folder) => join(folder, NAME))
+    .find((path) => isProgram(path) && !isScript(path));
+}
+
+function isProgram(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK);
+    return statSync(path).isFile();
+  } catch {
+    return false;
+  }
+}
+
+/** The packages' own commands would look for the program again. */
+function isScript(path: string): boolean {
+  const file = openSync(path, "r");
+  try {
+    const begin = Buffer.alloc(2);
+    readSync(file, begin, 0, 2, 0);
+    return begin.toString("latin1") === "#!";
+  } finally {
+    closeSync(file);
+  }
+}
+
+/** What a command of `treering` prints on a server, from its lines of JSON. */
+export async function runCommand(
+  binary: string,
+  address: string,
+  namespace: string,
+  given: readonly string[],
+): Promise<Parsed[]> {
+  const all = [...given, "--json", "--server", `http://${address}`, "--namespace", namespace];
+  const { TREERING_DATA: _, ...env } = process.env;
+  return new Promise((resolve, reject) => {
+    const child = execFile(
+      binary,
+      all,
+      { env, maxBuffer: OUTPUT_BYTES_MAX, windowsHide: true },
+      (error, stdout, stderr) => {
+        if (error) {
+          const code = typeof error.code === "number" ? error.code : -1;
+          reject(new CommandFailed(stderr.trim() || error.message, code));
+          return;
+        }
+        resolve(
+          stdout
+            .split("\n")
+            .filter(Boolean)
+            .map((line) => JSON.parse(line)),
+        );
+      },
+    );
+    child.stdin?.end();
+  });
+}

@@ -1,0 +1,142 @@
+// A server process. `treering serve --json --until-stdin-closes` says in one line where it
+// listens, and ends when the pipe to it closes: so it does not outlive this process, however
+// that ends.
+
+import { type ChildProcess, spawn } from "node:child_process";
+import type { Socket } from "node:net";
+import { createInterface } from "node:readline";
+import { ServerNotStarted } from "../errors/index.js";
+
+/** Time for a server to finish what it took; then it is told to end, then killed. */
+const END_WAIT_MS = 20_000;
+
+/** Lines that are kept of what the server said. */
+const LINES_KEPT = 20;
+
+/** What the server says of itself in its first line. */
+export interface FirstLine {
+  /** It serves here. */
+  serving?: string;
+  /** Another process serves the folder here. */
+  server?: string;
+  /** Who holds the folder without serving it. */
+  locked_by?: string;
+}
+
+export class ServerProcess {
+  readonly #process: ChildProcess;
+  readonly #said: string[] = [];
+  readonly #ended: Promise<void>;
+  #hasEnded = false;
+
+  constructor(
+    binary: string,
+    path: string,
+    options: readonly string[],
+    hear: (line: string) => void,
+  ) {
+    const serve = ["serve", "--json", "--until-stdin-closes", "--listen", "127.0.0.1:0"];
+    // Whoever has the folder is waited for here.
+    this.#process = spawn(binary, [...serve, "--data", path, "--wait", "0", ...options], {
+      stdio: ["pipe", "pipe", "pipe"],
+      env: { TREERING_LOG: "warn", ...process.env, NO_COLOR: "1" },
+      // Ctrl-C is for the program; the server ends with it.
+      detached: true,
+      windowsHide: true,
+    });
+    this.#ended = new Promise((resolve) => {
+      const end = (error?: unknown) => {
+        if (error instanceof Error) this.#said.push(error.message);
+        this.#hasEnded = true;
+        resolve();
+      };
+      this.#process.once("error", end);
+      this.#process.once("close", () => end());
+    });
+    this.#process.stdin?.on("error", () => {});
+    if (this.#process.stderr) {
+      createInterface({ input: this.#process.stderr }).on("line", (line) => {
+        this.#said.push(line.trim());
+        if (this.#said.length > LINES_KEPT) this.#said.shift();
+        hear(line);
+      });
+    }
+  }
+
+  /** Of the process. */
+  get pid(): number | undefined {
+    return this.#process.pid;
+  }
+
+  get runs(): boolean {
+    return !this.#hasEnded;
+  }
+
+  /** What the server says of itself. */
+  async firstLine(timeoutMs: number): Promise<FirstLine> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<undefined>((resolve) => {
+      timer = setTimeout(() => resolve(undefined), timeoutMs);
+    });
+    const found = await Promise.race([this.#readLine(), late]);
+    clearTimeout(timer);
+    if (found === undefined && this.runs) {
+      this.#said.push(`it did not serve within ${Math.round(timeoutMs / 1000)} s`);
+    }
+    return found ?? {};
+  }
+
+  async #readLine(): Promise<FirstLine | undefined> {
+    if (!this.#process.stdout) return undefined;
+    const lines = createInterface({ input: this.#process.stdout });
+    const found = await new Promise<FirstLine | undefined>((resolve) => {
+      lines.on("line", (line) => {
+        try {
+          const read: unknown = JSON.parse(line);
+          if (typeof read === "object" && read) resolve(read);
+        } catch {
+          // Not what was asked for; it may come yet.
+        }
+      });
+      // When the pipe ends, all that was said has been read.
+      lines.once("close", () => resolve(undefined));
+      this.#process.once("error", () => resolve(undefined));
+    });
+    if (found === undefined) await this.#ended;
+    return found;
+  }
+
+  /** A program that has nothing else to do may end; the server ends with it. */
+  letProgramEnd(): void {
+    this.#process.unref();
+    const { stdin, stdout, stderr } = this.#process;
+    for (const pipe of [stdin, stdout, stderr]) (pipe as Socket | null)?.unref?.();
+  }
+
+  /** Why it did not start. */
+  notStarted(): ServerNotStarted {
+    return new ServerNotStarted(
+      `the server did not start: ${this.#said.join(" ") || "it said nothing"}`,
+    );
+  }
+
+  /** Lets it finish what it took. */
+  async end(): Promise<void> {
+    this.#process.stdin?.end();
+    for (const signal of ["SIGTERM", "SIGKILL"] as const) {
+      if (await this.#endsWithin(END_WAIT_MS)) return;
+      this.#process.kill(signal);
+    }
+    await this.#ended;
+  }
+
+  async #endsWithin(ms: number): Promise<boolean> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<boolean>((resolve) => {
+      timer = setTimeout(() => resolve(false), ms);
+    });
+    const ended = await Promise.race([this.#ended.then(() => true), late]);
+    clearTimeout(timer);
+    return ended;
+  }
+}

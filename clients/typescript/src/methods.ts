@@ -1,0 +1,70 @@
+// Every call of the API, once: its name, its messages, and whether it may be sent twice.
+// Names and messages are the generated ones; a test holds that no call is missing.
+
+import { AdminDefinition } from "./gen/treering/v1/admin.js";
+import { ContextsDefinition } from "./gen/treering/v1/context.js";
+import { ConversationsDefinition } from "./gen/treering/v1/conversation.js";
+import { EventsDefinition } from "./gen/treering/v1/events.js";
+import { SearchDefinition } from "./gen/treering/v1/search.js";
+import { ToolsDefinition } from "./gen/treering/v1/tool.js";
+import { StatusValue, StringValue } from "./health.js";
+
+/** How messages of a type are written and read. */
+export interface Codec<T> {
+  encode(message: T): { finish(): Uint8Array };
+  decode(input: Uint8Array): T;
+}
+
+/** A call. */
+export interface Method<Q, S> {
+  /** Where it is sent: `/treering.v1.Events/Append`. */
+  readonly path: string;
+  readonly request: Codec<Q>;
+  readonly response: Codec<S>;
+  /** It changes something: only its idempotency key makes a second one harmless. */
+  readonly needsKey: boolean;
+}
+
+interface Definition<Q, S> {
+  readonly name: string;
+  readonly requestType: Codec<Q>;
+  readonly responseType: Codec<S>;
+}
+
+type Of<D> = D extends { requestType: Codec<infer Q>; responseType: Codec<infer S> }
+  ? Method<Q, S>
+  : never;
+
+type Methods<M> = { readonly [name in keyof M]: Of<M[name]> };
+
+// biome-ignore lint/suspicious/noExplicitAny: the types of each are inferred.
+function methods<M extends Record<string, Definition<any, any>>>(
+  service: { readonly fullName: string; readonly methods: M },
+  withKey: readonly (keyof M)[] = [],
+): Methods<M> {
+  const all = Object.entries(service.methods).map(([name, definition]) => [
+    name,
+    {
+      path: `/${service.fullName}/${definition.name}`,
+      request: definition.requestType,
+      response: definition.responseType,
+      needsKey: withKey.includes(name),
+    },
+  ]);
+  return Object.fromEntries(all) as Methods<M>;
+}
+
+export const events = methods(EventsDefinition, ["append", "appendStream"]);
+export const conversations = methods(ConversationsDefinition, ["fork", "seal"]);
+export const contexts = methods(ContextsDefinition, ["compact", "set", "spawn", "return"]);
+export const tools = methods(ToolsDefinition, ["recordResult"]);
+export const search = methods(SearchDefinition);
+export const admin = methods(AdminDefinition);
+
+/** The standard health service. */
+export const health: Method<string, number> = {
+  path: "/grpc.health.v1.Health/Check",
+  request: StringValue,
+  response: StatusValue,
+  needsKey: false,
+};

@@ -1,0 +1,101 @@
+// Parts of messages and results.
+
+import type { ContentPart, Media } from "./gen/treering/v1/event.js";
+import { jsonText, utf8 } from "./words.js";
+
+/** Text, or what `image`, `file`, `audio`, `reasoning`, `refusal` and `json` make. */
+export type Part = string | ContentPart;
+
+/** One part or several. */
+export type Content = Part | readonly Part[];
+
+/** Texts and parts as parts. */
+export function parts(content: Content): ContentPart[] {
+  const all = typeof content === "string" || "part" in content ? [content] : content;
+  return all.map((part) => (typeof part === "string" ? text(part) : part));
+}
+
+/** A text. */
+export const text = (value: string): ContentPart => ({ part: { $case: "text", value } });
+
+/** Where a medium comes from, and what it is. */
+export interface MediaOptions {
+  /** For example `image/png`. */
+  mediaType?: string | undefined;
+  name?: string | undefined;
+  /** The provider's hint: "low", "high". */
+  detail?: string | undefined;
+}
+
+function media(source: Uint8Array | URL | string, options: MediaOptions): Media {
+  return {
+    mediaType: options.mediaType ?? "",
+    source:
+      source instanceof Uint8Array
+        ? { $case: "data", value: source }
+        : { $case: "uri", value: String(source) },
+    name: options.name ?? "",
+    detail: options.detail ?? "",
+  };
+}
+
+/** An image: its bytes, or an address. */
+export const image = (
+  source: Uint8Array | URL | string,
+  options: MediaOptions = {},
+): ContentPart => ({
+  part: { $case: "image", value: media(source, options) },
+});
+
+/** A file: its bytes, or an address. */
+export const file = (
+  source: Uint8Array | URL | string,
+  options: MediaOptions = {},
+): ContentPart => ({
+  part: { $case: "file", value: media(source, options) },
+});
+
+/** A sound: its bytes, or an address. */
+export const audio = (
+  source: Uint8Array | URL | string,
+  options: MediaOptions = {},
+): ContentPart => ({
+  part: { $case: "audio", value: media(source, options) },
+});
+
+/** What a thought carries beside its text. */
+export interface ReasoningOptions {
+  /** Opaque; goes back unmodified. */
+  signature?: Uint8Array | string | undefined;
+  /** The provider sent it encrypted: `signature` is all there is. */
+  redacted?: boolean | undefined;
+  provider?: string | undefined;
+  model?: string | undefined;
+  id?: string | undefined;
+}
+
+/** What a model thought. It goes back to its own provider and model family only. */
+export function reasoning(text: string, options: ReasoningOptions = {}): ContentPart {
+  const { signature = "" } = options;
+  const value = {
+    text,
+    signature: typeof signature === "string" ? utf8(signature) : signature,
+    redacted: options.redacted ?? false,
+    provider: options.provider ?? "",
+    model: options.model ?? "",
+    id: options.id ?? "",
+  };
+  return { part: { $case: "reasoning", value } };
+}
+
+/** What a model said when it refused. */
+export const refusal = (text: string): ContentPart => ({ part: { $case: "refusal", value: text } });
+
+/** A part that is JSON. */
+export const json = (value: unknown): ContentPart => ({
+  part: { $case: "json", value: jsonText(value) },
+});
+
+/** The texts of parts, one after another. */
+export const textOf = (all: readonly ContentPart[]): string =>
+  all.map(({ part }) => (part?.$case === "text" ? part.value : "")).join("");

@@ -1,0 +1,41 @@
+// Reads of many events that go on where they were after a break.
+
+import type { Event as EventMessage } from "./gen/treering/v1/event.js";
+import type { Method } from "./methods.js";
+import type { Transport } from "./transport.js";
+import { Event } from "./types.js";
+
+/**
+ * Events in the order of the request, each once.
+ *
+ * Events do not change, and a history only grows at its end. So after a break the same
+ * request gives the same events again: those up to the last one that was handed out are
+ * passed over.
+ */
+export async function* readEvents<Q extends object>(
+  transport: Transport,
+  method: Method<Q, { events: EventMessage[] }>,
+  request: Q,
+  limit = 0,
+): AsyncGenerator<Event, void, undefined> {
+  let lastId = "";
+  let passingTo = "";
+  let handedOut = 0;
+  const again = () => {
+    passingTo = lastId;
+    // Backward, there may be newer ones before it now.
+    return lastId && limit ? { ...request, limit: 0 } : request;
+  };
+  for await (const { events } of transport.read(method, again)) {
+    for (const event of events) {
+      if (passingTo) {
+        if (event.id === passingTo) passingTo = "";
+        continue;
+      }
+      lastId = event.id;
+      handedOut += 1;
+      yield new Event(event);
+      if (handedOut === limit) return;
+    }
+  }
+}

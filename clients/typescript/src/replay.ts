@@ -1,0 +1,57 @@
+// An agent that is run again, with the results that its tools gave the first time.
+
+import { NotRecorded } from "./errors/index.js";
+import type { ToolResultRecorded } from "./gen/treering/v1/event.js";
+import { textOf } from "./parts.js";
+import { jsonText } from "./words.js";
+
+/** What a conversation does for its replays. */
+export interface ReplayHost {
+  recorded(
+    tool: string,
+    args: unknown,
+    occurrence: number,
+  ): Promise<ToolResultRecorded | undefined>;
+}
+
+/**
+ * Recorded results in the place of tools.
+ *
+ * The n-th time that a tool is asked with the same arguments, it answers what it answered the
+ * n-th time on the recorded branch. What was never asked throws `NotRecorded`.
+ */
+export class Replay {
+  readonly #host: ReplayHost;
+  readonly #asked = new Map<string, number>();
+  /** Calls that were not recorded. */
+  readonly missed: { tool: string; arguments: unknown }[] = [];
+
+  constructor(host: ReplayHost) {
+    this.#host = host;
+  }
+
+  /** The recorded result with all that it holds. */
+  async result(tool: string, args: unknown = {}): Promise<ToolResultRecorded> {
+    const asked = jsonText([tool, ordered(args)]);
+    const times = (this.#asked.get(asked) ?? 0) + 1;
+    this.#asked.set(asked, times);
+    const found = await this.#host.recorded(tool, args, times);
+    if (!found) {
+      this.missed.push({ tool, arguments: args });
+      throw new NotRecorded(`${tool} was not called with these arguments for the ${times}. time`);
+    }
+    return found;
+  }
+
+  /** The text of the recorded result. */
+  async call(tool: string, args: unknown = {}): Promise<string> {
+    return textOf((await this.result(tool, args)).parts);
+  }
+}
+
+function ordered(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(ordered);
+  if (typeof value !== "object" || value === null) return value;
+  const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
+  return Object.fromEntries(entries.map(([key, inner]) => [key, ordered(inner)]));
+}

@@ -1,0 +1,284 @@
+// Requests that the client sends, made in one place.
+
+import { BuildRequest as Build, type BuildRequest, Provider } from "./gen/treering/v1/context.js";
+import {
+  EventKind,
+  type NewEvent,
+  type Position,
+  Role,
+  type ToolDefinition,
+  type ToolResultRecorded,
+} from "./gen/treering/v1/event.js";
+import {
+  AppendRequest as Append,
+  type AppendRequest,
+  type ExpectedRevision,
+  ReadRequest as Read,
+  type ReadRequest,
+} from "./gen/treering/v1/events.js";
+import {
+  QueryMode,
+  SearchRequest as Search,
+  type SearchRequest,
+} from "./gen/treering/v1/search.js";
+import type { RecordResultRequest } from "./gen/treering/v1/tool.js";
+import type { ConfigOptions } from "./make.js";
+import type { CallOptions } from "./transport.js";
+import {
+  jsonBytes,
+  type KindName,
+  number,
+  numbers,
+  type ProviderName,
+  type QueryModeName,
+  type RoleName,
+  utf8,
+} from "./words.js";
+
+/** A piece of a large result, in bytes. */
+const CHUNK_BYTES = 256 << 10;
+/** Longer texts are sent in pieces: a piece is small beside what others send. */
+const WHOLE_RESULT_BYTES_MAX = 1 << 20;
+/** Longest that a search waits for the index; the server's own bound is 30 s. */
+const INDEX_WAIT_MS_MAX = 25_000;
+
+/** What a write can be told. */
+export interface WriteOptions extends CallOptions {
+  /**
+   * Makes a second write with the same content harmless. One is made for each write, so that
+   * a retry never doubles it; give your own where the *program* may come again with it.
+   */
+  idempotencyKey?: string | undefined;
+}
+
+/** What an append can be told. */
+export interface AppendOptions extends WriteOptions {
+  /** The revision that the head must have, else `RevisionMismatch`. 0: there must be none. */
+  expected?: number | undefined;
+}
+
+/** What a conversation begins with. */
+export interface NewConversation extends ConfigOptions, WriteOptions {
+  title?: string | undefined;
+  /** The system prompt. */
+  system?: string | undefined;
+  model?: string | undefined;
+  /** See `make.tool`. */
+  tools?: Iterable<ToolDefinition> | undefined;
+  labels?: Readonly<Record<string, string>> | undefined;
+  /** `{ context: {...} }` is how its requests are built. */
+  policies?: Readonly<Record<string, unknown>> | undefined;
+  /** Your own description of it: anything that JSON can say. */
+  sourceMeta?: unknown;
+  source?: string | undefined;
+  /** The id that you call it by: see `db.open`. */
+  sourceId?: string | undefined;
+  /** A UUID of your own. */
+  id?: string | undefined;
+}
+
+/** What a read of events is narrowed by. */
+export interface ReadOptions {
+  /** Only these kinds. */
+  kinds?: readonly KindName[] | undefined;
+  /** First revision, inclusive. */
+  first?: number | undefined;
+  /** Last revision, inclusive. */
+  last?: number | undefined;
+  /** Newest first. */
+  backward?: boolean | undefined;
+  /** At most so many. */
+  limit?: number | undefined;
+  /** Leave the bodies out. */
+  headersOnly?: boolean | undefined;
+  /** Every event of the conversation, not only those of this branch. */
+  allBranches?: boolean | undefined;
+}
+
+/** How the next request is built. */
+export interface RequestOptions extends CallOptions {
+  /** Model to send it to; else the conversation's. */
+  model?: string | undefined;
+  /** Tokens that it may have; 0: no bound. */
+  budget?: number | undefined;
+  /** Merged over the conversation's `context` policy. */
+  policy?: Readonly<Record<string, unknown>> | undefined;
+  /** As the branch was at this revision. */
+  asOf?: number | undefined;
+  /** Wait until this position can be read. */
+  atLeast?: number | undefined;
+}
+
+/** What a search is narrowed by, and how it answers. */
+export interface SearchFilters extends CallOptions {
+  /** UUID or source id. */
+  conversation?: string | undefined;
+  /** With a conversation: only the history of this branch. */
+  branch?: string | undefined;
+  /** With a conversation: its sub-contexts too. */
+  subContexts?: boolean | undefined;
+  /** At most so many hits (10). */
+  limit?: number | undefined;
+  offset?: number | undefined;
+  tools?: string | readonly string[] | undefined;
+  /** Only results that worked, or that failed. */
+  success?: boolean | undefined;
+  /** Results, calls, messages, summaries, titles, annotations; none: all. */
+  kinds?: KindName | readonly KindName[] | undefined;
+  roles?: RoleName | readonly RoleName[] | undefined;
+  /** Only calls, and their results, that name a path like one of these: `src/*.py`. */
+  paths?: string | readonly string[] | undefined;
+  sources?: string | readonly string[] | undefined;
+  /** Only conversations that have all of these: `name` or `name=value`. */
+  labels?: string | readonly string[] | undefined;
+  /** Recorded from then on. */
+  since?: Date | undefined;
+  until?: Date | undefined;
+  /** Happened from then on: what was imported happened before it was recorded. */
+  happenedSince?: Date | undefined;
+  happenedUntil?: Date | undefined;
+  /** "plain" takes the text as words, "query" as a query; empty: what it looks like. */
+  mode?: QueryModeName | undefined;
+  /** The text is a regular expression, matched line by line. */
+  regex?: boolean | undefined;
+  /** So many lines before and after the match come with each hit. */
+  contextLines?: number | undefined;
+  countAll?: boolean | undefined;
+  /** Count the hits of each conversation, too. */
+  byConversation?: boolean | undefined;
+  /** Wait until this position is in the index. Unset: the last that this client wrote. */
+  atLeast?: number | undefined;
+}
+
+/** The head that is expected; undefined: any. */
+export function expectation(expected: number | undefined): ExpectedRevision | undefined {
+  if (expected === undefined) return undefined;
+  if (expected === 0) return { expected: { $case: "noStream", value: {} } };
+  return { expected: { $case: "revision", value: expected } };
+}
+
+/** A batch. */
+export function append(
+  conversationId: string,
+  branch: string,
+  events: readonly NewEvent[],
+  { expected, key, actor }: { expected?: number | undefined; key: string; actor: string },
+): AppendRequest {
+  return {
+    ...Append.fromPartial({}),
+    conversationId,
+    branch,
+    expected: expectation(expected),
+    idempotencyKey: key,
+    events: actor
+      ? events.map((event) => ({ ...event, actor: event.actor || actor }))
+      : [...events],
+  };
+}
+
+/** The text of a result of one large text. */
+export function largeText(result: ToolResultRecorded): Uint8Array | undefined {
+  const [only, ...others] = result.parts;
+  if (others.length || only?.part?.$case !== "text") return undefined;
+  if (only.part.value.length <= WHOLE_RESULT_BYTES_MAX / 4) return undefined;
+  const encoded = utf8(only.part.value);
+  return encoded.length > WHOLE_RESULT_BYTES_MAX ? encoded : undefined;
+}
+
+/** A large result in pieces. */
+export function* inChunks(
+  result: ToolResultRecorded,
+  text: Uint8Array,
+  to: { conversationId: string; branch: string; idempotencyKey: string; actor: string },
+): Generator<RecordResultRequest> {
+  const start = { ...to, expected: undefined, result: { ...result, parts: [] } };
+  yield { item: { $case: "start", value: start } };
+  for (let at = 0; at < text.length; at += CHUNK_BYTES) {
+    yield { item: { $case: "chunk", value: text.subarray(at, at + CHUNK_BYTES) } };
+  }
+}
+
+/** The next request. */
+export function build(
+  conversationId: string,
+  branch: string,
+  provider: ProviderName,
+  options: RequestOptions,
+): BuildRequest {
+  const { model, budget, asOf, atLeast } = options;
+  const policy = { ...options.policy, ...(budget ? { budget_tokens: budget } : {}) };
+  return {
+    ...Build.fromPartial({}),
+    conversationId,
+    branch,
+    asOfRevision: asOf ?? 0,
+    provider: number<Provider>(Provider, provider),
+    model: model ?? "",
+    policy: Object.keys(policy).length ? jsonBytes(policy) : new Uint8Array(0),
+    atLeast: position(atLeast),
+  };
+}
+
+/** A place in the log. */
+export const position = (offset: number | undefined): Position | undefined =>
+  offset ? { shard: 0, offset } : undefined;
+
+/** Events of a branch, or of all of a conversation. */
+export function read(conversationId: string, branch: string, options: ReadOptions): ReadRequest {
+  return {
+    ...Read.fromPartial({}),
+    source: options.allBranches
+      ? { $case: "conversation", value: { conversationId } }
+      : { $case: "branch", value: { conversationId, branch } },
+    fromRevision: options.first ?? 0,
+    toRevision: options.last ?? 0,
+    backward: options.backward ?? false,
+    kinds: numbers<EventKind>(EventKind, options.kinds ?? []),
+    limit: options.limit ?? 0,
+    headersOnly: options.headersOnly ?? false,
+  };
+}
+
+/** A search; `seen` is the last position that this client wrote. */
+export function search(
+  query: string,
+  seen: number,
+  patienceMs: number,
+  filters: SearchFilters,
+): SearchRequest {
+  const atLeast = position(filters.atLeast ?? seen);
+  // Rather a part, and told so, than nothing.
+  const waitMs = Math.min(patienceMs / 2, INDEX_WAIT_MS_MAX);
+  const wait = { seconds: Math.floor(waitMs / 1000), nanos: Math.floor(waitMs % 1000) * 1e6 };
+  return Search.fromPartial({
+    query,
+    conversationId: filters.conversation,
+    branch: filters.branch,
+    includeSubContexts: filters.subContexts,
+    limit: filters.limit ?? 10,
+    offset: filters.offset,
+    tools: several(filters.tools),
+    success: filters.success,
+    kinds: numbers<EventKind>(EventKind, several(filters.kinds)),
+    roles: numbers<Role>(Role, several(filters.roles)),
+    paths: several(filters.paths),
+    sources: several(filters.sources),
+    labels: several(filters.labels),
+    recordedFrom: filters.since,
+    recordedTo: filters.until,
+    happenedFrom: filters.happenedSince,
+    happenedTo: filters.happenedUntil,
+    mode: number<QueryMode>(QueryMode, filters.mode || "unspecified"),
+    regex: filters.regex,
+    contextLines: filters.contextLines,
+    countAll: filters.countAll,
+    byConversation: filters.byConversation,
+    atLeast,
+    waitMax: atLeast ? wait : undefined,
+  });
+}
+
+const several = <T extends string>(given: T | readonly T[] | undefined): T[] => {
+  if (given === undefined) return [];
+  return typeof given === "string" ? [given] : [...given];
+};

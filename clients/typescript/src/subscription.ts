@@ -1,0 +1,191 @@
+// Events and keys as they come, across restarts of the server.
+
+import type { ContextOf } from "./context.js";
+import type { WatchContextResponse } from "./gen/treering/v1/context.js";
+import { WatchContextRequest } from "./gen/treering/v1/context.js";
+import { EventKind } from "./gen/treering/v1/event.js";
+import { SubscribeRequest, type SubscribeResponse } from "./gen/treering/v1/events.js";
+import { contexts, events } from "./methods.js";
+import type { Following, Transport } from "./transport.js";
+import { type ContextChange, Event } from "./types.js";
+import { fromJson, type KindName, numbers, type Parsed } from "./words.js";
+
+/** Where a subscription begins and what it hands out. */
+export interface SubscribeOptions {
+  /** Events after this revision (or, for the whole log, offset). */
+  after?: number | undefined;
+  /** Skip what is there. */
+  fromNow?: boolean | undefined;
+  kinds?: readonly KindName[] | undefined;
+  /** Seconds between the server's signs of life; 0: its own. */
+  heartbeatSeconds?: number | undefined;
+  /** Ends it: the loop over it ends without an error. */
+  signal?: AbortSignal | undefined;
+}
+
+/** What is followed. Without a source: the namespace's whole log. */
+export type Source = Extract<
+  NonNullable<SubscribeRequest["source"]>,
+  { $case: "branch" | "conversation" }
+>;
+
+/** Something to follow with `for await`, that ends with the loop. */
+abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposable {
+  /** What was there when it began has been handed out. */
+  caughtUp = false;
+  protected abstract readonly answers: Following<unknown, S>;
+
+  abstract next(): Promise<IteratorResult<T>>;
+
+  /** Leaving a loop ends it. */
+  async return(): Promise<IteratorResult<T>> {
+    await this.close();
+    return { done: true, value: undefined };
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  #forget = () => {};
+
+  /** Ends it; whoever waits for the next one gets none. */
+  async close(): Promise<void> {
+    this.answers.close();
+    this.#forget();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  protected endWith(signal: AbortSignal | undefined): void {
+    const end = () => this.answers.close();
+    if (signal?.aborted) end();
+    signal?.addEventListener("abort", end, { once: true });
+    this.#forget = () => signal?.removeEventListener("abort", end);
+  }
+}
+
+/**
+ * Events after a place: those that are there, then those that come.
+ *
+ * It goes on where it was when the connection breaks or the server is started again: nothing
+ * is lost, nothing comes twice. `after` is the place of the last event that was handed out;
+ * keep it to go on in another process.
+ */
+export class Subscription extends Followed<Event, SubscribeResponse> {
+  /** Revision, or for the whole log offset, of the last event that was handed out. */
+  after: number | undefined;
+  readonly #isOfLog: boolean;
+  #fromNow: boolean;
+  protected readonly answers: Following<unknown, SubscribeResponse>;
+
+  constructor(transport: Transport, source: Source | undefined, options: SubscribeOptions) {
+    super();
+    this.after = options.after;
+    this.#isOfLog = source === undefined;
+    this.#fromNow = (options.fromNow ?? false) && options.after === undefined;
+    const kinds = numbers<EventKind>(EventKind, options.kinds ?? []);
+    const request = () =>
+      SubscribeRequest.fromPartial({
+        source: source ?? { $case: "log", value: {} },
+        afterRevision: this.#isOfLog ? 0 : (this.after ?? 0),
+        afterOffset: this.#isOfLog ? this.after : undefined,
+        kinds,
+        fromNow: this.#fromNow,
+        heartbeatSeconds: options.heartbeatSeconds ?? 0,
+      });
+    this.answers = transport.follow(events.subscribe, request) as Following<
+      unknown,
+      SubscribeResponse
+    >;
+    this.endWith(options.signal);
+  }
+
+  async next(): Promise<IteratorResult<Event>> {
+    for (;;) {
+      const answer = await this.answers.next();
+      if (answer.done) return { done: true, value: undefined };
+      const { item } = answer.value;
+      if (item?.$case === "event") {
+        const event = new Event(item.value);
+        this.after = this.#isOfLog ? event.position : event.revision;
+        this.#fromNow = false;
+        return { done: false, value: event };
+      }
+      if (item?.$case === "caughtUp") this.caughtUp = true;
+      if (item && item.$case !== "fellBehind") this.#reach(item.value.position?.offset ?? 0);
+    }
+  }
+
+  /** Up to there nothing more will come: a restart need not look there again. */
+  #reach(offset: number): void {
+    if (this.#isOfLog && offset && (this.#fromNow || (this.after ?? 0) < offset)) {
+      this.after = offset;
+      this.#fromNow = false;
+    }
+  }
+}
+
+/**
+ * Keys of a context: all as they are, then every change.
+ *
+ * After a break all keys are read again; what has not changed is not told again.
+ */
+export class ContextWatch extends Followed<ContextChange, WatchContextResponse> {
+  /** Key to its value as JSON. */
+  readonly #known = new Map<string, Uint8Array>();
+  #fresh = new Set<string>();
+  #gone: string[] = [];
+  #isFresh = true;
+  protected readonly answers: Following<unknown, WatchContextResponse>;
+
+  constructor(transport: Transport, of: ContextOf, keys: readonly string[], signal?: AbortSignal) {
+    super();
+    const request = WatchContextRequest.fromPartial({ ...of, keys: [...keys] });
+    const again = () => {
+      this.#fresh = new Set();
+      this.#isFresh = true;
+      return request;
+    };
+    this.answers = transport.follow(contexts.watch, again) as Following<
+      unknown,
+      WatchContextResponse
+    >;
+    this.endWith(signal);
+  }
+
+  async next(): Promise<IteratorResult<ContextChange>> {
+    for (;;) {
+      const gone = this.#gone.pop();
+      if (gone !== undefined) return { done: false, value: this.#removed(gone) };
+      const answer = await this.answers.next();
+      if (answer.done) return { done: true, value: undefined };
+      const change = this.#read(answer.value);
+      if (change) return { done: false, value: change };
+    }
+  }
+
+  #read({ item }: WatchContextResponse): ContextChange | undefined {
+    if (item?.$case === "removedKey") return this.#removed(item.value);
+    if (item?.$case === "caughtUp") {
+      this.caughtUp = true;
+      this.#isFresh = false;
+      this.#gone = [...this.#known.keys()].filter((key) => !this.#fresh.has(key));
+    }
+    if (item?.$case !== "entry") return undefined;
+    const { key, value, provider } = item.value;
+    const known = this.#known.get(key);
+    const isKnown = known !== undefined && Buffer.compare(known, value) === 0;
+    if (this.#isFresh) this.#fresh.add(key);
+    this.#known.set(key, value);
+    if (this.#isFresh && isKnown) return undefined;
+    return { key, value: fromJson(value) as Parsed, removed: false, provider };
+  }
+
+  #removed(key: string): ContextChange {
+    this.#known.delete(key);
+    return { key, value: undefined, removed: true, provider: "" };
+  }
+}

@@ -1,0 +1,263 @@
+// Calls that are sent again where that is safe, until their time is up.
+
+import { setTimeout as sleep } from "node:timers/promises";
+import type { ChannelCredentials } from "@grpc/grpc-js";
+import type { Endpoint } from "./endpoint.js";
+import { Closing, DeadlineExceeded, TreeringError, Unreachable } from "./errors/index.js";
+import { SERVING } from "./health.js";
+import { health, type Method } from "./methods.js";
+import { Attempts, isBreak, STRANGER_PATIENCE_MS } from "./retry.js";
+import { type Bounds, type Stream, Wire } from "./wire.js";
+
+/** How long a call may take, and how it is ended early. */
+export interface CallOptions {
+  /** Milliseconds for the call with all its attempts; else the client's. */
+  timeoutMs?: number | undefined;
+  /** Ends the call; it then throws the signal's reason. */
+  signal?: AbortSignal | undefined;
+}
+
+interface Sending extends CallOptions {
+  /** The request's idempotency key. */
+  key?: string | undefined;
+}
+
+/** The way to a server, in one namespace. */
+export class Transport {
+  readonly #wire: Wire;
+  /** A folder's server is started at need: it is no stranger. */
+  #isMet: boolean;
+  #isClosed = false;
+  /** Offset of the last event that was written here: searches wait for it. */
+  lastPosition = 0;
+
+  constructor(
+    endpoint: Endpoint,
+    readonly namespace: string,
+    readonly timeoutMs: number,
+    credentials: ChannelCredentials | undefined,
+    metadata: Readonly<Record<string, string>>,
+  ) {
+    this.#wire = new Wire(endpoint, credentials, { ...metadata, "treering-namespace": namespace });
+    this.#isMet = endpoint.isOurs;
+  }
+
+  /** Starts the server, if it is ours to start. */
+  async connect(): Promise<void> {
+    await this.#wire.connect();
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** One request, one answer. */
+  unary<Q, S>(method: Method<Q, S>, request: Q, sending: Sending = {}): Promise<S> {
+    return this.#answer(method, sending, (bounds) => this.#wire.unary(method, request, bounds));
+  }
+
+  /** Many requests, one answer; `requests` makes them anew for each attempt. */
+  sendMany<Q, S>(method: Method<Q, S>, requests: () => Iterable<Q>, sending: Sending): Promise<S> {
+    return this.#answer(method, sending, (bounds) =>
+      this.#wire.sendMany(method, requests(), bounds),
+    );
+  }
+
+  async #answer<Q, S>(
+    method: Method<Q, S>,
+    sending: Sending,
+    send: (bounds: Bounds) => Promise<S>,
+  ): Promise<S> {
+    const attempts = this.attempts(method, sending);
+    for (;;) {
+      try {
+        const answer = await send({ deadline: attempts.deadline, signal: sending.signal });
+        this.#isMet = true;
+        return answer;
+      } catch (error) {
+        await this.beforeNext(attempts, error, sending.signal);
+      }
+    }
+  }
+
+  /**
+   * One request, many answers. `request` is asked again after a break: it says what is still
+   * to come. Time counts while nothing comes.
+   */
+  read<Q, S>(method: Method<Q, S>, request: () => Q, sending: Sending = {}): AsyncGenerator<S> {
+    return this.#read(method, sending, (bounds) => this.#wire.stream(method, request(), bounds));
+  }
+
+  /** Many requests, many answers; `requests` says which have none yet. */
+  readMany<Q, S>(
+    method: Method<Q, S>,
+    requests: () => Iterable<Q>,
+    sending: Sending,
+  ): AsyncGenerator<S> {
+    return this.#read(method, sending, (bounds) =>
+      this.#wire.streamMany(method, requests(), bounds),
+    );
+  }
+
+  async *#read<Q, S>(
+    method: Method<Q, S>,
+    sending: Sending,
+    begin: (bounds: Bounds) => Promise<Stream<S>>,
+  ): AsyncGenerator<S> {
+    const { signal } = sending;
+    let attempts = this.attempts(method, sending);
+    let stream: Stream<S> | undefined;
+    const abort = () => stream?.cancel();
+    signal?.addEventListener("abort", abort, { once: true });
+    try {
+      for (;;) {
+        try {
+          signal?.throwIfAborted();
+          stream = await begin({ deadline: Infinity });
+          for (;;) {
+            const answer = await inTime(stream, attempts.deadline);
+            if (answer.done) return;
+            this.#isMet = true;
+            yield answer.value;
+            attempts = this.attempts(method, sending);
+          }
+        } catch (error) {
+          stream?.cancel();
+          await this.beforeNext(attempts, error, signal);
+        }
+      }
+    } finally {
+      signal?.removeEventListener("abort", abort);
+      stream?.cancel();
+    }
+  }
+
+  /** One request, answers without an end: it goes on after every break. */
+  follow<Q, S>(method: Method<Q, S>, request: () => Q): Following<Q, S> {
+    return new Following(this, this.#wire, method, request);
+  }
+
+  attempts<Q, S>(
+    method: Method<Q, S>,
+    { key = "", timeoutMs = this.timeoutMs }: Sending,
+  ): Attempts {
+    if (this.#isClosed) throw new Unreachable("the connection was closed");
+    const patience = this.#isMet ? undefined : STRANGER_PATIENCE_MS;
+    return new Attempts(method.needsKey, key, Date.now() + timeoutMs, patience);
+  }
+
+  /** Something answered there. */
+  met(): void {
+    this.#isMet = true;
+  }
+
+  /** Waits, or throws the error when there is no next attempt. */
+  async beforeNext(attempts: Attempts, error: unknown, signal?: AbortSignal): Promise<void> {
+    if (signal?.aborted) throw signal.reason;
+    if (!(error instanceof TreeringError) || this.#isClosed) throw error;
+    if (this.#isMet) attempts.patienceMs = undefined;
+    const pause = attempts.pauseAfter(error);
+    if (pause === undefined) throw error;
+    await sleep(pause, undefined, signal ? { signal } : {});
+    const isGone = error instanceof Unreachable || error instanceof Closing || isBreak(error);
+    if (isGone) await this.#wire.renew();
+  }
+
+  /** Something was appended there: searches wait for it. */
+  saw(position: number): void {
+    this.lastPosition = Math.max(this.lastPosition, position);
+  }
+
+  /** What the health service says, asked once. */
+  async health(service: string, timeoutMs: number): Promise<boolean> {
+    const deadline = Date.now() + timeoutMs;
+    return (await this.#wire.unary(health, service, { deadline })) === SERVING;
+  }
+
+  /** Ends the connection, and the server if it is ours and nobody else's. */
+  async close(): Promise<void> {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    await this.#wire.close();
+  }
+}
+
+/** The next answer of a stream, unless nothing comes. */
+async function inTime<S>(stream: Stream<S>, deadline: number): Promise<IteratorResult<S>> {
+  if (deadline === Infinity) return stream.next();
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    const error = new DeadlineExceeded("nothing came in time");
+    timer = setTimeout(() => reject(error), Math.max(0, deadline - Date.now()));
+  });
+  try {
+    return await Promise.race([stream.next(), late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Answers without an end. */
+export class Following<Q, S> implements AsyncIterableIterator<S> {
+  readonly #transport: Transport;
+  readonly #wire: Wire;
+  readonly #method: Method<Q, S>;
+  readonly #request: () => Q;
+  #attempts: Attempts;
+  #stream: Stream<S> | undefined;
+  #isClosed = false;
+
+  constructor(transport: Transport, wire: Wire, method: Method<Q, S>, request: () => Q) {
+    this.#transport = transport;
+    this.#wire = wire;
+    this.#method = method;
+    this.#request = request;
+    this.#attempts = transport.attempts(method, { timeoutMs: Infinity });
+  }
+
+  async next(): Promise<IteratorResult<S>> {
+    while (!this.#isClosed) {
+      try {
+        this.#stream ??= await this.#wire.stream(this.#method, this.#request(), {
+          deadline: Infinity,
+        });
+        const answer = await this.#stream.next();
+        if (answer.done) throw new Closing("the server ended the stream");
+        this.#transport.met();
+        this.#attempts = this.#transport.attempts(this.#method, { timeoutMs: Infinity });
+        return answer;
+      } catch (error) {
+        await this.#after(error);
+      }
+    }
+    return { done: true, value: undefined };
+  }
+
+  /** The server went, or sends its old connections to new ones. */
+  async #after(error: unknown): Promise<void> {
+    this.#stream?.cancel();
+    this.#stream = undefined;
+    this.#isClosed ||= this.#transport.isClosed;
+    if (this.#isClosed) return;
+    const isBroken = error instanceof TreeringError && isBreak(error);
+    await this.#transport.beforeNext(
+      this.#attempts,
+      isBroken ? new Unreachable(error.message) : error,
+    );
+  }
+
+  async return(): Promise<IteratorResult<S>> {
+    this.close();
+    return { done: true, value: undefined };
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  /** Ends it; whoever waits for the next answer gets none. */
+  close(): void {
+    this.#isClosed = true;
+    this.#stream?.cancel();
+  }
+}

@@ -1,0 +1,308 @@
+// gRPC: sends a request and gives back what comes, or throws a `TreeringError`. What is sent
+// when, and again, is decided in `transport.ts`.
+
+import { once } from "node:events";
+import {
+  type CallOptions,
+  type ChannelCredentials,
+  type ChannelOptions,
+  Client,
+  type ClientDuplexStream,
+  type ClientReadableStream,
+  type ClientWritableStream,
+  credentials as grpcCredentials,
+  Metadata,
+  type ServiceError,
+} from "@grpc/grpc-js";
+import type { Endpoint } from "./endpoint.js";
+import { Unreachable } from "./errors/index.js";
+import { fromRpc } from "./errors/translate.js";
+import type { Codec, Method } from "./methods.js";
+
+const OPTIONS: ChannelOptions = {
+  // The server bounds what it takes and what it sends; gRPC's own 4 MiB would refuse what
+  // the store holds.
+  "grpc.max_receive_message_length": -1,
+  "grpc.max_send_message_length": -1,
+  // A server that was started again is found at once, not after minutes.
+  "grpc.initial_reconnect_backoff_ms": 100,
+  "grpc.max_reconnect_backoff_ms": 1_000,
+  // A line that is cut without a word is noticed by those who wait for events.
+  "grpc.keepalive_time_ms": 30_000,
+  "grpc.keepalive_timeout_ms": 20_000,
+  // Retries are made above, where keys and hints are known.
+  "grpc.enable_retries": 0,
+  "grpc.enable_channelz": 0,
+};
+
+/** Answers that are kept for whoever reads slowly; then the server waits. */
+const QUEUE_MAX = 32;
+
+/** A proxy for the world outside does not know this machine's servers. */
+const isHere = (address: string): boolean => /^(127\.|localhost:|\[::1\]:)/.test(address);
+
+/** What a call is bounded by. */
+export interface Bounds {
+  /** By `Date.now()`; `Infinity`: none. */
+  deadline: number;
+  signal?: AbortSignal | undefined;
+}
+
+type Reading<S> = ClientReadableStream<S> | ClientDuplexStream<unknown, S>;
+
+/** Answers as they come. */
+export class Stream<S> implements AsyncIterableIterator<S> {
+  readonly #call: Reading<S>;
+  readonly #queue: S[] = [];
+  #end: { error?: unknown } | undefined;
+  #waiting: (() => void)[] = [];
+
+  constructor(call: Reading<S>) {
+    this.#call = call;
+    call.on("data", (answer: S) => {
+      this.#queue.push(answer);
+      if (this.#queue.length >= QUEUE_MAX) call.pause();
+      this.#wake();
+    });
+    call.on("error", (error: ServiceError) => this.#ends({ error: fromRpc(error) }));
+    call.on("end", () => this.#ends({}));
+    call.on("close", () => this.#ends({}));
+  }
+
+  #ends(how: { error?: unknown }): void {
+    // An error comes before the end that it brings.
+    this.#end ??= how;
+    this.#wake();
+  }
+
+  #wake(): void {
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    for (const each of waiting) each();
+  }
+
+  async next(): Promise<IteratorResult<S>> {
+    for (;;) {
+      const answer = this.#queue.shift();
+      if (answer !== undefined) {
+        if (this.#queue.length === 0) this.#call.resume();
+        return { done: false, value: answer };
+      }
+      if (this.#end) {
+        if (this.#end.error) throw this.#end.error;
+        return { done: true, value: undefined };
+      }
+      await new Promise<void>((resolve) => {
+        this.#waiting.push(resolve);
+      });
+    }
+  }
+
+  async return(): Promise<IteratorResult<S>> {
+    this.cancel();
+    return { done: true, value: undefined };
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  /** Ends the call. */
+  cancel(): void {
+    this.#call.cancel();
+  }
+}
+
+/** A channel. */
+export class Wire {
+  readonly #endpoint: Endpoint;
+  readonly #credentials: ChannelCredentials;
+  readonly #metadata = new Metadata();
+  #address = "";
+  #client: Client | undefined;
+  /** Of servers that are gone: to close them at once would cancel what others do. */
+  readonly #old: Client[] = [];
+  /** What is under way: a server waits for it before it ends. */
+  readonly #calls = new Set<{ cancel(): void }>();
+  #isClosed = false;
+
+  constructor(
+    endpoint: Endpoint,
+    credentials: ChannelCredentials | undefined,
+    metadata: Readonly<Record<string, string>>,
+  ) {
+    this.#endpoint = endpoint;
+    this.#credentials = credentials ?? grpcCredentials.createInsecure();
+    for (const [name, value] of Object.entries(metadata)) this.#metadata.set(name, value);
+  }
+
+  /** Starts the server, if it is ours to start. */
+  async connect(): Promise<Client> {
+    this.#mustBeOpen();
+    return this.#open(await this.#endpoint.address());
+  }
+
+  /** Looks for the server again. */
+  async renew(): Promise<void> {
+    this.#mustBeOpen();
+    this.#open(await this.#endpoint.renew());
+  }
+
+  /** Nobody starts a server for a client that is closed. */
+  #mustBeOpen(): void {
+    if (this.#isClosed) throw new Unreachable("the connection was closed");
+  }
+
+  #open(address: string): Client {
+    this.#mustBeOpen();
+    if (this.#client && address === this.#address) return this.#client;
+    if (this.#client) this.#old.push(this.#client);
+    const options = isHere(address) ? { ...OPTIONS, "grpc.enable_http_proxy": 0 } : OPTIONS;
+    this.#client = new Client(address, this.#credentials, options);
+    this.#address = address;
+    return this.#client;
+  }
+
+  /** One request, one answer. */
+  async unary<Q, S>(method: Method<Q, S>, request: Q, bounds: Bounds): Promise<S> {
+    const client = this.#client ?? (await this.connect());
+    return this.#answer(bounds, (done) =>
+      client.makeUnaryRequest(
+        method.path,
+        writer(method.request),
+        reader(method.response),
+        request,
+        this.#metadata,
+        options(bounds),
+        done,
+      ),
+    );
+  }
+
+  /** Many requests, one answer. */
+  async sendMany<Q, S>(method: Method<Q, S>, requests: Iterable<Q>, bounds: Bounds): Promise<S> {
+    const client = this.#client ?? (await this.connect());
+    let call: ClientWritableStream<Q> | undefined;
+    const answer = this.#answer<S>(bounds, (done) => {
+      call = client.makeClientStreamRequest(
+        method.path,
+        writer(method.request),
+        reader(method.response),
+        this.#metadata,
+        options(bounds),
+        done,
+      );
+      return call;
+    });
+    if (call) void writeAll(call, requests, answer);
+    return answer;
+  }
+
+  async #answer<S>(
+    { signal }: Bounds,
+    begin: (done: (error: ServiceError | null, answer?: S) => void) => { cancel(): void },
+  ): Promise<S> {
+    signal?.throwIfAborted();
+    return new Promise<S>((resolve, reject) => {
+      const call = begin((error, answer) => {
+        signal?.removeEventListener("abort", abort);
+        this.#calls.delete(call);
+        if (error) reject(signal?.aborted ? signal.reason : fromRpc(error));
+        else resolve(answer as S);
+      });
+      this.#calls.add(call);
+      const abort = () => call.cancel();
+      signal?.addEventListener("abort", abort, { once: true });
+    });
+  }
+
+  /** One request, many answers. */
+  async stream<Q, S>(method: Method<Q, S>, request: Q, bounds: Bounds): Promise<Stream<S>> {
+    const client = this.#client ?? (await this.connect());
+    const call = client.makeServerStreamRequest(
+      method.path,
+      writer(method.request),
+      reader(method.response),
+      request,
+      this.#metadata,
+      options(bounds),
+    );
+    return this.#streamOf(call);
+  }
+
+  /** Many requests, many answers. */
+  async streamMany<Q, S>(
+    method: Method<Q, S>,
+    requests: Iterable<Q>,
+    bounds: Bounds,
+  ): Promise<Stream<S>> {
+    const client = this.#client ?? (await this.connect());
+    const call = client.makeBidiStreamRequest(
+      method.path,
+      writer(method.request),
+      reader(method.response),
+      this.#metadata,
+      options(bounds),
+    );
+    const ended = new Promise<void>((resolve) => {
+      call.once("end", resolve);
+      call.once("error", () => resolve());
+      call.once("close", resolve);
+    });
+    const answers = this.#streamOf(call);
+    void writeAll(call, requests, ended);
+    return answers;
+  }
+
+  #streamOf<S>(call: Reading<S>): Stream<S> {
+    this.#calls.add(call);
+    call.once("close", () => this.#calls.delete(call));
+    call.once("error", () => this.#calls.delete(call));
+    return new Stream(call);
+  }
+
+  /** Ends the connection, and what is under way on it. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    for (const call of [...this.#calls]) call.cancel();
+    for (const client of [...this.#old, this.#client]) client?.close();
+    this.#client = undefined;
+    await this.#endpoint.close();
+  }
+}
+
+const options = ({ deadline }: Bounds): CallOptions => (deadline === Infinity ? {} : { deadline });
+
+const writer =
+  <T>(codec: Codec<T>) =>
+  (message: T): Buffer => {
+    const bytes = codec.encode(message).finish();
+    return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  };
+
+const reader =
+  <T>(codec: Codec<T>) =>
+  (bytes: Buffer): T =>
+    codec.decode(bytes);
+
+/** Writes as fast as the server takes it, until the call has its answer. */
+async function writeAll<Q>(
+  call: ClientWritableStream<Q> | ClientDuplexStream<Q, unknown>,
+  requests: Iterable<Q>,
+  answer: Promise<unknown>,
+): Promise<void> {
+  let isAnswered = false;
+  const stop = () => {
+    isAnswered = true;
+  };
+  const answered = answer.then(stop, stop);
+  call.on("error", () => {});
+  for (const request of requests) {
+    if (isAnswered || call.destroyed) return;
+    if (!call.write(request)) {
+      // Whichever comes first: room, or the end of the call.
+      await Promise.race([once(call, "drain").catch(() => {}), answered]);
+    }
+  }
+  call.end();
+}

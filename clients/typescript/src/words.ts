@@ -1,0 +1,131 @@
+// Words for what protobuf numbers: "user" for `Role.USER`, and JSON in and out.
+
+export type RoleName = "system" | "developer" | "user" | "assistant" | "tool";
+export type DecisionName = "approved" | "denied" | "expired";
+export type CancelReasonName = "denied" | "interrupted" | "timed_out" | "superseded";
+export type CompactionTriggerName = "threshold" | "manual" | "imported";
+export type ProviderName = "openai-chat" | "openai-responses" | "anthropic" | "gemini" | "neutral";
+export type QueryModeName = "" | "plain" | "query";
+export type CallStatusName =
+  | "requested"
+  | "pending_approval"
+  | "approved"
+  | "denied"
+  | "expired"
+  | "started"
+  | "succeeded"
+  | "failed"
+  | "cancelled"
+  | "unspecified";
+export type KindName =
+  | "conversation_created"
+  | "config_changed"
+  | "branch_forked"
+  | "branch_activated"
+  | "branch_renamed"
+  | "branch_archived"
+  | "system_prompt_set"
+  | "user_prompt_set"
+  | "message_appended"
+  | "tool_call_requested"
+  | "approval_decided"
+  | "tool_call_started"
+  | "tool_result_recorded"
+  | "tool_call_cancelled"
+  | "tool_snapshot_recorded"
+  | "context_set"
+  | "context_removed"
+  | "tools_discovered"
+  | "guidance_given"
+  | "entities_noted"
+  | "summary_recorded"
+  | "compacted"
+  | "sub_context_spawned"
+  | "sub_context_returned"
+  | "conversation_sealed"
+  | "tools_defined"
+  | "annotation_added"
+  | "custom"
+  | "content_erased";
+
+/** Anything that JSON can say. */
+export type Json =
+  | null
+  | boolean
+  | number
+  | string
+  | readonly Json[]
+  | { readonly [key: string]: Json };
+
+/** What was read from JSON: look before you use it, or say what you know it is. */
+// biome-ignore lint/suspicious/noExplicitAny: JSON.parse says no more.
+export type Parsed = any;
+
+type Enumeration = Record<string, string | number>;
+
+/** The number of a word: `number(Role, "user")`. */
+export function number<T extends number>(enumeration: Enumeration, word: string): T {
+  const found = enumeration[word.toUpperCase().replaceAll("-", "_")];
+  if (typeof found !== "number") {
+    throw new TypeError(`\`${word}\` is none of ${words(enumeration).join(", ")}`);
+  }
+  return found as T;
+}
+
+/** The numbers of words. */
+export function numbers<T extends number>(enumeration: Enumeration, names: readonly string[]): T[] {
+  return names.map((name) => number<T>(enumeration, name));
+}
+
+/** All words of an enumeration. */
+export function words(enumeration: Enumeration): string[] {
+  return Object.entries(enumeration)
+    .filter(([, value]) => typeof value === "number" && value > 0)
+    .map(([name]) => name.toLowerCase());
+}
+
+/** The word of a number; a number that is newer than this client as digits. */
+export function word<T extends string>(enumeration: Enumeration, value: number): T {
+  const found = enumeration[value];
+  return (typeof found === "string" ? found.toLowerCase() : String(value)) as T;
+}
+
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+
+/** Text as UTF-8. */
+export const utf8 = (text: string): Uint8Array => encoder.encode(text);
+
+/** UTF-8 as text; what is no UTF-8 becomes U+FFFD. */
+export const fromUtf8 = (bytes: Uint8Array): string => decoder.decode(bytes);
+
+/** A value as JSON text. */
+export function jsonText(value: unknown): string {
+  const text = JSON.stringify(value);
+  if (text === undefined) throw new TypeError(`${typeof value} cannot be said in JSON`);
+  return text;
+}
+
+/** A value as JSON. */
+export const jsonBytes = (value: unknown): Uint8Array => utf8(jsonText(value));
+
+/** The same, but bytes and strings are JSON already. */
+export function asJsonBytes(value: unknown): Uint8Array {
+  if (value instanceof Uint8Array) return value;
+  return typeof value === "string" ? utf8(value) : jsonBytes(value);
+}
+
+/** A value from JSON; undefined from nothing. */
+export function fromJson(data: Uint8Array | string): Parsed {
+  if (data.length === 0) return undefined;
+  return JSON.parse(typeof data === "string" ? data : fromUtf8(data));
+}
+
+/** Each value of an object as JSON text. */
+export function jsonTexts(
+  values: Readonly<Record<string, unknown>> | undefined,
+): Record<string, string> {
+  return Object.fromEntries(
+    Object.entries(values ?? {}).map(([key, value]) => [key, jsonText(value)]),
+  );
+}

@@ -1,0 +1,43 @@
+// The table of calls, and what only the sources show.
+
+import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import type { Method } from "../src/methods.js";
+import * as methods from "../src/methods.js";
+
+const { health: _, ...services } = methods;
+const table = Object.entries(services).flatMap(([service, all]) =>
+  Object.entries(all as Record<string, Method<unknown, unknown>>).map(
+    ([name, method]) => [`${service}.${name}`, method] as const,
+  ),
+);
+
+// Without a key, nobody may send a write twice; a key is always made.
+test("every write has a key", () => {
+  for (const [name, method] of table) {
+    // What the message's own defaults hold is what its type has.
+    const { fromPartial } = method.request as unknown as { fromPartial(of: object): object };
+    const hasKey = "idempotencyKey" in fromPartial({}) || name === "tools.recordResult";
+    assert.equal(method.needsKey, hasKey, name);
+  }
+});
+
+// A call that the server has and the client does not is found by nobody.
+test("the client uses every method", () => {
+  const code = readdirSync("src", { recursive: true, encoding: "utf8" })
+    .filter((file) => file.endsWith(".ts") && !file.startsWith("gen"))
+    .map((file) => readFileSync(join("src", file), "utf8"))
+    .join("\n");
+  assert.ok(table.length > 30);
+  const unused = table
+    .map(([name]) => name)
+    .filter((name) => {
+      const [service = "", method = ""] = name.split(".");
+      const imported =
+        service === "events" ? "eventMethods|events" : `${service}|${service}Methods`;
+      return !new RegExp(`\\b(${imported})\\.${method}\\b`).test(code);
+    });
+  assert.deepEqual(unused, []);
+});
