@@ -34,3 +34,6 @@ pub fn moment(time: &Timestamp) -> Option<OffsetDateTime> {
     let nanos = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
     OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()
 }
+
+#[cfg(test)]
+mod tests;
