@@ -164,28 +164,28 @@ fn parts_are_written_as_ever() {
 // The same of every answer that is printed.
 #[test]
 fn answers_are_written_as_ever() {
-    let mut text = both("ConversationSummary", summary);
-    text += &both("Branch", branch);
+    let mut text = both("ConversationSummary", of::<pb::ConversationSummary>);
+    text += &both("Branch", of::<pb::Branch>);
     text += &both("ConversationState", |m| {
         conversation(m, |branch, object| {
             object.number("counted", branch.head);
         })
     });
     text += &both("ToolCall", pending_call);
-    text += &both("ToolCall", call);
-    text += &both("ForkResponse", fork);
+    text += &both("ToolCall", of::<pb::ToolCall>);
+    text += &both("ForkResponse", of::<pb::ForkResponse>);
     text += &both("SearchHit", hit);
-    text += &both("ConversationHits", conversation_hits);
-    text += &both("StatsResponse", stats);
-    text += &both("Fault", verify_fault);
-    text += &both("VerifyOutcome", verify_outcome);
-    text += &both("BuildResponse", built);
-    text += &both("CompactionPlan", compaction_plan);
+    text += &both("ConversationHits", of::<pb::ConversationHits>);
+    text += &both("StatsResponse", of::<pb::StatsResponse>);
+    text += &both("Fault", of::<pb::Fault>);
+    text += &both("VerifyOutcome", of::<pb::VerifyOutcome>);
+    text += &both("BuildResponse", of::<pb::BuildResponse>);
+    text += &both("CompactionPlan", of::<pb::CompactionPlan>);
     text += &both("CompactResponse", compacted);
     text += &both("AppendResponse", |m: &pb::AppendResponse| {
         appended(&m.events, m.repeated_key, &m.warnings, Object::new())
     });
-    text += &both("ToolSnapshot", snapshot);
+    text += &both("ToolSnapshot", of::<pb::ToolSnapshot>);
     text += &both("ToolDefinition", |m| offered_tool("grep", Some(m), true, 3));
     text += &offered_tool("grep", None, false, 0);
     text.push('\n');

@@ -8,7 +8,7 @@ mod pretty;
 mod words;
 
 pub use event::{EventText, Said, event_lines, parts_text};
-pub use explanation::{ExplanationText, explanation_lines, provider_name};
+pub use explanation::{ExplanationText, explanation_lines};
 pub use format::{
     ago, bytes_human, clock, count, cut, day, day_clock, first_line, happened, indent, printable,
     short_id, things, turns_order, wrapped,
