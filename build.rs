@@ -39,6 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = prost_build::Config::new();
     config.bytes(["."]);
     config.btree_map(["."]);
+    // What is printed as JSON is looked up in the descriptors by its name.
+    config.enable_type_names();
 
     let services = env::var_os("CARGO_FEATURE_SERVER").is_some();
     if services {

@@ -98,7 +98,7 @@ fn cannot_go_on(status: Status) -> CliError {
 
 fn print_fault(fault: &pb::Fault, out: &mut Out) -> Result<(), CliError> {
     if out.json {
-        return Ok(out.line(json::verify_fault(fault))?);
+        return Ok(out.line(json::of(fault))?);
     }
     let place = match (fault.conversation_id.is_empty(), fault.revision) {
         (true, _) => fault.position.map_or(String::new(), |place| {
@@ -113,7 +113,7 @@ fn print_fault(fault: &pb::Fault, out: &mut Out) -> Result<(), CliError> {
 
 fn print_outcome(outcome: &pb::VerifyOutcome, out: &mut Out) -> Result<(), CliError> {
     if out.json {
-        return Ok(out.line(json::verify_outcome(outcome))?);
+        return Ok(out.line(json::of(outcome))?);
     }
     let word = if outcome.sound {
         out.paint.text(Tone::Good, "sound")
@@ -201,7 +201,7 @@ pub async fn rebuild(
 pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if out.json {
-        return Ok(out.line(json::stats(&stats))?);
+        return Ok(out.line(json::of(&stats))?);
     }
     let row = |name: &str, value: String| format!("{name:<26} {value}");
     let offset = |place: Option<pb::Position>| place.map_or(0, |place| place.offset);

@@ -154,7 +154,7 @@ async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(
     let columns = columns.max().unwrap_or(0);
     for branch in &state.branches {
         if out.json {
-            out.line(json::branch(branch))?;
+            out.line(json::of(branch))?;
             continue;
         }
         let paint = out.paint;

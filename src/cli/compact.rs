@@ -167,7 +167,7 @@ async fn plan(
         part: "plan",
     })?;
     if out.json {
-        return Ok(out.line(json::compaction_plan(&plan))?);
+        return Ok(out.line(json::of(&plan))?);
     }
     if args.material {
         out.line(&plan.instruction)?;

@@ -174,7 +174,7 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
     }
     let answer = store.contexts().build(request.clone()).await?.into_inner();
     if out.json {
-        out.line(json::built(&answer))?;
+        out.line(json::of(&answer))?;
         let told = answer.explanation.unwrap_or_default();
         return within_budget(&told, allow_over, request, store).await;
     }

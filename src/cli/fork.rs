@@ -82,7 +82,7 @@ pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<()
     };
     let answer = store.conversations().fork(request).await?.into_inner();
     if out.json {
-        return Ok(out.line(json::fork(&answer))?);
+        return Ok(out.line(json::of(&answer))?);
     }
     let branch = answer.branch.unwrap_or_default();
     let paint = out.paint;

@@ -190,9 +190,7 @@ fn print_json(known: &pb::KnowledgeResponse, out: &mut Out) -> Result<(), CliErr
     }
     for call in &known.recent {
         let mut object = Object::new();
-        object
-            .string("item", "result")
-            .raw("call", &json::call(call));
+        object.string("item", "result").raw("call", &json::of(call));
         out.line(object.finish())?;
     }
     Ok(())

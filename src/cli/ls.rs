@@ -86,7 +86,7 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
         let columns = ids.iter().map(|id| id.chars().count()).max().unwrap_or(0);
         for (summary, id) in listed.iter().zip(ids) {
             if out.json {
-                out.line(json::summary(summary))?;
+                out.line(json::of(summary))?;
             } else {
                 let line = row(summary, &format!("{id:<columns$}"), out);
                 out.row(line)?;

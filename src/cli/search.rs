@@ -339,7 +339,7 @@ fn missing(answer: &pb::SearchResponse) -> Option<String> {
 
 fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), CliError> {
     if out.json {
-        return Ok(out.line(json::conversation_hits(hits))?);
+        return Ok(out.line(json::of(hits))?);
     }
     let paint = out.paint;
     let number = things(hits.hits, "hit", "hits");

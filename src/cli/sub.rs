@@ -231,7 +231,7 @@ async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), Cl
         let state = read::state(store, child, "", 0).await?;
         let summary = state.summary.unwrap_or_default();
         if out.json {
-            out.line(json::summary(&summary))?;
+            out.line(json::of(&summary))?;
         } else {
             let line = row(&summary, out);
             out.line(line)?;

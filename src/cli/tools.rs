@@ -105,7 +105,7 @@ pub async fn run(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Result<
     let calls = store.tools().history(request).await?.into_inner().calls;
     for call in &calls {
         if out.json {
-            out.line(json::call(call))?;
+            out.line(json::of(call))?;
         } else {
             print_call(call, out)?;
         }
@@ -185,7 +185,7 @@ pub fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
     for (text, tone) in [
         (call.result_head.as_str(), Tone::Assistant),
         (call.error_message.as_str(), Tone::Bad),
-        (cancelled, Tone::Bad),
+        (cancelled.as_str(), Tone::Bad),
     ] {
         if !text.is_empty() {
             let arrow = paint.text(tone, "→");
@@ -216,7 +216,7 @@ async fn snapshots(args: &ToolsArgs, store: &Connection, out: &mut Out) -> Resul
     for snapshot in answer.snapshots.iter().filter(named).take(limit) {
         shown += 1;
         if out.json {
-            out.line(json::snapshot(snapshot))?;
+            out.line(json::of(snapshot))?;
         } else {
             print_snapshot(snapshot, out)?;
         }

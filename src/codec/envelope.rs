@@ -14,7 +14,7 @@ use super::{
 use crate::domain::{
     BranchId, BranchName, ContentHash, ConversationId, EventBody, EventHeader, EventId, EventKind,
     NameError, Namespace, NewEvent, Position, Revision, ShardId, StoredEvent, TimestampMicros,
-    limits::SHORT_TEXT_BYTES_MAX,
+    event_kinds, limits::SHORT_TEXT_BYTES_MAX,
 };
 
 /// An envelope that cannot be taken.
@@ -66,7 +66,11 @@ pub enum EnvelopeFault {
 }
 
 macro_rules! arms {
-    ($($name:ident)*) => {
+    ($(
+        $(#[$about:meta])*
+        $number:literal $text:ident $name:ident
+        $(($($payload:tt)*))? $({ $($fields:tt)* })?;
+    )*) => {
         /// The kind and the bytes of a body on its way in.
         #[must_use]
         pub fn arm_of_new(body: pb::new_event::Body) -> (EventKind, Bytes) {
@@ -101,13 +105,7 @@ macro_rules! arms {
     };
 }
 
-arms! {
-    ConversationCreated ConfigChanged BranchForked BranchActivated BranchRenamed BranchArchived
-    SystemPromptSet UserPromptSet MessageAppended ToolCallRequested ApprovalDecided ToolCallStarted
-    ToolResultRecorded ToolCallCancelled ToolSnapshotRecorded ContextSet ContextRemoved
-    ToolsDiscovered GuidanceGiven EntitiesNoted SummaryRecorded Compacted SubContextSpawned
-    SubContextReturned ConversationSealed ToolsDefined AnnotationAdded Custom ContentErased
-}
+event_kinds!(arms);
 
 /// A time as protobuf has it.
 #[must_use]

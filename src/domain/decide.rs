@@ -6,10 +6,11 @@ use std::{borrow::Borrow, collections::BTreeMap, sync::Arc};
 use super::{
     draft::Draft,
     event::{
-        AppendCommand, BranchForked, Compacted, CompactionTrigger, ConversationCreated, EventBody,
+        AppendCommand, BranchForked, Compacted, CompactionTrigger, ConversationCreated,
         ExpectedRevision, NewEvent,
     },
     id::{BranchId, BranchName, ConversationId, Revision},
+    kind::EventBody,
     limits::Limits,
     rejection::{Rejection, Rule},
     rules,

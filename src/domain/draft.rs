@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    event::EventBody,
     id::{BranchId, BranchName, ConversationId, Namespace, Position, Revision},
+    kind::EventBody,
     state::{
         BranchState, ConversationInfo, ConversationRow, ConversationState, EventRef, ForkPoint,
     },

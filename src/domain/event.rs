@@ -10,13 +10,8 @@ use super::{
         BranchId, BranchName, ConversationId, EventId, Namespace, Position, Revision,
         TimestampMicros,
     },
-    kind::EventKind,
-    message::{JsonText, MessageAppended, RawMessage},
-    tool::{
-        ApprovalDecided, Custom, SubContextReturned, SubContextSpawned, ToolCallCancelled,
-        ToolCallRequested, ToolCallStarted, ToolDefinition, ToolResultRecorded,
-        ToolSnapshotRecorded,
-    },
+    kind::{EventBody, EventKind},
+    message::{JsonText, RawMessage},
 };
 
 /// Everything about a stored event but its body.
@@ -369,95 +364,4 @@ pub struct AnnotationAdded {
     pub label: String,
     /// A sentence.
     pub comment: String,
-}
-
-/// What happened.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub enum EventBody {
-    ConversationCreated(ConversationCreated),
-    ConfigChanged(Config),
-    BranchForked(BranchForked),
-    BranchActivated,
-    BranchRenamed(BranchName),
-    BranchArchived {
-        reason: String,
-    },
-    SystemPromptSet(PromptSet),
-    UserPromptSet(PromptSet),
-    MessageAppended(MessageAppended),
-    ToolCallRequested(ToolCallRequested),
-    ApprovalDecided(ApprovalDecided),
-    ToolCallStarted(ToolCallStarted),
-    ToolResultRecorded(ToolResultRecorded),
-    ToolCallCancelled(ToolCallCancelled),
-    ToolSnapshotRecorded(ToolSnapshotRecorded),
-    ContextSet(ContextSet),
-    ContextRemoved {
-        key: String,
-    },
-    ToolsDiscovered {
-        names: Vec<String>,
-    },
-    GuidanceGiven {
-        guidance: Vec<Guidance>,
-    },
-    EntitiesNoted {
-        entities: Vec<Entity>,
-    },
-    SummaryRecorded(SummaryRecorded),
-    Compacted(Compacted),
-    SubContextSpawned(SubContextSpawned),
-    SubContextReturned(SubContextReturned),
-    ConversationSealed {
-        reason: String,
-        summary: String,
-    },
-    ToolsDefined {
-        tools: Vec<ToolDefinition>,
-    },
-    AnnotationAdded(AnnotationAdded),
-    Custom(Custom),
-    ContentErased {
-        revisions: Vec<Revision>,
-        reason: String,
-    },
-}
-
-impl EventBody {
-    /// What it is about.
-    #[must_use]
-    pub fn kind(&self) -> EventKind {
-        match self {
-            Self::ConversationCreated(_) => EventKind::ConversationCreated,
-            Self::ConfigChanged(_) => EventKind::ConfigChanged,
-            Self::BranchForked(_) => EventKind::BranchForked,
-            Self::BranchActivated => EventKind::BranchActivated,
-            Self::BranchRenamed(_) => EventKind::BranchRenamed,
-            Self::BranchArchived { .. } => EventKind::BranchArchived,
-            Self::SystemPromptSet(_) => EventKind::SystemPromptSet,
-            Self::UserPromptSet(_) => EventKind::UserPromptSet,
-            Self::MessageAppended(_) => EventKind::MessageAppended,
-            Self::ToolCallRequested(_) => EventKind::ToolCallRequested,
-            Self::ApprovalDecided(_) => EventKind::ApprovalDecided,
-            Self::ToolCallStarted(_) => EventKind::ToolCallStarted,
-            Self::ToolResultRecorded(_) => EventKind::ToolResultRecorded,
-            Self::ToolCallCancelled(_) => EventKind::ToolCallCancelled,
-            Self::ToolSnapshotRecorded(_) => EventKind::ToolSnapshotRecorded,
-            Self::ContextSet(_) => EventKind::ContextSet,
-            Self::ContextRemoved { .. } => EventKind::ContextRemoved,
-            Self::ToolsDiscovered { .. } => EventKind::ToolsDiscovered,
-            Self::GuidanceGiven { .. } => EventKind::GuidanceGiven,
-            Self::EntitiesNoted { .. } => EventKind::EntitiesNoted,
-            Self::SummaryRecorded(_) => EventKind::SummaryRecorded,
-            Self::Compacted(_) => EventKind::Compacted,
-            Self::SubContextSpawned(_) => EventKind::SubContextSpawned,
-            Self::SubContextReturned(_) => EventKind::SubContextReturned,
-            Self::ConversationSealed { .. } => EventKind::ConversationSealed,
-            Self::ToolsDefined { .. } => EventKind::ToolsDefined,
-            Self::AnnotationAdded(_) => EventKind::AnnotationAdded,
-            Self::Custom(_) => EventKind::Custom,
-            Self::ContentErased { .. } => EventKind::ContentErased,
-        }
-    }
 }

@@ -1,15 +1,102 @@
-//! The kinds of events.
+//! The kinds of events: the one table of them, and what is made of it.
 
 use serde::{Deserialize, Serialize};
 
-macro_rules! kinds {
-    ($($name:ident = $number:literal $text:literal,)*) => {
+use super::{
+    event::{
+        AnnotationAdded, BranchForked, Compacted, Config, ContextSet, ConversationCreated, Entity,
+        Guidance, PromptSet, SummaryRecorded,
+    },
+    id::{BranchName, Revision},
+    message::MessageAppended,
+    tool::{
+        ApprovalDecided, Custom, SubContextReturned, SubContextSpawned, ToolCallCancelled,
+        ToolCallRequested, ToolCallStarted, ToolDefinition, ToolResultRecorded,
+        ToolSnapshotRecorded,
+    },
+};
+
+/// Gives the table of kinds to a macro. Each line has a kind's number, which the log
+/// stores; the name of its field in `proto/treering/v1/event.proto`; the name of its
+/// message there and of its variants here; and what its body holds.
+macro_rules! event_kinds {
+    ($made:ident) => {
+        $made! {
+            /// The first event of every conversation.
+            20 conversation_created ConversationCreated(created: ConversationCreated);
+            /// New model settings.
+            21 config_changed ConfigChanged(config: Config);
+            /// The first event of every branch but the first one.
+            22 branch_forked BranchForked(forked: BranchForked);
+            /// Its branch is the conversation's active one from here on.
+            23 branch_activated BranchActivated;
+            /// A branch's new name.
+            24 branch_renamed BranchRenamed(name: BranchName);
+            /// A branch takes nothing more.
+            25 branch_archived BranchArchived { reason: String };
+            /// A branch's system prompt.
+            26 system_prompt_set SystemPromptSet(prompt: PromptSet);
+            /// A branch's user prompt.
+            27 user_prompt_set UserPromptSet(prompt: PromptSet);
+            /// Something was said.
+            28 message_appended MessageAppended(message: MessageAppended);
+            /// The model asks for a tool.
+            29 tool_call_requested ToolCallRequested(call: ToolCallRequested);
+            /// Whether a call may run.
+            30 approval_decided ApprovalDecided(decided: ApprovalDecided);
+            /// A call runs.
+            31 tool_call_started ToolCallStarted(started: ToolCallStarted);
+            /// What a call returned.
+            32 tool_result_recorded ToolResultRecorded(result: ToolResultRecorded);
+            /// A call ended without a result.
+            33 tool_call_cancelled ToolCallCancelled(cancelled: ToolCallCancelled);
+            /// A finished call in short.
+            34 tool_snapshot_recorded ToolSnapshotRecorded(snapshot: ToolSnapshotRecorded);
+            /// A value of the active context.
+            35 context_set ContextSet(set: ContextSet);
+            /// A key left the active context.
+            36 context_removed ContextRemoved { key: String };
+            /// Tools that the agent has found.
+            37 tools_discovered ToolsDiscovered { names: Vec<String> };
+            /// The agent was told how to use tools.
+            38 guidance_given GuidanceGiven { guidance: Vec<Guidance> };
+            /// Things that the conversation is about.
+            39 entities_noted EntitiesNoted { entities: Vec<Entity> };
+            /// A summary of a range.
+            40 summary_recorded SummaryRecorded(summary: SummaryRecorded);
+            /// A summary stands for what came before.
+            41 compacted Compacted(compacted: Compacted);
+            /// A sub-context began.
+            42 sub_context_spawned SubContextSpawned(spawned: SubContextSpawned);
+            /// A sub-context ended.
+            43 sub_context_returned SubContextReturned(returned: SubContextReturned);
+            /// The conversation takes nothing more.
+            44 conversation_sealed ConversationSealed { reason: String, summary: String };
+            /// The tools on offer from here on.
+            45 tools_defined ToolsDefined { tools: Vec<ToolDefinition> };
+            /// A judgement on an event, a turn or a branch.
+            46 annotation_added AnnotationAdded(added: AnnotationAdded);
+            /// What a framework stores of its own.
+            47 custom Custom(custom: Custom);
+            /// Content is to go.
+            48 content_erased ContentErased { revisions: Vec<Revision>, reason: String };
+        }
+    };
+}
+pub(crate) use event_kinds;
+
+macro_rules! kinds_and_bodies {
+    ($(
+        $(#[$about:meta])*
+        $number:literal $text:ident $name:ident
+        $(($said:ident: $payload:ty))? $({ $($field:ident: $of:ty),* })?;
+    )*) => {
         /// What an event is about. The numbers are those of
         /// `proto/treering/v1/event.proto`, and they are what the log stores.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u16)]
         pub enum EventKind {
-            $(#[doc = concat!("`", $text, "`")] $name = $number,)*
+            $($(#[$about])* $name = $number,)*
         }
 
         impl EventKind {
@@ -29,44 +116,31 @@ macro_rules! kinds {
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
-                    $(Self::$name => $text,)*
+                    $(Self::$name => stringify!($text),)*
+                }
+            }
+        }
+
+        /// What happened.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs)]
+        pub enum EventBody {
+            $($(#[$about])* $name $(($payload))? $({ $($field: $of),* })?,)*
+        }
+
+        impl EventBody {
+            /// What it is about.
+            #[must_use]
+            pub fn kind(&self) -> EventKind {
+                match self {
+                    $(Self::$name { .. } => EventKind::$name,)*
                 }
             }
         }
     };
 }
 
-kinds! {
-    ConversationCreated = 20 "conversation_created",
-    ConfigChanged = 21 "config_changed",
-    BranchForked = 22 "branch_forked",
-    BranchActivated = 23 "branch_activated",
-    BranchRenamed = 24 "branch_renamed",
-    BranchArchived = 25 "branch_archived",
-    SystemPromptSet = 26 "system_prompt_set",
-    UserPromptSet = 27 "user_prompt_set",
-    MessageAppended = 28 "message_appended",
-    ToolCallRequested = 29 "tool_call_requested",
-    ApprovalDecided = 30 "approval_decided",
-    ToolCallStarted = 31 "tool_call_started",
-    ToolResultRecorded = 32 "tool_result_recorded",
-    ToolCallCancelled = 33 "tool_call_cancelled",
-    ToolSnapshotRecorded = 34 "tool_snapshot_recorded",
-    ContextSet = 35 "context_set",
-    ContextRemoved = 36 "context_removed",
-    ToolsDiscovered = 37 "tools_discovered",
-    GuidanceGiven = 38 "guidance_given",
-    EntitiesNoted = 39 "entities_noted",
-    SummaryRecorded = 40 "summary_recorded",
-    Compacted = 41 "compacted",
-    SubContextSpawned = 42 "sub_context_spawned",
-    SubContextReturned = 43 "sub_context_returned",
-    ConversationSealed = 44 "conversation_sealed",
-    ToolsDefined = 45 "tools_defined",
-    AnnotationAdded = 46 "annotation_added",
-    Custom = 47 "custom",
-    ContentErased = 48 "content_erased",
-}
+event_kinds!(kinds_and_bodies);
 
 impl EventKind {
     /// The number that the log stores.

@@ -1,9 +1,8 @@
 //! The rules of single events: what a branch must be for one to be taken.
 
 use super::{
-    event::EventBody,
     id::Revision,
-    kind::EventKind,
+    kind::{EventBody, EventKind},
     limits::Limits,
     rejection::Rule,
     state::{ApprovalStatus, BranchState, OpenCall},

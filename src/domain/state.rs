@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     damage::Damage,
-    event::{Config, ConversationCreated, Entity, EventBody, EventHeader, ParentRef},
+    event::{Config, ConversationCreated, Entity, EventHeader, ParentRef},
     id::{
         BranchId, BranchName, ContentHash, ConversationId, Namespace, Position, Revision,
         TimestampMicros,
     },
-    kind::EventKind,
+    kind::{EventBody, EventKind},
     message::{MessageAppended, Role},
     tool::{ApprovalDecided, Decision, ToolCallRequested},
 };

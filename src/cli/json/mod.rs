@@ -1,26 +1,84 @@
 //! What commands print under `--json`: protobuf answers as JSON, one object a
 //! line. JSON text that the store keeps is embedded as it is, byte for byte
 //! but for line breaks between its tokens.
+//!
+//! Messages are written from their descriptors ([`of`], [`event`]); `views` says which of
+//! their fields, and how.
 
 mod answers;
-mod body;
-mod context;
+mod message;
 mod object;
-mod tools;
+mod views;
 
 pub use answers::{
-    approval_name, branch, conversation, conversation_hits, fork, hit, pending_call, stats,
-    status_name, summary, verify_fault, verify_outcome,
+    appended, compacted, context_change, conversation, file, hit, knowledge, offered_tool,
+    pending_call, suggested, variables,
 };
-pub use body::{cancel_name, event, kind_name, role_name};
-pub use context::{
-    appended, built, compacted, compaction_plan, context_change, section_name, token_share,
-};
+pub use message::{event, of};
 pub use object::{Array, Object};
-pub use tools::{call, file, knowledge, offered_tool, snapshot, suggested, variables};
 
 use prost_types::Timestamp;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::pb;
+use crate::domain::EventKind;
+
+/// A kind's name; its number when this version does not know it.
+#[must_use]
+pub fn kind_name(kind: i32) -> String {
+    let number = u16::try_from(kind).ok();
+    let known = number.and_then(EventKind::from_number);
+    known.map_or_else(|| format!("kind_{kind}"), |kind| kind.as_str().to_owned())
+}
+
+/// The name that providers use for a role.
+#[must_use]
+pub fn role_name(role: i32) -> String {
+    match pb::Role::try_from(role) {
+        Ok(pb::Role::Unspecified) | Err(_) => "unknown".to_owned(),
+        Ok(role) => word(role.as_str_name(), "ROLE_"),
+    }
+}
+
+/// Why a call ended without a result; empty when it did not.
+#[must_use]
+pub fn cancel_name(reason: pb::CancelReason) -> String {
+    match reason {
+        pb::CancelReason::Unspecified => String::new(),
+        reason => word(reason.as_str_name(), "CANCEL_REASON_"),
+    }
+}
+
+/// What was decided about a call, or not yet.
+#[must_use]
+pub fn approval_name(status: pb::ApprovalStatus) -> String {
+    match status {
+        pb::ApprovalStatus::Unspecified => String::new(),
+        status => word(status.as_str_name(), "APPROVAL_STATUS_"),
+    }
+}
+
+/// Where a call stands.
+#[must_use]
+pub fn status_name(status: pb::CallStatus) -> String {
+    match status {
+        pb::CallStatus::Unspecified => String::new(),
+        status => word(status.as_str_name(), "CALL_STATUS_"),
+    }
+}
+
+/// A section's name in snake case.
+#[must_use]
+pub fn section_name(section: pb::Section) -> String {
+    word(section.as_str_name(), "SECTION_")
+}
+
+/// `timed_out` for `CANCEL_REASON_TIMED_OUT`.
+fn word(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix)
+        .unwrap_or(name)
+        .to_ascii_lowercase()
+}
 
 /// A time as RFC 3339, in UTC, with as many digits as it has.
 #[must_use]
@@ -34,3 +92,6 @@ pub fn moment(time: &Timestamp) -> Option<OffsetDateTime> {
     let nanos = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
     OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()
 }
+
+#[cfg(test)]
+mod tests;

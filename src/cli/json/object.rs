@@ -6,8 +6,7 @@ use std::fmt::Write;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::value::RawValue;
 
-/// A JSON object being written. Empty strings and zeros that mean "not set"
-/// are left out by the `_if` methods.
+/// A JSON object being written.
 #[derive(Debug)]
 pub struct Object {
     text: String,
@@ -40,23 +39,6 @@ impl Object {
         self
     }
 
-    /// A string, if there is one.
-    pub fn string_if(&mut self, key: &str, value: &str) -> &mut Self {
-        if value.is_empty() {
-            self
-        } else {
-            self.string(key, value)
-        }
-    }
-
-    /// A string, or null when there is none.
-    pub fn string_or_null(&mut self, key: &str, value: Option<&str>) -> &mut Self {
-        match value {
-            Some(value) => self.string(key, value),
-            None => self.raw(key, "null"),
-        }
-    }
-
     /// A number without a fraction.
     pub fn number(&mut self, key: &str, value: u64) -> &mut Self {
         self.key(key);
@@ -65,33 +47,14 @@ impl Object {
         self
     }
 
-    /// A number, unless it is 0.
-    pub fn number_if(&mut self, key: &str, value: u64) -> &mut Self {
-        if value == 0 {
-            self
-        } else {
-            self.number(key, value)
-        }
-    }
-
     /// A number with a fraction; null when JSON cannot say it.
     pub fn float(&mut self, key: &str, value: f64) -> &mut Self {
-        self.key(key);
-        match serde_json::to_string(&value) {
-            Ok(text) => self.text.push_str(&text),
-            Err(_) => self.text.push_str("null"),
-        }
-        self
+        self.written(key, |text| push_float(text, value))
     }
 
     /// True or false.
     pub fn boolean(&mut self, key: &str, value: bool) -> &mut Self {
         self.raw(key, if value { "true" } else { "false" })
-    }
-
-    /// True, or nothing.
-    pub fn boolean_if(&mut self, key: &str, value: bool) -> &mut Self {
-        if value { self.boolean(key, true) } else { self }
     }
 
     /// JSON that is already text.
@@ -108,62 +71,11 @@ impl Object {
         self
     }
 
-    /// Bytes, if there are any.
-    pub fn bytes_if(&mut self, key: &str, value: &[u8]) -> &mut Self {
-        if value.is_empty() {
-            self
-        } else {
-            self.bytes(key, value)
-        }
-    }
-
-    /// Bytes as hexadecimal digits, if there are any.
-    pub fn hex_if(&mut self, key: &str, value: &[u8]) -> &mut Self {
-        if value.is_empty() {
-            self
-        } else {
-            self.string(key, &hex(value))
-        }
-    }
-
-    /// Bytes as base64, if there are any.
-    pub fn base64_if(&mut self, key: &str, value: &[u8]) -> &mut Self {
-        if value.is_empty() {
-            self
-        } else {
-            self.string(key, &STANDARD.encode(value))
-        }
-    }
-
-    /// A map of strings, in the order of its keys, if it has any.
-    pub fn map_if<'a, V: AsRef<str> + 'a>(
-        &mut self,
-        key: &str,
-        entries: impl IntoIterator<Item = (&'a String, &'a V)>,
-    ) -> &mut Self {
-        self.entries_if(key, entries, |object, key, value| {
-            object.string(key, value.as_ref());
-        })
-    }
-
-    /// A map of anything, in the order of its keys, if it has any.
-    pub fn entries_if<'a, V: 'a>(
-        &mut self,
-        key: &str,
-        entries: impl IntoIterator<Item = (&'a String, &'a V)>,
-        mut write: impl FnMut(&mut Object, &str, &'a V),
-    ) -> &mut Self {
-        let mut entries: Vec<_> = entries.into_iter().collect();
-        if entries.is_empty() {
-            return self;
-        }
-        // A hash map's order changes from run to run; output must not.
-        entries.sort_by_key(|(key, _)| *key);
-        let mut object = Object::new();
-        for (key, value) in entries {
-            write(&mut object, key, value);
-        }
-        self.raw(key, &object.finish())
+    /// Whatever `write` makes of it.
+    pub(super) fn written(&mut self, key: &str, write: impl FnOnce(&mut String)) -> &mut Self {
+        self.key(key);
+        write(&mut self.text);
+        self
     }
 
     fn key(&mut self, key: &str) {
@@ -240,14 +152,22 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn push_string(to: &mut String, value: &str) {
+/// A number with a fraction; null when JSON cannot say it.
+pub(super) fn push_float(to: &mut String, value: f64) {
+    match serde_json::to_string(&value) {
+        Ok(text) => to.push_str(&text),
+        Err(_) => to.push_str("null"),
+    }
+}
+
+pub(super) fn push_string(to: &mut String, value: &str) {
     // A string always has a JSON form.
     if let Ok(text) = serde_json::to_string(value) {
         to.push_str(&text);
     }
 }
 
-fn push_bytes(to: &mut String, value: &[u8]) {
+pub(super) fn push_bytes(to: &mut String, value: &[u8]) {
     let checked = std::str::from_utf8(value)
         .ok()
         .filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
@@ -288,22 +208,5 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["a"]["base64"], "eyJvcGVuIjog");
         assert_eq!(value["b"]["base64"], "/wA=");
-    }
-
-    /// Keys come in one order whatever a hash map does, and what is not set is
-    /// not there.
-    #[test]
-    fn maps_are_sorted_and_empty_values_left_out() {
-        let map = std::collections::HashMap::from([
-            ("b".to_owned(), "2".to_owned()),
-            ("a".to_owned(), "1\n".to_owned()),
-        ]);
-        let mut object = Object::new();
-        object
-            .map_if("m", &map)
-            .string_if("s", "")
-            .number_if("z", 0)
-            .boolean_if("f", false);
-        assert_eq!(object.finish(), r#"{"m":{"a":"1\n","b":"2"}}"#);
     }
 }

@@ -1,14 +1,12 @@
 //! One event as lines of text.
 
-use prost::Message;
-
 use super::{
     super::{
-        json::{cancel_name, kind_name, role_name},
         output::{Out, Paint, Tone},
-        pb::{self, event::Body},
+        pb,
     },
-    bytes_human, clock, first_line, indent,
+    clock, first_line, indent,
+    words::say,
 };
 
 /// How events are shown.
@@ -81,7 +79,7 @@ pub struct Said {
 }
 
 impl Said {
-    fn new(tone: Tone, title: impl Into<String>) -> Self {
+    pub(super) fn new(tone: Tone, title: impl Into<String>) -> Self {
         Self {
             tone,
             title: title.into(),
@@ -90,12 +88,12 @@ impl Said {
         }
     }
 
-    fn note(mut self, note: impl Into<String>) -> Self {
+    pub(super) fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
     }
 
-    fn content(mut self, content: impl Into<String>) -> Self {
+    pub(super) fn content(mut self, content: impl Into<String>) -> Self {
         self.content = content.into();
         self
     }
@@ -144,250 +142,13 @@ fn actor_note(event: &pb::Event, how: EventText) -> String {
     }
 }
 
-/// An event in words.
-#[must_use]
-pub fn say(event: &pb::Event) -> Said {
-    let Some(body) = &event.body else {
-        return Said::new(Tone::Strong, kind_name(event.kind));
-    };
-    say_body(body).unwrap_or_else(|_| {
-        Said::new(Tone::Bad, kind_name(event.kind)).note("its body cannot be decoded")
-    })
-}
-
-fn say_body(body: &Body) -> Result<Said, prost::DecodeError> {
-    Ok(match body {
-        Body::MessageAppended(b) => say_message(&decode(b)?),
-        Body::ToolCallRequested(b) => say_request(&decode(b)?),
-        Body::ToolResultRecorded(b) => say_result(decode(b)?),
-        Body::ApprovalDecided(b) => say_decision(&decode(b)?),
-        Body::ToolCallStarted(b) => {
-            let m: pb::ToolCallStarted = decode(b)?;
-            Said::new(Tone::Tool, "started").note(pair(&m.call_id, &m.executor))
-        }
-        Body::ToolCallCancelled(b) => {
-            let m: pb::ToolCallCancelled = decode(b)?;
-            let why = cancel_name(m.reason());
-            Said::new(Tone::Bad, format!("cancelled ({why})")).note(pair(&m.call_id, &m.detail))
-        }
-        Body::ToolSnapshotRecorded(b) => {
-            let m: pb::ToolSnapshotRecorded = decode(b)?;
-            Said::new(Tone::Tool, "snapshot")
-                .note(m.call_id)
-                .content(m.summary)
-        }
-        Body::SummaryRecorded(b) => {
-            let m: pb::SummaryRecorded = decode(b)?;
-            Said::new(Tone::Strong, "summary")
-                .note(format!("of #{} to #{}", m.from_revision, m.to_revision))
-                .content(m.content)
-        }
-        Body::Compacted(b) => {
-            let m: pb::Compacted = decode(b)?;
-            Said::new(Tone::Wait, "compacted")
-                .note(match m.trigger() {
-                    // It stands for all that is above it.
-                    pb::CompactionTrigger::Imported => "all before".to_owned(),
-                    _ => format!("up to #{}", m.cut_revision),
-                })
-                .content(m.summary)
-        }
-        Body::SystemPromptSet(b) => {
-            let m: pb::SystemPromptSet = decode(b)?;
-            Said::new(Tone::Strong, "system prompt")
-                .note(m.id)
-                .content(m.content)
-        }
-        Body::UserPromptSet(b) => {
-            let m: pb::UserPromptSet = decode(b)?;
-            Said::new(Tone::User, "user prompt")
-                .note(m.id)
-                .content(m.content)
-        }
-        other => return say_about_conversation(other),
-    })
-}
-
-fn say_about_conversation(body: &Body) -> Result<Said, prost::DecodeError> {
-    Ok(match body {
-        Body::ConversationCreated(b) => {
-            let m: pb::ConversationCreated = decode(b)?;
-            let from = pair(&m.source, &m.source_id);
-            Said::new(Tone::Strong, "conversation created")
-                .note(from)
-                .content(m.title)
-        }
-        Body::ConfigChanged(b) => {
-            let m: pb::ConfigChanged = decode(b)?;
-            let config = m.config.unwrap_or_default();
-            Said::new(Tone::Strong, "config").note(pair(&config.model_id, &config.mode))
-        }
-        Body::BranchForked(b) => {
-            let m: pb::BranchForked = decode(b)?;
-            Said::new(Tone::Strong, format!("branch {}", m.name))
-                .note(format!("forked after #{}", m.fork_revision))
-                .content(m.system_prompt)
-        }
-        Body::BranchActivated(_) => Said::new(Tone::Strong, "branch activated"),
-        Body::BranchRenamed(b) => {
-            let m: pb::BranchRenamed = decode(b)?;
-            Said::new(Tone::Strong, format!("branch renamed to {}", m.name))
-        }
-        Body::BranchArchived(b) => {
-            let m: pb::BranchArchived = decode(b)?;
-            Said::new(Tone::Strong, "branch archived").note(m.reason)
-        }
-        Body::ConversationSealed(b) => {
-            let m: pb::ConversationSealed = decode(b)?;
-            Said::new(Tone::Strong, "sealed")
-                .note(m.reason)
-                .content(m.summary)
-        }
-        Body::SubContextSpawned(b) => {
-            let m: pb::SubContextSpawned = decode(b)?;
-            Said::new(Tone::Tool, "sub-context spawned")
-                .note(m.conversation_id)
-                .content(m.purpose)
-        }
-        Body::SubContextReturned(b) => {
-            let m: pb::SubContextReturned = decode(b)?;
-            Said::new(Tone::Tool, "sub-context returned")
-                .note(m.conversation_id)
-                .content(m.summary)
-        }
-        other => return say_about_context(other),
-    })
-}
-
-fn say_about_context(body: &Body) -> Result<Said, prost::DecodeError> {
-    Ok(match body {
-        Body::ContextSet(b) => {
-            let m: pb::ContextSet = decode(b)?;
-            Said::new(Tone::Strong, format!("context {}", m.key))
-                .note(m.provider)
-                .content(String::from_utf8_lossy(&m.value))
-        }
-        Body::ContextRemoved(b) => {
-            let m: pb::ContextRemoved = decode(b)?;
-            Said::new(Tone::Strong, format!("context {} removed", m.key))
-        }
-        Body::ToolsDiscovered(b) => {
-            let m: pb::ToolsDiscovered = decode(b)?;
-            Said::new(Tone::Tool, "tools discovered").note(m.names.join(", "))
-        }
-        Body::ToolsDefined(b) => {
-            let m: pb::ToolsDefined = decode(b)?;
-            let names: Vec<_> = m.tools.iter().map(|tool| tool.name.as_str()).collect();
-            Said::new(Tone::Tool, "tools defined").note(names.join(", "))
-        }
-        Body::GuidanceGiven(b) => {
-            let m: pb::GuidanceGiven = decode(b)?;
-            let names: Vec<_> = m.guidance.iter().map(|item| item.tool.as_str()).collect();
-            Said::new(Tone::Tool, "guidance given").note(names.join(", "))
-        }
-        Body::EntitiesNoted(b) => {
-            let m: pb::EntitiesNoted = decode(b)?;
-            let ids: Vec<_> = m.entities.iter().map(|item| item.id.as_str()).collect();
-            Said::new(Tone::Strong, "entities").note(ids.join(", "))
-        }
-        Body::AnnotationAdded(b) => say_annotation(decode(b)?),
-        Body::Custom(b) => {
-            let m: pb::Custom = decode(b)?;
-            let size = bytes_human(m.data.len() as u64);
-            Said::new(Tone::Strong, m.type_name).note(pair(&m.content_type, &size))
-        }
-        Body::ContentErased(b) => {
-            let m: pb::ContentErased = decode(b)?;
-            let revisions: Vec<_> = m.revisions.iter().map(|r| format!("#{r}")).collect();
-            Said::new(Tone::Bad, format!("erased {}", revisions.join(", "))).note(m.reason)
-        }
-        // The others are said above.
-        _ => Said::new(Tone::Strong, ""),
-    })
-}
-
-fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, prost::DecodeError> {
-    M::decode(bytes)
-}
-
-fn pair(one: &str, other: &str) -> String {
+/// Two things that belong together, each of which may be absent.
+pub(super) fn pair(one: &str, other: &str) -> String {
     match (one.is_empty(), other.is_empty()) {
         (_, true) => one.to_owned(),
         (true, false) => other.to_owned(),
         (false, false) => format!("{one} · {other}"),
     }
-}
-
-fn say_message(message: &pb::MessageAppended) -> Said {
-    let tone = match message.role() {
-        pb::Role::User => Tone::User,
-        pb::Role::Assistant => Tone::Assistant,
-        pb::Role::Tool => Tone::Tool,
-        pb::Role::System | pb::Role::Developer | pb::Role::Unspecified => Tone::Strong,
-    };
-    let tokens = message.usage.as_ref().map_or(String::new(), |usage| {
-        format!("{} in, {} out", usage.input_tokens, usage.output_tokens)
-    });
-    Said::new(tone, role_name(message.role))
-        .note(pair(&message.author, &tokens))
-        .content(parts_text(&message.parts))
-}
-
-fn say_request(request: &pb::ToolCallRequested) -> Said {
-    let waits = request.approval() == pb::ApprovalRequirement::Pending;
-    let said = if waits {
-        Said::new(Tone::Wait, format!("{} (needs approval)", request.tool))
-    } else {
-        Said::new(Tone::Tool, request.tool.clone())
-    };
-    said.note(request.call_id.clone())
-        .content(String::from_utf8_lossy(&request.arguments))
-}
-
-fn say_result(result: pb::ToolResultRecorded) -> Said {
-    let text = parts_text(&result.parts);
-    let took = result
-        .execution_time_ms
-        .map_or(String::new(), |ms| format!("{ms} ms"));
-    let size = bytes_human(text.len() as u64);
-    let (tone, title) = if result.success {
-        (Tone::Good, "result")
-    } else {
-        (Tone::Bad, "failed")
-    };
-    let content = match (result.error_message.is_empty(), text.is_empty()) {
-        (true, _) => text,
-        (false, true) => result.error_message,
-        (false, false) => format!("{}\n{text}", result.error_message),
-    };
-    Said::new(tone, title)
-        .note(pair(&pair(&result.call_id, &took), &size))
-        .content(content)
-}
-
-fn say_decision(decided: &pb::ApprovalDecided) -> Said {
-    let (tone, title) = match decided.decision() {
-        pb::Decision::Approved => (Tone::Good, "approved"),
-        pb::Decision::Denied => (Tone::Bad, "denied"),
-        pb::Decision::Expired => (Tone::Bad, "approval expired"),
-        pb::Decision::Unspecified => (Tone::Wait, "decided"),
-    };
-    let by = pair(&decided.call_id, &decided.decided_by);
-    Said::new(tone, title)
-        .note(by)
-        .content(decided.reason.clone())
-}
-
-fn say_annotation(note: pb::AnnotationAdded) -> Said {
-    let of = match (note.target_revision, note.whole_turn) {
-        (0, _) => "the branch".to_owned(),
-        (revision, true) => format!("the turn of #{revision}"),
-        (revision, false) => format!("#{revision}"),
-    };
-    let score = note.score.map_or(String::new(), |score| score.to_string());
-    Said::new(Tone::Wait, format!("annotation of {of}"))
-        .note(pair(&note.label, &score))
-        .content(note.comment)
 }
 
 /// The text of a message's or a result's parts; other parts in brackets.

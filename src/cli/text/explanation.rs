@@ -3,7 +3,7 @@
 
 use super::{
     super::{
-        json::{section_name, token_share},
+        json::section_name,
         output::{Paint, Tone},
         pb,
     },
@@ -80,14 +80,25 @@ fn header(told: &pb::Explanation, paint: Paint) -> Vec<String> {
 }
 
 /// The name on the command line.
-#[must_use]
-pub fn provider_name(provider: pb::Provider) -> &'static str {
+fn provider_name(provider: pb::Provider) -> &'static str {
     match provider {
         pb::Provider::OpenaiChat => "openai-chat",
         pb::Provider::OpenaiResponses => "openai-responses",
         pb::Provider::Anthropic => "anthropic",
         pb::Provider::Gemini => "gemini",
         pb::Provider::Neutral | pb::Provider::Unspecified => "neutral",
+    }
+}
+
+/// A share in whole percent; `<1%` for what is there and does not make one.
+fn token_share(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return String::new();
+    }
+    let percent = u128::from(part) * 100 / u128::from(whole);
+    match (percent, part) {
+        (0, 1..) => "<1%".to_owned(),
+        (percent, _) => format!("{percent}%"),
     }
 }
 

@@ -5,11 +5,13 @@ mod event;
 mod explanation;
 mod format;
 mod pretty;
+mod words;
 
-pub use event::{EventText, Said, event_lines, parts_text, say};
-pub use explanation::{ExplanationText, explanation_lines, provider_name};
+pub use event::{EventText, Said, event_lines, parts_text};
+pub use explanation::{ExplanationText, explanation_lines};
 pub use format::{
     ago, bytes_human, clock, count, cut, day, day_clock, first_line, happened, indent, printable,
     short_id, things, turns_order, wrapped,
 };
 pub use pretty::pretty_json;
+pub use words::say;

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-pub(super) fn config(config: pb::Config) -> Checked<Config> {
+fn config(config: pb::Config) -> Checked<Config> {
     Ok(Config {
         model_id: short("model_id", config.model_id)?,
         mode: short("mode", config.mode)?,
@@ -20,24 +20,11 @@ pub(super) fn config(config: pb::Config) -> Checked<Config> {
     })
 }
 
-pub(super) fn config_pb(config: &Config) -> pb::Config {
+fn config_pb(config: &Config) -> pb::Config {
     pb::Config {
         model_id: config.model_id.clone(),
         mode: config.mode.clone(),
         parameters: config.parameters.clone().into_iter().collect(),
-    }
-}
-
-pub(super) fn config_changed(changed: pb::ConfigChanged) -> Checked<Config> {
-    let Some(new) = changed.config else {
-        return Err(FieldFault::at("config", BodyProblem::Missing));
-    };
-    config(new).map_err(|fault| fault.within("config"))
-}
-
-pub(super) fn config_changed_pb(new: &Config) -> pb::ConfigChanged {
-    pb::ConfigChanged {
-        config: Some(config_pb(new)),
     }
 }
 
@@ -59,107 +46,208 @@ fn parent_pb(parent: &ParentRef) -> pb::ParentRef {
     }
 }
 
-pub(super) fn created(created: pb::ConversationCreated) -> Checked<ConversationCreated> {
-    let config = config(created.config.unwrap_or_default());
-    let parent = created.parent.map(parent).transpose();
-    let parent = parent.map_err(|fault| fault.within("parent"))?;
-    if created.shares_history && parent.is_none() {
-        return Err(FieldFault::at("parent", BodyProblem::Missing));
+impl pb::ConversationCreated {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        let config = config(self.config.unwrap_or_default());
+        let parent = self.parent.map(parent).transpose();
+        let parent = parent.map_err(|fault| fault.within("parent"))?;
+        if self.shares_history && parent.is_none() {
+            return Err(FieldFault::at("parent", BodyProblem::Missing));
+        }
+        Ok(EventBody::ConversationCreated(ConversationCreated {
+            title: short("title", self.title)?,
+            config: config.map_err(|fault| fault.within("config"))?,
+            labels: keyed("labels", self.labels)?,
+            parent,
+            shares_history: self.shares_history,
+            policies: keyed_json("policies", self.policies)?,
+            source: short("source", self.source)?,
+            source_id: short("source_id", self.source_id)?,
+            source_meta: optional_json("source_meta", self.source_meta)?,
+        }))
     }
-    Ok(ConversationCreated {
-        title: short("title", created.title)?,
-        config: config.map_err(|fault| fault.within("config"))?,
-        labels: keyed("labels", created.labels)?,
-        parent,
-        shares_history: created.shares_history,
-        policies: keyed_json("policies", created.policies)?,
-        source: short("source", created.source)?,
-        source_id: short("source_id", created.source_id)?,
-        source_meta: optional_json("source_meta", created.source_meta)?,
-    })
-}
 
-pub(super) fn created_pb(created: &ConversationCreated) -> pb::ConversationCreated {
-    let config = &created.config;
-    pb::ConversationCreated {
-        title: created.title.clone(),
-        config: (*config != Config::default()).then(|| config_pb(config)),
-        labels: created.labels.clone().into_iter().collect(),
-        parent: created.parent.as_ref().map(parent_pb),
-        shares_history: created.shares_history,
-        policies: created.policies.clone().into_iter().collect(),
-        source: created.source.clone(),
-        source_id: created.source_id.clone(),
-        source_meta: created.source_meta.as_bytes().clone(),
-    }
-}
-
-pub(super) fn forked(forked: pb::BranchForked) -> Checked<BranchForked> {
-    Ok(BranchForked {
-        name: branch_name("name", &forked.name)?,
-        parent: BranchId(forked.parent_branch_id),
-        fork_revision: Revision(forked.fork_revision),
-        system_prompt: forked.system_prompt,
-    })
-}
-
-pub(super) fn forked_pb(forked: &BranchForked) -> pb::BranchForked {
-    pb::BranchForked {
-        name: forked.name.as_str().to_owned(),
-        parent_branch_id: forked.parent.0,
-        fork_revision: forked.fork_revision.0,
-        system_prompt: forked.system_prompt.clone(),
+    pub(super) fn of(created: &ConversationCreated) -> Self {
+        let config = &created.config;
+        Self {
+            title: created.title.clone(),
+            config: (*config != Config::default()).then(|| config_pb(config)),
+            labels: created.labels.clone().into_iter().collect(),
+            parent: created.parent.as_ref().map(parent_pb),
+            shares_history: created.shares_history,
+            policies: created.policies.clone().into_iter().collect(),
+            source: created.source.clone(),
+            source_id: created.source_id.clone(),
+            source_meta: created.source_meta.as_bytes().clone(),
+        }
     }
 }
 
-pub(super) fn renamed(renamed: &pb::BranchRenamed) -> Checked<BranchName> {
-    branch_name("name", &renamed.name)
+impl pb::ConfigChanged {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        let Some(new) = self.config else {
+            return Err(FieldFault::at("config", BodyProblem::Missing));
+        };
+        let new = config(new).map_err(|fault| fault.within("config"))?;
+        Ok(EventBody::ConfigChanged(new))
+    }
+
+    pub(super) fn of(new: &Config) -> Self {
+        let config = Some(config_pb(new));
+        Self { config }
+    }
 }
 
-pub(super) fn prompt(id: String, content: String) -> Checked<PromptSet> {
+impl pb::BranchForked {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::BranchForked(BranchForked {
+            name: branch_name("name", &self.name)?,
+            parent: BranchId(self.parent_branch_id),
+            fork_revision: Revision(self.fork_revision),
+            system_prompt: self.system_prompt,
+        }))
+    }
+
+    pub(super) fn of(forked: &BranchForked) -> Self {
+        Self {
+            name: forked.name.as_str().to_owned(),
+            parent_branch_id: forked.parent.0,
+            fork_revision: forked.fork_revision.0,
+            system_prompt: forked.system_prompt.clone(),
+        }
+    }
+}
+
+impl pb::BranchActivated {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::BranchActivated)
+    }
+
+    pub(super) fn of() -> Self {
+        Self {}
+    }
+}
+
+impl pb::BranchRenamed {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        branch_name("name", &self.name).map(EventBody::BranchRenamed)
+    }
+
+    pub(super) fn of(name: &BranchName) -> Self {
+        let name = name.as_str().to_owned();
+        Self { name }
+    }
+}
+
+impl pb::BranchArchived {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        let Self { reason } = self;
+        Ok(EventBody::BranchArchived { reason })
+    }
+
+    pub(super) fn of(reason: &str) -> Self {
+        let reason = reason.to_owned();
+        Self { reason }
+    }
+}
+
+fn prompt(id: String, content: String) -> Checked<PromptSet> {
     let id = short("id", id)?;
     Ok(PromptSet { id, content })
 }
 
-pub(super) fn spawned(spawned: pb::SubContextSpawned) -> Checked<SubContextSpawned> {
-    Ok(SubContextSpawned {
-        conversation: conversation("conversation_id", &spawned.conversation_id)?,
-        call_id: short("call_id", spawned.call_id)?,
-        purpose: spawned.purpose,
-    })
-}
+impl pb::SystemPromptSet {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        prompt(self.id, self.content).map(EventBody::SystemPromptSet)
+    }
 
-pub(super) fn spawned_pb(spawned: &SubContextSpawned) -> pb::SubContextSpawned {
-    pb::SubContextSpawned {
-        conversation_id: spawned.conversation.to_string(),
-        call_id: spawned.call_id.clone(),
-        purpose: spawned.purpose.clone(),
+    pub(super) fn of(prompt: &PromptSet) -> Self {
+        Self {
+            id: prompt.id.clone(),
+            content: prompt.content.clone(),
+        }
     }
 }
 
-pub(super) fn returned(returned: pb::SubContextReturned) -> Checked<SubContextReturned> {
-    Ok(SubContextReturned {
-        conversation: conversation("conversation_id", &returned.conversation_id)?,
-        summary: returned.summary,
-        call_id: short("call_id", returned.call_id)?,
-    })
-}
+impl pb::UserPromptSet {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        prompt(self.id, self.content).map(EventBody::UserPromptSet)
+    }
 
-pub(super) fn returned_pb(returned: &SubContextReturned) -> pb::SubContextReturned {
-    pb::SubContextReturned {
-        conversation_id: returned.conversation.to_string(),
-        summary: returned.summary.clone(),
-        call_id: returned.call_id.clone(),
+    pub(super) fn of(prompt: &PromptSet) -> Self {
+        Self {
+            id: prompt.id.clone(),
+            content: prompt.content.clone(),
+        }
     }
 }
 
-pub(super) fn erased(erased: pb::ContentErased) -> Checked<EventBody> {
-    if erased.revisions.is_empty() {
-        return Err(FieldFault::at("revisions", BodyProblem::Missing));
+impl pb::SubContextSpawned {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::SubContextSpawned(SubContextSpawned {
+            conversation: conversation("conversation_id", &self.conversation_id)?,
+            call_id: short("call_id", self.call_id)?,
+            purpose: self.purpose,
+        }))
     }
-    distinct("revisions", &erased.revisions, |revision| *revision)?;
-    Ok(EventBody::ContentErased {
-        revisions: erased.revisions.into_iter().map(Revision).collect(),
-        reason: erased.reason,
-    })
+
+    pub(super) fn of(spawned: &SubContextSpawned) -> Self {
+        Self {
+            conversation_id: spawned.conversation.to_string(),
+            call_id: spawned.call_id.clone(),
+            purpose: spawned.purpose.clone(),
+        }
+    }
+}
+
+impl pb::SubContextReturned {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::SubContextReturned(SubContextReturned {
+            conversation: conversation("conversation_id", &self.conversation_id)?,
+            summary: self.summary,
+            call_id: short("call_id", self.call_id)?,
+        }))
+    }
+
+    pub(super) fn of(returned: &SubContextReturned) -> Self {
+        Self {
+            conversation_id: returned.conversation.to_string(),
+            summary: returned.summary.clone(),
+            call_id: returned.call_id.clone(),
+        }
+    }
+}
+
+impl pb::ConversationSealed {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        let Self { reason, summary } = self;
+        Ok(EventBody::ConversationSealed { reason, summary })
+    }
+
+    pub(super) fn of(reason: &str, summary: &str) -> Self {
+        Self {
+            reason: reason.to_owned(),
+            summary: summary.to_owned(),
+        }
+    }
+}
+
+impl pb::ContentErased {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        if self.revisions.is_empty() {
+            return Err(FieldFault::at("revisions", BodyProblem::Missing));
+        }
+        distinct("revisions", &self.revisions, |revision| *revision)?;
+        Ok(EventBody::ContentErased {
+            revisions: self.revisions.into_iter().map(Revision).collect(),
+            reason: self.reason,
+        })
+    }
+
+    pub(super) fn of(revisions: &[Revision], reason: &str) -> Self {
+        Self {
+            revisions: revisions.iter().map(|revision| revision.0).collect(),
+            reason: reason.to_owned(),
+        }
+    }
 }

@@ -6,8 +6,8 @@ use super::fault::{BodyProblem, Checked, FieldFault, chosen, each, json, short, 
 use crate::{
     codec::pb::{self, content_part::Part, media::Source},
     domain::{
-        ContentPart, Media, MediaSource, MessageAppended, RawEncoding, RawMessage, Reasoning, Role,
-        Usage,
+        ContentPart, EventBody, Media, MediaSource, MessageAppended, RawEncoding, RawMessage,
+        Reasoning, Role, Usage,
     },
 };
 
@@ -186,31 +186,33 @@ pub(super) fn raw_pb(raw: &RawMessage) -> pb::RawMessage {
     }
 }
 
-pub(super) fn message(message: pb::MessageAppended) -> Checked<MessageAppended> {
-    let usage = message.usage.map(usage).transpose();
-    Ok(MessageAppended {
-        role: role(message.role)?,
-        parts: parts(message.parts)?,
-        author: short("author", message.author)?,
-        usage: usage.map_err(|fault| fault.within("usage"))?,
-        raw: raw(message.raw)?,
-        message_id: short("message_id", message.message_id)?,
-        finish_reason: short("finish_reason", message.finish_reason)?,
-        tool_call_id: short("tool_call_id", message.tool_call_id)?,
-        tool_name: short("tool_name", message.tool_name)?,
-    })
-}
+impl pb::MessageAppended {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        let usage = self.usage.map(usage).transpose();
+        Ok(EventBody::MessageAppended(MessageAppended {
+            role: role(self.role)?,
+            parts: parts(self.parts)?,
+            author: short("author", self.author)?,
+            usage: usage.map_err(|fault| fault.within("usage"))?,
+            raw: raw(self.raw)?,
+            message_id: short("message_id", self.message_id)?,
+            finish_reason: short("finish_reason", self.finish_reason)?,
+            tool_call_id: short("tool_call_id", self.tool_call_id)?,
+            tool_name: short("tool_name", self.tool_name)?,
+        }))
+    }
 
-pub(super) fn message_pb(message: &MessageAppended) -> pb::MessageAppended {
-    pb::MessageAppended {
-        role: role_pb(message.role).into(),
-        parts: parts_pb(&message.parts),
-        author: message.author.clone(),
-        usage: message.usage.as_ref().map(usage_pb),
-        raw: message.raw.as_ref().map(raw_pb),
-        message_id: message.message_id.clone(),
-        finish_reason: message.finish_reason.clone(),
-        tool_call_id: message.tool_call_id.clone(),
-        tool_name: message.tool_name.clone(),
+    pub(super) fn of(message: &MessageAppended) -> Self {
+        Self {
+            role: role_pb(message.role).into(),
+            parts: parts_pb(&message.parts),
+            author: message.author.clone(),
+            usage: message.usage.as_ref().map(usage_pb),
+            raw: message.raw.as_ref().map(raw_pb),
+            message_id: message.message_id.clone(),
+            finish_reason: message.finish_reason.clone(),
+            tool_call_id: message.tool_call_id.clone(),
+            tool_name: message.tool_name.clone(),
+        }
     }
 }

@@ -25,7 +25,9 @@ use super::{
     json::{self, JsonFault},
     pb,
 };
-use crate::domain::{EventBody, EventKind, Role, ToolCallRequested, limits::JSON_VALUES_MAX};
+use crate::domain::{
+    EventBody, EventKind, Role, ToolCallRequested, event_kinds, limits::JSON_VALUES_MAX,
+};
 
 /// A role on the wire.
 #[must_use]
@@ -87,114 +89,33 @@ fn read<M: Message + Default>(bytes: &Bytes) -> Checked<M> {
     M::decode(bytes.clone()).map_err(|_| FieldFault::here(BodyProblem::NotProtobuf))
 }
 
-fn decode_kind(kind: EventKind, bytes: &Bytes) -> Checked<EventBody> {
-    use EventBody as B;
-    Ok(match kind {
-        EventKind::ConversationCreated => {
-            B::ConversationCreated(conversation::created(read(bytes)?)?)
+macro_rules! codec {
+    ($(
+        $(#[$about:meta])*
+        $number:literal $text:ident $name:ident
+        $(($said:ident: $payload:ty))? $({ $($field:ident: $of:ty),* })?;
+    )*) => {
+        fn decode_kind(kind: EventKind, bytes: &Bytes) -> Checked<EventBody> {
+            match kind {
+                $(EventKind::$name => read::<pb::$name>(bytes)?.into_body(),)*
+            }
         }
-        EventKind::ConfigChanged => B::ConfigChanged(conversation::config_changed(read(bytes)?)?),
-        EventKind::BranchForked => B::BranchForked(conversation::forked(read(bytes)?)?),
-        EventKind::BranchActivated => {
-            let pb::BranchActivated {} = read(bytes)?;
-            B::BranchActivated
+
+        /// Writes a body.
+        #[must_use]
+        pub fn encode(body: &EventBody) -> Bytes {
+            match body {
+                $(EventBody::$name $(($said))? $({ $($field),* })? => {
+                    write(&pb::$name::of($($said)? $($($field),*)?))
+                })*
+            }
         }
-        EventKind::BranchRenamed => B::BranchRenamed(conversation::renamed(&read(bytes)?)?),
-        EventKind::BranchArchived => {
-            let pb::BranchArchived { reason } = read(bytes)?;
-            B::BranchArchived { reason }
-        }
-        EventKind::SystemPromptSet => {
-            let pb::SystemPromptSet { id, content } = read(bytes)?;
-            B::SystemPromptSet(conversation::prompt(id, content)?)
-        }
-        EventKind::UserPromptSet => {
-            let pb::UserPromptSet { id, content } = read(bytes)?;
-            B::UserPromptSet(conversation::prompt(id, content)?)
-        }
-        EventKind::MessageAppended => B::MessageAppended(message::message(read(bytes)?)?),
-        EventKind::ToolCallRequested => B::ToolCallRequested(tool::requested(read(bytes)?)?),
-        EventKind::ApprovalDecided => B::ApprovalDecided(tool::decided(read(bytes)?)?),
-        EventKind::ToolCallStarted => B::ToolCallStarted(tool::started(read(bytes)?)?),
-        EventKind::ToolResultRecorded => B::ToolResultRecorded(tool::result(read(bytes)?)?),
-        EventKind::ToolCallCancelled => B::ToolCallCancelled(tool::cancelled(read(bytes)?)?),
-        EventKind::ToolSnapshotRecorded => B::ToolSnapshotRecorded(tool::snapshot(read(bytes)?)?),
-        EventKind::ContextSet => B::ContextSet(context::set(read(bytes)?)?),
-        EventKind::ContextRemoved => context::removed(read(bytes)?)?,
-        EventKind::ToolsDiscovered => context::discovered(read(bytes)?)?,
-        EventKind::GuidanceGiven => context::guidance(read(bytes)?)?,
-        EventKind::EntitiesNoted => context::entities(read(bytes)?)?,
-        EventKind::SummaryRecorded => B::SummaryRecorded(context::summary(read(bytes)?)),
-        EventKind::Compacted => B::Compacted(context::compacted(read(bytes)?)?),
-        EventKind::SubContextSpawned => B::SubContextSpawned(conversation::spawned(read(bytes)?)?),
-        EventKind::SubContextReturned => {
-            B::SubContextReturned(conversation::returned(read(bytes)?)?)
-        }
-        EventKind::ConversationSealed => {
-            let pb::ConversationSealed { reason, summary } = read(bytes)?;
-            B::ConversationSealed { reason, summary }
-        }
-        EventKind::ToolsDefined => tool::defined(read(bytes)?)?,
-        EventKind::AnnotationAdded => B::AnnotationAdded(context::annotation(read(bytes)?)?),
-        EventKind::Custom => B::Custom(context::custom(read(bytes)?)?),
-        EventKind::ContentErased => conversation::erased(read(bytes)?)?,
-    })
+    };
 }
 
-/// Writes a body.
-#[must_use]
-pub fn encode(body: &EventBody) -> Bytes {
-    use EventBody as B;
-    match body {
-        B::ConversationCreated(created) => write(&conversation::created_pb(created)),
-        B::ConfigChanged(config) => write(&conversation::config_changed_pb(config)),
-        B::BranchForked(forked) => write(&conversation::forked_pb(forked)),
-        B::BranchActivated => write(&pb::BranchActivated {}),
-        B::BranchRenamed(name) => write(&pb::BranchRenamed {
-            name: name.as_str().to_owned(),
-        }),
-        B::BranchArchived { reason } => write(&pb::BranchArchived {
-            reason: reason.clone(),
-        }),
-        B::SystemPromptSet(prompt) => write(&pb::SystemPromptSet {
-            id: prompt.id.clone(),
-            content: prompt.content.clone(),
-        }),
-        B::UserPromptSet(prompt) => write(&pb::UserPromptSet {
-            id: prompt.id.clone(),
-            content: prompt.content.clone(),
-        }),
-        B::MessageAppended(message) => write(&message::message_pb(message)),
-        B::ToolCallRequested(call) => write(&tool::requested_pb(call)),
-        B::ApprovalDecided(decided) => write(&tool::decided_pb(decided)),
-        B::ToolCallStarted(started) => write(&tool::started_pb(started)),
-        B::ToolResultRecorded(result) => write(&tool::result_pb(result)),
-        B::ToolCallCancelled(cancelled) => write(&tool::cancelled_pb(cancelled)),
-        B::ToolSnapshotRecorded(snapshot) => write(&tool::snapshot_pb(snapshot)),
-        B::ContextSet(set) => write(&context::set_pb(set)),
-        B::ContextRemoved { key } => write(&pb::ContextRemoved { key: key.clone() }),
-        B::ToolsDiscovered { names } => write(&pb::ToolsDiscovered {
-            names: names.clone(),
-        }),
-        B::GuidanceGiven { guidance } => write(&context::guidance_pb(guidance)),
-        B::EntitiesNoted { entities } => write(&context::entities_pb(entities)),
-        B::SummaryRecorded(summary) => write(&context::summary_pb(summary)),
-        B::Compacted(compacted) => write(&context::compacted_pb(compacted)),
-        B::SubContextSpawned(spawned) => write(&conversation::spawned_pb(spawned)),
-        B::SubContextReturned(returned) => write(&conversation::returned_pb(returned)),
-        B::ConversationSealed { reason, summary } => write(&pb::ConversationSealed {
-            reason: reason.clone(),
-            summary: summary.clone(),
-        }),
-        B::ToolsDefined { tools } => write(&tool::defined_pb(tools)),
-        B::AnnotationAdded(added) => write(&context::annotation_pb(added)),
-        B::Custom(custom) => write(&context::custom_pb(custom)),
-        B::ContentErased { revisions, reason } => write(&pb::ContentErased {
-            revisions: revisions.iter().map(|revision| revision.0).collect(),
-            reason: reason.clone(),
-        }),
-    }
-}
+// Each kind's message has `into_body`, which checks it, and `of`, which makes it, in the
+// file of its theme.
+event_kinds!(codec);
 
 fn write(message: &impl Message) -> Bytes {
     message.encode_to_vec().into()

@@ -44,137 +44,149 @@ pub(super) fn arguments_hash(arguments: &[u8]) -> ContentHash {
     ContentHash(blake3::hash(arguments).into())
 }
 
-pub(super) fn requested(call: pb::ToolCallRequested) -> Checked<ToolCallRequested> {
-    let arguments = json("arguments", call.arguments)?;
-    Ok(ToolCallRequested {
-        call_id: name("call_id", call.call_id)?,
-        tool: name("tool", call.tool)?,
-        arguments_hash: arguments_hash(arguments.as_bytes()),
-        arguments,
-        message_revision: optional_revision(call.message_revision),
-        needs_approval: needs_approval(call.approval)?,
-    })
-}
+impl pb::ToolCallRequested {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        let arguments = json("arguments", self.arguments)?;
+        Ok(EventBody::ToolCallRequested(ToolCallRequested {
+            call_id: name("call_id", self.call_id)?,
+            tool: name("tool", self.tool)?,
+            arguments_hash: arguments_hash(arguments.as_bytes()),
+            arguments,
+            message_revision: optional_revision(self.message_revision),
+            needs_approval: needs_approval(self.approval)?,
+        }))
+    }
 
-pub(super) fn requested_pb(call: &ToolCallRequested) -> pb::ToolCallRequested {
-    pb::ToolCallRequested {
-        call_id: call.call_id.clone(),
-        tool: call.tool.clone(),
-        arguments: call.arguments.as_bytes().clone(),
-        message_revision: call.message_revision.map_or(0, |revision| revision.0),
-        approval: approval_pb(call.needs_approval),
+    pub(super) fn of(call: &ToolCallRequested) -> Self {
+        Self {
+            call_id: call.call_id.clone(),
+            tool: call.tool.clone(),
+            arguments: call.arguments.as_bytes().clone(),
+            message_revision: call.message_revision.map_or(0, |revision| revision.0),
+            approval: approval_pb(call.needs_approval),
+        }
     }
 }
 
-pub(super) fn decided(decided: pb::ApprovalDecided) -> Checked<ApprovalDecided> {
-    Ok(ApprovalDecided {
-        call_id: name("call_id", decided.call_id)?,
-        decision: match chosen("decision", decided.decision)? {
-            pb::Decision::Unspecified => return unspecified("decision"),
-            pb::Decision::Approved => Decision::Approved,
-            pb::Decision::Denied => Decision::Denied,
-            pb::Decision::Expired => Decision::Expired,
-        },
-        arguments_hash: hash("arguments_hash", &decided.arguments_hash)?,
-        decided_by: short("decided_by", decided.decided_by)?,
-        reason: decided.reason,
-    })
-}
+impl pb::ApprovalDecided {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::ApprovalDecided(ApprovalDecided {
+            call_id: name("call_id", self.call_id)?,
+            decision: match chosen("decision", self.decision)? {
+                pb::Decision::Unspecified => return unspecified("decision"),
+                pb::Decision::Approved => Decision::Approved,
+                pb::Decision::Denied => Decision::Denied,
+                pb::Decision::Expired => Decision::Expired,
+            },
+            arguments_hash: hash("arguments_hash", &self.arguments_hash)?,
+            decided_by: short("decided_by", self.decided_by)?,
+            reason: self.reason,
+        }))
+    }
 
-pub(super) fn decided_pb(decided: &ApprovalDecided) -> pb::ApprovalDecided {
-    let decision = match decided.decision {
-        Decision::Approved => pb::Decision::Approved,
-        Decision::Denied => pb::Decision::Denied,
-        Decision::Expired => pb::Decision::Expired,
-    };
-    pb::ApprovalDecided {
-        call_id: decided.call_id.clone(),
-        decision: decision.into(),
-        arguments_hash: Bytes::copy_from_slice(&decided.arguments_hash.0),
-        decided_by: decided.decided_by.clone(),
-        reason: decided.reason.clone(),
+    pub(super) fn of(decided: &ApprovalDecided) -> Self {
+        let decision = match decided.decision {
+            Decision::Approved => pb::Decision::Approved,
+            Decision::Denied => pb::Decision::Denied,
+            Decision::Expired => pb::Decision::Expired,
+        };
+        Self {
+            call_id: decided.call_id.clone(),
+            decision: decision.into(),
+            arguments_hash: Bytes::copy_from_slice(&decided.arguments_hash.0),
+            decided_by: decided.decided_by.clone(),
+            reason: decided.reason.clone(),
+        }
     }
 }
 
-pub(super) fn started(started: pb::ToolCallStarted) -> Checked<ToolCallStarted> {
-    Ok(ToolCallStarted {
-        call_id: name("call_id", started.call_id)?,
-        executor: short("executor", started.executor)?,
-    })
-}
+impl pb::ToolCallStarted {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::ToolCallStarted(ToolCallStarted {
+            call_id: name("call_id", self.call_id)?,
+            executor: short("executor", self.executor)?,
+        }))
+    }
 
-pub(super) fn started_pb(started: &ToolCallStarted) -> pb::ToolCallStarted {
-    pb::ToolCallStarted {
-        call_id: started.call_id.clone(),
-        executor: started.executor.clone(),
+    pub(super) fn of(started: &ToolCallStarted) -> Self {
+        Self {
+            call_id: started.call_id.clone(),
+            executor: started.executor.clone(),
+        }
     }
 }
 
-pub(super) fn result(result: pb::ToolResultRecorded) -> Checked<ToolResultRecorded> {
-    Ok(ToolResultRecorded {
-        call_id: name("call_id", result.call_id)?,
-        success: result.success,
-        error_message: result.error_message,
-        execution_time_ms: result.execution_time_ms,
-        parts: message::parts(result.parts)?,
-        structured: optional_json("structured", result.structured)?,
-        raw: message::raw(result.raw)?,
-    })
-}
+impl pb::ToolResultRecorded {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::ToolResultRecorded(ToolResultRecorded {
+            call_id: name("call_id", self.call_id)?,
+            success: self.success,
+            error_message: self.error_message,
+            execution_time_ms: self.execution_time_ms,
+            parts: message::parts(self.parts)?,
+            structured: optional_json("structured", self.structured)?,
+            raw: message::raw(self.raw)?,
+        }))
+    }
 
-pub(super) fn result_pb(result: &ToolResultRecorded) -> pb::ToolResultRecorded {
-    pb::ToolResultRecorded {
-        call_id: result.call_id.clone(),
-        success: result.success,
-        error_message: result.error_message.clone(),
-        execution_time_ms: result.execution_time_ms,
-        parts: message::parts_pb(&result.parts),
-        structured: result.structured.as_bytes().clone(),
-        raw: result.raw.as_ref().map(message::raw_pb),
+    pub(super) fn of(result: &ToolResultRecorded) -> Self {
+        Self {
+            call_id: result.call_id.clone(),
+            success: result.success,
+            error_message: result.error_message.clone(),
+            execution_time_ms: result.execution_time_ms,
+            parts: message::parts_pb(&result.parts),
+            structured: result.structured.as_bytes().clone(),
+            raw: result.raw.as_ref().map(message::raw_pb),
+        }
     }
 }
 
-pub(super) fn cancelled(cancelled: pb::ToolCallCancelled) -> Checked<ToolCallCancelled> {
-    Ok(ToolCallCancelled {
-        call_id: name("call_id", cancelled.call_id)?,
-        reason: match chosen("reason", cancelled.reason)? {
-            pb::CancelReason::Unspecified => return unspecified("reason"),
-            pb::CancelReason::Denied => CancelReason::Denied,
-            pb::CancelReason::Interrupted => CancelReason::Interrupted,
-            pb::CancelReason::TimedOut => CancelReason::TimedOut,
-            pb::CancelReason::Superseded => CancelReason::Superseded,
-        },
-        detail: cancelled.detail,
-    })
-}
+impl pb::ToolCallCancelled {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::ToolCallCancelled(ToolCallCancelled {
+            call_id: name("call_id", self.call_id)?,
+            reason: match chosen("reason", self.reason)? {
+                pb::CancelReason::Unspecified => return unspecified("reason"),
+                pb::CancelReason::Denied => CancelReason::Denied,
+                pb::CancelReason::Interrupted => CancelReason::Interrupted,
+                pb::CancelReason::TimedOut => CancelReason::TimedOut,
+                pb::CancelReason::Superseded => CancelReason::Superseded,
+            },
+            detail: self.detail,
+        }))
+    }
 
-pub(super) fn cancelled_pb(cancelled: &ToolCallCancelled) -> pb::ToolCallCancelled {
-    let reason = match cancelled.reason {
-        CancelReason::Denied => pb::CancelReason::Denied,
-        CancelReason::Interrupted => pb::CancelReason::Interrupted,
-        CancelReason::TimedOut => pb::CancelReason::TimedOut,
-        CancelReason::Superseded => pb::CancelReason::Superseded,
-    };
-    pb::ToolCallCancelled {
-        call_id: cancelled.call_id.clone(),
-        reason: reason.into(),
-        detail: cancelled.detail.clone(),
+    pub(super) fn of(cancelled: &ToolCallCancelled) -> Self {
+        let reason = match cancelled.reason {
+            CancelReason::Denied => pb::CancelReason::Denied,
+            CancelReason::Interrupted => pb::CancelReason::Interrupted,
+            CancelReason::TimedOut => pb::CancelReason::TimedOut,
+            CancelReason::Superseded => pb::CancelReason::Superseded,
+        };
+        Self {
+            call_id: cancelled.call_id.clone(),
+            reason: reason.into(),
+            detail: cancelled.detail.clone(),
+        }
     }
 }
 
-pub(super) fn snapshot(snapshot: pb::ToolSnapshotRecorded) -> Checked<ToolSnapshotRecorded> {
-    Ok(ToolSnapshotRecorded {
-        call_id: name("call_id", snapshot.call_id)?,
-        request_revision: Revision(snapshot.request_revision),
-        summary: snapshot.summary,
-    })
-}
+impl pb::ToolSnapshotRecorded {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        Ok(EventBody::ToolSnapshotRecorded(ToolSnapshotRecorded {
+            call_id: name("call_id", self.call_id)?,
+            request_revision: Revision(self.request_revision),
+            summary: self.summary,
+        }))
+    }
 
-pub(super) fn snapshot_pb(snapshot: &ToolSnapshotRecorded) -> pb::ToolSnapshotRecorded {
-    pb::ToolSnapshotRecorded {
-        call_id: snapshot.call_id.clone(),
-        request_revision: snapshot.request_revision.0,
-        summary: snapshot.summary.clone(),
+    pub(super) fn of(snapshot: &ToolSnapshotRecorded) -> Self {
+        Self {
+            call_id: snapshot.call_id.clone(),
+            request_revision: snapshot.request_revision.0,
+            summary: snapshot.summary.clone(),
+        }
     }
 }
 
@@ -190,23 +202,25 @@ fn definition(tool: pb::ToolDefinition) -> Checked<ToolDefinition> {
     })
 }
 
-pub(super) fn defined(defined: pb::ToolsDefined) -> Checked<EventBody> {
-    let tools = each("tools", defined.tools, definition)?;
-    distinct("tools", &tools, |tool| tool.name.clone())?;
-    Ok(EventBody::ToolsDefined { tools })
-}
+impl pb::ToolsDefined {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        let tools = each("tools", self.tools, definition)?;
+        distinct("tools", &tools, |tool| tool.name.clone())?;
+        Ok(EventBody::ToolsDefined { tools })
+    }
 
-pub(super) fn defined_pb(tools: &[ToolDefinition]) -> pb::ToolsDefined {
-    let tools = tools.iter().map(|tool| pb::ToolDefinition {
-        name: tool.name.clone(),
-        description: tool.description.clone(),
-        input_schema: tool.input_schema.as_bytes().clone(),
-        source: tool.source.clone(),
-        approval: approval_pb(tool.needs_approval),
-        guidance: tool.guidance.clone(),
-        discoverable: tool.discoverable,
-    });
-    pb::ToolsDefined {
-        tools: tools.collect(),
+    pub(super) fn of(tools: &[ToolDefinition]) -> Self {
+        let tools = tools.iter().map(|tool| pb::ToolDefinition {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            input_schema: tool.input_schema.as_bytes().clone(),
+            source: tool.source.clone(),
+            approval: approval_pb(tool.needs_approval),
+            guidance: tool.guidance.clone(),
+            discoverable: tool.discoverable,
+        });
+        Self {
+            tools: tools.collect(),
+        }
     }
 }
