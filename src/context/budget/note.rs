@@ -7,9 +7,10 @@ use std::{
     fmt::Write as _,
 };
 
+use super::said::is_final;
 use crate::{
     context::{
-        draft::{Call, Content, Item, Message, Outcome, Section, Speaker},
+        draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker},
         references::short_reference,
         steps,
         summary::{clip, is_said, one_line, without_harness},
@@ -20,34 +21,46 @@ use crate::{
 
 /// Name in explanations.
 pub(in crate::context) const BUDGET: &str = "budget";
-/// How many calls are told one by one, and how much of what the user said: the last ones,
-/// as many as have room. What was asked for outlasts what was done about it.
-/// Which tools were called says least.
-const TOLD: [(usize, usize, bool); 8] = [
-    (12, 6, true),
-    (8, 4, true),
-    (4, 4, true),
-    (2, 3, true),
-    (0, 3, true),
-    (0, 1, true),
-    (0, 1, false),
-    (0, 0, true),
+/// What is told one by one: the last ones, the most that has room. What was asked for
+/// outlasts what was done about it. Which tools were called says least.
+const TOLD: [Told; 14] = [
+    Told::new(12, 60, 4_000, 24),
+    Told::new(12, 60, 1_500, 16),
+    Told::new(12, 40, 800, 12),
+    Told::new(12, 30, 400, 8),
+    Told::new(10, 24, 240, 6),
+    Told::new(8, 16, 160, 4),
+    Told::new(6, 10, 160, 2),
+    Told::new(4, 8, 160, 1),
+    Told::new(2, 6, 160, 1),
+    Told::new(0, 5, 160, 0),
+    Told::new(0, 3, 160, 0),
+    Told::new(0, 1, 160, 0),
+    Told {
+        tools: false,
+        ..Told::new(0, 1, 160, 0)
+    },
+    Told::new(0, 0, 0, 0),
 ];
+/// No token has more bytes in a text of some length: what is longer is not counted.
+const TOKEN_BYTES_MAX: u64 = 12;
 /// Tools that are counted.
 const TOOLS_TOLD: usize = 8;
 /// Ranges of events that are told.
 const RANGES_TOLD: usize = 4;
-/// Characters of a call's arguments, and of what the user said.
+/// Characters of a call's arguments, and of an answer.
 const ARGUMENT_CHARS: usize = 70;
-const WORD_CHARS: usize = 160;
+const ANSWER_CHARS: usize = 200;
 /// Arguments that say most of a call.
-const TELLING: [&str; 12] = [
+const TELLING: [&str; 14] = [
     "command",
     "cmd",
-    "file_path",
     "pattern",
+    "regex",
     "query",
+    "file_path",
     "path",
+    "filename",
     "notebook_path",
     "url",
     "description",
@@ -55,6 +68,35 @@ const TELLING: [&str; 12] = [
     "id",
     "code",
 ];
+
+/// How much of each is told.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    calls: usize,
+    /// Requests of the user, and the characters of each.
+    words: usize,
+    word_chars: usize,
+    /// Answers that ended turns.
+    answers: usize,
+    /// Tools by name.
+    tools: bool,
+}
+
+impl Told {
+    const fn new(calls: usize, words: usize, word_chars: usize, answers: usize) -> Self {
+        Self {
+            calls,
+            words,
+            word_chars,
+            answers,
+            tools: true,
+        }
+    }
+}
+
+/// Of calls that look for something: what, and where.
+const SOUGHT: [&str; 3] = ["pattern", "regex", "query"];
+const PLACES: [&str; 4] = ["path", "glob", "file_path", "dir"];
 
 /// A note about neighbours that went, of a request in which these events stay; none when
 /// not even the shortest has so few tokens.
@@ -66,11 +108,12 @@ pub(super) fn note(
     stays: &BTreeSet<EventRef>,
 ) -> Option<Item> {
     let gone = Gone::of(gone, conversation, stays)?;
-    let told = TOLD
-        .iter()
-        .map(|(calls, words, tools)| gone.text(*calls, *words, *tools));
+    let told = TOLD.iter().map(|told| gone.text(*told));
     let mut texts = told.chain([gone.least()]);
     texts.find_map(|text| {
+        if text.len() as u64 > tokens_max * TOKEN_BYTES_MAX {
+            return None;
+        }
         let item = item(text);
         let tokens = tally.item(&item);
         (tokens <= tokens_max).then(|| Item {
@@ -101,6 +144,8 @@ struct Gone<'a> {
     calls: Vec<&'a Call>,
     /// What the user said, and where: oldest first.
     words: Vec<(EventRef, Cow<'a, str>)>,
+    /// What the model said with which it called nothing, the last of each turn.
+    answers: Vec<(EventRef, &'a str)>,
 }
 
 impl<'a> Gone<'a> {
@@ -125,6 +170,7 @@ impl<'a> Gone<'a> {
             last,
             calls: all_steps.flat_map(|step| step.calls()).collect(),
             words: items.iter().filter_map(|item| word(item)).collect(),
+            answers: answers(items),
         })
     }
 
@@ -165,18 +211,17 @@ impl<'a> Gone<'a> {
         told
     }
 
-    /// With the last of what went, so many calls of it, and so much of what was said; with
-    /// the tools by name or without.
-    fn text(&self, calls: usize, words: usize, tools: bool) -> String {
+    /// With the last of what went.
+    fn text(&self, told: Told) -> String {
         let mut text = self.head();
-        if tools && !self.calls.is_empty() {
+        if told.tools && !self.calls.is_empty() {
             let who = match self.steps {
                 1 => "It",
                 _ => "They",
             };
             let _ = write!(text, " {who} called {}.", self.tools());
         }
-        let lines = self.lines(calls, words);
+        let lines = self.lines(told);
         if !lines.is_empty() {
             text.push_str(" The last of it:");
         }
@@ -187,23 +232,31 @@ impl<'a> Gone<'a> {
         text
     }
 
-    /// The last calls and what the user said last, oldest first.
-    fn lines(&self, calls: usize, words: usize) -> Vec<String> {
+    /// The last calls, what the user said last, and answers, oldest first.
+    fn lines(&self, told: Told) -> Vec<String> {
         let of = self.last.conversation;
         let last = self
             .calls
             .iter()
             .rev()
             .filter(|call| call.request.conversation == of);
-        let told = last.take(calls).map(|call| line(call));
-        let said = self.words.iter().rev();
-        let said = said.filter(|(at, _)| at.conversation == of).take(words);
-        let said = said.map(|(at, text)| {
-            let text: String = text.chars().take(WORD_CHARS * 4).collect();
-            let text = clip(&one_line(&text), WORD_CHARS);
-            (at.revision, format!("the user: {text}"))
+        let calls = last.take(told.calls).map(|call| line(call));
+        let of_here = |at: &EventRef| at.conversation == of;
+        let said = self.words.iter().rev().filter(|(at, _)| of_here(at));
+        let said = said.take(told.words).map(|(at, text)| {
+            (
+                at.revision,
+                format!("the user: {}", quoted(text, told.word_chars)),
+            )
         });
-        let mut lines: Vec<_> = told.chain(said).collect();
+        let answers = self.answers.iter().rev().filter(|(at, _)| of_here(at));
+        let answers = answers.take(told.answers).map(|(at, text)| {
+            (
+                at.revision,
+                format!("the answer: {}", quoted(text, ANSWER_CHARS)),
+            )
+        });
+        let mut lines: Vec<_> = calls.chain(said).chain(answers).collect();
         lines.sort_by_key(|(at, _)| *at);
         let named = |at| {
             let event = EventRef {
@@ -283,6 +336,38 @@ fn word(item: &Item) -> Option<(EventRef, Cow<'_, str>)> {
     is_of_user.then_some((*item.events.first()?, without_harness(text)))
 }
 
+/// A text in one line, of a bounded part of it.
+fn quoted(text: &str, max_chars: usize) -> String {
+    let text: String = text.chars().take(max_chars * 4).collect();
+    clip(&one_line(&text), max_chars)
+}
+
+/// With what turns ended, and where: the last that the model said in each, if it called
+/// nothing with it.
+fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
+    let mut answers: Vec<(u32, EventRef, &str)> = Vec::new();
+    for item in items.iter().filter(|item| is_final(item)) {
+        let said = item.step().and_then(|step| {
+            let texts = step.blocks.iter().rev().filter_map(|block| match block {
+                Block::Part(part) => part.text(),
+                Block::Call(_) => None,
+            });
+            texts.into_iter().find(|text| !text.trim().is_empty())
+        });
+        let (Some(text), Some(at)) = (said, item.events.first()) else {
+            continue;
+        };
+        match answers.last_mut() {
+            Some(last) if last.0 == item.turn => *last = (item.turn, *at, text),
+            _ => answers.push((item.turn, *at, text)),
+        }
+    }
+    answers
+        .into_iter()
+        .map(|(_, at, text)| (at, text))
+        .collect()
+}
+
 fn line(call: &Call) -> (Revision, String) {
     let (at, ended): (Revision, &str) = match &call.outcome {
         Outcome::Result(result) if result.success => (result.event.revision, ""),
@@ -307,6 +392,21 @@ fn argument(call: &Call) -> String {
     // A text of megabytes is not gone through for a line of it.
     let text: String = telling.unwrap_or(arguments).chars().take(400).collect();
     let text = one_line(&text);
+    // What was looked for says half of it.
+    let place = object.as_ref().and_then(|object| {
+        let looked_for = SOUGHT.iter().find_map(|name| object.get(*name)?.as_str());
+        let place = PLACES.iter().find_map(|name| object.get(*name)?.as_str());
+        looked_for
+            .and(place)
+            .filter(|place| Some(*place) != telling)
+    });
+    if let Some(place) = place {
+        let (text, place) = (
+            clip(&text, ARGUMENT_CHARS),
+            one_line(&clip_front(place, ARGUMENT_CHARS / 2)),
+        );
+        return format!("{text} in {place}");
+    }
     match text.contains('/') && !text.contains(' ') {
         true => clip_front(&text, ARGUMENT_CHARS),
         false => clip(&text, ARGUMENT_CHARS),
@@ -349,6 +449,34 @@ mod tests {
             told(&[at(2, 4), at(2, 8), one(6)], &[one(5)]),
             [(4, 8), (6, 6)]
         );
+    }
+
+    // `Grep` was told by where it looked, and not by what for.
+    #[test]
+    fn a_search_is_told_with_what_it_looked_for() {
+        let told = |arguments: &str| {
+            argument(&Call {
+                call_id: String::new(),
+                wire_id: String::new(),
+                tool: "Grep".to_owned(),
+                arguments: crate::domain::JsonText::from_checked(arguments.to_owned().into()),
+                arguments_shortened: false,
+                request: EventRef {
+                    conversation: ConversationId(uuid::Uuid::from_u128(1)),
+                    revision: Revision(1),
+                },
+                outcome: Outcome::Missing {
+                    why: String::new(),
+                    event: None,
+                    open: false,
+                },
+            })
+        };
+        let both = r#"{"path":"/repo/src","pattern":"fn parse","output_mode":"content"}"#;
+        assert_eq!(told(both), "fn parse in /repo/src");
+        assert_eq!(told(r#"{"file_path":"a.rs","pattern":"x"}"#), "x in a.rs");
+        assert_eq!(told(r#"{"query":"rust json"}"#), "rust json");
+        assert_eq!(told(r#"{"path":"/repo/src"}"#), "/repo/src");
     }
 
     // Paths of a deep tree were told without the name of their file.
