@@ -12,13 +12,16 @@ const CHANGES_PERCENT: usize = 30;
 /// An address is looked for so far before a run.
 const ADDRESS_BYTES_MAX: usize = 2_048;
 
-/// Whether a text has encoded data.
-pub(super) fn is_in(text: &str) -> bool {
-    next(text, 0).is_some()
+/// Whether a text is JSON with encoded data in several places, as the results of a search
+/// have it beside titles and addresses. A single one may be what the tool was asked for.
+pub(super) fn are_beside(text: &str) -> bool {
+    let is_json = text.trim_start().starts_with(['{', '[']);
+    is_json && next(text, 0).is_some_and(|(_, end)| next(text, end).is_some())
 }
 
-/// A text without its encoded data: how much of it there was stands in its place.
-pub(super) fn without(text: &str) -> Cow<'_, str> {
+/// A text without its encoded data: so many first bytes of it stand in its place, which tell
+/// what it was, and how much more there is.
+pub(super) fn without(text: &str, head: usize) -> Cow<'_, str> {
     let Some(mut found) = next(text, 0) else {
         return Cow::from(text);
     };
@@ -26,8 +29,8 @@ pub(super) fn without(text: &str) -> Cow<'_, str> {
     let mut done = 0;
     loop {
         let (start, end) = found;
-        told.push_str(&text[done..start]);
-        told.push_str(&format!("[… {} bytes …]", end - start));
+        told.push_str(&text[done..start + head]);
+        told.push_str(&format!("[… {} bytes …]", end - start - head));
         done = end;
         match next(text, done) {
             Some(more) => found = more,
@@ -120,16 +123,29 @@ mod tests {
         ] {
             let text = format!("{before} {blob}{after}");
             let told = format!("{before} [… 4000 bytes …]{after}");
-            assert!(is_in(&text));
-            assert_eq!(without(&text), told);
+            assert_eq!(without(&text, 0), told);
         }
+        let told = format!("{}[… 3984 bytes …]", &blob[..16]);
+        assert_eq!(without(&blob, 16), told);
+
         let hex: String = encoded(900)
             .bytes()
             .map(|byte| format!("{:x}", byte % 16))
             .collect();
-        assert!(is_in(&hex), "{hex}");
+        assert_eq!(without(&hex, 0), "[… 900 bytes …]", "{hex}");
         let two = format!("{blob} and {blob}");
-        assert_eq!(without(&two), "[… 4000 bytes …] and [… 4000 bytes …]");
+        assert_eq!(without(&two, 0), "[… 4000 bytes …] and [… 4000 bytes …]");
+    }
+
+    // `cat message.b64` is asked for its encoded data: as long as there is room, it stays.
+    #[test]
+    fn what_was_asked_for_is_not_beside() {
+        let blob = encoded(900);
+        let one = format!(r#"{{"stdout": "{blob}", "code": 0}}"#);
+        let two = format!(r#" [{{"data": "{blob}"}}, {{"data": "{blob}"}}]"#);
+        let plain = format!("{blob}\n{blob}\n");
+        assert!(!are_beside(&blob) && !are_beside(&one) && !are_beside(&plain));
+        assert!(are_beside(&two));
     }
 
     // Long paths, names, addresses, separators and short hashes are text.
@@ -147,8 +163,7 @@ mod tests {
             signed,
             String::new(),
         ] {
-            assert!(!is_in(&text), "{text}");
-            assert_eq!(without(&text), text);
+            assert_eq!(without(&text, 0), text);
         }
     }
 }

@@ -17,6 +17,8 @@ use crate::{
 const HEAD_TENTHS: usize = 5;
 /// A cut moves back to the end of a line that is at most so far: a share of its part.
 const LINE_WITHIN: usize = 4;
+/// So much of encoded data tells what it was.
+const BLOB_HEAD: usize = 16;
 /// Least that a cut leaves out, as a share of the text: less is not worth a gap.
 const SAVES_AT_LEAST: usize = 8;
 /// Shortest that a text is cut to, in bytes: room for a first and a last line.
@@ -141,14 +143,14 @@ fn is_encoded(content: &Content) -> bool {
 
 fn result_is_encoded(result: &ResultOutcome) -> bool {
     match result.parts.is_empty() {
-        true => blobs::is_in(result.structured.as_str()),
+        true => blobs::are_beside(result.structured.as_str()),
         false => parts_are_encoded(&result.parts),
     }
 }
 
 fn parts_are_encoded(parts: &[ContentPart]) -> bool {
     let mut texts = parts.iter().filter_map(ContentPart::text);
-    texts.any(blobs::is_in)
+    texts.any(blobs::are_beside)
 }
 
 /// The most that each text may have, so that all have `bytes_max` together: short ones
@@ -328,9 +330,9 @@ impl Mark {
             && let Some(json) = json::cut(told, bytes_max)
         {
             let gone = text.len().saturating_sub(json.len());
-            return format!("{json}{}", self.behind(gone, text.len()));
+            return format!("{json}{}", self.behind(gone, text.len(), None));
         }
-        let told = &*blobs::without(told);
+        let told = &*blobs::without(told, BLOB_HEAD);
         let (head, tail) = match told.len() <= bytes_max {
             true => (told.len(), told.len()),
             false => {
@@ -341,22 +343,40 @@ impl Mark {
             }
         };
         let gone = text.len().saturating_sub(head + told.len() - tail);
-        let mark = self.behind(gone, text.len());
+        let mark = self.behind(gone, text.len(), lines(told, head, tail));
         format!("{}{mark}\n{}", &told[..head], &told[tail..])
     }
 
     /// A text without its encoded data, if it has some.
     fn without_blobs(&self, text: &str) -> Option<String> {
-        let told = blobs::without(text);
+        let told = blobs::without(text, 0);
         let gone = text.len().saturating_sub(told.len());
-        (gone > 0).then(|| format!("{told}{}", self.behind(gone, text.len())))
+        let is_less = blobs::are_beside(text) && gone > 0;
+        is_less.then(|| format!("{told}{}", self.behind(gone, text.len(), None)))
     }
 
     /// What stands behind what is left of a text.
-    fn behind(&self, gone: usize, all: usize) -> String {
+    fn behind(&self, gone: usize, all: usize, lines: Option<(usize, usize)>) -> String {
         let (of, whole) = (self.of, &self.whole);
-        format!("\n[… {gone} of {all} bytes of {of} are left out{whole} …]")
+        let lines = lines.map_or_else(String::new, |(from, to)| format!(", lines {from} to {to}"));
+        format!("\n[… {gone} of {all} bytes of {of} are left out{lines}{whole} …]")
     }
+}
+
+/// The lines between two places of a text, from 1, where they are some: by these they can be
+/// read again.
+fn lines(text: &str, head: usize, tail: usize) -> Option<(usize, usize)> {
+    /// Fewer are told by their bytes.
+    const LEAST: usize = 3;
+    let newlines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
+    let gone = newlines(&text[head..tail]);
+    if gone < LEAST {
+        return None;
+    }
+    // A cut stands at the end of a line, or in one.
+    let from = newlines(&text[..head]) + 1 + usize::from(text[head..].starts_with('\n'));
+    let to = newlines(&text[..tail]) + usize::from(!text[..tail].ends_with('\n'));
+    Some((from, to))
 }
 
 /// The end of the last whole line, if that is near.
@@ -388,4 +408,34 @@ fn ceil(text: &str, mut at: usize) -> usize {
         at += 1;
     }
     at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What was left out could be read again by lines, and which ones was not said.
+    #[test]
+    fn a_cut_says_which_lines_are_left_out() {
+        let mark = Mark::of("this result", Some("#7".to_owned()));
+        let text: String = (1..=100)
+            .map(|line| format!("this is line {line}\n"))
+            .collect();
+        let told = mark.cut(&text, 400);
+        let (head, rest) = told.split_once("\n[… ").unwrap();
+        let (said, tail) = rest.split_once(" …]\n").unwrap();
+        let last = head.lines().count();
+        let next: usize = tail.lines().next().unwrap()["this is line ".len()..]
+            .parse()
+            .unwrap();
+        assert!(head.ends_with(&format!("this is line {last}")), "{told}");
+        let lines = format!(
+            "left out, lines {} to {}; the whole: #7",
+            last + 1,
+            next - 1
+        );
+        assert!(said.ends_with(&lines), "{told}");
+        // One long line has none.
+        assert!(!mark.cut(&"x y ".repeat(500), 400).contains("lines"));
+    }
 }

@@ -12,8 +12,10 @@ const ITEM_BYTES: usize = 64;
 const MEMBER_BYTES: usize = 24;
 /// What stands where something was, and around a text.
 const MARK_BYTES: usize = 24;
+/// In fewer bytes a text says how it begins, and not how much is missing.
+const MARKED_BYTES: usize = 160;
 /// Members that say most, and whatever else speaks of an error.
-const TELLING: [&str; 20] = [
+const TELLING: [&str; 19] = [
     "error",
     "message",
     "title",
@@ -28,7 +30,6 @@ const TELLING: [&str; 20] = [
     "status",
     "code",
     "state",
-    "type",
     "text",
     "summary",
     "snippet",
@@ -43,7 +44,7 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> Option<String> {
     if text.len() > TEXT_BYTES_MAX || !text.starts_with(['{', '[']) {
         return None;
     }
-    let text = blobs::without(text);
+    let text = blobs::without(text, 0);
     let mut value: Value = serde_json::from_str(&text).ok()?;
     fit(&mut value, bytes_max);
     let told = value.to_string();
@@ -105,9 +106,11 @@ fn shorter(text: &str, bytes_max: usize) -> String {
     }
     let share = text.len() as u128 * room as u128 / text_size(text) as u128;
     let room = usize::try_from(share).unwrap_or(room);
-    let Some(room) = room.checked_sub(MARK_BYTES).filter(|room| *room > 0) else {
-        return "…".to_owned();
-    };
+    if room < MARKED_BYTES {
+        let head = text.floor_char_boundary(room.saturating_sub("…".len()));
+        return format!("{}…", &text[..head]);
+    }
+    let room = room - MARK_BYTES;
     let head = text.floor_char_boundary(room * 2 / 3);
     let tail = text.ceil_char_boundary(text.len() - room / 3);
     if tail <= head {
@@ -151,10 +154,10 @@ fn fit_members(members: &mut Map<String, Value>, bytes_max: usize) {
     let needs = |(key, value): (&String, &Value)| beside(key) + size(value).min(MEMBER_BYTES);
     let least: usize = members.iter().map(needs).sum();
     if least > bytes_max {
-        let mut by_worth: Vec<(bool, usize, usize)> = members
+        let mut by_worth: Vec<(Worth, usize, usize)> = members
             .iter()
             .enumerate()
-            .map(|(at, (key, value))| (!is_telling(key, value), at, needs((key, value))))
+            .map(|(at, (key, value))| (worth(key, value), at, needs((key, value))))
             .collect();
         by_worth.sort_unstable();
         let mut room = bytes_max.saturating_sub(MARK_BYTES / 2);
@@ -178,10 +181,28 @@ fn fit_members(members: &mut Map<String, Value>, bytes_max: usize) {
     );
 }
 
-fn is_telling(key: &str, value: &Value) -> bool {
-    let is_blob = value.as_str().is_some_and(|text| text.starts_with("[… "));
+/// What a member says: the first stay longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    Telling,
+    Ordinary,
+    Nothing,
+}
+
+fn worth(key: &str, value: &Value) -> Worth {
+    let is_nothing = match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty() || text.starts_with("[… "),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    };
     let key = key.to_ascii_lowercase();
-    !is_blob && (TELLING.contains(&key.as_str()) || key.contains("error"))
+    match is_nothing {
+        true => Worth::Nothing,
+        false if TELLING.contains(&key.as_str()) || key.contains("error") => Worth::Telling,
+        false => Worth::Ordinary,
+    }
 }
 
 /// Values in so many bytes together, with what stands beside each: short ones leave theirs
@@ -319,7 +340,7 @@ mod tests {
     fn errors_stay_beside_long_texts() {
         let log = "line of a log\n".repeat(500);
         let value = json!({"stdout": log, "error": "disk full", "stderr": log, "exit_code": 28});
-        let told = of(&value, 300);
+        let told = of(&value, 600);
         assert_eq!(told["error"], "disk full");
         assert_eq!(told["exit_code"], 28);
         let stdout = told["stdout"].as_str().unwrap();

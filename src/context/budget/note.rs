@@ -23,15 +23,19 @@ use crate::{
 pub(in crate::context) const BUDGET: &str = "budget";
 /// What is told one by one: the last ones, the most that has room. What was asked for
 /// outlasts what was done about it. Which tools were called says least.
-const TOLD: [Told; 14] = [
+const TOLD: [Told; 18] = [
     Told::new(12, 60, 4_000, 24),
-    Told::new(12, 60, 1_500, 16),
-    Told::new(12, 40, 800, 12),
-    Told::new(12, 30, 400, 8),
-    Told::new(10, 24, 240, 6),
-    Told::new(8, 16, 160, 4),
-    Told::new(6, 10, 160, 2),
-    Told::new(4, 8, 160, 1),
+    Told::new(12, 60, 1_500, 20),
+    Told::new(12, 50, 800, 16),
+    Told::new(12, 40, 500, 12),
+    Told::new(12, 30, 320, 10),
+    Told::new(10, 24, 240, 8),
+    Told::new(8, 20, 200, 6),
+    Told::new(8, 16, 160, 5),
+    Told::new(6, 13, 160, 4),
+    Told::new(5, 10, 160, 3),
+    Told::new(4, 8, 160, 2),
+    Told::new(3, 7, 160, 1),
     Told::new(2, 6, 160, 1),
     Told::new(0, 5, 160, 0),
     Told::new(0, 3, 160, 0),
@@ -81,6 +85,9 @@ struct Told {
     /// Tools by name.
     tools: bool,
 }
+
+/// What was said in fewer characters (`wow`, `go on`) has a place when nothing else needs it.
+const WORD_CHARS_LEAST: usize = 16;
 
 impl Told {
     const fn new(calls: usize, words: usize, word_chars: usize, answers: usize) -> Self {
@@ -235,28 +242,22 @@ impl<'a> Gone<'a> {
     /// The last calls, what the user said last, and answers, oldest first.
     fn lines(&self, told: Told) -> Vec<String> {
         let of = self.last.conversation;
-        let last = self
-            .calls
-            .iter()
-            .rev()
-            .filter(|call| call.request.conversation == of);
-        let calls = last.take(told.calls).map(|call| line(call));
         let of_here = |at: &EventRef| at.conversation == of;
-        let said = self.words.iter().rev().filter(|(at, _)| of_here(at));
-        let said = said.take(told.words).map(|(at, text)| {
-            (
-                at.revision,
-                format!("the user: {}", quoted(text, told.word_chars)),
-            )
+        let calls = self.calls.iter().rev();
+        let calls = grouped(calls.filter(|call| of_here(&call.request)), told.calls);
+        let words = self.words.iter().map(|(at, text)| (*at, &**text));
+        let said = last_said(words.filter(|(at, _)| of_here(at)), told.words);
+        let said = said.map(|(at, text)| {
+            let text = quoted(text, told.word_chars);
+            (at.revision, format!("the user: {text}"))
         });
-        let answers = self.answers.iter().rev().filter(|(at, _)| of_here(at));
-        let answers = answers.take(told.answers).map(|(at, text)| {
-            (
-                at.revision,
-                format!("the answer: {}", quoted(text, ANSWER_CHARS)),
-            )
+        let answers = self.answers.iter().copied();
+        let answers = last_said(answers.filter(|(at, _)| of_here(at)), told.answers);
+        let answers = answers.map(|(at, text)| {
+            let text = quoted(text, ANSWER_CHARS);
+            (at.revision, format!("the answer: {text}"))
         });
-        let mut lines: Vec<_> = calls.chain(said).chain(answers).collect();
+        let mut lines: Vec<_> = calls.into_iter().chain(said).chain(answers).collect();
         lines.sort_by_key(|(at, _)| *at);
         let named = |at| {
             let event = EventRef {
@@ -336,6 +337,16 @@ fn word(item: &Item) -> Option<(EventRef, Cow<'_, str>)> {
     is_of_user.then_some((*item.events.first()?, without_harness(text)))
 }
 
+/// So many of what was said, the last of it; short words only where there is not as much else.
+fn last_said<'a>(
+    said: impl DoubleEndedIterator<Item = (EventRef, &'a str)>,
+    most: usize,
+) -> impl Iterator<Item = (EventRef, &'a str)> {
+    let is_long = |said: &(EventRef, &str)| said.1.chars().nth(WORD_CHARS_LEAST).is_some();
+    let (long, short): (Vec<_>, Vec<_>) = said.rev().partition(is_long);
+    long.into_iter().chain(short).take(most)
+}
+
 /// A text in one line, of a bounded part of it.
 fn quoted(text: &str, max_chars: usize) -> String {
     let text: String = text.chars().take(max_chars * 4).collect();
@@ -366,6 +377,28 @@ fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
         .into_iter()
         .map(|(_, at, text)| (at, text))
         .collect()
+}
+
+/// So many calls, the last first, in a line each; several of the same are one line, where the
+/// last of them was.
+fn grouped<'a>(
+    last_first: impl Iterator<Item = &'a &'a Call>,
+    calls_max: usize,
+) -> Vec<(Revision, String)> {
+    let mut groups: Vec<(Revision, String, usize)> = Vec::new();
+    for call in last_first.take(calls_max * 4) {
+        let (at, line) = line(call);
+        match groups.iter().position(|group| group.1 == line) {
+            Some(known) => groups[known].2 += 1,
+            None if groups.len() < calls_max => groups.push((at, line, 1)),
+            None => break,
+        }
+    }
+    let told = groups.into_iter().map(|(at, line, count)| match count {
+        1 => (at, line),
+        count => (at, format!("{line} ({count} times)")),
+    });
+    told.collect()
 }
 
 fn line(call: &Call) -> (Revision, String) {
@@ -456,20 +489,8 @@ mod tests {
     fn a_search_is_told_with_what_it_looked_for() {
         let told = |arguments: &str| {
             argument(&Call {
-                call_id: String::new(),
-                wire_id: String::new(),
-                tool: "Grep".to_owned(),
                 arguments: crate::domain::JsonText::from_checked(arguments.to_owned().into()),
-                arguments_shortened: false,
-                request: EventRef {
-                    conversation: ConversationId(uuid::Uuid::from_u128(1)),
-                    revision: Revision(1),
-                },
-                outcome: Outcome::Missing {
-                    why: String::new(),
-                    event: None,
-                    open: false,
-                },
+                ..called("")
             })
         };
         let both = r#"{"path":"/repo/src","pattern":"fn parse","output_mode":"content"}"#;
@@ -477,6 +498,39 @@ mod tests {
         assert_eq!(told(r#"{"file_path":"a.rs","pattern":"x"}"#), "x in a.rs");
         assert_eq!(told(r#"{"query":"rust json"}"#), "rust json");
         assert_eq!(told(r#"{"path":"/repo/src"}"#), "/repo/src");
+    }
+
+    // Of six lines of a note five were the reading of one file.
+    #[test]
+    fn calls_that_come_again_are_one_line() {
+        let calls: Vec<Call> = ["a", "b", "a", "a"]
+            .iter()
+            .map(|path| called(path))
+            .collect();
+        let last_first: Vec<&Call> = calls.iter().rev().collect();
+        let told: Vec<_> = grouped(last_first.iter(), 2).into_iter().collect();
+        let told: Vec<_> = told.iter().map(|(_, line)| line.as_str()).collect();
+        assert_eq!(told, ["Grep a (no result) (3 times)", "Grep b (no result)"]);
+    }
+
+    fn called(path: &str) -> Call {
+        let arguments = format!(r#"{{"path":"{path}"}}"#);
+        Call {
+            call_id: String::new(),
+            wire_id: String::new(),
+            tool: "Grep".to_owned(),
+            arguments: crate::domain::JsonText::from_checked(arguments.into()),
+            arguments_shortened: false,
+            request: EventRef {
+                conversation: ConversationId(uuid::Uuid::from_u128(1)),
+                revision: Revision(1),
+            },
+            outcome: Outcome::Missing {
+                why: String::new(),
+                event: None,
+                open: false,
+            },
+        }
     }
 
     // Paths of a deep tree were told without the name of their file.

@@ -259,6 +259,23 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
     assert_eq!(kept.len(), 5, "{kept:#?}");
 }
 
+// A session that goes on in a file of its own begins with the summary of another one: "it
+// stands for #1 to #1" named a place where nothing of that is.
+#[test]
+fn a_summary_of_what_is_not_here_names_no_place() {
+    let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
+        unreachable!("what it makes");
+    };
+    let imported = Compacted {
+        trigger: CompactionTrigger::Imported,
+        ..manual
+    };
+    let story = Story::new();
+    let story = story.then(EventBody::Compacted(imported)).user("and now?");
+    let told = texts(&built(&story, &ContextPolicy::default()));
+    assert_eq!(told, ["[CONVERSATION SUMMARY]\nIt was found.", "and now?"]);
+}
+
 // Eight of 49 summaries came while a call was under way that nobody ever answered: all
 // steps that they stand for were sent beside them. Should the result come after all, it
 // is told as a late one.
