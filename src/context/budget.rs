@@ -3,9 +3,15 @@
 //! Of the conversation itself, `layout` says what stays, is cut or goes; here is the
 //! order in which the policy lets that and the other sections give way.
 
+mod arguments;
+mod blobs;
 mod cut;
+mod json;
 mod layout;
 mod note;
+mod once;
+mod pieces;
+mod rooms;
 mod said;
 
 pub(super) use note::BUDGET;

@@ -247,6 +247,8 @@ pub struct Call {
     pub tool: String,
     /// As the model wrote them: JSON, perhaps not an object.
     pub arguments: JsonText,
+    /// Long texts in them were cut to fit.
+    pub arguments_shortened: bool,
     /// Where it was requested.
     pub request: EventRef,
     /// What came of it.

@@ -123,11 +123,14 @@ impl Forms {
         for block in &step.blocks {
             match block {
                 Block::Part(part) => self.cut |= part.recorded_at().is_none(),
-                Block::Call(call) => match &call.outcome {
-                    Outcome::Snapshot(_) => self.short = true,
-                    Outcome::Result(result) => self.cut |= result.shortened,
-                    Outcome::Missing { .. } => {}
-                },
+                Block::Call(call) => {
+                    self.cut |= call.arguments_shortened;
+                    match &call.outcome {
+                        Outcome::Snapshot(_) => self.short = true,
+                        Outcome::Result(result) => self.cut |= result.shortened,
+                        Outcome::Missing { .. } => {}
+                    }
+                }
             }
         }
     }

@@ -27,6 +27,8 @@ struct Noted {
     content: Content,
     counts: [OnceLock<Counts>; CountedFor::COUNT],
     told: OnceLock<Told>,
+    /// Some of its texts are encoded data.
+    encoded: OnceLock<bool>,
 }
 
 /// Tokens of a content, not scaled.
@@ -65,6 +67,7 @@ impl SharedContent {
         let noted = Arc::make_mut(&mut self.0);
         noted.counts = Default::default();
         noted.told = OnceLock::new();
+        noted.encoded = OnceLock::new();
         &mut noted.content
     }
 
@@ -88,6 +91,11 @@ impl SharedContent {
     /// What is told of it, made once.
     pub(super) fn told(&self, tell: impl FnOnce() -> Told) -> &Told {
         self.0.told.get_or_init(tell)
+    }
+
+    /// Whether it has encoded data, looked for once.
+    pub(super) fn is_encoded(&self, look: impl FnOnce(&Content) -> bool) -> bool {
+        *self.0.encoded.get_or_init(|| look(&self.0.content))
     }
 
     /// About what it takes in memory, in bytes, without the recorded events that it
@@ -134,6 +142,7 @@ impl From<Content> for Noted {
             content,
             counts: Default::default(),
             told: OnceLock::new(),
+            encoded: OnceLock::new(),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Cutting long texts to head and tail: what is said first, and the last lines, where
 //! errors stand.
 
+use super::{blobs, json};
 use crate::{
     context::{
         draft::{Block, Content, Item, Message, Outcome, ResultOutcome, Step},
         references::short_reference,
-        shared::SharedContent,
+        shared::{Parts, SharedContent},
         steps,
         summary::without_reminders,
     },
@@ -16,6 +17,8 @@ use crate::{
 const HEAD_TENTHS: usize = 5;
 /// A cut moves back to the end of a line that is at most so far: a share of its part.
 const LINE_WITHIN: usize = 4;
+/// So much of encoded data tells what it was.
+const BLOB_HEAD: usize = 16;
 /// Least that a cut leaves out, as a share of the text: less is not worth a gap.
 const SAVES_AT_LEAST: usize = 8;
 /// Shortest that a text is cut to, in bytes: room for a first and a last line.
@@ -78,6 +81,78 @@ pub(super) fn item(
     changed.then_some(content)
 }
 
+/// An item whose results, told in a message or not, come without their encoded data; none
+/// where they have none.
+pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option<SharedContent> {
+    if !item.content.is_encoded(is_encoded) {
+        return None;
+    }
+    let mut content = item.content.clone();
+    match content.make_mut() {
+        Content::Message(message) => {
+            let at = item.events.first().copied();
+            let at = at.map(|at| short_reference(conversation, at));
+            let mark = Mark::of(whose(message), at);
+            message.parts = parts_without_blobs(&message.parts, &mark);
+        }
+        Content::Step(step) => {
+            for call in step.calls_mut() {
+                if let Outcome::Result(result) = &mut call.outcome
+                    && result_is_encoded(result)
+                {
+                    let at = short_reference(conversation, result.event);
+                    let mark = Mark::of("this result", Some(at));
+                    result.parts = match result.parts.is_empty() {
+                        false => parts_without_blobs(&result.parts, &mark),
+                        true => {
+                            let text = mark.without_blobs(result.structured.as_str());
+                            text.map(ContentPart::Text)
+                                .into_iter()
+                                .collect::<Vec<_>>()
+                                .into()
+                        }
+                    };
+                    result.shortened = true;
+                }
+            }
+        }
+        Content::Instruction(_) => {}
+    }
+    Some(content)
+}
+
+fn parts_without_blobs(parts: &[ContentPart], mark: &Mark) -> Parts {
+    let parts = parts.iter().map(|part| {
+        let told = part.text().and_then(|text| mark.without_blobs(text));
+        told.map_or_else(|| part.clone(), ContentPart::Text)
+    });
+    parts.collect::<Vec<_>>().into()
+}
+
+/// What a tool returned or a harness told has encoded data. What the user says stays.
+fn is_encoded(content: &Content) -> bool {
+    match content {
+        Content::Message(message) => message.is_told && parts_are_encoded(&message.parts),
+        Content::Step(step) => step.calls().any(|call| match &call.outcome {
+            Outcome::Result(result) => result_is_encoded(result),
+            _ => false,
+        }),
+        Content::Instruction(_) => false,
+    }
+}
+
+fn result_is_encoded(result: &ResultOutcome) -> bool {
+    match result.parts.is_empty() {
+        true => blobs::are_beside(result.structured.as_str()),
+        false => parts_are_encoded(&result.parts),
+    }
+}
+
+fn parts_are_encoded(parts: &[ContentPart]) -> bool {
+    let mut texts = parts.iter().filter_map(ContentPart::text);
+    texts.any(blobs::are_beside)
+}
+
 /// The most that each text may have, so that all have `bytes_max` together: short ones
 /// leave theirs to the long ones.
 fn fair_share(item: &Item, bytes_max: usize, of: Of) -> usize {
@@ -111,6 +186,7 @@ fn fair_share(item: &Item, bytes_max: usize, of: Of) -> usize {
 fn part_bytes(part: &ContentPart) -> usize {
     match part {
         ContentPart::Text(text) => text.len(),
+        ContentPart::Json(json) => json.as_str().len(),
         _ => 0,
     }
 }
@@ -130,19 +206,27 @@ fn result_bytes(result: &ResultOutcome) -> usize {
 }
 
 fn cut_message(message: &mut Message, at: Option<String>, each_max: usize) -> bool {
-    let mark = Mark::of("this message", at);
+    let mark = Mark::of(whose(message), at);
     let long = |part: &ContentPart| is_long(part_bytes(part), each_max);
     if !message.parts.iter().any(long) {
         return false;
     }
     let parts = message.parts.iter().map(|part| match part {
-        ContentPart::Text(text) if is_long(text.len(), each_max) => {
-            ContentPart::Text(mark.cut(text, each_max))
+        part if long(part) => {
+            ContentPart::Text(mark.cut(part.text().unwrap_or_default(), each_max))
         }
         part => part.clone(),
     });
     message.parts = parts.collect::<Vec<_>>().into();
     true
+}
+
+/// What a result that came late tells is a result.
+fn whose(message: &Message) -> &'static str {
+    match message.is_told && !message.parts.are_recorded() {
+        true => "this result",
+        false => "this message",
+    }
 }
 
 fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: Of) -> bool {
@@ -242,6 +326,13 @@ impl Mark {
     fn cut(&self, text: &str, bytes_max: usize) -> String {
         // What a harness added for the moment is no end of a text.
         let told = without_reminders(text);
+        if told.len() > bytes_max
+            && let Some(json) = json::cut(told, bytes_max)
+        {
+            let gone = text.len().saturating_sub(json.len());
+            return format!("{json}{}", self.behind(gone, text.len(), None));
+        }
+        let told = &*blobs::without(told, BLOB_HEAD);
         let (head, tail) = match told.len() <= bytes_max {
             true => (told.len(), told.len()),
             false => {
@@ -251,16 +342,41 @@ impl Mark {
                 (head, line_start_after(told, tail_at))
             }
         };
-        format!(
-            "{}\n[… {} of {} bytes of {} are left out{} …]\n{}",
-            &told[..head],
-            text.len() - head - (told.len() - tail),
-            text.len(),
-            self.of,
-            self.whole,
-            &told[tail..]
-        )
+        let gone = text.len().saturating_sub(head + told.len() - tail);
+        let mark = self.behind(gone, text.len(), lines(told, head, tail));
+        format!("{}{mark}\n{}", &told[..head], &told[tail..])
     }
+
+    /// A text without its encoded data, if it has some.
+    fn without_blobs(&self, text: &str) -> Option<String> {
+        let told = blobs::without(text, 0);
+        let gone = text.len().saturating_sub(told.len());
+        let is_less = blobs::are_beside(text) && gone > 0;
+        is_less.then(|| format!("{told}{}", self.behind(gone, text.len(), None)))
+    }
+
+    /// What stands behind what is left of a text.
+    fn behind(&self, gone: usize, all: usize, lines: Option<(usize, usize)>) -> String {
+        let (of, whole) = (self.of, &self.whole);
+        let lines = lines.map_or_else(String::new, |(from, to)| format!(", lines {from} to {to}"));
+        format!("\n[… {gone} of {all} bytes of {of} are left out{lines}{whole} …]")
+    }
+}
+
+/// The lines between two places of a text, from 1, where they are some: by these they can be
+/// read again.
+fn lines(text: &str, head: usize, tail: usize) -> Option<(usize, usize)> {
+    /// Fewer are told by their bytes.
+    const LEAST: usize = 3;
+    let newlines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
+    let gone = newlines(&text[head..tail]);
+    if gone < LEAST {
+        return None;
+    }
+    // A cut stands at the end of a line, or in one.
+    let from = newlines(&text[..head]) + 1 + usize::from(text[head..].starts_with('\n'));
+    let to = newlines(&text[..tail]) + usize::from(!text[..tail].ends_with('\n'));
+    Some((from, to))
 }
 
 /// The end of the last whole line, if that is near.
@@ -292,4 +408,34 @@ fn ceil(text: &str, mut at: usize) -> usize {
         at += 1;
     }
     at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What was left out could be read again by lines, and which ones was not said.
+    #[test]
+    fn a_cut_says_which_lines_are_left_out() {
+        let mark = Mark::of("this result", Some("#7".to_owned()));
+        let text: String = (1..=100)
+            .map(|line| format!("this is line {line}\n"))
+            .collect();
+        let told = mark.cut(&text, 400);
+        let (head, rest) = told.split_once("\n[… ").unwrap();
+        let (said, tail) = rest.split_once(" …]\n").unwrap();
+        let last = head.lines().count();
+        let next: usize = tail.lines().next().unwrap()["this is line ".len()..]
+            .parse()
+            .unwrap();
+        assert!(head.ends_with(&format!("this is line {last}")), "{told}");
+        let lines = format!(
+            "left out, lines {} to {}; the whole: #7",
+            last + 1,
+            next - 1
+        );
+        assert!(said.ends_with(&lines), "{told}");
+        // One long line has none.
+        assert!(!mark.cut(&"x y ".repeat(500), 400).contains("lines"));
+    }
 }

@@ -7,8 +7,11 @@
 //! request is the same until it passes again.
 
 use super::{
+    arguments,
     cut::{self, Of},
     note,
+    pieces::{self, Form, Piece},
+    rooms::Rooms,
     said::{is_answer, is_of_user, is_said, is_told},
 };
 use crate::{
@@ -31,10 +34,6 @@ const STEADY_SHARE: u64 = 32;
 /// these tokens.
 const SHORT_SHARE: u64 = 32;
 const SHORT_TOKENS: (u64, u64) = (100, 600);
-/// A note's share of the budget, within these tokens as they are counted before they are
-/// scaled: its text is as long for every model.
-const NOTE_SHARE: u64 = 32;
-const NOTE_TOKENS: (u64, u64) = (60, 400);
 /// A long message that is not one of the newest keeps this share of the room.
 const MESSAGE_SHARE: u64 = 8;
 /// Bytes of a token, for a first guess: what comes out is counted.
@@ -67,27 +66,6 @@ impl May {
     }
 }
 
-/// What an item becomes.
-#[derive(Clone, Debug)]
-enum Form {
-    Whole,
-    Cut(SharedContent),
-    Gone,
-}
-
-/// An item of the conversation.
-#[derive(Clone, Debug)]
-struct Piece<'a> {
-    /// Its place in the draft.
-    place: usize,
-    item: &'a Item,
-    form: Form,
-    /// Tokens in this form.
-    tokens: u64,
-    /// Its short form, once it was made: none where it has none.
-    short: Option<Option<(SharedContent, u64)>>,
-}
-
 /// What the conversation becomes.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -99,7 +77,8 @@ pub(super) struct Plan {
     pub fits: bool,
     /// What is left to the conversation.
     pub room: u64,
-    note_tokens: u64,
+    /// Of its notes, in order.
+    rooms: Vec<u64>,
     /// The request's.
     conversation: ConversationId,
 }
@@ -112,9 +91,9 @@ pub(super) fn plan(
     may: May,
     budget: u64,
 ) -> Plan {
-    let pieces = pieces(draft);
+    let pieces = pieces::of(draft, conversation, tally, |item| may.cut(item));
     steps::note(pieces.len());
-    let all: u64 = pieces.iter().map(|piece| piece.tokens).sum();
+    let all: u64 = pieces.iter().map(|piece| piece.source.tokens).sum();
     let beside = draft.tokens().saturating_sub(all);
     let unit = (budget / STEADY_SHARE).max(1);
     let steady = beside.div_ceil(unit) * unit;
@@ -126,30 +105,27 @@ pub(super) fn plan(
         tally,
         may,
         budget,
+        rooms: Rooms::new(budget, tally),
         room,
         room_max,
     };
     let front = pieces[..held].to_vec();
-    let rooms = [target, budget].map(|tokens| tokens.saturating_sub(steady));
-    let mut forms = layout(front, rooms[0], rooms[1]).run();
-    forms.extend(pieces[held..].iter().cloned());
+    let room = [target, budget].map(|tokens| tokens.saturating_sub(steady));
+    let (mut laid, mut rooms) = layout(front, room[0], room[1]).run();
+    laid.extend(pieces[held..].iter().cloned());
     let tokens = |pieces: &[Piece<'_>]| pieces.iter().map(|piece| piece.tokens).sum::<u64>();
     // Notes have their room, or what stands in front of them would change with each request.
-    let notes = gaps(&forms) * note_tokens(budget, tally);
-    if beside + tokens(&forms) + notes > budget {
+    if beside + tokens(&laid) + rooms.iter().sum::<u64>() > budget {
         let room = budget.saturating_sub(beside);
-        forms = layout(pieces, room, room).run();
+        (laid, rooms) = layout(pieces, room, room).run();
     }
-    let tokens = beside + tokens(&forms);
-    let forms = forms.into_iter();
+    let tokens = beside + tokens(&laid);
     Plan {
-        forms: forms
-            .map(|piece| (piece.place, piece.form, piece.tokens))
-            .collect(),
+        forms: laid.into_iter().map(Piece::into_form).collect(),
         tokens,
         fits: tokens <= budget,
         room: budget.saturating_sub(beside),
-        note_tokens: note_tokens(budget, tally),
+        rooms,
         conversation,
     }
 }
@@ -159,7 +135,7 @@ pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: May, budget: u64) -> bo
     if may.steps {
         return true;
     }
-    let pieces = pieces(draft);
+    let pieces = pieces::whole(draft);
     steps::note(pieces.len());
     let all: u64 = pieces.iter().map(|piece| piece.tokens).sum();
     let least = pieces.iter().map(|piece| least(piece, tally, may));
@@ -170,43 +146,19 @@ pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: May, budget: u64) -> bo
 fn least(piece: &Piece<'_>, tally: &Tally, may: May) -> u64 {
     let is_thought = |block: &Block| matches!(block, Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)));
     let thinks = |step: &Step| step.blocks.iter().any(is_thought);
-    if !may.thinks(piece.item) && piece.item.step().is_some_and(thinks) {
+    let item = &piece.item;
+    if !may.thinks(item) && item.step().is_some_and(thinks) {
         // Reasoning is not counted apart: any of it may be.
         return 0;
     }
-    if is_told(piece.item) && may.cut(piece.item) {
+    if may.cut(item) && (is_told(item) || arguments::are_long(item)) {
         return 0;
     }
-    let outcomes = match may.cut(piece.item) {
+    let outcomes = match may.cut(item) {
         true => tally.outcomes(&piece.item.content),
         false => 0,
     };
     piece.tokens.saturating_sub(outcomes)
-}
-
-fn note_tokens(budget: u64, tally: &Tally) -> u64 {
-    let (least, most) = NOTE_TOKENS;
-    let scaled = |tokens| scaled(tokens, tally.factor().max(1.0)) as u64;
-    (budget / NOTE_SHARE).clamp(scaled(least), scaled(most))
-}
-
-fn pieces(draft: &Draft) -> Vec<Piece<'_>> {
-    let items = draft.items.iter().enumerate();
-    let said = items.filter(|(_, item)| {
-        item.fate != Fate::Dropped
-            && matches!(
-                item.section,
-                Section::Messages | Section::OpenTurn | Section::Compaction
-            )
-    });
-    said.map(|(place, item)| Piece {
-        place,
-        item,
-        form: Form::Whole,
-        tokens: item.tokens,
-        short: None,
-    })
-    .collect()
 }
 
 /// How many pieces there were when the conversation last passed its budget.
@@ -226,9 +178,9 @@ fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
 fn said<'p, 'a: 'p>(
     pieces: impl DoubleEndedIterator<Item = (usize, &'p Piece<'a>)> + Clone,
 ) -> Option<usize> {
-    let mut by_user = pieces.filter(|(_, piece)| is_of_user(piece.item));
+    let mut by_user = pieces.filter(|(_, piece)| is_of_user(&piece.item));
     let first = by_user.clone().next();
-    let found = by_user.find(|(_, piece)| is_said(piece.item)).or(first);
+    let found = by_user.find(|(_, piece)| is_said(&piece.item)).or(first);
     found.map(|(at, _)| at)
 }
 
@@ -239,6 +191,7 @@ struct Layout<'a, 't> {
     tally: &'t Tally,
     may: May,
     budget: u64,
+    rooms: Rooms,
     /// Tokens for the pieces, and for notes.
     room: u64,
     /// What a large last message may make of it.
@@ -246,12 +199,23 @@ struct Layout<'a, 't> {
 }
 
 impl<'a> Layout<'a, '_> {
-    fn run(mut self) -> Vec<Piece<'a>> {
+    /// The pieces, and the room of each note.
+    fn run(mut self) -> (Vec<Piece<'a>>, Vec<u64>) {
+        if self.tokens() > self.room {
+            let may = self.may;
+            pieces::tell_once(&mut self.pieces, self.conversation, self.tally, |item| {
+                may.cut(item)
+            });
+        }
         if self.tokens() > self.room && !self.shorten() && self.may.steps {
             self.let_steps_go();
         }
         self.fill();
-        self.pieces
+        let tokens = self.tokens();
+        let rooms = self
+            .rooms
+            .of(&self.pieces, self.room.saturating_sub(tokens));
+        (self.pieces, rooms)
     }
 
     fn tokens(&self) -> u64 {
@@ -273,7 +237,7 @@ impl<'a> Layout<'a, '_> {
     fn answered(&self, before: usize) -> Option<usize> {
         self.pieces[..before]
             .iter()
-            .rposition(|piece| is_answer(piece.item))
+            .rposition(|piece| is_answer(&piece.item))
     }
 
     /// Results are cut, the oldest first, until the rest has room. False: that is not
@@ -304,7 +268,8 @@ impl<'a> Layout<'a, '_> {
         if self.pieces[at].short.is_none() {
             let (low, high) = SHORT_TOKENS;
             let tokens = (self.budget / SHORT_SHARE).clamp(low, high);
-            let short = self.cut_to(self.pieces[at].item, self.bytes_of(tokens));
+            let is_last = at + 1 == self.pieces.len();
+            let short = self.cut_to(&self.pieces[at], self.bytes_of(tokens), is_last);
             self.pieces[at].short = Some(short);
         }
         self.pieces[at].short.clone().flatten()
@@ -314,29 +279,37 @@ impl<'a> Layout<'a, '_> {
         scaled(tokens, TOKEN_BYTES / self.tally.factor())
     }
 
-    fn cut_to(&self, item: &Item, bytes: usize) -> Option<(SharedContent, u64)> {
-        let mut short = item.clone();
+    fn cut_to(
+        &self,
+        piece: &Piece<'_>,
+        bytes: usize,
+        is_last: bool,
+    ) -> Option<(SharedContent, u64)> {
+        let item = &piece.source;
+        let mut short = item.clone().into_owned();
         if !self.may.thinks(item) {
             drop_reasoning(&mut short);
             if short.step().is_some_and(|step| step.blocks.is_empty()) {
-                short = item.clone();
+                short = item.clone().into_owned();
             }
         }
-        if (item.step().is_some() || is_told(item))
-            && self.may.cut(item)
-            && let Some(content) = cut::item(&short, self.conversation, bytes, Of::Results)
-        {
-            short.content = content;
+        if (item.step().is_some() || is_told(item)) && self.may.cut(item) {
+            if let Some(content) = cut::item(&short, self.conversation, bytes, Of::Results) {
+                short.content = content;
+            }
+            if !is_last && let Some(content) = arguments::cut(&short, self.conversation, bytes) {
+                short.content = content;
+            }
         }
         let tokens = self.tally.item(&short);
-        (tokens < item.tokens).then_some((short.content, tokens))
+        (tokens < piece.item.tokens).then_some((short.content, tokens))
     }
 
     /// Steps go, the oldest first, but neither the first message of the user nor the
     /// last, nor what that answers. The newest results stay as whole as half of the room
     /// allows, the older ones are cut, and what has no place after that goes.
     fn let_steps_go(&mut self) {
-        let note = note_tokens(self.budget, self.tally);
+        let note = self.rooms.least;
         for piece in &mut self.pieces {
             piece.form = Form::Gone;
             piece.tokens = 0;
@@ -347,7 +320,8 @@ impl<'a> Layout<'a, '_> {
         let of_last = last.map_or(0, tokens);
         let of_kept: u64 = kept.iter().map(|&at| tokens(at)).sum();
         // One where the oldest steps were, and one more when the last question is old.
-        let notes = 2 * note;
+        let stays: Vec<usize> = kept.iter().copied().chain(last).collect();
+        let notes = 2 * note + self.rooms.words_beside(&self.pieces, &stays);
         let is_large = of_last > self.room / 2;
         if is_large {
             let needed = of_last + of_kept + notes;
@@ -421,7 +395,7 @@ impl<'a> Layout<'a, '_> {
 
     /// A piece cut to so many tokens: a form that has no more; none when there is none.
     fn fitted(&self, at: usize, tokens: u64, of: Of) -> Option<(SharedContent, u64)> {
-        let item = self.pieces[at].item;
+        let (item, source) = (&self.pieces[at].item, &self.pieces[at].source);
         let all = cut::bytes(item, of);
         if all == 0 || tokens >= item.tokens {
             return None;
@@ -441,12 +415,12 @@ impl<'a> Layout<'a, '_> {
             if bytes < cut::LEAST_BYTES {
                 return None;
             }
-            let Some(content) = cut::item(item, self.conversation, bytes, of) else {
+            let Some(content) = cut::item(source, self.conversation, bytes, of) else {
                 continue;
             };
             let cut = self.tally.item(&Item {
                 content: content.clone(),
-                ..item.clone()
+                ..Item::clone(item)
             });
             if cut <= tokens {
                 return Some((content, cut));
@@ -460,7 +434,7 @@ impl<'a> Layout<'a, '_> {
         let (mut whole, mut is_recent) = (0, true);
         let (mut passed_over, mut after_gap) = (0, false);
         for at in (0..self.pieces.len()).rev() {
-            if !matches!(self.pieces[at].form, Form::Gone) {
+            if !self.pieces[at].is_gone() {
                 after_gap = false;
                 continue;
             }
@@ -503,10 +477,10 @@ impl<'a> Layout<'a, '_> {
         if self.pieces[at].item.tokens <= most {
             return self.keep(at);
         }
-        if !self.may.cut(self.pieces[at].item) {
+        if !self.may.cut(&self.pieces[at].item) {
             return 0;
         }
-        let of = match is_told(self.pieces[at].item) {
+        let of = match is_told(&self.pieces[at].item) {
             true => Of::All,
             false => Of::Results,
         };
@@ -528,22 +502,24 @@ impl<'a> Layout<'a, '_> {
         }
     }
 
-    /// Gives what is left to what was cut: the first question, then the newest first.
+    /// Gives what is left to what was cut: the first question, what else the user said, then
+    /// the newest first.
     fn fill(&mut self) {
-        let note = note_tokens(self.budget, self.tally);
-        let notes = gaps(&self.pieces) * note;
-        let mut left = self.room.saturating_sub(self.tokens() + notes);
-        let first = self.first_said();
-        let newest_first = (0..self.pieces.len()).rev();
-        let order: Vec<usize> = first.into_iter().chain(newest_first).collect();
+        let note = self.rooms.least;
+        let mut left = self.room.saturating_sub(self.tokens());
+        left = left.saturating_sub(self.rooms.needed(&self.pieces));
+        let newest_first = || (0..self.pieces.len()).rev();
+        let by_user = newest_first().filter(|at| is_of_user(&self.pieces[*at].item));
+        let order = self.first_said().into_iter().chain(by_user);
+        let order: Vec<usize> = order.chain(newest_first()).collect();
         let mut tries = 0;
         for at in order {
             let (now, whole) = (self.pieces[at].tokens, self.pieces[at].item.tokens);
-            if !matches!(self.pieces[at].form, Form::Cut(_)) {
+            if !self.pieces[at].is_cut() {
                 continue;
             }
-            if whole - now <= left {
-                left -= self.keep(at) - now;
+            if whole.saturating_sub(now) <= left {
+                left -= self.keep(at).saturating_sub(now);
             } else if left > self.budget / 50 && tries < REFITS_MAX {
                 tries += 1;
                 let of = match self.pieces[at].item.step() {
@@ -557,18 +533,33 @@ impl<'a> Layout<'a, '_> {
                 }
             }
         }
-        self.fill_with_parts(left, note);
+        left = self.fill_with_parts(left, note);
+        self.tell_again(left);
+    }
+
+    /// What was told once is told again where there is room: the newest first.
+    fn tell_again(&mut self, mut left: u64) {
+        for piece in self.pieces.iter_mut().rev() {
+            if piece.is_gone() {
+                continue;
+            }
+            if let Some(in_full) = piece.in_full.take()
+                && in_full.tokens.saturating_sub(piece.tokens) <= left
+            {
+                left -= in_full.tokens.saturating_sub(piece.tokens);
+                *piece = *in_full;
+            }
+        }
     }
 
     /// Where much is left because what has no place is large, parts of it come in.
-    fn fill_with_parts(&mut self, mut left: u64, note: u64) {
+    fn fill_with_parts(&mut self, mut left: u64, note: u64) -> u64 {
         let mut tries = 0;
         for at in (0..self.pieces.len()).rev() {
             if left <= self.budget / 12 + note || tries >= REFITS_MAX {
-                return;
+                break;
             }
-            let is_gone = matches!(self.pieces[at].form, Form::Gone);
-            if !is_gone || self.pieces[at].item.tokens == 0 {
+            if !self.pieces[at].is_gone() || self.pieces[at].item.tokens == 0 {
                 continue;
             }
             tries += 1;
@@ -581,22 +572,11 @@ impl<'a> Layout<'a, '_> {
                 left = left.saturating_sub(tokens + note);
             }
         }
+        left
     }
 }
 
-/// Runs of pieces that went.
-fn gaps(pieces: &[Piece<'_>]) -> u64 {
-    let mut gaps = 0;
-    let mut in_gap = false;
-    for piece in pieces {
-        let is_gone = matches!(piece.form, Form::Gone);
-        gaps += u64::from(is_gone && !in_gap);
-        in_gap = is_gone;
-    }
-    gaps
-}
-
-fn scaled(tokens: u64, factor: f64) -> usize {
+pub(super) fn scaled(tokens: u64, factor: f64) -> usize {
     // Budgets are far below 2^52.
     #[allow(
         clippy::cast_precision_loss,
@@ -612,6 +592,7 @@ impl Plan {
     /// there is room for it.
     pub fn apply(self, draft: &mut Draft, tally: &Tally, budget: u64) {
         let mut left = budget.saturating_sub(self.tokens);
+        let mut rooms = self.rooms.iter().copied();
         let mut notes: Vec<(usize, Item)> = Vec::new();
         let mut run: Vec<usize> = Vec::new();
         let places = self.forms.iter().map(|(place, form, _)| (*place, form));
@@ -633,7 +614,7 @@ impl Plan {
             let gone = run.drain(..).map(|place| &draft.items[place]);
             // What is not sent anyhow leaves nothing behind.
             let gone: Vec<_> = gone.filter(|item| item.tokens > 0).collect();
-            let most = self.note_tokens.min(left);
+            let most = rooms.next().unwrap_or_default().min(left);
             if let Some(note) = note::note(&gone, self.conversation, tally, most, &stays) {
                 left -= note.tokens;
                 notes.push((first, note));

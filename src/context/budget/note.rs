@@ -7,9 +7,10 @@ use std::{
     fmt::Write as _,
 };
 
+use super::said::is_final;
 use crate::{
     context::{
-        draft::{Call, Content, Item, Message, Outcome, Section, Speaker},
+        draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker},
         references::short_reference,
         steps,
         summary::{clip, is_said, one_line, without_harness},
@@ -20,34 +21,50 @@ use crate::{
 
 /// Name in explanations.
 pub(in crate::context) const BUDGET: &str = "budget";
-/// How many calls are told one by one, and how much of what the user said: the last ones,
-/// as many as have room. What was asked for outlasts what was done about it.
-/// Which tools were called says least.
-const TOLD: [(usize, usize, bool); 8] = [
-    (12, 6, true),
-    (8, 4, true),
-    (4, 4, true),
-    (2, 3, true),
-    (0, 3, true),
-    (0, 1, true),
-    (0, 1, false),
-    (0, 0, true),
+/// What is told one by one: the last ones, the most that has room. What was asked for
+/// outlasts what was done about it. Which tools were called says least.
+const TOLD: [Told; 18] = [
+    Told::new(12, 60, 4_000, 24),
+    Told::new(12, 60, 1_500, 20),
+    Told::new(12, 50, 800, 16),
+    Told::new(12, 40, 500, 12),
+    Told::new(12, 30, 320, 10),
+    Told::new(10, 24, 240, 8),
+    Told::new(8, 20, 200, 6),
+    Told::new(8, 16, 160, 5),
+    Told::new(6, 13, 160, 4),
+    Told::new(5, 10, 160, 3),
+    Told::new(4, 8, 160, 2),
+    Told::new(3, 7, 160, 1),
+    Told::new(2, 6, 160, 1),
+    Told::new(0, 5, 160, 0),
+    Told::new(0, 3, 160, 0),
+    Told::new(0, 1, 160, 0),
+    Told {
+        tools: false,
+        ..Told::new(0, 1, 160, 0)
+    },
+    Told::new(0, 0, 0, 0),
 ];
+/// No token has more bytes in a text of some length: what is longer is not counted.
+const TOKEN_BYTES_MAX: u64 = 12;
 /// Tools that are counted.
 const TOOLS_TOLD: usize = 8;
 /// Ranges of events that are told.
 const RANGES_TOLD: usize = 4;
-/// Characters of a call's arguments, and of what the user said.
+/// Characters of a call's arguments, and of an answer.
 const ARGUMENT_CHARS: usize = 70;
-const WORD_CHARS: usize = 160;
+const ANSWER_CHARS: usize = 200;
 /// Arguments that say most of a call.
-const TELLING: [&str; 12] = [
+const TELLING: [&str; 14] = [
     "command",
     "cmd",
-    "file_path",
     "pattern",
+    "regex",
     "query",
+    "file_path",
     "path",
+    "filename",
     "notebook_path",
     "url",
     "description",
@@ -55,6 +72,38 @@ const TELLING: [&str; 12] = [
     "id",
     "code",
 ];
+
+/// How much of each is told.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    calls: usize,
+    /// Requests of the user, and the characters of each.
+    words: usize,
+    word_chars: usize,
+    /// Answers that ended turns.
+    answers: usize,
+    /// Tools by name.
+    tools: bool,
+}
+
+/// What was said in fewer characters (`wow`, `go on`) has a place when nothing else needs it.
+const WORD_CHARS_LEAST: usize = 16;
+
+impl Told {
+    const fn new(calls: usize, words: usize, word_chars: usize, answers: usize) -> Self {
+        Self {
+            calls,
+            words,
+            word_chars,
+            answers,
+            tools: true,
+        }
+    }
+}
+
+/// Of calls that look for something: what, and where.
+const SOUGHT: [&str; 3] = ["pattern", "regex", "query"];
+const PLACES: [&str; 4] = ["path", "glob", "file_path", "dir"];
 
 /// A note about neighbours that went, of a request in which these events stay; none when
 /// not even the shortest has so few tokens.
@@ -66,11 +115,12 @@ pub(super) fn note(
     stays: &BTreeSet<EventRef>,
 ) -> Option<Item> {
     let gone = Gone::of(gone, conversation, stays)?;
-    let told = TOLD
-        .iter()
-        .map(|(calls, words, tools)| gone.text(*calls, *words, *tools));
+    let told = TOLD.iter().map(|told| gone.text(*told));
     let mut texts = told.chain([gone.least()]);
     texts.find_map(|text| {
+        if text.len() as u64 > tokens_max * TOKEN_BYTES_MAX {
+            return None;
+        }
         let item = item(text);
         let tokens = tally.item(&item);
         (tokens <= tokens_max).then(|| Item {
@@ -101,6 +151,8 @@ struct Gone<'a> {
     calls: Vec<&'a Call>,
     /// What the user said, and where: oldest first.
     words: Vec<(EventRef, Cow<'a, str>)>,
+    /// What the model said with which it called nothing, the last of each turn.
+    answers: Vec<(EventRef, &'a str)>,
 }
 
 impl<'a> Gone<'a> {
@@ -125,6 +177,7 @@ impl<'a> Gone<'a> {
             last,
             calls: all_steps.flat_map(|step| step.calls()).collect(),
             words: items.iter().filter_map(|item| word(item)).collect(),
+            answers: answers(items),
         })
     }
 
@@ -165,18 +218,17 @@ impl<'a> Gone<'a> {
         told
     }
 
-    /// With the last of what went, so many calls of it, and so much of what was said; with
-    /// the tools by name or without.
-    fn text(&self, calls: usize, words: usize, tools: bool) -> String {
+    /// With the last of what went.
+    fn text(&self, told: Told) -> String {
         let mut text = self.head();
-        if tools && !self.calls.is_empty() {
+        if told.tools && !self.calls.is_empty() {
             let who = match self.steps {
                 1 => "It",
                 _ => "They",
             };
             let _ = write!(text, " {who} called {}.", self.tools());
         }
-        let lines = self.lines(calls, words);
+        let lines = self.lines(told);
         if !lines.is_empty() {
             text.push_str(" The last of it:");
         }
@@ -187,23 +239,25 @@ impl<'a> Gone<'a> {
         text
     }
 
-    /// The last calls and what the user said last, oldest first.
-    fn lines(&self, calls: usize, words: usize) -> Vec<String> {
+    /// The last calls, what the user said last, and answers, oldest first.
+    fn lines(&self, told: Told) -> Vec<String> {
         let of = self.last.conversation;
-        let last = self
-            .calls
-            .iter()
-            .rev()
-            .filter(|call| call.request.conversation == of);
-        let told = last.take(calls).map(|call| line(call));
-        let said = self.words.iter().rev();
-        let said = said.filter(|(at, _)| at.conversation == of).take(words);
+        let of_here = |at: &EventRef| at.conversation == of;
+        let calls = self.calls.iter().rev();
+        let calls = grouped(calls.filter(|call| of_here(&call.request)), told.calls);
+        let words = self.words.iter().map(|(at, text)| (*at, &**text));
+        let said = last_said(words.filter(|(at, _)| of_here(at)), told.words);
         let said = said.map(|(at, text)| {
-            let text: String = text.chars().take(WORD_CHARS * 4).collect();
-            let text = clip(&one_line(&text), WORD_CHARS);
+            let text = quoted(text, told.word_chars);
             (at.revision, format!("the user: {text}"))
         });
-        let mut lines: Vec<_> = told.chain(said).collect();
+        let answers = self.answers.iter().copied();
+        let answers = last_said(answers.filter(|(at, _)| of_here(at)), told.answers);
+        let answers = answers.map(|(at, text)| {
+            let text = quoted(text, ANSWER_CHARS);
+            (at.revision, format!("the answer: {text}"))
+        });
+        let mut lines: Vec<_> = calls.into_iter().chain(said).chain(answers).collect();
         lines.sort_by_key(|(at, _)| *at);
         let named = |at| {
             let event = EventRef {
@@ -283,6 +337,70 @@ fn word(item: &Item) -> Option<(EventRef, Cow<'_, str>)> {
     is_of_user.then_some((*item.events.first()?, without_harness(text)))
 }
 
+/// So many of what was said, the last of it; short words only where there is not as much else.
+fn last_said<'a>(
+    said: impl DoubleEndedIterator<Item = (EventRef, &'a str)>,
+    most: usize,
+) -> impl Iterator<Item = (EventRef, &'a str)> {
+    let is_long = |said: &(EventRef, &str)| said.1.chars().nth(WORD_CHARS_LEAST).is_some();
+    let (long, short): (Vec<_>, Vec<_>) = said.rev().partition(is_long);
+    long.into_iter().chain(short).take(most)
+}
+
+/// A text in one line, of a bounded part of it.
+fn quoted(text: &str, max_chars: usize) -> String {
+    let text: String = text.chars().take(max_chars * 4).collect();
+    clip(&one_line(&text), max_chars)
+}
+
+/// With what turns ended, and where: the last that the model said in each, if it called
+/// nothing with it.
+fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
+    let mut answers: Vec<(u32, EventRef, &str)> = Vec::new();
+    for item in items.iter().filter(|item| is_final(item)) {
+        let said = item.step().and_then(|step| {
+            let texts = step.blocks.iter().rev().filter_map(|block| match block {
+                Block::Part(part) => part.text(),
+                Block::Call(_) => None,
+            });
+            texts.into_iter().find(|text| !text.trim().is_empty())
+        });
+        let (Some(text), Some(at)) = (said, item.events.first()) else {
+            continue;
+        };
+        match answers.last_mut() {
+            Some(last) if last.0 == item.turn => *last = (item.turn, *at, text),
+            _ => answers.push((item.turn, *at, text)),
+        }
+    }
+    answers
+        .into_iter()
+        .map(|(_, at, text)| (at, text))
+        .collect()
+}
+
+/// So many calls, the last first, in a line each; several of the same are one line, where the
+/// last of them was.
+fn grouped<'a>(
+    last_first: impl Iterator<Item = &'a &'a Call>,
+    calls_max: usize,
+) -> Vec<(Revision, String)> {
+    let mut groups: Vec<(Revision, String, usize)> = Vec::new();
+    for call in last_first.take(calls_max * 4) {
+        let (at, line) = line(call);
+        match groups.iter().position(|group| group.1 == line) {
+            Some(known) => groups[known].2 += 1,
+            None if groups.len() < calls_max => groups.push((at, line, 1)),
+            None => break,
+        }
+    }
+    let told = groups.into_iter().map(|(at, line, count)| match count {
+        1 => (at, line),
+        count => (at, format!("{line} ({count} times)")),
+    });
+    told.collect()
+}
+
 fn line(call: &Call) -> (Revision, String) {
     let (at, ended): (Revision, &str) = match &call.outcome {
         Outcome::Result(result) if result.success => (result.event.revision, ""),
@@ -307,6 +425,21 @@ fn argument(call: &Call) -> String {
     // A text of megabytes is not gone through for a line of it.
     let text: String = telling.unwrap_or(arguments).chars().take(400).collect();
     let text = one_line(&text);
+    // What was looked for says half of it.
+    let place = object.as_ref().and_then(|object| {
+        let looked_for = SOUGHT.iter().find_map(|name| object.get(*name)?.as_str());
+        let place = PLACES.iter().find_map(|name| object.get(*name)?.as_str());
+        looked_for
+            .and(place)
+            .filter(|place| Some(*place) != telling)
+    });
+    if let Some(place) = place {
+        let (text, place) = (
+            clip(&text, ARGUMENT_CHARS),
+            one_line(&clip_front(place, ARGUMENT_CHARS / 2)),
+        );
+        return format!("{text} in {place}");
+    }
     match text.contains('/') && !text.contains(' ') {
         true => clip_front(&text, ARGUMENT_CHARS),
         false => clip(&text, ARGUMENT_CHARS),
@@ -349,6 +482,55 @@ mod tests {
             told(&[at(2, 4), at(2, 8), one(6)], &[one(5)]),
             [(4, 8), (6, 6)]
         );
+    }
+
+    // `Grep` was told by where it looked, and not by what for.
+    #[test]
+    fn a_search_is_told_with_what_it_looked_for() {
+        let told = |arguments: &str| {
+            argument(&Call {
+                arguments: crate::domain::JsonText::from_checked(arguments.to_owned().into()),
+                ..called("")
+            })
+        };
+        let both = r#"{"path":"/repo/src","pattern":"fn parse","output_mode":"content"}"#;
+        assert_eq!(told(both), "fn parse in /repo/src");
+        assert_eq!(told(r#"{"file_path":"a.rs","pattern":"x"}"#), "x in a.rs");
+        assert_eq!(told(r#"{"query":"rust json"}"#), "rust json");
+        assert_eq!(told(r#"{"path":"/repo/src"}"#), "/repo/src");
+    }
+
+    // Of six lines of a note five were the reading of one file.
+    #[test]
+    fn calls_that_come_again_are_one_line() {
+        let calls: Vec<Call> = ["a", "b", "a", "a"]
+            .iter()
+            .map(|path| called(path))
+            .collect();
+        let last_first: Vec<&Call> = calls.iter().rev().collect();
+        let told: Vec<_> = grouped(last_first.iter(), 2).into_iter().collect();
+        let told: Vec<_> = told.iter().map(|(_, line)| line.as_str()).collect();
+        assert_eq!(told, ["Grep a (no result) (3 times)", "Grep b (no result)"]);
+    }
+
+    fn called(path: &str) -> Call {
+        let arguments = format!(r#"{{"path":"{path}"}}"#);
+        Call {
+            call_id: String::new(),
+            wire_id: String::new(),
+            tool: "Grep".to_owned(),
+            arguments: crate::domain::JsonText::from_checked(arguments.into()),
+            arguments_shortened: false,
+            request: EventRef {
+                conversation: ConversationId(uuid::Uuid::from_u128(1)),
+                revision: Revision(1),
+            },
+            outcome: Outcome::Missing {
+                why: String::new(),
+                event: None,
+                open: false,
+            },
+        }
     }
 
     // Paths of a deep tree were told without the name of their file.

@@ -2,7 +2,7 @@
 
 use crate::{
     context::{
-        draft::{Block, Content, Item, Section, Speaker},
+        draft::{Block, Content, Item, Section, Speaker, Step},
         summary,
     },
     domain::ContentPart,
@@ -30,6 +30,12 @@ pub(super) fn is_answer(item: &Item) -> bool {
         Block::Call(_) => false,
     };
     item.step().is_some_and(|step| step.blocks.iter().any(says))
+}
+
+/// The model says something with it and calls nothing: with that, most turns end.
+pub(super) fn is_final(item: &Item) -> bool {
+    let calls = |step: &Step| step.calls().next().is_some();
+    is_answer(item) && !item.step().is_some_and(calls)
 }
 
 /// What the user says with it is a task, an answer, a question: no notice of a harness.

@@ -351,6 +351,171 @@ fn a_late_result_may_be_cut() {
     assert!(text_of(last).starts_with("[LATE RESULT]"));
 }
 
+/// As random as encrypted bytes look.
+fn encoded(bytes: usize) -> String {
+    let mut state = 7_u64;
+    let next = |_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        char::from(digits[(state >> 58) as usize])
+    };
+    (0..bytes).map(next).collect()
+}
+
+/// What a search on the web returns.
+fn found(pages: usize) -> String {
+    let page = |at: usize| {
+        serde_json::json!({
+            "encrypted_content": encoded(3_000),
+            "title": format!("Page {at}"),
+            "url": format!("https://host.example/{at}"),
+        })
+    };
+    serde_json::to_string(&(0..pages).map(page).collect::<Vec<_>>()).unwrap()
+}
+
+// A result that came late kept 19,695 tokens of encrypted text, and the results before it had
+// 160 bytes each: no title, no address was left of them.
+#[test]
+fn encoded_data_goes_first() {
+    let mut story = Story::new().user("what is new?").assistant("").call("late");
+    for id in ["a", "b"] {
+        story = story.assistant("").call(id).result(id, &found(10));
+    }
+    let story = story.assistant("so it is").user("and now?");
+    let story = story.result("late", &found(10));
+    let (draft, fitted) = fitted(&story, &policy(4_000));
+    assert!(!fitted.over_budget, "{fitted:?}");
+    let mut told = results(&draft);
+    let late = draft.items.last().unwrap();
+    let Content::Message(late) = &*late.content else {
+        panic!("a message")
+    };
+    told.push(late.parts[1].text().unwrap().to_owned());
+    assert_eq!(told.len(), 3);
+    for told in told {
+        for at in 0..10 {
+            let url = format!("https://host.example/{at}\"");
+            assert!(
+                told.contains(&url) && told.contains(&format!("Page {at}")),
+                "{told}"
+            );
+        }
+        assert!(
+            !told.contains(&encoded(200)) && told.contains("the whole: #"),
+            "{told}"
+        );
+    }
+}
+
+// The same file was read nine times, and took nine times its room.
+#[test]
+fn what_comes_again_is_told_once() {
+    let file = |name: &str| format!("// {name}\n{}", "let x = 1;\n".repeat(300));
+    let mut story = Story::new().user("mend it");
+    for round in 0..9 {
+        for name in ["same", "other"] {
+            let id = format!("{name}{round}");
+            let text = match name {
+                "same" => file(name),
+                name => file(&format!("{name} {round}")),
+            };
+            story = story.assistant("").call(&id).result(&id, &text);
+        }
+    }
+    let (draft, fitted) = fitted(&story, &policy(16_000));
+    assert!(!fitted.over_budget && fitted.tokens > 11_200, "{fitted:?}");
+    let results = results(&draft);
+    let again = results
+        .iter()
+        .filter(|text| text.contains("comes again further on"));
+    assert!(again.count() >= 4, "{results:#?}");
+    let whole = results.iter().filter(|text| **text == file("same"));
+    assert!(whole.count() >= 1);
+    // None of it is left out that has not come again.
+    assert!(notes(&draft).is_empty());
+}
+
+// A file of 30 kB that was written long ago took half of the request for good.
+#[test]
+fn long_arguments_of_old_calls_are_cut() {
+    let content = "let x = 1;\n".repeat(3_000);
+    let arguments = serde_json::json!({"file_path": "/src/a.rs", "content": content});
+    let mut story = Story::new().user("write it").assistant("");
+    story = story
+        .call_with("w", &arguments.to_string())
+        .result("w", "written");
+    for step in 0..10 {
+        let id = format!("c{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    for provider in Provider::ALL {
+        let window = story.input();
+        let mut draft = draft(&window, &policy(6_000), provider);
+        let fitted = fit(&window, &policy(6_000), &tally(), &mut draft);
+        assert!(!fitted.over_budget, "{fitted:?}");
+        assert!(notes(&draft).is_empty(), "{:?}", notes(&draft));
+        let mut calls = draft
+            .items
+            .iter()
+            .filter_map(Item::step)
+            .flat_map(Step::calls);
+        let written = calls.find(|call| call.call_id == "w").unwrap();
+        let told: serde_json::Value = serde_json::from_str(written.arguments.as_str()).unwrap();
+        assert_eq!(told["file_path"], "/src/a.rs");
+        let content = told["content"].as_str().unwrap();
+        assert!(
+            content.contains("; the whole: #4 …]") && content.len() < 5_000,
+            "{content}"
+        );
+        provider::render(&draft, &policy(6_000)).unwrap();
+    }
+    // The last call is as it was written, as far as it may be.
+    let alone = Story::new().user("write it").assistant("");
+    let alone = alone
+        .call_with("w", &arguments.to_string())
+        .result("w", "written");
+    let (draft, _) = self::fitted(&alone, &policy(6_000));
+    let mut calls = draft
+        .items
+        .iter()
+        .filter_map(Item::step)
+        .flat_map(Step::calls);
+    assert!(!calls.any(|call| call.arguments_shortened));
+}
+
+// Of 96 steps and 43 messages not one request was quoted, and a fifth of the budget was free.
+#[test]
+fn notes_quote_what_was_asked_and_answered() {
+    let mut story = Story::new().user("begin");
+    for turn in 0..30 {
+        let id = format!("c{turn}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(300));
+        story = story
+            .assistant(&format!("Done: part {turn} works now."))
+            .user(&format!(
+                "now mend part {turn}, {}",
+                "and mind the tests ".repeat(12)
+            ));
+    }
+    let (draft, fitted) = fitted(&story, &policy(4_000));
+    assert!(!fitted.over_budget && fitted.tokens > 2_800, "{fitted:?}");
+    let notes = notes(&draft).join("\n");
+    assert!(
+        notes.matches("the user: now mend part").count() >= 3,
+        "{notes}"
+    );
+    assert!(notes.contains("the answer: Done: part"), "{notes}");
+}
+
 /// A message in the user's place that its harness has marked as its own.
 fn marked(text: &str) -> EventBody {
     let mut message = MessageAppended::text(Role::User, text);

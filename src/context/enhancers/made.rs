@@ -29,7 +29,13 @@ const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 
 /// The tools that the window's calls name, in the order of their first call; of
 /// more than `bytes_max` bytes, those that were called last.
+///
+/// Tools stand before everything else, so each change of them is a front that no cache
+/// serves. What calls show is looked at again when there are twice as many; until then only a
+/// tool that is new is told, by its first call.
 pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefinition> {
+    let settled = settled(window);
+    let mut calls = 0;
     let mut order: Vec<&str> = Vec::new();
     let mut seen: HashMap<&str, Seen> = HashMap::new();
     let mut last_called: HashMap<&str, usize> = HashMap::new();
@@ -40,6 +46,10 @@ pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefi
         steps::note(1);
         let name = call.tool.as_str();
         if name.trim().is_empty() || (order.len() == TOOLS_MAX && !seen.contains_key(name)) {
+            continue;
+        }
+        calls += 1;
+        if calls > settled && seen.contains_key(name) {
             continue;
         }
         let shape = seen.entry(name).or_insert_with(|| {
@@ -71,6 +81,14 @@ pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefi
         bytes -= size(&all.remove(oldest));
     }
     all
+}
+
+/// How many of the window's calls say what tools take: a power of two.
+fn settled(window: &WindowInput) -> usize {
+    let is_call = |body: &EventBody| matches!(body, EventBody::ToolCallRequested(call) if !call.tool.trim().is_empty());
+    let calls = window.events.iter().filter(|event| is_call(&event.body));
+    let calls = calls.count();
+    calls.checked_ilog2().map_or(0, |power| 1 << power)
 }
 
 fn size(tool: &ToolDefinition) -> usize {

@@ -59,7 +59,10 @@ impl Enhancer for CompactionSummary {
                 ..event.at
             });
             let cut = compacted.stands_until(event.at.revision);
-            text.push_str(&format!("\n\n(It stands for {first} to /{cut}.)"));
+            // A session that goes on in a file of its own begins with what was said elsewhere.
+            if cut > Revision(1) {
+                text.push_str(&format!("\n\n(It stands for {first} to /{cut}.)"));
+            }
         }
         let message = Message::text(Speaker::User, text);
         let mut item = Item::new(Section::Compaction, COMPACTION, Content::Message(message));

@@ -259,6 +259,23 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
     assert_eq!(kept.len(), 5, "{kept:#?}");
 }
 
+// A session that goes on in a file of its own begins with the summary of another one: "it
+// stands for #1 to #1" named a place where nothing of that is.
+#[test]
+fn a_summary_of_what_is_not_here_names_no_place() {
+    let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
+        unreachable!("what it makes");
+    };
+    let imported = Compacted {
+        trigger: CompactionTrigger::Imported,
+        ..manual
+    };
+    let story = Story::new();
+    let story = story.then(EventBody::Compacted(imported)).user("and now?");
+    let told = texts(&built(&story, &ContextPolicy::default()));
+    assert_eq!(told, ["[CONVERSATION SUMMARY]\nIt was found.", "and now?"]);
+}
+
 // Eight of 49 summaries came while a call was under way that nobody ever answered: all
 // steps that they stand for were sent beside them. Should the result come after all, it
 // is told as a late one.
@@ -542,6 +559,38 @@ fn called_tools_are_defined_where_nothing_defines_any() {
     assert!(built(&story, &off).tools.is_empty());
     let without = policy(json!({"enhancers": {"tools": {"params": {"without": ["raw"]}}}}));
     assert_eq!(built(&story, &without).tools.len(), 2);
+}
+
+// Tools stand in front of all else, and each call that showed another key of one, or moved
+// one behind another under a budget, made every byte of the next request new: 11 of 100 tokens
+// that a cache had served were not served any more.
+#[test]
+fn tools_made_from_calls_change_seldom() {
+    let small = ContextPolicy {
+        budget_tokens: 400,
+        ..ContextPolicy::default()
+    };
+    for policy in [ContextPolicy::default(), small] {
+        let mut story = Story::new().user("go").assistant("");
+        let (mut before, mut changes) = (Vec::new(), 0);
+        for call in 0..200 {
+            let id = format!("c{call}");
+            let arguments = format!(r#"{{"path": "/a", "key{}": {call}}}"#, call / 3);
+            let named = EventBody::ToolCallRequested(ToolCallRequested {
+                call_id: id.clone(),
+                tool: format!("tool{}", call % 4),
+                arguments: JsonText::from_checked(arguments.clone().into()),
+                arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+                message_revision: None,
+                needs_approval: false,
+            });
+            story = story.then(named).result(&id, "done");
+            let draft = built(&story, &policy);
+            changes += usize::from(draft.tools != before);
+            before = draft.tools;
+        }
+        assert!((4..=12).contains(&changes), "{changes}");
+    }
 }
 
 // Whoever defines tools knows which ones there are: one that was taken back must

@@ -133,6 +133,7 @@ pub(crate) fn call(id: &str, tool: &str, arguments: &str, outcome: Outcome) -> B
         wire_id: id.into(),
         tool: tool.into(),
         arguments: json(arguments),
+        arguments_shortened: false,
         request: at(2),
         outcome,
     })

@@ -424,6 +424,7 @@ impl Fold {
             wire_id,
             tool: call.tool.clone(),
             arguments: call.arguments.clone(),
+            arguments_shortened: false,
             request: at,
             outcome: Outcome::Missing {
                 why: String::new(),

@@ -60,6 +60,15 @@ impl Story {
         self.then(call(call_id, false))
     }
 
+    pub fn call_with(self, call_id: &str, arguments: &str) -> Self {
+        let EventBody::ToolCallRequested(mut called) = call(call_id, false) else {
+            return self;
+        };
+        called.arguments = json(arguments);
+        called.arguments_hash = hash(&called.arguments);
+        self.then(EventBody::ToolCallRequested(called))
+    }
+
     pub fn result(self, call_id: &str, text: &str) -> Self {
         self.then(EventBody::ToolResultRecorded(ToolResultRecorded::text(
             call_id, text,

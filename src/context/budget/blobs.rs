@@ -1,0 +1,169 @@
+//! Encoded data in texts (base64, hexadecimal numbers, what somebody encrypted): a model reads
+//! nothing in it, and it is what most bytes of some results are.
+
+use std::borrow::Cow;
+
+/// Shorter runs are ids, hashes and keys.
+const LEAST_BYTES: usize = 160;
+/// Of encoded bytes, at least so many in a hundred are digits, and as many follow one of
+/// another kind (small, large, digit): names and paths have fewer.
+const DIGITS_PERCENT: usize = 5;
+const CHANGES_PERCENT: usize = 30;
+/// An address is looked for so far before a run.
+const ADDRESS_BYTES_MAX: usize = 2_048;
+
+/// Whether a text is JSON with encoded data in several places, as the results of a search
+/// have it beside titles and addresses. A single one may be what the tool was asked for.
+pub(super) fn are_beside(text: &str) -> bool {
+    let is_json = text.trim_start().starts_with(['{', '[']);
+    is_json && next(text, 0).is_some_and(|(_, end)| next(text, end).is_some())
+}
+
+/// A text without its encoded data: so many first bytes of it stand in its place, which tell
+/// what it was, and how much more there is.
+pub(super) fn without(text: &str, head: usize) -> Cow<'_, str> {
+    let Some(mut found) = next(text, 0) else {
+        return Cow::from(text);
+    };
+    let mut told = String::new();
+    let mut done = 0;
+    loop {
+        let (start, end) = found;
+        told.push_str(&text[done..start + head]);
+        told.push_str(&format!("[… {} bytes …]", end - start - head));
+        done = end;
+        match next(text, done) {
+            Some(more) => found = more,
+            None => break,
+        }
+    }
+    told.push_str(&text[done..]);
+    Cow::from(told)
+}
+
+/// Where the next encoded data begins and ends.
+fn next(text: &str, from: usize) -> Option<(usize, usize)> {
+    let bytes = text.as_bytes();
+    let mut at = from;
+    while at + LEAST_BYTES <= bytes.len() {
+        // A run that is long enough has this place, or begins behind it.
+        let probe = at + LEAST_BYTES - 1;
+        if !may_encode(bytes[probe]) {
+            at = probe + 1;
+            continue;
+        }
+        let start = bytes[at..probe].iter().rposition(|byte| !may_encode(*byte));
+        let start = start.map_or(at, |before| at + before + 1);
+        let end = bytes[probe..].iter().position(|byte| !may_encode(*byte));
+        let end = end.map_or(bytes.len(), |more| probe + more);
+        if is_encoded(&bytes[start..end]) && !is_address(text, start) {
+            return Some((start, end));
+        }
+        at = end.max(probe + 1);
+    }
+    None
+}
+
+fn may_encode(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=' | b'_' | b'-')
+}
+
+fn is_encoded(run: &[u8]) -> bool {
+    let kind = |byte: &u8| match byte {
+        b'a'..=b'z' => Some(0_u8),
+        b'A'..=b'Z' => Some(1),
+        b'0'..=b'9' => Some(2),
+        _ => None,
+    };
+    let (mut digits, mut changes, mut last) = (0, 0, None);
+    for kind in run.iter().filter_map(kind) {
+        digits += usize::from(kind == 2);
+        changes += usize::from(last.is_some_and(|last| last != kind));
+        last = Some(kind);
+    }
+    run.len() >= LEAST_BYTES
+        && digits * 100 >= run.len() * DIGITS_PERCENT
+        && changes * 100 >= run.len() * CHANGES_PERCENT
+}
+
+/// A part of an address (`https://…`), which is of use as a whole only.
+fn is_address(text: &str, at: usize) -> bool {
+    let from = text.ceil_char_boundary(at.saturating_sub(ADDRESS_BYTES_MAX));
+    let before = &text[from..at];
+    let word = before.rfind(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '('));
+    before[word.unwrap_or(0)..].contains("://")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As random as encrypted bytes look.
+    fn encoded(bytes: usize) -> String {
+        let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut state = 7_u64;
+        let next = |_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            char::from(digits[(state >> 58) as usize])
+        };
+        (0..bytes).map(next).collect()
+    }
+
+    // Results of a search held 30 kB of encrypted text and 2 kB of titles and addresses.
+    #[test]
+    fn encoded_data_is_found_wherever_it_stands() {
+        let blob = encoded(4_000);
+        for (before, after) in [
+            ("", ""),
+            (r#"[{"encrypted_content": ""#, r#"", "title": "Weather"}]"#),
+            ("see data:image/png;base64,", " and more"),
+            ("x".repeat(1_000).as_str(), " ä"),
+        ] {
+            let text = format!("{before} {blob}{after}");
+            let told = format!("{before} [… 4000 bytes …]{after}");
+            assert_eq!(without(&text, 0), told);
+        }
+        let told = format!("{}[… 3984 bytes …]", &blob[..16]);
+        assert_eq!(without(&blob, 16), told);
+
+        let hex: String = encoded(900)
+            .bytes()
+            .map(|byte| format!("{:x}", byte % 16))
+            .collect();
+        assert_eq!(without(&hex, 0), "[… 900 bytes …]", "{hex}");
+        let two = format!("{blob} and {blob}");
+        assert_eq!(without(&two, 0), "[… 4000 bytes …] and [… 4000 bytes …]");
+    }
+
+    // `cat message.b64` is asked for its encoded data: as long as there is room, it stays.
+    #[test]
+    fn what_was_asked_for_is_not_beside() {
+        let blob = encoded(900);
+        let one = format!(r#"{{"stdout": "{blob}", "code": 0}}"#);
+        let two = format!(r#" [{{"data": "{blob}"}}, {{"data": "{blob}"}}]"#);
+        let plain = format!("{blob}\n{blob}\n");
+        assert!(!are_beside(&blob) && !are_beside(&one) && !are_beside(&plain));
+        assert!(are_beside(&two));
+    }
+
+    // Long paths, names, addresses, separators and short hashes are text.
+    #[test]
+    fn text_is_no_encoded_data() {
+        let signed = format!("(https://host.example/a/b?sig={}&x=1)", encoded(600));
+        for text in [
+            "/home/dev/projects/2024-11-02-some-long-slug/".repeat(20),
+            "TestConcurrentSessionWarningDisabledViaSetting".repeat(10),
+            "a".repeat(5_000),
+            "-".repeat(5_000),
+            "0123456789".repeat(100),
+            "3f2a9c1e7b".repeat(4),
+            "ä".repeat(1_000),
+            signed,
+            String::new(),
+        ] {
+            assert_eq!(without(&text, 0), text);
+        }
+    }
+}

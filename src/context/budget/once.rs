@@ -1,0 +1,62 @@
+//! A result that comes again, the same (a file that is read several times), is told once:
+//! where it came last.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use crate::{
+    context::{
+        draft::{Content, Item, Outcome, ResultOutcome},
+        references::short_reference,
+        shared::SharedContent,
+        summary::without_reminders,
+    },
+    domain::{ContentPart, ConversationId, EventRef},
+};
+
+/// Shorter results are told again: saying so is hardly shorter.
+const LEAST_BYTES: usize = 400;
+
+/// The text that tells whether a result comes again; none where it is not told apart so: a
+/// failure, a medium, something short.
+pub(super) fn repeatable(result: &ResultOutcome) -> Option<Cow<'_, str>> {
+    let texts: Option<Vec<&str>> = result.parts.iter().map(ContentPart::text).collect();
+    let text = match texts?.as_slice() {
+        [] => Cow::from(result.structured.as_str()),
+        [one] => Cow::from(without_reminders(one)),
+        several => Cow::from(several.concat()),
+    };
+    (result.success && !result.shortened && text.len() >= LEAST_BYTES).then_some(text)
+}
+
+/// The same step with results that come again named only; none where none of them does.
+pub(super) fn step(
+    item: &Item,
+    conversation: ConversationId,
+    later: &HashMap<EventRef, EventRef>,
+) -> Option<SharedContent> {
+    let comes_again = |outcome: &Outcome| match outcome {
+        Outcome::Result(result) => later.get(&result.event).copied(),
+        _ => None,
+    };
+    let mut outcomes = item.step()?.calls().map(|call| &call.outcome);
+    outcomes.find(|outcome| comes_again(outcome).is_some())?;
+    let mut content = item.content.clone();
+    if let Content::Step(step) = content.make_mut() {
+        for call in step.calls_mut() {
+            if let Some(at) = comes_again(&call.outcome)
+                && let Outcome::Result(result) = &mut call.outcome
+                && let Some(text) = repeatable(result)
+            {
+                let whole = short_reference(conversation, at);
+                let told = format!(
+                    "[… {} bytes are left out: the same result comes again further on; the \
+                     whole: {whole} …]",
+                    text.len()
+                );
+                result.parts = vec![ContentPart::Text(told)].into();
+                result.shortened = true;
+            }
+        }
+    }
+    Some(content)
+}

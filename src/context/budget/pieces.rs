@@ -1,0 +1,172 @@
+//! The items of the conversation, as a layout weighs them.
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
+
+use super::{cut, once};
+use crate::{
+    context::{
+        draft::{Draft, Fate, Item, Outcome, Section},
+        shared::SharedContent,
+        tokens::Tally,
+    },
+    domain::{ConversationId, EventRef},
+};
+
+/// What an item becomes.
+#[derive(Clone, Debug)]
+pub(super) enum Form {
+    Whole,
+    Cut(SharedContent),
+    Gone,
+}
+
+/// An item of the conversation.
+#[derive(Clone, Debug)]
+pub(super) struct Piece<'a> {
+    /// Its place in the draft.
+    pub place: usize,
+    /// The most that is told of it.
+    pub item: Cow<'a, Item>,
+    /// What cuts are made of.
+    pub source: Cow<'a, Item>,
+    pub form: Form,
+    /// Tokens in this form.
+    pub tokens: u64,
+    /// Its short form, once it was made: none where it has none.
+    pub short: Option<Option<(SharedContent, u64)>>,
+    /// The same with a result that comes again behind it told in full, too.
+    pub in_full: Option<Box<Piece<'a>>>,
+}
+
+impl<'a> Piece<'a> {
+    fn new(place: usize, item: &'a Item) -> Self {
+        Self {
+            place,
+            item: Cow::Borrowed(item),
+            source: Cow::Borrowed(item),
+            form: Form::Whole,
+            tokens: item.tokens,
+            short: None,
+            in_full: None,
+        }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        matches!(self.form, Form::Gone)
+    }
+
+    pub fn is_cut(&self) -> bool {
+        matches!(self.form, Form::Cut(_))
+    }
+
+    /// Tells no more than this of it; false where that saves nothing.
+    fn lessen(&mut self, content: SharedContent, tally: &Tally) -> bool {
+        let mut item = self.item.clone().into_owned();
+        item.content = content;
+        item.tokens = tally.item(&item);
+        let saves = item.tokens < self.item.tokens;
+        if saves {
+            self.tokens = item.tokens;
+            self.item = Cow::Owned(item);
+        }
+        saves
+    }
+
+    /// What it becomes, for the draft.
+    pub fn into_form(self) -> (usize, Form, u64) {
+        let form = match (self.form, self.item) {
+            (Form::Whole, Cow::Owned(item)) => Form::Cut(item.content),
+            (form, _) => form,
+        };
+        (self.place, form, self.tokens)
+    }
+}
+
+/// Those of a draft.
+pub(super) fn whole(draft: &Draft) -> Vec<Piece<'_>> {
+    let items = draft.items.iter().enumerate();
+    let said = items.filter(|(_, item)| {
+        item.fate != Fate::Dropped
+            && matches!(
+                item.section,
+                Section::Messages | Section::OpenTurn | Section::Compaction
+            )
+    });
+    said.map(|(place, item)| Piece::new(place, item)).collect()
+}
+
+/// Those of a draft; results that may be cut come without their encoded data.
+pub(super) fn of<'a>(
+    draft: &'a Draft,
+    conversation: ConversationId,
+    tally: &Tally,
+    may_cut: impl Fn(&Item) -> bool,
+) -> Vec<Piece<'a>> {
+    let mut pieces = whole(draft);
+    for piece in &mut pieces {
+        if may_cut(&piece.item)
+            && let Some(content) = cut::without_blobs(&piece.item, conversation)
+        {
+            piece.lessen(content, tally);
+        }
+    }
+    pieces
+}
+
+/// Where a result comes again behind a piece, that says so instead.
+pub(super) fn tell_once(
+    pieces: &mut [Piece<'_>],
+    conversation: ConversationId,
+    tally: &Tally,
+    may_cut: impl Fn(&Item) -> bool,
+) {
+    let later = told_later(pieces);
+    if later.is_empty() {
+        return;
+    }
+    for piece in pieces {
+        if may_cut(&piece.item)
+            && let Some(content) = once::step(&piece.source, conversation, &later)
+        {
+            let before = piece.clone();
+            if piece.lessen(content, tally) {
+                piece.source = piece.item.clone();
+                piece.in_full = Some(Box::new(before));
+            }
+        }
+    }
+}
+
+/// Results that are equal to a later one, and that one.
+fn told_later(pieces: &[Piece<'_>]) -> HashMap<EventRef, EventRef> {
+    let mut newest: HashMap<Cow<'_, str>, EventRef> = HashMap::new();
+    let mut later = HashMap::new();
+    let mut seen = HashSet::new();
+    for piece in pieces.iter().rev() {
+        let Some(step) = piece.source.step() else {
+            continue;
+        };
+        let mut here = Vec::new();
+        for call in step.calls() {
+            let Outcome::Result(result) = &call.outcome else {
+                continue;
+            };
+            let Some(text) = once::repeatable(result) else {
+                continue;
+            };
+            match newest.get(&text) {
+                Some(at) => {
+                    later.insert(result.event, *at);
+                }
+                None if seen.insert(text.clone()) => here.push((text, result.event)),
+                None => {}
+            }
+        }
+        // Those of one step are beside each other, and stay so.
+        newest.extend(here);
+    }
+    later
+}

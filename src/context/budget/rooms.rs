@@ -1,0 +1,116 @@
+//! How much room each note has: a little always, and more for what the user asked for and was
+//! answered where that went.
+
+use super::{
+    layout::scaled,
+    pieces::Piece,
+    said::{is_final, is_of_user, is_said},
+};
+use crate::context::tokens::Tally;
+
+/// The least of a note as a share of the budget, within these tokens as they are counted
+/// before they are scaled: its text is as long for every model.
+const NOTE_SHARE: u64 = 32;
+const NOTE_TOKENS: (u64, u64) = (60, 400);
+/// All notes together have this share of the budget for what was said.
+const WORDS_SHARE: u64 = 16;
+/// Tokens for what the user said once, and for an answer: some, and where there is room.
+const WORD_TOKENS: (u64, u64) = (160, 1_200);
+const ANSWER_TOKENS: (u64, u64) = (30, 80);
+/// Tokens for a call, where there is room, and calls that are told.
+const CALL_TOKENS: u64 = 30;
+const CALLS_TOLD: u64 = 12;
+
+/// What notes may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rooms {
+    /// What each has.
+    pub least: u64,
+    /// What all have besides for what was said.
+    words_max: u64,
+}
+
+/// What went in one place: what a note of it would take beside the least.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wants {
+    some: u64,
+    all: u64,
+    calls: u64,
+}
+
+impl Wants {
+    fn add(&mut self, piece: &Piece<'_>) {
+        let item = &piece.item;
+        if is_of_user(item) && is_said(item) {
+            self.some += item.tokens.min(WORD_TOKENS.0);
+            self.all += item.tokens.min(WORD_TOKENS.1);
+        } else if is_final(item) {
+            self.some += item.tokens.min(ANSWER_TOKENS.0);
+            self.all += item.tokens.min(ANSWER_TOKENS.1);
+        } else if item.step().is_some() {
+            self.calls += 1;
+        }
+    }
+
+    fn whole(self) -> u64 {
+        self.all + self.calls.min(CALLS_TOLD) * CALL_TOKENS
+    }
+}
+
+impl Rooms {
+    pub fn new(budget: u64, tally: &Tally) -> Self {
+        let (least, most) = NOTE_TOKENS;
+        let scaled = |tokens| scaled(tokens, tally.factor().max(1.0)) as u64;
+        Self {
+            least: (budget / NOTE_SHARE).clamp(scaled(least), scaled(most)),
+            words_max: budget / WORDS_SHARE,
+        }
+    }
+
+    /// What notes of all but these pieces need for what was said.
+    pub fn words_beside(&self, pieces: &[Piece<'_>], stays: &[usize]) -> u64 {
+        let mut wants = Wants::default();
+        let goes = pieces.iter().enumerate();
+        goes.filter(|(at, _)| !stays.contains(at))
+            .for_each(|(_, piece)| wants.add(piece));
+        wants.some.min(self.words_max)
+    }
+
+    /// What the notes of these pieces need.
+    pub fn needed(&self, pieces: &[Piece<'_>]) -> u64 {
+        let gaps = gaps(pieces);
+        let words: u64 = gaps.iter().map(|wants| wants.some).sum();
+        gaps.len() as u64 * self.least + words.min(self.words_max)
+    }
+
+    /// The room of each note, in order: the least, and what is left by what they want.
+    pub fn of(&self, pieces: &[Piece<'_>], left: u64) -> Vec<u64> {
+        let gaps = gaps(pieces);
+        let left = left.saturating_sub(gaps.len() as u64 * self.least);
+        let wanted: u64 = gaps.iter().map(|wants| wants.whole()).sum();
+        let shared = left.min(wanted);
+        let share = |wants: &Wants| match wanted {
+            0 => 0,
+            wanted => wants.whole() * shared / wanted,
+        };
+        gaps.iter().map(|wants| self.least + share(wants)).collect()
+    }
+}
+
+/// Runs of pieces that went.
+fn gaps(pieces: &[Piece<'_>]) -> Vec<Wants> {
+    let mut gaps: Vec<Wants> = Vec::new();
+    let mut in_gap = false;
+    for piece in pieces {
+        if piece.is_gone() {
+            if !in_gap {
+                gaps.push(Wants::default());
+            }
+            if let Some(wants) = gaps.last_mut() {
+                wants.add(piece);
+            }
+        }
+        in_gap = piece.is_gone();
+    }
+    gaps
+}
