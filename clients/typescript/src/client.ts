@@ -1,7 +1,7 @@
 // A store, through its server, in one namespace.
 
 import { fileURLToPath } from "node:url";
-import type { ChannelCredentials } from "@grpc/grpc-js";
+import { type ChannelCredentials, credentials as grpcCredentials } from "@grpc/grpc-js";
 import { type ContextOptions, changeContext, getContext } from "./context.js";
 import { Conversation } from "./conversation/index.js";
 import { type Endpoint, Fixed } from "./endpoint.js";
@@ -467,13 +467,15 @@ export class Treering implements AsyncDisposable {
 }
 
 /**
- * A store through a server that runs: `host:port`, or `http://host:port`. Nothing is sent
- * before the first call.
+ * A store through a server that runs: `host:port`, or `http://host:port`; `https://host:port`
+ * for a proxy in front of it that speaks TLS. Nothing is sent before the first call.
  *
  *     await using db = treering.connect("127.0.0.1:7171", { namespace: "team" });
  */
 export function connect(address = "127.0.0.1:7171", options: ConnectOptions = {}): Treering {
-  return new Treering(new Fixed(address), options);
+  const isSecure = address.startsWith("https://");
+  const { credentials = isSecure ? grpcCredentials.createSsl() : undefined } = options;
+  return new Treering(new Fixed(address), { ...options, credentials });
 }
 
 /**

@@ -1,61 +1,29 @@
 // Words for what protobuf numbers: "user" for `Role.USER`, and JSON in and out.
 
-export type RoleName = "system" | "developer" | "user" | "assistant" | "tool";
-export type DecisionName = "approved" | "denied" | "expired";
-export type CancelReasonName = "denied" | "interrupted" | "timed_out" | "superseded";
-export type CompactionTriggerName = "threshold" | "manual" | "imported";
-export type ProviderName = "openai-chat" | "openai-responses" | "anthropic" | "gemini" | "neutral";
-export type QueryModeName = "" | "plain" | "query";
-export type CallStatusName =
-  | "requested"
-  | "pending_approval"
-  | "approved"
-  | "denied"
-  | "expired"
-  | "started"
-  | "succeeded"
-  | "failed"
-  | "cancelled"
-  | "unspecified";
-export type KindName =
-  | "conversation_created"
-  | "config_changed"
-  | "branch_forked"
-  | "branch_activated"
-  | "branch_renamed"
-  | "branch_archived"
-  | "system_prompt_set"
-  | "user_prompt_set"
-  | "message_appended"
-  | "tool_call_requested"
-  | "approval_decided"
-  | "tool_call_started"
-  | "tool_result_recorded"
-  | "tool_call_cancelled"
-  | "tool_snapshot_recorded"
-  | "context_set"
-  | "context_removed"
-  | "tools_discovered"
-  | "guidance_given"
-  | "entities_noted"
-  | "summary_recorded"
-  | "compacted"
-  | "sub_context_spawned"
-  | "sub_context_returned"
-  | "conversation_sealed"
-  | "tools_defined"
-  | "annotation_added"
-  | "custom"
-  | "content_erased";
+import type {
+  CancelReason,
+  CompactionTrigger,
+  Decision,
+  EventKind,
+  Role,
+} from "./gen/treering/v1/event.js";
+import type { QueryMode } from "./gen/treering/v1/search.js";
+import type { CallStatus } from "./gen/treering/v1/tool.js";
 
-/** Anything that JSON can say. */
-export type Json =
-  | null
-  | boolean
-  | number
-  | string
-  | readonly Json[]
-  | { readonly [key: string]: Json };
+/** The words of an enumeration of the API: `ROLE_USER` is "user". */
+type Words<E> = Lowercase<Exclude<keyof E & string, "UNSPECIFIED">>;
+
+export type RoleName = Words<typeof Role>;
+export type DecisionName = Words<typeof Decision>;
+export type CancelReasonName = Words<typeof CancelReason>;
+export type CompactionTriggerName = Words<typeof CompactionTrigger>;
+export type CallStatusName = Words<typeof CallStatus> | "unspecified";
+/** What an event is about: "message_appended", "tool_result_recorded" and so on. */
+export type KindName = Words<typeof EventKind>;
+/** In whose shape. */
+export type ProviderName = "openai-chat" | "openai-responses" | "anthropic" | "gemini" | "neutral";
+/** How the text of a search is read; empty: what it looks like. */
+export type QueryModeName = "" | Words<typeof QueryMode>;
 
 /** What was read from JSON: look before you use it, or say what you know it is. */
 // biome-ignore lint/suspicious/noExplicitAny: JSON.parse says no more.
