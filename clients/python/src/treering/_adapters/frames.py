@@ -150,8 +150,7 @@ class _Waiting:
 
     def is_next(self, event: Event) -> bool:
         """A batch has no gaps; what follows a cut has another revision."""
-        next_one: int = self.event.revision + len(self.held) + 1
-        return event.revision == next_one
+        return bool(event.revision == self.event.revision + len(self.held) + 1)
 
     def is_whole(self) -> bool:
         """All are there."""
