@@ -145,12 +145,12 @@ class _Waiting:
         self.event = event
         self.packed: list[list[Any]] = content["items"]
         self.beside: dict[str, Any] = content.get("beside") or {}
-        self.count = sum(count for count, _ in self.packed)
+        self.count: int = sum(count for count, _ in self.packed)
         self.held: list[Event] = []
 
     def is_next(self, event: Event) -> bool:
         """A batch has no gaps; what follows a cut has another revision."""
-        return bool(event.revision == self.event.revision + len(self.held) + 1)
+        return event.revision == self.event.revision + len(self.held) + 1
 
     def is_whole(self) -> bool:
         """All are there."""
