@@ -206,7 +206,7 @@ class TreeringSessionStore(SessionStore):
 
     def _listed(self, source: str, prefix: str) -> Iterator[tuple[str, ConversationSummary]]:
         for summary in self._db.conversations(source=Thread(self._db, source, "").source):
-            if not _is_empty(summary):
+            if not self._is_empty(summary):
                 yield (summary.title or summary.source_id).removeprefix(prefix), summary
 
     def _summaries(self, project_key: str) -> list[SessionSummaryEntry]:
@@ -220,6 +220,16 @@ class TreeringSessionStore(SessionStore):
                     found.append(_summary(session_id, _mtime(summary), data))
                     break
         return found
+
+    def _is_empty(self, summary: ConversationSummary) -> bool:
+        """Nothing but its beginning is on the active branch."""
+        if summary.active_branch_id == 0:
+            return summary.head <= 1
+        # That was forked, made active, and the old one archived.
+        if summary.head > summary.active_branch_id + 2:
+            return False
+        branches = self._db.conversation(summary.conversation_id).branches()
+        return any(branch.active and branch.fork_revision <= 1 for branch in branches)
 
     # ---- deleting ----
 
@@ -238,7 +248,7 @@ class TreeringSessionStore(SessionStore):
             seen.is_current = False
             for attempt in range(ATTEMPTS_MAX):
                 state = conversation.state()
-                if _is_empty(state.summary):
+                if self._is_empty(state.summary):
                     return
                 try:
                     rewind(conversation, state, 1)
@@ -278,14 +288,6 @@ class TreeringSessionStore(SessionStore):
 
 def _source(of: str) -> str:
     return f"{SOURCE}:{of}"
-
-
-def _is_empty(summary: ConversationSummary) -> bool:
-    """Nothing but its beginning is on the active branch."""
-    if summary.active_branch_id == 0:
-        return summary.head <= 1
-    # That was forked, made active, and the old one archived.
-    return summary.head <= summary.active_branch_id + 2
 
 
 def _mtime(summary: ConversationSummary) -> int:

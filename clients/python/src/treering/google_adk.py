@@ -40,7 +40,6 @@ from treering import errors, new
 from treering._adapters import frames
 from treering._adapters.thread import ATTEMPTS_MAX, Thread, done, fitted, open_calls, rewind
 from treering._sync.client import Treering
-from treering._sync.conversation import Conversation
 from treering._words import json_text
 from treering.types import Event as Stored
 
@@ -50,7 +49,6 @@ SOURCE = "google-adk"
 EVENT = "google-adk.event"
 SESSION = "google-adk.session"
 STATE = "google-adk.state"
-DELETED = "google-adk.deleted"
 FOLLOWED_MAX = 512
 """Conversations that are kept in memory; others are read again."""
 
@@ -62,8 +60,11 @@ class _Followed:
     """A conversation as this program last saw it."""
 
     thread: Thread
+    branch: int = 0
     seen: int = 0
+    """The head of the branch."""
     exists: bool = False
+    open: set[str] = field(default_factory=set)
     state: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     updated: float = 0.0
@@ -74,18 +75,23 @@ class _Followed:
         conversation = self.thread.find()
         if conversation is None:
             return False
-        news = conversation.events(first=self.seen + 1, all_branches=True)
-        for found in frames.read(EVENT, self._counted(news)):
-            if isinstance(found, frames.Frame):
-                self._take(found.items[0].item)
-            elif found.kind == "custom":
-                self._change(found)
+        state = conversation.state()
+        if state.branch.branch_id != self.branch:
+            # It was taken back, or somebody goes on from another branch.
+            self.branch, self.seen, self.exists = state.branch.branch_id, 0, False
+            self.state, self.events = {}, []
+        if state.branch.head > self.seen:
+            news = conversation.on(state.branch.name).events(
+                first=self.seen + 1, last=state.branch.head
+            )
+            for found in frames.read(EVENT, news):
+                if isinstance(found, frames.Frame):
+                    for framed in found.items:
+                        self._take(framed.item)
+                elif found.kind == "custom":
+                    self._change(found)
+        self.seen, self.open = state.branch.head, open_calls(state)
         return True
-
-    def _counted(self, news: Iterator[Stored]) -> Iterator[Stored]:
-        for event in news:
-            self.seen = event.revision
-            yield event
 
     def _take(self, item: dict[str, Any]) -> None:
         self.events.append(item)
@@ -94,10 +100,7 @@ class _Followed:
 
     def _change(self, event: Stored) -> None:
         custom = event.proto.custom
-        if custom.type_name == DELETED:
-            self.exists = False
-            self.state, self.events = {}, []
-        elif custom.type_name == SESSION:
+        if custom.type_name == SESSION:
             said = json.loads(custom.data)
             self.exists, self.state, self.updated = True, said["state"], said["at"]
         elif custom.type_name == STATE:
@@ -234,7 +237,7 @@ class TreeringSessionService(BaseSessionService):
                 created = new.custom(SESSION, {"state": given["session"], "at": time.time()})
                 events = [created, *self._shared(name, given)]
                 try:
-                    conversation.append(events, expected=_head(conversation, followed))
+                    conversation.append(events, expected=followed.seen)
                     break
                 except errors.Conflict:
                     continue
@@ -254,15 +257,11 @@ class TreeringSessionService(BaseSessionService):
                 if followed.updated > known:
                     raise _stale()
                 conversation = followed.thread.open()
-                state = conversation.state()
-                if state.summary.head != followed.seen:
-                    # Another program wrote to the session just now.
-                    continue
-                held = fitted(typed, open_calls(state))
+                held = fitted(typed, set(followed.open))
                 given = _deltas((item.get("actions") or {}).get("state_delta") or {})
                 events = [*frames.frame(EVENT, [(item, held)]), *self._shared(name, given)]
                 try:
-                    conversation.append(events, expected=state.branch.head)
+                    conversation.append(events, expected=followed.seen)
                     followed.refresh()
                     return True
                 except errors.Conflict:
@@ -290,7 +289,6 @@ class TreeringSessionService(BaseSessionService):
             if not followed.refresh() or not followed.exists:
                 return
             conversation = followed.thread.open()
-            conversation.append([new.custom(DELETED, {})])
             for _ in range(ATTEMPTS_MAX):
                 try:
                     rewind(conversation, conversation.state(), 1)
@@ -320,13 +318,6 @@ class TreeringSessionService(BaseSessionService):
             return self._at(name[:-1]).thread.open().id if len(name) > 1 else ""
 
         return Thread(self._db, source, quoted, title=quoted, parent=parent)
-
-
-def _head(conversation: Conversation, followed: _Followed) -> int:
-    state = conversation.state()
-    if state.summary.head != followed.seen:
-        raise errors.RevisionMismatch("another program wrote to the session")
-    return state.branch.head
 
 
 def _stale() -> Exception:

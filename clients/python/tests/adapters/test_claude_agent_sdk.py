@@ -331,6 +331,24 @@ def test_a_session_that_is_deleted_and_begun_again(db: treering.Treering) -> Non
         assert "7171" in texts(conversation(db).on(branch.name))[-1]
 
 
+# A branch that somebody made in the middle of what was written at once is a session, too: with
+# the lines up to there.
+def test_a_session_that_goes_on_from_a_fork(db: treering.Treering) -> None:
+    store = TreeringSessionStore(db)
+    entries = turn()
+    run(store.append(KEY, entries))
+    conv = conversation(db)
+    for kind, count in (("tool_result_recorded", 3), ("tool_call_requested", 2)):
+        at = next(event.revision for event in conv.on("main").events() if event.kind == kind)
+        conv.on("main").fork(at=at, name=kind, activate=True)
+        for each in (store, TreeringSessionStore(db)):
+            assert run(each.load(KEY)) == entries[:count]
+            assert len(run(each.list_sessions("proj"))) == 1
+        run(store.append(KEY, [entries[0], line("user", "In the fork")]))
+        loaded = run(TreeringSessionStore(db).load(KEY))
+        assert loaded is not None and len(loaded) == count + 1
+
+
 # The SDK's own functions over a store: lists, titles, forks; the same as over its own store.
 def test_the_functions_of_the_sdk(db: treering.Treering) -> None:
     async def story(store: Any) -> list[Any]:

@@ -192,6 +192,30 @@ def test_the_same_as_with_sqlite(
     assert db.verify(deep=True).sound
 
 
+# A session goes on from a branch that somebody made: with the events and the state up to there.
+def test_a_session_that_goes_on_from_a_fork(db: treering.Treering) -> None:
+    async def work() -> None:
+        service = TreeringSessionService(db)
+        session = await service.create_session(**ADA, session_id="s", state={"n": 0})
+        for number in range(1, 4):
+            await service.append_event(
+                session, event("user", text(f"Number {number}"), at=number, state={"n": number})
+            )
+        conv = db.conversation("app/ada/s")
+        second = next(each for each in conv.events() if each.text == "Number 2")
+        conv.fork(at=second.revision, name="other", activate=True)
+        for each in (service, TreeringSessionService(db)):
+            found = await each.get_session(**ADA, session_id="s")
+            assert found is not None and found.state["n"] == len(found.events) == 2
+        session.last_update_time = 2
+        await service.append_event(session, event("user", text("Other"), at=5, state={"n": 9}))
+        assert texts(conv) == ["Number 1", "Number 2", "Other"]
+        await service.delete_session(**ADA, session_id="s")
+        assert (await service.list_sessions(app_name="app")).sessions == []
+
+    run(work())
+
+
 # ---- agents that run ----
 
 

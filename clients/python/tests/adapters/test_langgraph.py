@@ -37,6 +37,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
 
 from treering.langgraph import TreeringSaver, messages
@@ -106,7 +107,8 @@ def agent(saver: Saver, model: Model, tools: dict[str, Callable[..., str]] | Non
         }
 
     def next_of(state: MessagesState) -> str:
-        return "act" if getattr(state["messages"][-1], "tool_calls", None) else "__end__"
+        last = state["messages"][-1:]
+        return "act" if any(getattr(each, "tool_calls", None) for each in last) else "__end__"
 
     builder = StateGraph(MessagesState)
     builder.add_node("ask", ask)
@@ -455,6 +457,24 @@ def test_an_older_checkpoint_is_a_branch(db: treering.Treering) -> None:
         graph.update_state(CONFIG, {"messages": [RemoveMessage(id=each.id) for each in first_two]})
         assert said(conv) == [*left[:2], left[3], "Three", "Answer 3 to: Three"]
         assert len(conv.branches()) == 3
+
+
+# A state that lets go of all its messages: so does the conversation, but for what was not the
+# graph's, such as a prompt.
+def test_a_state_that_is_emptied(db: treering.Treering) -> None:
+    saver = TreeringSaver(db)
+    conv = db.open("thread", system="You are brief.")
+    conv.user("From before")
+    with serving() as model:
+        graph = agent(saver, model)
+        ask(graph, "One")
+        graph.update_state(CONFIG, {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]})
+        assert graph.get_state(CONFIG).values["messages"] == []
+        assert said(conv) == ["From before"]
+        ask(graph, "Two")
+        assert said(conv) == ["From before", "Two", "Answer 1 to: Two"]
+        body = conv.request("anthropic", model="claude-sonnet-4-5")
+        assert "You are brief." in json.dumps(body["system"])
 
 
 # With SQLite a thread of growing messages takes space that grows with its square.

@@ -115,43 +115,73 @@ def beside(event: Event) -> dict[str, Any]:
 
 
 def read(type_name: str, events: Iterable[Event]) -> Iterator[Frame | Event]:
-    """Events in their order: frames of this type, and other events that no frame claims."""
-    waiting: Frame | None = None
-    packed: list[list[Any]] = []
-    missing = 0
+    """Events in their order: frames of this type, and other events that no frame claims.
+
+    Of a frame that a fork has cut there are the items that are whole.
+    """
+    waiting: _Waiting | None = None
     for event in events:
-        custom = event.proto.custom if event.kind == "custom" else None
-        if missing == 0 and custom is not None and custom.type_name == type_name:
-            content = json.loads(custom.data)
-            waiting = Frame(event, [], content.get("beside") or {})
-            packed = content["items"]
-            missing = sum(count for count, _ in packed)
-            held: list[Event] = []
-            if missing == 0:
-                yield _filled(waiting, packed, held)
-                waiting = None
-        elif waiting is not None:
-            held.append(event)
-            missing -= 1
-            if missing == 0:
-                yield _filled(waiting, packed, held)
-                waiting = None
+        if waiting is not None and not waiting.is_next(event):
+            yield from waiting.cut()
+            waiting = None
+        if waiting is not None:
+            waiting.held.append(event)
+        elif event.kind == "custom" and event.proto.custom.type_name == type_name:
+            waiting = _Waiting(event)
         else:
             yield event
+        if waiting is not None and waiting.is_whole():
+            yield waiting.frame()
+            waiting = None
+    if waiting is not None:
+        yield from waiting.cut()
+
+
+class _Waiting:
+    """A frame whose events are still to come."""
+
+    def __init__(self, event: Event) -> None:
+        content = json.loads(event.proto.custom.data)
+        self.event = event
+        self.packed: list[list[Any]] = content["items"]
+        self.beside: dict[str, Any] = content.get("beside") or {}
+        self.count: int = sum(count for count, _ in self.packed)
+        self.held: list[Event] = []
+
+    def is_next(self, event: Event) -> bool:
+        """A batch has no gaps; what follows a cut has another revision."""
+        return event.revision == self.event.revision + len(self.held) + 1
+
+    def is_whole(self) -> bool:
+        """All are there."""
+        return len(self.held) == self.count
+
+    def frame(self) -> Frame:
+        """The frame with the items that are whole."""
+        frame = Frame(self.event, [], self.beside)
+        start = 0
+        for count, item in self.packed:
+            own = self.held[start : start + count]
+            start += count
+            if len(own) < count:
+                break
+            frame.items.append(Framed(filled(item, [event.proto for event in own]), own))
+        return frame
+
+    def cut(self) -> Iterator[Frame | Event]:
+        """What is there of it: whole items, and events of one that is not."""
+        frame = self.frame()
+        # Items without events are there up to the cut only if others follow that are.
+        while frame.items and not frame.items[-1].events:
+            frame.items.pop()
+        if frame.items:
+            yield frame
+        yield from self.held[sum(len(item.events) for item in frame.items) :]
 
 
 def filled(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> Any:
     """An item of a frame, from the events that hold it."""
     return _with(packed, dict(_held(events))) if events else packed
-
-
-def _filled(frame: Frame, packed: list[list[Any]], held: list[Event]) -> Frame:
-    start = 0
-    for count, item in packed:
-        own = held[start : start + count]
-        start += count
-        frame.items.append(Framed(filled(item, [event.proto for event in own]), own))
-    return frame
 
 
 def _with(packed: Any, held: dict[str, Any]) -> Any:

@@ -81,6 +81,8 @@ class Branch:
     mirrored: list[Key] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     """Of each message, the revision of its last event."""
+    begin: int = 0
+    """Revision of the frame of the first of them."""
     open: set[str] | None = field(default_factory=set)
     """Calls without a result; None: not known."""
     archived: bool = False
@@ -162,6 +164,7 @@ class Index:
             forked.name,
             mirrored=parent.mirrored[:kept],
             ends=parent.ends[:kept],
+            begin=parent.begin,
             open=set(parent.open or ()) if is_head else None,
         )
 
@@ -217,6 +220,7 @@ class Index:
         assert self._frame is not None
         keys, packed, held = self._frame
         if self._missing < 0:
+            on.begin = on.begin if on.mirrored else revision
             self._missing = sum(count for count, _ in packed)
         else:
             held.append((revision, event))

@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from treering import errors, new
 from treering._adapters import frames
-from treering._adapters.thread import ATTEMPTS_MAX, Thread, fitted, open_calls, rewind
+from treering._adapters.thread import ATTEMPTS_MAX, Thread, before, fitted, open_calls, rewind
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering.langgraph._index import (
@@ -129,6 +129,8 @@ class GraphThread:
         return value
 
     def _value(self, batch: _Batch, value: Any, old: Key | None, is_mirrored: bool) -> Key:
+        if is_mirrored and value == []:
+            batch.has_messages = True
         if not _is_kept_as_list(value):
             return self._kept(batch, value)
         if is_mirrored and all(isinstance(each, BaseMessage) for each in value):
@@ -285,7 +287,7 @@ class GraphThread:
             turn = _Turn(branch, branch.name, self._open(branch))
         else:
             name = f"from-{self.index.seen}"
-            at = branch.ends[same - 1] if same else 1
+            at = branch.ends[same - 1] if same else self._before_all(branch)
             forked = pb.BranchForked(name=name, parent_branch_id=id, fork_revision=at)
             turn = _Turn(branch, name, self._open_at(branch, at))
             turn.events.append(new.NewEvent(branch_forked=forked))
@@ -325,6 +327,10 @@ class GraphThread:
             return None, events
         del batch.values[key]
         return said, events
+
+    def _before_all(self, branch: Branch) -> int:
+        """What others wrote before the graph said anything stays: prompts, for example."""
+        return before(self.open().on(branch.name), branch.begin) if branch.begin else 1
 
     def _open(self, branch: Branch) -> set[str]:
         if branch.open is None:
