@@ -205,6 +205,9 @@ pub struct Captured(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 #[cfg(test)]
 impl Captured {
     /// All of it.
+    ///
+    /// # Panics
+    /// When it was no text.
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
