@@ -115,13 +115,26 @@ def test_a_line_that_is_slow_to_begin(server: Server) -> None:
     line.door.close()
 
 
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stops a process; a thread of it may still answer when the signal has been sent."""
+    process.send_signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    end = time.monotonic() + 30
+    while tasks.is_dir():
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in tasks.glob("*/stat")]
+        if all(state == "T" for state in states):
+            return
+        assert time.monotonic() < end, states
+        time.sleep(0.01)
+
+
 # A server that does not answer must not hold a program longer than it said, and what it
 # took all the same must not be doubled when the program tries again.
 def test_a_server_that_hangs(server: Server) -> None:
     assert server.process
     with treering.connect(server.address, timeout=1.5) as db:
         conv = db.create()
-        server.process.send_signal(signal.SIGSTOP)
+        stop(server.process)
         with pytest.raises(treering.DeadlineExceeded):
             conv.append([new.user("Hello")], idempotency_key="hello")
         server.process.send_signal(signal.SIGCONT)

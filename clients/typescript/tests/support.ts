@@ -3,11 +3,12 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import * as treering from "../src/index.js";
 import { findBinary } from "../src/local/binary.js";
 
@@ -74,6 +75,15 @@ export class Server {
 
   signal(signal: NodeJS.Signals): void {
     this.#process?.kill(signal);
+  }
+
+  /** Stops it; a thread of it may still answer when the signal has been sent. */
+  async stop(): Promise<void> {
+    this.signal("SIGSTOP");
+    const tasks = `/proc/${this.#process?.pid}/task`;
+    const runs = (task: string) =>
+      !/\) T /.test(readFileSync(join(tasks, task, "stat"), "utf8"));
+    while (existsSync(tasks) && readdirSync(tasks).some(runs)) await sleep(10);
   }
 
   async end(how: NodeJS.Signals): Promise<void> {

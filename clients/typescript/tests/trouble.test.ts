@@ -74,7 +74,7 @@ test("a server that hangs", async () => {
   await using db = treering.connect(server.address, { timeoutMs: 1_500 });
   const conv = await db.create();
   const hello = [make.user("Hello")];
-  server.signal("SIGSTOP");
+  await server.stop();
   const sent = conv.append(hello, { idempotencyKey: "hello" });
   await assert.rejects(sent, treering.DeadlineExceeded);
   server.signal("SIGCONT");
