@@ -229,7 +229,7 @@ impl Served {
     /// Serves what is open.
     ///
     /// # Errors
-    /// As [`Embedded::start`].
+    /// When the listener has no address, or the summariser's marks cannot be written.
     pub async fn of(
         engine: Engine,
         listener: TcpListener,
