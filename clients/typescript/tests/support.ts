@@ -81,8 +81,7 @@ export class Server {
   async stop(): Promise<void> {
     this.signal("SIGSTOP");
     const tasks = `/proc/${this.#process?.pid}/task`;
-    const runs = (task: string) =>
-      !/\) T /.test(readFileSync(join(tasks, task, "stat"), "utf8"));
+    const runs = (task: string) => !/\) T /.test(readFileSync(join(tasks, task, "stat"), "utf8"));
     while (existsSync(tasks) && readdirSync(tasks).some(runs)) await sleep(10);
   }
 
