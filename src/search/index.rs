@@ -9,13 +9,14 @@
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    thread,
     time::{Duration, Instant},
 };
 
 use tantivy::{
     Index, IndexReader, IndexSettings, IndexWriter, ReloadPolicy, Searcher, TantivyDocument,
     TantivyError,
-    directory::MmapDirectory,
+    directory::{MmapDirectory, error::LockError},
     index::SegmentId,
     indexer::{IndexWriterOptions, LogMergePolicy, NoMergePolicy},
     query::{BooleanQuery, Occur, Query, TermQuery},
@@ -37,6 +38,10 @@ use super::{
 };
 use crate::domain::{ConversationId, Namespace, Position, Revision, ShardId};
 
+/// So long the lock of an index that was just closed is waited for: a process that this
+/// one is starting holds a copy of it until it runs its own program.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// What is written by one version is not read by another: the index is rebuilt.
 /// To raise with any change of the fields, the passages or the analyser.
 pub const INDEX_VERSION: u32 = 3;
@@ -705,14 +710,22 @@ fn open_writer(
 ) -> Result<IndexWriter, IndexError> {
     let threads = options.writer_threads.max(1);
     let of_thread = options.writer_heap_bytes / threads;
-    let writer_options = IndexWriterOptions::builder()
-        .num_worker_threads(threads)
-        .num_merge_threads(1)
-        .memory_budget_per_thread(of_thread.max(WRITER_HEAP_BYTES_MIN))
-        .build();
-    let writer: IndexWriter = index
-        .writer_with_options(writer_options)
-        .map_err(|error| unreadable(dir, error))?;
+    let started = Instant::now();
+    let writer: IndexWriter = loop {
+        let writer_options = IndexWriterOptions::builder()
+            .num_worker_threads(threads)
+            .num_merge_threads(1)
+            .memory_budget_per_thread(of_thread.max(WRITER_HEAP_BYTES_MIN))
+            .build();
+        match index.writer_with_options(writer_options) {
+            Err(TantivyError::LockFailure(LockError::LockBusy, _))
+                if started.elapsed() < LOCK_WAIT =>
+            {
+                thread::sleep(LOCK_PAUSE);
+            }
+            opened => break opened.map_err(|error| unreadable(dir, error))?,
+        }
+    };
     match merging {
         Merges::AsTheyCome | Merges::WhenMany => {
             let mut merges = LogMergePolicy::default();

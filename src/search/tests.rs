@@ -909,6 +909,21 @@ fn erased_events_are_gone() {
     assert_eq!(found(&open(dir.path()).unwrap(), &query("needle")), [1, 3]);
 }
 
+// A process that was being started while an index was closed held a copy of its lock: opening it
+// again said that another process uses it.
+#[test]
+fn a_lock_that_goes_at_once_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || SearchIndex::open(dir.path(), SearchOptions::default());
+    let first = open().unwrap();
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(first);
+    });
+    assert!(open().is_ok());
+    closing.join().unwrap();
+}
+
 #[test]
 fn a_second_handle_is_refused() {
     let dir = tempfile::tempdir().unwrap();
