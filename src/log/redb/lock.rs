@@ -33,6 +33,16 @@ pub struct FolderLock {
     address: Option<String>,
 }
 
+impl Drop for FolderLock {
+    /// Lets the lock go, not only this file: a process that is being started holds a copy
+    /// of the file, and closing waits for that one, too.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!(%error, "the folder's lock goes when its file is closed");
+        }
+    }
+}
+
 impl FolderLock {
     /// Takes a folder's lock to write. The folder is there.
     ///
@@ -275,6 +285,22 @@ mod tests {
             panic!("{error}");
         };
         assert_eq!(holder.address.as_deref(), Some("http://127.0.0.1:7171"));
+    }
+
+    #[test]
+    fn a_lock_goes_with_its_holder_and_not_with_its_copies() {
+        // A process that is being started holds a copy of every open file until it runs
+        // its own program: who opened the folder again just then was told that it is in
+        // use, by itself.
+        let folder = tempfile::tempdir().unwrap();
+        let first = FolderLock::acquire(folder.path()).unwrap();
+        let _copy = first.file.try_clone().unwrap();
+        drop(first);
+        drop(FolderLock::acquire(folder.path()).unwrap());
+        let shared = FolderLock::share(folder.path()).unwrap().unwrap();
+        let _copy = shared.file.try_clone().unwrap();
+        drop(shared);
+        FolderLock::acquire(folder.path()).unwrap();
     }
 
     #[test]
