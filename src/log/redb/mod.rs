@@ -32,7 +32,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -278,6 +278,9 @@ impl<F: Folder> RedbLog<F> {
     ) -> Result<T, LogError> {
         /// So often a segment may be sealed or written anew under a read.
         const TRIES_MAX: u32 = 100;
+        /// So long a segment may take to be closed, on a disk that is slow just then.
+        const CLOSING_MAX: Duration = Duration::from_secs(2);
+        let started = Instant::now();
         let mut tries = 0;
         loop {
             let entry = self.segment_of(offset)?;
@@ -287,7 +290,12 @@ impl<F: Folder> RedbLog<F> {
             };
             tries += 1;
             let is_closing = is_held(error);
-            if tries > TRIES_MAX || !is_closing && self.segment_of(offset)? == entry {
+            let is_over = if is_closing {
+                started.elapsed() > CLOSING_MAX
+            } else {
+                tries > TRIES_MAX || self.segment_of(offset)? == entry
+            };
+            if is_over {
                 return outcome;
             }
             if is_closing {
