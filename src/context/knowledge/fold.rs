@@ -441,7 +441,7 @@ impl Knowledge {
     fn set_directory(&mut self, path: &str, relative: bool, event: EventRef) {
         let known = self.directory.as_ref().filter(|_| relative);
         let path = below(known.map(|known| known.path.as_str()), path);
-        if path.len() > PATH_BYTES_MAX {
+        if clean(&path, PATH_BYTES_MAX).is_none() {
             self.left_out += 1;
             return;
         }

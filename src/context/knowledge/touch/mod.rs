@@ -111,7 +111,8 @@ impl Touched {
             Some(directory) => below(Some(directory), path),
             None => path.strip_prefix("./").unwrap_or(path).to_owned(),
         };
-        if path.len() > PATH_BYTES_MAX {
+        // The directory is as it was written, too.
+        if clean(&path, PATH_BYTES_MAX).is_none() {
             self.left_out += 1;
             return;
         }

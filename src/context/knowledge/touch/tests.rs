@@ -309,6 +309,18 @@ fn the_last_change_counts() {
     assert_eq!(shell(line, ""), ["created a.rs", "deleted b.rs"]);
 }
 
+// The name of a file was clean, and the directory that stood before it was not.
+#[test]
+fn a_directory_with_control_characters_names_no_files() {
+    let arguments = json!({"command": "cd \u{7f}odd && touch a.rs"});
+    let spoken = Spoken {
+        arguments: &arguments,
+        output: "",
+    };
+    let touched = Touched::of(TouchForm::Shell, spoken);
+    assert_eq!((touched.files.len(), touched.left_out), (0, 1));
+}
+
 proptest::proptest! {
     /// Whatever a model writes and a tool prints: bounded, clean, no panic.
     #[test]
