@@ -246,7 +246,23 @@ impl<F: Folder> RedbLog<F> {
             .ok_or_else(|| LogError::damaged(offset, "no segment holds this record"))
     }
 
+    /// A sealed segment, to be read. One that was sealed just now may still be open
+    /// to be written: that is waited for.
     fn sealed(&self, entry: &SegmentEntry) -> Result<Arc<Sealed>, LogError> {
+        /// So long closing a segment may take, on a disk that is slow just then.
+        const CLOSING_MAX: Duration = Duration::from_secs(2);
+        let started = Instant::now();
+        loop {
+            match self.sealed_now(entry) {
+                Err(error) if is_held(&error) && started.elapsed() < CLOSING_MAX => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn sealed_now(&self, entry: &SegmentEntry) -> Result<Arc<Sealed>, LogError> {
         let first_offset = entry.first;
         let file = entry.file.as_deref().ok_or_else(|| {
             LogError::damaged(first_offset, "this segment was lost, and that was accepted")
@@ -278,28 +294,13 @@ impl<F: Folder> RedbLog<F> {
     ) -> Result<T, LogError> {
         /// So often a segment may be sealed or written anew under a read.
         const TRIES_MAX: u32 = 100;
-        /// So long a segment may take to be closed, on a disk that is slow just then.
-        const CLOSING_MAX: Duration = Duration::from_secs(2);
-        let started = Instant::now();
         let mut tries = 0;
         loop {
             let entry = self.segment_of(offset)?;
             let outcome = self.in_entry(&entry, &read);
-            let Err(error) = &outcome else {
-                return outcome;
-            };
             tries += 1;
-            let is_closing = is_held(error);
-            let is_over = if is_closing {
-                started.elapsed() > CLOSING_MAX
-            } else {
-                tries > TRIES_MAX || self.segment_of(offset)? == entry
-            };
-            if is_over {
+            if outcome.is_ok() || tries > TRIES_MAX || self.segment_of(offset)? == entry {
                 return outcome;
-            }
-            if is_closing {
-                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }

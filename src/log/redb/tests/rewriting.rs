@@ -579,6 +579,28 @@ async fn reads_and_appends_go_on_while_segments_are_written_anew() {
 }
 
 #[tokio::test]
+async fn a_segment_that_is_still_being_closed_is_waited_for() {
+    // The manifest says that a segment is sealed before its file is closed. Whoever
+    // comes in between was told that it could not be opened, and left it for long.
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
+    append(&log, &some_records(200)).await.unwrap();
+    log.seal_within(0..=u64::MAX).unwrap();
+    let path = folder
+        .path()
+        .join(LOG_FOLDER)
+        .join(&files(folder.path())[0]);
+    let closing = std::fs::File::open(path).unwrap();
+    closing.lock().unwrap();
+    let closer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        closing.unlock().unwrap();
+    });
+    assert!(log.rewrite_next(&NEVER).unwrap().is_some());
+    closer.join().unwrap();
+}
+
+#[tokio::test]
 async fn a_damaged_segment_stays_as_it_is_and_others_do_not() {
     // What cannot be read cannot be written anew: it is left for whoever restores
     // or salvages it, and keeps nothing else from being dense.
