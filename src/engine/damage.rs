@@ -52,7 +52,7 @@ pub(super) async fn stretch(
     let rest = usize::try_from(head - from + 1).unwrap_or(usize::MAX);
     let mut wanted = rest.min(records_max);
     let what = loop {
-        match reader.records(from, wanted, bytes_max).await {
+        match reader.records_once(from, wanted, bytes_max).await {
             Ok(records) if !records.is_empty() => return Ok(Stretch::Records(records)),
             Ok(_) => break format!("the log ends there, but its head is {head}"),
             Err(LogError::NotFound { .. }) => break "there is no record".to_owned(),

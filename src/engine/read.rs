@@ -286,7 +286,10 @@ impl LogCursor {
     async fn forward(&mut self, inner: &Inner) -> Result<Vec<(u64, Record)>, ReadError> {
         let count = self.page.min(LOG_PAGE).min(self.last - self.first + 1);
         self.page = LOG_PAGE;
-        let records = records(inner, self.first, count).await?;
+        let records = records(self.first, count, |from, count| {
+            inner.reader.records_once(from, count, PAGE_BYTES)
+        });
+        let records = records.await?;
         if let Some((end, _)) = records.last() {
             self.first = end + 1;
         }
@@ -300,7 +303,11 @@ impl LogCursor {
         let mut from = self.last - count + 1;
         loop {
             work::check()?;
-            let mut records = records(inner, from, self.last - from + 1).await?;
+            // The page before this one may begin in the same frame.
+            let records = records(from, self.last - from + 1, |from, count| {
+                inner.reader.records(from, count, PAGE_BYTES)
+            });
+            let mut records = records.await?;
             let Some((end, _)) = records.last() else {
                 return Err(LogError::NotFound { offset: from }.into());
             };
@@ -323,10 +330,17 @@ impl LogCursor {
 }
 
 /// So many records of the log, or as many as a page's bytes allow.
-async fn records(inner: &Inner, from: u64, count: u64) -> Result<Vec<(u64, Record)>, ReadError> {
+async fn records<R>(
+    from: u64,
+    count: u64,
+    read: impl Fn(u64, usize) -> R,
+) -> Result<Vec<(u64, Record)>, ReadError>
+where
+    R: Future<Output = Result<Vec<(u64, Record)>, LogError>>,
+{
     let mut count = usize::try_from(count).unwrap_or(usize::MAX);
     loop {
-        match inner.reader.records(from, count, PAGE_BYTES).await {
+        match read(from, count).await {
             // What is before the damage comes first.
             Err(LogError::Damaged { offset, .. })
                 if offset > from && offset - from < count as u64 =>

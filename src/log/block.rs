@@ -213,7 +213,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
         bodies: unpack(header.bodies, bodies, dictionary)
             .ok_or_else(|| damaged("a block's bodies cannot be unpacked"))?,
     };
-    let raw_bytes = unpacked.columns.len() + unpacked.plain.len() + unpacked.bodies.len();
+    let raw_bytes = memory_of(&unpacked, frame);
     let records = BlockHashes::records_of(unpacked)
         .map_err(|what| LogError::damaged(frame.first_offset, format!("a block has {what}")))?;
     Ok(DecodedFrame {
@@ -221,6 +221,23 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
         records,
         raw_bytes,
     })
+}
+
+/// What is unpacked of a block takes in memory, in bytes: a part that is stored as it
+/// is keeps all that was read.
+fn memory_of(unpacked: &Unpacked, frame: &EncodedFrame) -> usize {
+    let read = frame.bytes.as_ptr_range();
+    let parts = [&unpacked.columns, &unpacked.plain, &unpacked.bodies];
+    let (lent, own): (Vec<_>, Vec<_>) = parts
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .partition(|part| read.contains(&part.as_ptr()));
+    let own: usize = own.into_iter().map(Bytes::len).sum();
+    own + if lent.is_empty() {
+        0
+    } else {
+        frame.bytes.len()
+    }
 }
 
 fn unpack(part: Part, stored: Bytes, dictionary: Option<&Arc<Dictionary>>) -> Option<Bytes> {

@@ -39,7 +39,14 @@ pub struct LogReader {
 /// Decoded frames, by their first offset.
 pub type FrameCache = Cache<u64, Arc<DecodedFrame>, FrameWeight, DefaultHashBuilder, ForgetFrame>;
 
-type CachedFrames = RwLock<BTreeMap<u64, u64>>;
+type CachedFrames = RwLock<BTreeMap<u64, CachedFrame>>;
+
+#[derive(Clone, Copy, Debug)]
+struct CachedFrame {
+    last_offset: u64,
+    /// Kept only for the next page of whoever reads all of it once.
+    once: bool,
+}
 
 /// Weighs what a frame takes in memory.
 #[derive(Clone, Debug)]
@@ -104,12 +111,12 @@ impl LogReader {
     pub async fn record(&self, offset: u64) -> Result<Record, LogError> {
         let frame = match self.find(offset) {
             Some(frame) => frame,
-            None => self
-                .load(offset, 1)
-                .await?
-                .into_iter()
-                .next()
-                .ok_or(LogError::NotFound { offset })?,
+            None => {
+                let loaded = self.load(offset, 1).await?.into_iter().next();
+                let frame = Arc::new(loaded.ok_or(LogError::NotFound { offset })?);
+                self.keep(&frame, false);
+                frame
+            }
         };
         frame.record(offset).cloned().ok_or_else(|| missing(offset))
     }
@@ -128,37 +135,50 @@ impl LogReader {
         records_max: usize,
         bytes_max: usize,
     ) -> Result<Vec<(u64, Record)>, LogError> {
-        let mut found = Vec::with_capacity(records_max.min(RECORDS_AT_ONCE));
-        let mut next = from_offset.max(1);
-        let mut bytes = 0;
-        while found.len() < records_max && (bytes < bytes_max || found.is_empty()) {
-            let frames = match self.find(next) {
-                Some(frame) => vec![frame],
-                None => {
-                    let wanted = bytes_max.saturating_sub(bytes);
-                    let few = (records_max - found.len()).saturating_mul(STORED_RECORD_BYTES_MIN);
-                    let wanted = wanted.min(few).clamp(1, READ_AHEAD_BYTES);
-                    self.load(next, wanted).await?
+        let page = Page::new(from_offset, records_max, bytes_max);
+        self.fill(page, Keep::All).await
+    }
+
+    /// The same for those who go through the log once. What they read is not kept
+    /// for others: it would push out what is wanted again, and by being full the
+    /// cache would be given memory that serves nobody.
+    ///
+    /// # Errors
+    /// As [`records`](Self::records).
+    pub async fn records_once(
+        &self,
+        from_offset: u64,
+        records_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<(u64, Record)>, LogError> {
+        let page = Page::new(from_offset, records_max, bytes_max);
+        self.fill(page, Keep::Unfinished).await
+    }
+
+    async fn fill(&self, mut page: Page, keep: Keep) -> Result<Vec<(u64, Record)>, LogError> {
+        while !page.is_full() {
+            if let Some(frame) = self.find(page.next) {
+                page.take(&frame)?;
+                if keep == Keep::Unfinished && page.next > frame.last_offset() {
+                    self.forget_if_once(frame.first_offset);
                 }
-            };
+                continue;
+            }
+            let frames = self.load(page.next, page.wanted()).await?;
             if frames.is_empty() {
                 break;
             }
             for frame in frames {
-                if frame.record(next).is_none() {
-                    return Err(missing(next));
+                if keep == Keep::Unfinished && !page.ends_in(&frame) {
+                    page.take_all(frame)?;
+                    continue;
                 }
-                while let Some(record) = frame.record(next) {
-                    if found.len() >= records_max || (bytes >= bytes_max && !found.is_empty()) {
-                        return Ok(found);
-                    }
-                    bytes = bytes.saturating_add(record_bytes(record));
-                    found.push((next, record.clone()));
-                    next += 1;
-                }
+                let frame = Arc::new(frame);
+                self.keep(&frame, keep == Keep::Unfinished);
+                page.take(&frame)?;
             }
         }
-        Ok(found)
+        Ok(page.found)
     }
 
     /// A record's body, from the blob table if it is there, checked against its
@@ -201,36 +221,44 @@ impl LogReader {
     fn find(&self, offset: u64) -> Option<Arc<DecodedFrame>> {
         let first_offset = {
             let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
-            let (first, last) = cached.range(..=offset).next_back()?;
-            (offset <= *last).then_some(*first)?
+            let (first, frame) = cached.range(..=offset).next_back()?;
+            (offset <= frame.last_offset).then_some(*first)?
         };
         self.frames.get(&first_offset)
     }
 
-    /// Reads, checks and caches the frame that holds an offset, and more up to
-    /// `bytes_max` stored bytes.
-    async fn load(
-        &self,
-        offset: u64,
-        bytes_max: usize,
-    ) -> Result<Vec<Arc<DecodedFrame>>, LogError> {
+    /// Reads and checks the frame that holds an offset, and more up to `bytes_max`
+    /// stored bytes.
+    async fn load(&self, offset: u64, bytes_max: usize) -> Result<Vec<DecodedFrame>, LogError> {
         let stored = self.log.read(self.shard, offset, bytes_max).await?;
         let mut frames = Vec::with_capacity(stored.len());
         for stored in &stored {
             let frame = match frame::decode(stored) {
-                Ok(frame) => Arc::new(frame),
+                Ok(frame) => frame,
                 // What came before it can still be given out; the next read
                 // starts at the damage and names it.
                 Err(_) if !frames.is_empty() => break,
                 Err(error) => return Err(error),
             };
-            self.keep(&frame);
             frames.push(frame);
         }
         Ok(frames)
     }
 
-    fn keep(&self, frame: &Arc<DecodedFrame>) {
+    fn forget_if_once(&self, first_offset: u64) {
+        let once = {
+            let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+            cached.get(&first_offset).is_some_and(|frame| frame.once)
+        };
+        if once {
+            let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+            cached.remove(&first_offset);
+            drop(cached);
+            self.frames.remove(&first_offset);
+        }
+    }
+
+    fn keep(&self, frame: &Arc<DecodedFrame>, once: bool) {
         let inside = {
             let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
             // A segment was written anew: what several frames held would hide the
@@ -241,7 +269,8 @@ impl LogReader {
             for first in &inside {
                 cached.remove(first);
             }
-            cached.insert(frame.first_offset, frame.last_offset());
+            let last_offset = frame.last_offset();
+            cached.insert(first, CachedFrame { last_offset, once });
             inside
         };
         for first in inside {
@@ -249,6 +278,86 @@ impl LogReader {
         }
         // May evict, and that takes the lock above again.
         self.frames.insert(frame.first_offset, Arc::clone(frame));
+    }
+}
+
+/// Which frames stay in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    All,
+    /// What a page has no room for, until the next page has taken it.
+    Unfinished,
+}
+
+/// Records that are being gathered, and how much room is left for them.
+struct Page {
+    found: Vec<(u64, Record)>,
+    next: u64,
+    records_left: usize,
+    bytes_left: usize,
+}
+
+impl Page {
+    fn new(from_offset: u64, records_max: usize, bytes_max: usize) -> Self {
+        Self {
+            found: Vec::with_capacity(records_max.min(RECORDS_AT_ONCE)),
+            next: from_offset.max(1),
+            records_left: records_max,
+            bytes_left: bytes_max,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.records_left == 0 || self.bytes_left == 0 && !self.found.is_empty()
+    }
+
+    /// Stored bytes to be read for what is left.
+    fn wanted(&self) -> usize {
+        let few = self.records_left.saturating_mul(STORED_RECORD_BYTES_MIN);
+        self.bytes_left.min(few).clamp(1, READ_AHEAD_BYTES)
+    }
+
+    fn push(&mut self, record: Record) {
+        self.records_left -= 1;
+        self.bytes_left = self.bytes_left.saturating_sub(record_bytes(&record));
+        self.found.push((self.next, record));
+        self.next += 1;
+    }
+
+    /// Takes what it has room for. Full already: nothing is asked of the frame.
+    fn take(&mut self, frame: &DecodedFrame) -> Result<(), LogError> {
+        if !self.is_full() && frame.record(self.next).is_none() {
+            return Err(missing(self.next));
+        }
+        while !self.is_full()
+            && let Some(record) = frame.record(self.next)
+        {
+            self.push(record.clone());
+        }
+        Ok(())
+    }
+
+    /// True when it has no room for all that the frame has from here on.
+    fn ends_in(&self, frame: &DecodedFrame) -> bool {
+        let passed = usize::try_from(self.next.saturating_sub(frame.first_offset));
+        let rest = frame.records.get(passed.unwrap_or(usize::MAX)..);
+        let Some((_, before_last)) = rest.and_then(<[Record]>::split_last) else {
+            return true;
+        };
+        let bytes: usize = before_last.iter().map(record_bytes).sum();
+        before_last.len() >= self.records_left || bytes >= self.bytes_left
+    }
+
+    /// Takes the frame's records from here on, without a copy.
+    fn take_all(&mut self, frame: DecodedFrame) -> Result<(), LogError> {
+        if frame.record(self.next).is_none() {
+            return Err(missing(self.next));
+        }
+        let passed = usize::try_from(self.next - frame.first_offset).unwrap_or(usize::MAX);
+        for record in frame.records.into_iter().skip(passed) {
+            self.push(record);
+        }
+        Ok(())
     }
 }
 
@@ -309,5 +418,49 @@ mod tests {
         assert_eq!(offsets, (100..108).collect::<Vec<_>>());
         let asked = log.read_bytes.load(Ordering::SeqCst);
         assert!(asked < 8 * 1_024, "{asked} bytes were asked for");
+    }
+
+    // Indexing, verifying and replaying go through the log once. All that they read
+    // stayed in the cache, which by being full was given what other caches did not
+    // use: a hundred MiB of records that nobody wanted again.
+    #[tokio::test]
+    async fn what_is_read_once_is_not_kept() {
+        let log = Arc::new(MemoryLog::new());
+        let shard = ShardId::default();
+        let epoch = log.acquire(shard).await.unwrap().epoch;
+        for head in (0..600).step_by(20) {
+            let records: Vec<_> = (0..20).map(|_| samples::noisy_record(300)).collect();
+            let batch = samples::batch(head + 1, &records);
+            log.append(shard, epoch, head, batch).await.unwrap();
+        }
+        let reader = LogReader::new(log, shard, 1 << 20);
+        let all = reader.records(1, usize::MAX, usize::MAX).await.unwrap();
+        assert_eq!(all.len(), 600);
+        for (records_max, bytes_max) in [(7, usize::MAX), (20, usize::MAX), (600, 5_000), (33, 1)] {
+            let reader = LogReader::new(Arc::clone(reader.log()), shard, 1 << 20);
+            let mut read: Vec<(u64, Record)> = Vec::new();
+            while read.len() < all.len() {
+                let next = read.len() as u64 + 1;
+                let page = reader.records_once(next, records_max, bytes_max).await;
+                let same = reader.records(next, records_max, bytes_max).await;
+                let page = page.unwrap();
+                assert!(!page.is_empty() && page == same.unwrap());
+                read.extend(page);
+            }
+            assert!(read == all);
+
+            let reader = LogReader::new(Arc::clone(reader.log()), shard, 1 << 20);
+            let (mut next, mut most) = (1, 0);
+            while next <= 600 {
+                let page = reader.records_once(next, records_max, bytes_max).await;
+                next += page.unwrap().len() as u64;
+                most = most.max(reader.cache().weight());
+            }
+            let all_weigh = all.iter().map(|(_, record)| record_bytes(record) as u64);
+            assert!(most < all_weigh.sum::<u64>() / 2, "{most}");
+            assert_eq!(reader.cache().weight(), 0);
+            let cached = reader.cached.read().unwrap();
+            assert!(cached.is_empty(), "{cached:?}");
+        }
     }
 }
