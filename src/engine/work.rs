@@ -13,8 +13,9 @@ use std::{
     cell::RefCell,
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     time::Duration,
 };
@@ -98,10 +99,7 @@ thread_local! {
 /// An error once the work that this thread does is not wanted any more. Always
 /// fine on threads that do no such work.
 pub(super) fn check() -> Result<(), ReadError> {
-    match current() {
-        Some(stop) => stop.check(),
-        None => Ok(()),
-    }
+    CURRENT.with_borrow(|stop| stop.as_ref().map_or(Ok(()), Stop::check))
 }
 
 /// Whether the work that this thread does is still wanted; none: it does none.
@@ -132,6 +130,7 @@ pub(super) struct Work {
     bulk: Arc<Semaphore>,
     long: Arc<Semaphore>,
     verify: Arc<Semaphore>,
+    threads: Threads,
     closing: Arc<AtomicBool>,
 }
 
@@ -139,6 +138,7 @@ impl Work {
     pub fn new(limits: &Limits, closing: Arc<AtomicBool>) -> Self {
         let lane = |permits: usize| Arc::new(Semaphore::new(permits.max(1)));
         Self {
+            threads: Threads::default(),
             short: lane(limits.short_reads_max),
             bulk: lane(limits.bulk_reads_max),
             long: lane(limits.long_reads_max),
@@ -177,9 +177,16 @@ impl Work {
                 let job = move || done(&runtime, stop, permit, work);
                 tokio::task::spawn_blocking(job).await.map_err(panicked)
             }
-            Lane::Bulk | Lane::Long => on_own_thread("treering-read", stop, permit, work)?
-                .await
-                .map_err(|_| panicked("its thread ended")),
+            Lane::Bulk | Lane::Long => {
+                let runtime = Handle::current();
+                let (sender, receiver) = oneshot::channel();
+                let job = move || {
+                    // Whoever asked may have gone.
+                    let _ = sender.send(done(&runtime, stop, permit, work));
+                };
+                self.threads.run(Box::new(job))?;
+                receiver.await.map_err(|_| panicked("its thread ended"))
+            }
         };
         guard.disarm();
         done
@@ -202,7 +209,10 @@ impl Work {
         })?;
         let stop = self.stop();
         let guard = stop.guard();
-        on_own_thread("treering-verify", stop.clone(), permit, work(stop))?;
+        let runtime = Handle::current();
+        let work = work(stop.clone());
+        self.threads
+            .run(Box::new(move || done(&runtime, stop, permit, work)))?;
         Ok(guard)
     }
 
@@ -257,28 +267,59 @@ fn done<F: Future>(
     runtime.block_on(work)
 }
 
-fn on_own_thread<F>(
-    name: &str,
-    stop: Stop,
-    permit: OwnedSemaphorePermit,
-    work: F,
-) -> Result<oneshot::Receiver<F::Output>, ReadError>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    let (sender, receiver) = oneshot::channel();
-    let runtime = Handle::current();
-    let job = move || {
-        step_back();
-        // Whoever asked may have gone.
-        let _ = sender.send(done(&runtime, stop, permit, work));
-    };
-    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(job);
-    thread.map_err(|error| ReadError::Storage {
-        message: format!("no thread could be started for a long read: {error}; try again"),
-    })?;
-    Ok(receiver)
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that step back behind all others. A read that goes on hands over a page
+/// every millisecond: they are kept for a while when they have done one.
+#[derive(Debug, Default)]
+struct Threads(Arc<Mutex<Vec<mpsc::Sender<Job>>>>);
+
+impl Threads {
+    /// How long one waits for more work before it ends.
+    const KEPT: Duration = Duration::from_secs(5);
+
+    fn run(&self, mut job: Job) -> Result<(), ReadError> {
+        let mut waiting = lock(&self.0);
+        while let Some(thread) = waiting.pop() {
+            match thread.send(job) {
+                Ok(()) => return Ok(()),
+                // It has waited long enough, and ended.
+                Err(mpsc::SendError(back)) => job = back,
+            }
+        }
+        drop(waiting);
+        let waiting = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("treering-read".to_owned());
+        let started = thread.spawn(move || {
+            step_back();
+            job();
+            while let Some(job) = next_job(&waiting) {
+                job();
+            }
+        });
+        started.map(drop).map_err(|error| ReadError::Storage {
+            message: format!("no thread could be started for a long read: {error}; try again"),
+        })
+    }
+}
+
+fn next_job(waiting: &Mutex<Vec<mpsc::Sender<Job>>>) -> Option<Job> {
+    let (sender, receiver) = mpsc::channel();
+    lock(waiting).push(sender);
+    match receiver.recv_timeout(Threads::KEPT) {
+        Ok(job) => Some(job),
+        Err(_) => {
+            // Jobs are sent under this lock: none is lost between a look and the end.
+            let _waiting = lock(waiting);
+            let last = receiver.try_recv().ok();
+            drop(receiver);
+            last
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Puts this thread behind those that serve calls. Where that is not possible it
@@ -408,5 +449,17 @@ mod tests {
         assert_eq!(work.short.available_permits(), 2);
         let next = tokio::time::timeout(Duration::from_secs(60), work.run(Lane::Long, async {}));
         assert!(matches!(next.await, Ok(Ok(()))));
+    }
+
+    // A replay started a thread for each of its pages, every millisecond.
+    #[tokio::test]
+    async fn pages_that_follow_each_other_share_threads() {
+        let work = work();
+        let mut threads = std::collections::HashSet::new();
+        for _ in 0..200 {
+            let thread = work.run(Lane::Bulk, async { std::thread::current().id() });
+            threads.insert(thread.await.unwrap());
+        }
+        assert!(threads.len() < 20, "{} threads", threads.len());
     }
 }

@@ -8,7 +8,9 @@
 use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use redb::{Database, Durability, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{
+    AccessGuard, Database, Durability, Range, ReadableTable, TableDefinition, WriteTransaction,
+};
 
 use super::{
     copying,
@@ -131,7 +133,7 @@ fn read_dictionary(
     let place = Row::decode(place.try_into().map_err(|_| damaged())?);
     let bytes = guarded(first_offset, "reading a dictionary", || {
         let extents = segment.begin()?.open_table(EXTENTS)?;
-        fetch(&extents, place)
+        Stream::new(&extents).fetch(place)
     })?;
     let bytes = bytes.ok_or_else(damaged)?;
     // The count's place holds the checksum here.
@@ -142,31 +144,86 @@ fn read_dictionary(
     Ok(Some(Arc::new(dictionary)))
 }
 
-/// Bytes of the stream; none: they are not there.
-fn fetch(
-    extents: &impl ReadableTable<u64, &'static [u8]>,
-    row: Row,
-) -> Result<Option<Bytes>, StoreError> {
-    let len = row.len as usize;
-    if len > block::STORED_BYTES_MAX {
-        return Ok(None);
+/// Reads the stream. Blocks that follow each other share extents: each of those is
+/// looked up once.
+struct Stream<'a, T> {
+    extents: &'a T,
+    here: Option<Extent<'a>>,
+    /// Those behind it, once they were asked for.
+    behind: Option<Range<'a, u64, &'static [u8]>>,
+}
+
+struct Extent<'a> {
+    at: u64,
+    bytes: AccessGuard<'a, &'static [u8]>,
+}
+
+impl Extent<'_> {
+    /// What it has from a place on; none: the place is in another one.
+    fn from(&self, at: u64) -> Option<&[u8]> {
+        let within = usize::try_from(at.checked_sub(self.at)?).ok()?;
+        let there = self.bytes.value().get(within..)?;
+        (!there.is_empty()).then_some(there)
     }
-    let mut bytes = Vec::with_capacity(len);
-    let mut at = row.at;
-    while bytes.len() < len {
-        let Some(extent) = extents.range(..=at)?.next_back().transpose()? else {
-            return Ok(None);
-        };
-        let within = usize::try_from(at - extent.0.value()).unwrap_or(usize::MAX);
-        let there = extent.1.value().get(within..).unwrap_or_default();
-        let taken = there.len().min(len - bytes.len());
-        if taken == 0 {
+
+    fn end(&self) -> u64 {
+        self.at.saturating_add(self.bytes.value().len() as u64)
+    }
+}
+
+impl<'a, T: ReadableTable<u64, &'static [u8]>> Stream<'a, T> {
+    fn new(extents: &'a T) -> Self {
+        Self {
+            extents,
+            here: None,
+            behind: None,
+        }
+    }
+
+    /// A part of it; none: it is not there.
+    fn fetch(&mut self, row: Row) -> Result<Option<Bytes>, StoreError> {
+        let len = row.len as usize;
+        if len > block::STORED_BYTES_MAX {
             return Ok(None);
         }
-        bytes.extend_from_slice(&there[..taken]);
-        at = at.saturating_add(taken as u64);
+        let mut bytes = Vec::with_capacity(len);
+        let mut at = row.at;
+        while bytes.len() < len {
+            if self.there(at).is_none() {
+                self.move_to(at)?;
+            }
+            let Some(there) = self.there(at) else {
+                return Ok(None);
+            };
+            let taken = there.len().min(len - bytes.len());
+            bytes.extend_from_slice(&there[..taken]);
+            at = at.saturating_add(taken as u64);
+        }
+        Ok(Some(bytes.into()))
     }
-    Ok(Some(bytes.into()))
+
+    fn there(&self, at: u64) -> Option<&[u8]> {
+        self.here.as_ref()?.from(at)
+    }
+
+    /// Goes to the extent that a place is in, if there is one.
+    fn move_to(&mut self, at: u64) -> Result<(), StoreError> {
+        let row = if self.here.as_ref().is_some_and(|here| here.end() == at) {
+            let behind = match self.behind.take() {
+                Some(behind) => behind,
+                None => self.extents.range(at..)?,
+            };
+            self.behind.insert(behind).next()
+        } else {
+            self.behind = None;
+            self.extents.range(..=at)?.next_back()
+        };
+        self.here = row.transpose()?.map(|(at, bytes)| Extent {
+            at: at.value(),
+            bytes,
+        });
+        Ok(())
+    }
 }
 
 impl Dense {
@@ -188,11 +245,12 @@ impl Dense {
             let Some(first) = first.map(|(key, _)| key.value()) else {
                 return Ok(Vec::new());
             };
+            let mut stream = Stream::new(&extents);
             let mut found = Vec::new();
             let mut bytes = 0;
             for row in blocks.range(first..)? {
                 let (key, row) = row?;
-                let block = self.block(&extents, key.value(), Row::decode(row.value()))?;
+                let block = self.block(&mut stream, key.value(), Row::decode(row.value()))?;
                 bytes += block.as_ref().map_or(0, |block| block.bytes.len());
                 let is_last = block.is_err() || bytes >= bytes_max;
                 found.push(block);
@@ -204,13 +262,13 @@ impl Dense {
         })
     }
 
-    fn block(
+    fn block<T: ReadableTable<u64, &'static [u8]>>(
         &self,
-        extents: &impl ReadableTable<u64, &'static [u8]>,
+        stream: &mut Stream<'_, T>,
         first_offset: u64,
         row: Row,
     ) -> Result<Result<EncodedFrame, LogError>, StoreError> {
-        let bytes = fetch(extents, row)?;
+        let bytes = stream.fetch(row)?;
         let count_fits = (1..=block::RECORDS_MAX as u32).contains(&row.count)
             && first_offset.checked_add(row.count.into()).is_some();
         Ok(match bytes {
@@ -241,7 +299,8 @@ impl Dense {
                 return Ok(None);
             };
             let row = Row::decode(row.value());
-            self.block(&extents, key.value(), row).map(Some)
+            self.block(&mut Stream::new(&extents), key.value(), row)
+                .map(Some)
         })?;
         last.transpose()
     }
