@@ -6,6 +6,7 @@
 mod arguments;
 mod blobs;
 mod cut;
+mod file_lines;
 mod json;
 mod layout;
 mod note;

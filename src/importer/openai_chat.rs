@@ -109,7 +109,7 @@ pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
         source_meta: line.rest.clone(),
         ..ConversationCreated::default()
     };
-    let first_time = messages.first().and_then(|message| time_of(&message.value));
+    let first_time = messages.iter().find_map(|message| time_of(&message.value));
     let mut import = Import {
         timeline: Timeline::new(conversation, created, first_time),
         boundaries: HashMap::new(),
@@ -183,8 +183,9 @@ fn title(messages: &[Message<'_>]) -> Option<String> {
     });
     let mut first = None;
     for line in lines {
-        // What starts with a tag was written by a tool: a command, a reminder.
-        if !line.starts_with('<') {
+        // What starts with a tag was written by a tool: a command, a reminder; what is JSON,
+        // too.
+        if !line.starts_with(['<', '{']) {
             return Some(shortened(&line));
         }
         first.get_or_insert(line);
@@ -216,7 +217,10 @@ impl Import {
         for (index, message) in messages.iter().enumerate() {
             self.timeline.occurred_at = time_of(&message.value);
             let branch = self.timeline.arrive(&tree, index)?;
-            self.message(branch, message);
+            match tree.nodes[index].is_beside {
+                true => self.keep_as_custom(branch, message),
+                false => self.message(branch, message),
+            }
             self.timeline.leave(&tree, index);
         }
         Ok(())
@@ -257,7 +261,10 @@ impl Import {
             .then(|| message.value["content"].as_str())
             .flatten()
             .unwrap_or_default();
-        let mut compacted = self.timeline.compaction(branch, summary.to_owned(), tokens);
+        let kept_from = kept_from(&message.value);
+        let mut compacted = self
+            .timeline
+            .compaction(branch, summary.to_owned(), tokens, kept_from);
         let is_summary = !summary.is_empty();
         if is_summary {
             let rendered = canonical::summary(&compacted, self.timeline.occurred_at);
@@ -364,6 +371,14 @@ fn tokens_before(message: &Value) -> u64 {
     .unwrap_or_default()
 }
 
+/// The message from which on a source kept all: pi counts its own entries for that, of
+/// which the first, and now and then another, is no message. So it is not behind this one;
+/// which one it is, turns tell: a cut is at the begin of one.
+fn kept_from(message: &Value) -> Option<usize> {
+    let entry = message["x"]["compaction"]["firstKeptEntryIndex"].as_u64()?;
+    usize::try_from(entry).ok()?.checked_sub(1)
+}
+
 fn typed_message(role: Role, value: &Value) -> MessageAppended {
     let mut parts = Vec::new();
     if let Some(text) = value["reasoning_content"].as_str() {
@@ -421,5 +436,7 @@ fn arguments(text: &str) -> (JsonText, bool) {
     }
 }
 
+#[cfg(test)]
+mod pi_tests;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
 //! Cutting long texts to head and tail: what is said first, and the last lines, where
 //! errors stand.
 
-use super::{blobs, json};
+use super::{blobs, file_lines, json};
 use crate::{
     context::{
-        draft::{Block, Content, Item, Message, Outcome, ResultOutcome, Step},
+        draft::{Block, Call, Content, Item, Message, Outcome, ResultOutcome, Step},
         references::short_reference,
         shared::{Parts, SharedContent},
         steps,
@@ -234,11 +234,12 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
     for block in &mut step.blocks {
         match block {
             Block::Call(call) => {
+                let begins = begins(call, each_max);
                 if let Outcome::Result(result) = &mut call.outcome
                     && is_long(result_bytes(result), each_max)
                 {
                     let at = short_reference(conversation, result.event);
-                    cut_result(result, at, each_max);
+                    cut_result(result, at, begins, each_max);
                     changed = true;
                 }
             }
@@ -259,12 +260,27 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
     changed
 }
 
+/// The line of its file that the one text of a long result begins with.
+fn begins(call: &Call, each_max: usize) -> Option<u64> {
+    let Outcome::Result(result) = &call.outcome else {
+        return None;
+    };
+    let [part] = &result.parts[..] else {
+        return None;
+    };
+    let text = part.text().filter(|text| is_long(text.len(), each_max))?;
+    file_lines::first_line(call, text)
+}
+
 fn is_long(bytes: usize, each_max: usize) -> bool {
     bytes > each_max + each_max / SAVES_AT_LEAST
 }
 
-fn cut_result(result: &mut ResultOutcome, at: String, each_max: usize) {
-    let mark = Mark::of("this result", Some(at));
+fn cut_result(result: &mut ResultOutcome, at: String, begins: Option<u64>, each_max: usize) {
+    let mark = Mark {
+        begins,
+        ..Mark::of("this result", Some(at))
+    };
     let error = std::mem::take(&mut result.error_message);
     let is_told = |part: &ContentPart| part.text().is_some_and(|text| text.contains(&error));
     // What the text says already is not said again.
@@ -312,6 +328,9 @@ struct Mark {
     of: &'static str,
     /// Where the whole is, or nothing.
     whole: String,
+    /// The line of a file that the text begins with, where that is another one than the
+    /// first and known.
+    begins: Option<u64>,
 }
 
 impl Mark {
@@ -319,6 +338,7 @@ impl Mark {
         Self {
             of,
             whole: at.map_or_else(String::new, |at| format!("; the whole: {at}")),
+            begins: None,
         }
     }
 
@@ -358,7 +378,13 @@ impl Mark {
     /// What stands behind what is left of a text.
     fn behind(&self, gone: usize, all: usize, lines: Option<(usize, usize)>) -> String {
         let (of, whole) = (self.of, &self.whole);
-        let lines = lines.map_or_else(String::new, |(from, to)| format!(", lines {from} to {to}"));
+        let lines = lines.map_or_else(String::new, |(from, to)| {
+            let in_file = self.begins.map(|begins| {
+                let [from, to] = [from, to].map(|line| begins.saturating_add(line as u64 - 1));
+                format!(" (of the file: {from} to {to})")
+            });
+            format!(", lines {from} to {to}{}", in_file.unwrap_or_default())
+        });
         format!("\n[… {gone} of {all} bytes of {of} are left out{lines}{whole} …]")
     }
 }

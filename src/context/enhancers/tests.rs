@@ -257,6 +257,14 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
     assert_eq!(told, [summary, "mend it", "step with 0 calls", "and now?"]);
     let kept = after(manual.clone());
     assert_eq!(kept.len(), 5, "{kept:#?}");
+    // pi keeps the last turns beside its summary, and their steps went, too.
+    let with_turns = after(Compacted {
+        trigger: CompactionTrigger::Imported,
+        kept_turns: 1,
+        ..manual.clone()
+    });
+    assert_eq!(with_turns[1..], kept[1..]);
+    assert!(with_turns[0].ends_with("/1 to /3.)"), "{with_turns:#?}");
 }
 
 // A session that goes on in a file of its own begins with the summary of another one: "it

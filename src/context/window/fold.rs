@@ -251,9 +251,10 @@ impl Fold {
     /// A summary that an import brought stands for all that came before it, also where
     /// that was the middle of a turn: the source's model was shown no step from there.
     /// What the user asked for in that turn stays. A call that was under way then has
-    /// most often no result at all; should one come, it is a note.
+    /// most often no result at all; should one come, it is a note. Turns that the source
+    /// kept stay whole.
     fn compacted(&mut self, compacted: &Compacted) {
-        if compacted.trigger == CompactionTrigger::Imported {
+        if compacted.trigger == CompactionTrigger::Imported && compacted.kept_turns == 0 {
             self.freeze();
             self.items.retain(|item| item.step().is_none());
             self.current = None;
@@ -288,11 +289,19 @@ impl Fold {
             Role::System => Speaker::System,
             Role::Developer => Speaker::Developer,
         };
+        let command = marks::local_command(message).filter(|_| speaker == Speaker::User);
+        if command.as_ref().is_some_and(|command| command.is_hidden) {
+            return;
+        }
+        let by_harness = || speaker == Speaker::User && marks::is_by_harness(message);
         let content = Message {
             speaker,
-            parts: Parts::recorded(event),
             author: message.author.clone(),
-            is_told: speaker == Speaker::User && marks::is_by_harness(message),
+            is_told: command.is_some() || by_harness(),
+            parts: match command {
+                Some(command) => vec![ContentPart::Text(command.text)].into(),
+                None => Parts::recorded(event),
+            },
         };
         self.push(at, Content::Message(content));
     }

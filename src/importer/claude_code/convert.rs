@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     domain::{
-        BranchId, ContentHash, ConversationCreated, ConversationId, Custom, EventBody, JsonText,
-        MessageAppended, NameError, ParentRef, RawEncoding, RawMessage, Revision, Role,
+        BranchId, Config, ContentHash, ConversationCreated, ConversationId, Custom, EventBody,
+        JsonText, MessageAppended, NameError, ParentRef, RawEncoding, RawMessage, Revision, Role,
         SubContextReturned, SubContextSpawned, ToolCallRequested, ToolResultRecorded,
         limits::SHORT_TEXT_BYTES_MAX,
     },
@@ -90,6 +90,10 @@ pub(super) fn convert(
     let first_time = lines.iter().find_map(time_of);
     let created = ConversationCreated {
         title: title(lines).unwrap_or_else(|| shortened(source_id)),
+        config: Config {
+            model_id: lines.iter().find_map(model_of).unwrap_or_default(),
+            ..Config::default()
+        },
         parent,
         source: SOURCE.to_owned(),
         source_id: source_id.to_owned(),
@@ -131,6 +135,16 @@ pub(super) fn convert(
 fn follows(lines: &[SessionLine]) -> Option<String> {
     let first = lines.iter().find(|line| !line.text_of("uuid").is_empty())?;
     place::parent_of(first).map(str::to_owned)
+}
+
+/// The model that a line of the assistant names. The tool's own notices name none that can
+/// be asked.
+fn model_of(line: &SessionLine) -> Option<String> {
+    if !line.is_assistant() || line.is_shown_only() {
+        return None;
+    }
+    let model = short(&line.said()["message"]["model"])?;
+    (!model.is_empty() && !model.starts_with('<')).then_some(model)
 }
 
 fn time_of(line: &SessionLine) -> Option<crate::domain::TimestampMicros> {
@@ -218,7 +232,7 @@ impl Converter {
         let text = line.whole_text().filter(|_| line.flag("isCompactSummary"));
         let summary = text.unwrap_or_default().to_owned();
         let is_summary = !summary.is_empty();
-        let compacted = self.timeline.compaction(branch, summary, tokens);
+        let compacted = self.timeline.compaction(branch, summary, tokens, None);
         let mut bodies = vec![EventBody::Compacted(compacted)];
         if is_summary {
             self.keep_raw(&mut bodies, line, "");
@@ -288,6 +302,9 @@ impl Converter {
     }
 
     fn assistant(&mut self, branch: BranchIndex, line: &SessionLine) {
+        if let Some(model) = model_of(line) {
+            self.timeline.answered_by(branch, model);
+        }
         let message = &line.said()["message"];
         let model = short(&message["model"]).unwrap_or_default();
         let mut calls = Vec::new();

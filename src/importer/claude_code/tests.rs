@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    domain::{ContentPart, EventBody, EventKind, Role, StoredEvent},
+    domain::{Config, ContentPart, EventBody, EventKind, NewEvent, Role, StoredEvent},
     importer::{
         plan,
         stored::{assert_legal, stored},
@@ -278,6 +278,68 @@ fn texts(conversation: &ImportedConversation) -> Vec<(String, &str)> {
         }
     });
     said.collect()
+}
+
+/// A line of the assistant that names its model.
+fn answered(uuid: &str, parent: &str, model: &str) -> String {
+    let mut line: Value = serde_json::from_str(&assistant(
+        uuid,
+        parent,
+        json!([
+        {"type": "text", "text": uuid}]),
+    ))
+    .unwrap();
+    line["message"]["model"] = json!(model);
+    line.to_string()
+}
+
+/// The models that events set, in order.
+fn models(events: &[NewEvent]) -> Vec<&str> {
+    let set = events.iter().filter_map(|event| match &event.body {
+        EventBody::ConversationCreated(created) => Some(created.config.model_id.as_str()),
+        EventBody::ConfigChanged(config) => Some(config.model_id.as_str()),
+        _ => None,
+    });
+    set.collect()
+}
+
+// Every line of an answer names its model, and an imported session had none: its next
+// request was for nobody. A user may change it, and a session may be imported before
+// anybody has answered. What somebody set since is not set back.
+#[test]
+fn a_session_has_the_model_of_its_answers() {
+    let lines = [
+        user("s", "a", None, "hi"),
+        answered("b", "a", "<synthetic>"),
+        answered("c", "b", "claude-a"),
+        user("s", "d", Some("c"), "and now?"),
+        answered("e", "d", "claude-b"),
+        answered("f", "e", "claude-b"),
+    ];
+    let imported = |lines: &[String]| import_session(&session_of(lines)).unwrap().remove(0);
+    let whole = there_and_back(&session_of(&lines)).remove(0).0;
+    assert_eq!(models(&whole.events), ["claude-a", "claude-b"]);
+    for (count, said) in [
+        (1, &["claude-a", "claude-b"][..]),
+        (2, &["claude-a", "claude-b"]),
+        (3, &["claude-b"]),
+        (5, &[]),
+        (6, &[]),
+    ] {
+        let mut all = imported(&lines[..count]);
+        let rest = plan(&stored(&all), &whole);
+        assert_eq!((models(&rest.events), rest.parted), (said.to_vec(), vec![]));
+        all.events.extend(rest.events);
+        assert_eq!(plan(&stored(&all), &whole).events, [], "{count}");
+    }
+    let mut own = imported(&lines[..3]);
+    let mine = EventBody::ConfigChanged(Config {
+        model_id: "mine".into(),
+        ..Config::default()
+    });
+    own.events.push(NewEvent::new(own.conversation, mine));
+    let rest = plan(&stored(&own), &imported(&lines[..4]));
+    assert_eq!((models(&rest.events), rest.parted), (vec![], vec![]));
 }
 
 // 548 of 552 real files were named full.jsonl and refused as another version of the

@@ -17,7 +17,7 @@ fn import(line: &Value) -> ImportedConversation {
 }
 
 /// Imports, checks the rules, exports, and compares; gives the stored events.
-fn there_and_back(line: &str) -> (ImportedConversation, Vec<StoredEvent>) {
+pub(super) fn there_and_back(line: &str) -> (ImportedConversation, Vec<StoredEvent>) {
     let imported = import_line(line.as_bytes()).unwrap();
     let events = stored(&imported);
     assert_legal(&events);
