@@ -173,3 +173,5 @@ fn drop(item: &mut Item, reason: &'static str) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod told_tests;

@@ -174,23 +174,48 @@ fn is_compaction(message: &Value) -> bool {
 
 /// What the user said first, and if there is no such line, what a harness wrote for him.
 fn title(messages: &[Message<'_>]) -> Option<String> {
-    let user = messages.iter().filter(|m| m.value["role"] == "user");
-    let lines = user.filter_map(|message| {
+    let user = messages
+        .iter()
+        .filter(|message| message.value["role"] == "user" && message.value["x"]["meta"] != true);
+    let texts = user.filter_map(|message| {
         let parts = content::read(message.value.get("content"));
-        let text = parts.iter().find_map(ContentPart::text)?;
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        Some(line.to_owned())
+        parts.iter().find_map(ContentPart::text).map(str::to_owned)
     });
     let mut first = None;
-    for line in lines {
-        // What starts with a tag was written by a tool: a command, a reminder; what is JSON,
-        // too.
-        if !line.starts_with(['<', '{']) {
+    for text in texts {
+        if let Some(line) = headline(&text) {
             return Some(shortened(&line));
         }
-        first.get_or_insert(line);
+        let line = || text.lines().map(str::trim).find(|line| !line.is_empty());
+        first = first.or_else(|| line().map(shortened));
     }
-    first.map(|line| shortened(&line))
+    first
+}
+
+/// What a prompt is about: its first line, or where that only announces what follows
+/// (`Implement the following plan:`), the next one; a command with its arguments. None for
+/// what a tool wrote: with a tag, or as JSON.
+pub(super) fn headline(text: &str) -> Option<String> {
+    let of_tag = |tag: &str| {
+        let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+        Some(rest.split_once("</")?.0.trim())
+    };
+    if text.trim_start().starts_with("<command-message>") {
+        let told = format!(
+            "{} {}",
+            of_tag("command-name")?,
+            of_tag("command-args").unwrap_or("")
+        );
+        return Some(told.trim().to_owned());
+    }
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().filter(|line| !line.starts_with(['<', '{']))?;
+    let plain = |line: &'_ str| line.trim_start_matches(['#', '*', '-', ' ']).to_owned();
+    let next = || lines.map(plain).find(|line| !line.is_empty());
+    match first.ends_with(':') {
+        true => next().or_else(|| Some(first.to_owned())),
+        false => Some(first.to_owned()),
+    }
 }
 
 /// The start of a text, without control characters.

@@ -17,6 +17,8 @@ use crate::{
 const HEAD_TENTHS: usize = 5;
 /// A cut moves back to the end of a line that is at most so far: a share of its part.
 const LINE_WITHIN: usize = 4;
+/// Of a short part it may be more: half of it, at most so many bytes.
+const SHORT_LINE: usize = 100;
 /// So much of encoded data tells what it was.
 const BLOB_HEAD: usize = 16;
 /// Least that a cut leaves out, as a share of the text: less is not worth a gap.
@@ -372,7 +374,11 @@ impl Mark {
         let told = blobs::without(text, 0);
         let gone = text.len().saturating_sub(told.len());
         let is_less = blobs::are_beside(text) && gone > 0;
-        is_less.then(|| format!("{told}{}", self.behind(gone, text.len(), None)))
+        // How much of it is said where it was.
+        is_less.then(|| {
+            let (of, whole, all) = (self.of, &self.whole, text.len());
+            format!("{told}\n[… encoded data is left out above, of {all} bytes of {of}{whole} …]")
+        })
     }
 
     /// What stands behind what is left of a text.
@@ -405,10 +411,15 @@ fn lines(text: &str, head: usize, tail: usize) -> Option<(usize, usize)> {
     Some((from, to))
 }
 
+/// Whether the end of a line is near enough for a cut of a part of so many bytes.
+fn is_near(distance: usize, part: usize) -> bool {
+    distance <= (part / LINE_WITHIN).max(SHORT_LINE.min(part / 2))
+}
+
 /// The end of the last whole line, if that is near.
 fn line_end_before(text: &str, at: usize) -> usize {
     match text[..at].rfind('\n') {
-        Some(line) if at - line <= at / LINE_WITHIN => line,
+        Some(line) if is_near(at - line, at) => line,
         _ => at,
     }
 }
@@ -417,7 +428,7 @@ fn line_end_before(text: &str, at: usize) -> usize {
 fn line_start_after(text: &str, at: usize) -> usize {
     let rest = text.len() - at;
     match text[at..].find('\n') {
-        Some(line) if line < rest / LINE_WITHIN => at + line + 1,
+        Some(line) if is_near(line + 1, rest) => at + line + 1,
         _ => at,
     }
 }
@@ -463,5 +474,18 @@ mod tests {
         assert!(said.ends_with(&lines), "{told}");
         // One long line has none.
         assert!(!mark.cut(&"x y ".repeat(500), 400).contains("lines"));
+    }
+
+    // Of `git status`, cut in the middle, a half of a line stood on both sides, 40 bytes from
+    // the ends of their lines.
+    #[test]
+    fn a_short_cut_stands_at_the_ends_of_lines() {
+        let mark = Mark::of("this result", None);
+        let text = "  (use \"git add/rm <file>...\" to update what will be committed)\n".repeat(8);
+        let told = mark.cut(&text, 270);
+        let is_whole = |line: &str| line.ends_with("committed)") && line.starts_with("  (");
+        let whole = told.lines().filter(|line| !line.starts_with("[…"));
+        assert!(whole.clone().count() >= 2, "{told}");
+        assert!(whole.clone().all(is_whole), "{told}");
     }
 }

@@ -17,12 +17,12 @@ use crate::{
     },
 };
 
-fn tally() -> Tally {
+pub(super) fn tally() -> Tally {
     Tally::new(Counter::for_model(""), None)
 }
 
 /// The draft of a story before its budget.
-fn draft(window: &WindowInput, policy: &ContextPolicy, provider: Provider) -> Draft {
+pub(super) fn draft(window: &WindowInput, policy: &ContextPolicy, provider: Provider) -> Draft {
     let mut draft = Draft {
         provider,
         config: window.branch.config.clone(),
@@ -35,14 +35,14 @@ fn draft(window: &WindowInput, policy: &ContextPolicy, provider: Provider) -> Dr
     draft
 }
 
-fn policy(budget_tokens: u64) -> ContextPolicy {
+pub(super) fn policy(budget_tokens: u64) -> ContextPolicy {
     ContextPolicy {
         budget_tokens,
         ..ContextPolicy::default()
     }
 }
 
-fn fitted(story: &Story, policy: &ContextPolicy) -> (Draft, Fitted) {
+pub(super) fn fitted(story: &Story, policy: &ContextPolicy) -> (Draft, Fitted) {
     let window = story.input();
     let mut draft = draft(&window, policy, Provider::Neutral);
     let fitted = fit(&window, policy, &tally(), &mut draft);
@@ -81,12 +81,12 @@ fn open_turn(steps: usize, words: usize) -> Story {
     story
 }
 
-fn notes(draft: &Draft) -> Vec<String> {
+pub(super) fn notes(draft: &Draft) -> Vec<String> {
     let notes = draft.items.iter().filter(|item| item.enhancer == "budget");
     notes.map(text_of).collect()
 }
 
-fn text_of(item: &Item) -> String {
+pub(super) fn text_of(item: &Item) -> String {
     match &*item.content {
         Content::Message(message) => message.parts[0].text().unwrap_or_default().to_owned(),
         _ => String::new(),
@@ -517,7 +517,7 @@ fn notes_quote_what_was_asked_and_answered() {
 }
 
 /// A message in the user's place that its harness has marked as its own.
-fn marked(text: &str) -> EventBody {
+pub(super) fn marked(text: &str) -> EventBody {
     let mut message = MessageAppended::text(Role::User, text);
     message.raw = Some(RawMessage {
         origin: "openai-chat".to_owned(),
@@ -529,7 +529,7 @@ fn marked(text: &str) -> EventBody {
     EventBody::MessageAppended(message)
 }
 
-fn kept_texts(draft: &Draft) -> Vec<String> {
+pub(super) fn kept_texts(draft: &Draft) -> Vec<String> {
     let kept = draft.items.iter().filter(|item| item.fate != Fate::Dropped);
     let texts = kept.map(|item| match &*item.content {
         Content::Step(step) => {

@@ -63,11 +63,15 @@ pub(in crate::context) fn is_harness_alone(text: &str) -> bool {
     text.trim_start().starts_with('<') && without_harness(text).is_empty()
 }
 
-/// Whether somebody asks or tells something with a message. A bare command of the harness
-/// (`/clear`) does not: what a command stands for comes as a message of its own.
+/// Whether somebody asks or tells something with a message. A bare command that the harness
+/// does itself (`/clear`) does not. One that is a prompt (`/review`) names its message first,
+/// and what it stands for comes as a notice: it is the request.
 pub(in crate::context) fn is_said(text: &str) -> bool {
     if local_command::read(text).is_some() {
         return false;
+    }
+    if text.trim_start().starts_with("<command-message>") && text.contains("<command-name>/") {
+        return true;
     }
     let told = without_harness(text);
     let is_command = told.starts_with("<command-name>");
@@ -103,7 +107,7 @@ mod tests {
             "",
             "<command-name>/clear</command-name>\n  <command-message>clear</command-message>\n  \
              <command-args></command-args>",
-            "<command-message>x is running</command-message>\n<command-name>/x</command-name>",
+            "<command-message>x is running</command-message>",
             "<local-command-stdout>See ya!</local-command-stdout>",
             "[Request interrupted by user for tool use]",
             "<system-reminder>\nBe brief.\n</system-reminder>\n",
@@ -120,6 +124,7 @@ mod tests {
         for said in [
             "fix it",
             "<command-name>/review</command-name><command-args>123</command-args>",
+            "<command-message>x is running</command-message>\n<command-name>/x</command-name>",
             "<system-reminder>x</system-reminder> and now?",
             "what does <command-args></command-args> mean?",
         ] {

@@ -21,6 +21,7 @@ use crate::{
             Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker,
             Step,
         },
+        references::short_reference,
         shared::Parts,
         steps, stopping,
     },
@@ -242,7 +243,7 @@ impl Fold {
             }
             EventBody::SubContextReturned(returned) => self.returned(at, returned, next),
             EventBody::Compacted(compacted) if Some(at) == self.counting.compaction => {
-                self.compacted(compacted);
+                self.compacted(at, compacted);
             }
             _ => {}
         }
@@ -252,13 +253,30 @@ impl Fold {
     /// that was the middle of a turn: the source's model was shown no step from there.
     /// What the user asked for in that turn stays. A call that was under way then has
     /// most often no result at all; should one come, it is a note. Turns that the source
-    /// kept stay whole.
-    fn compacted(&mut self, compacted: &Compacted) {
-        if compacted.trigger == CompactionTrigger::Imported && compacted.kept_turns == 0 {
-            self.freeze();
-            self.items.retain(|item| item.step().is_none());
-            self.current = None;
+    /// kept stay whole. Where nothing says that it was worked on, what was asked for reads as
+    /// if it still were to do.
+    fn compacted(&mut self, at: EventRef, compacted: &Compacted) {
+        if compacted.trigger != CompactionTrigger::Imported || compacted.kept_turns > 0 {
+            return;
         }
+        self.freeze();
+        let steps = self.items.iter().filter(|item| item.step().is_some());
+        let count = steps.clone().count();
+        let events = steps.flat_map(|item| item.events.iter().copied());
+        let place = events.clone().min().zip(events.max());
+        self.items.retain(|item| item.step().is_none());
+        self.current = None;
+        let Some((first, last)) = place.filter(|_| !self.items.is_empty()) else {
+            return;
+        };
+        let told = format!(
+            "[What was done about this until the summary was written is told in it: {count} {}, \
+             {} to {}.]",
+            if count == 1 { "step" } else { "steps" },
+            short_reference(at.conversation, first),
+            short_reference(at.conversation, last),
+        );
+        self.note(at, vec![ContentPart::Text(told)]);
     }
 
     fn count_turn(&mut self, event: &WindowEvent) {

@@ -23,7 +23,7 @@ use crate::{
         ImportedConversation, Oddity, canonical,
         content::short,
         number::numbers_survive,
-        openai_chat::{conversation_id, shortened},
+        openai_chat::{conversation_id, headline, shortened},
         raw,
         timeline::{BranchIndex, Timeline},
     },
@@ -172,11 +172,8 @@ fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     let prompts = lines
         .iter()
         .filter(|line| line.is_user() && !line.flag("isMeta") && !line.flag("isCompactSummary"));
-    prompts.filter_map(SessionLine::prompt).find_map(|text| {
-        // What starts with a tag was written by the tool.
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        (!line.starts_with('<')).then(|| shortened(line))
-    })
+    let mut titles = prompts.filter_map(SessionLine::prompt).filter_map(headline);
+    titles.next().map(|title| shortened(&title))
 }
 
 /// Where the session was held, by its first line that says so.
