@@ -22,6 +22,9 @@ use crate::domain::{
 /// bound, so that an import fits in.
 const OPEN_CALLS_MAX: usize = 1_000;
 
+/// So many messages of a turn may stay before one that its source kept.
+const KEPT_BEFORE: usize = 16;
+
 /// A branch after one of its events.
 #[derive(Clone)]
 struct BranchNow {
@@ -256,7 +259,8 @@ impl Timeline {
     /// A compaction here. Unless its source kept something, it stands for all that came
     /// before it: the cut is where the last turn ended; of a turn that is open, what the
     /// user asked for stays. `kept_from`: a message that the source kept, with all behind
-    /// it. The turn that it is in stays whole.
+    /// it. The turn that it is in stays whole, unless much more of it was before that message
+    /// than behind it: then nothing was kept that a cut at a turn could tell.
     pub(super) fn compaction(
         &self,
         branch: BranchIndex,
@@ -266,6 +270,14 @@ impl Timeline {
     ) -> Compacted {
         let now = self.now(branch);
         let kept = kept_from.map_or(&[][..], |message| now.spoken_from(message));
+        let is_more_before = |first: &Spoken, message: usize| {
+            let behind = self.message_index.saturating_sub(message);
+            message.saturating_sub(first.message) > behind.max(KEPT_BEFORE)
+        };
+        let kept = match (kept.first(), kept_from) {
+            (Some(first), Some(message)) if is_more_before(first, message) => &[][..],
+            _ => kept,
+        };
         let cut = kept.first().map_or(now.turn_end, |first| first.cut);
         let cuts: BTreeSet<Revision> = kept.iter().map(|spoken| spoken.cut).collect();
         Compacted {

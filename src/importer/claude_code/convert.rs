@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     SOURCE, blocks,
+    boundary::Boundary,
     line::{Form, SessionLine},
     place::{self, places},
     render::{self, TYPE_PREFIX},
@@ -115,7 +116,7 @@ pub(super) fn convert(
         } else if tree.nodes[index].is_beside {
             converter.beside(branch, line);
         } else {
-            converter.step(branch, line);
+            converter.step(branch, line, || Boundary::at(lines, index));
         }
         converter.timeline.leave(&tree, index);
     }
@@ -195,16 +196,21 @@ struct Converter {
     children: Vec<Child>,
     /// Call id to the prompt that the call gives a sub-agent.
     prompts: HashMap<String, String>,
-    /// The last step was a compact boundary: the tokens before it.
-    boundary: Option<u64>,
+    /// The last step was a compact boundary.
+    boundary: Option<Boundary>,
 }
 
 impl Converter {
-    fn step(&mut self, branch: BranchIndex, line: &SessionLine) {
+    /// `boundary_here`: what this line says, if it is a compact boundary.
+    fn step(
+        &mut self,
+        branch: BranchIndex,
+        line: &SessionLine,
+        boundary_here: impl FnOnce() -> Boundary,
+    ) {
         let boundary = self.boundary.take();
         if line.is_boundary() {
-            let before = line.said()["compactMetadata"]["preTokens"].as_u64();
-            self.boundary = Some(before.unwrap_or_default());
+            self.boundary = Some(boundary_here());
             return self.keep_as_custom(branch, line);
         }
         // Older versions wrote the summary alone.
@@ -225,11 +231,13 @@ impl Converter {
 
     /// Appends a compaction, whose summary is this line if it is one. True: the line
     /// needs nothing more.
-    fn compact(&mut self, branch: BranchIndex, tokens: u64, line: &SessionLine) -> bool {
+    fn compact(&mut self, branch: BranchIndex, boundary: Boundary, line: &SessionLine) -> bool {
         let text = line.whole_text().filter(|_| line.flag("isCompactSummary"));
         let summary = text.unwrap_or_default().to_owned();
         let is_summary = !summary.is_empty();
-        let compacted = self.timeline.compaction(branch, summary, tokens, None);
+        let compacted =
+            self.timeline
+                .compaction(branch, summary, boundary.tokens_before, boundary.kept_from);
         let mut bodies = vec![EventBody::Compacted(compacted)];
         if is_summary {
             self.keep_raw(&mut bodies, line, "");

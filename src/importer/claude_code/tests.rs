@@ -280,6 +280,56 @@ fn texts(conversation: &ImportedConversation) -> Vec<(String, &str)> {
     said.collect()
 }
 
+/// A session of two turns, the second with so many steps, that is compacted while it keeps
+/// the lines from `head` on: cut and kept turns.
+fn compacted_keeping(head: &str, steps: usize, field: &str) -> (u64, u32) {
+    let text = |text: &str| json!([{"type": "text", "text": text}]);
+    let mut lines = vec![
+        user("s", "a", None, "one"),
+        assistant("b", "a", text("1")),
+        user("s", "c", Some("b"), "two"),
+    ];
+    let mut parent = "c".to_owned();
+    for step in 0..steps {
+        let uuid = format!("d{step}");
+        lines.push(assistant(&uuid, &parent, text("2")));
+        parent = uuid;
+    }
+    let kept = match field {
+        "preservedSegment" => json!({"headUuid": head, "anchorUuid": "s", "tailUuid": parent}),
+        _ => json!({"anchorUuid": "s", "uuids": [head]}),
+    };
+    lines.push(
+        json!({"type": "system", "subtype": "compact_boundary", "uuid": "x", "sessionId": "s",
+        "parentUuid": null, "logicalParentUuid": parent, "content": "Conversation compacted",
+        "compactMetadata": {"trigger": "auto", "preTokens": 9, field: kept}})
+        .to_string(),
+    );
+    let mut summary: Value = serde_json::from_str(&user("s", "s", Some("x"), "what was")).unwrap();
+    summary["isCompactSummary"] = json!(true);
+    lines.push(summary.to_string());
+    let (imported, _) = there_and_back(&session_of(&lines)).remove(0);
+    let compacted = imported.events.iter().find_map(|event| match &event.body {
+        EventBody::Compacted(compacted) => Some(compacted),
+        _ => None,
+    });
+    let compacted = compacted.unwrap();
+    (compacted.cut_revision.0, compacted.kept_turns)
+}
+
+// Newer versions keep the last messages beside a summary, under one name or another. A cut
+// is at a turn: of a long turn whose end was kept, the summary has to do.
+#[test]
+fn what_a_compaction_preserved_stays() {
+    for field in ["preservedSegment", "preservedMessages"] {
+        assert_eq!(compacted_keeping("c", 1, field), (3, 1), "{field}");
+        assert_eq!(compacted_keeping("d1", 4, field), (3, 1), "{field}");
+        assert_eq!(compacted_keeping("a", 1, field), (1, 2), "{field}");
+        assert_eq!(compacted_keeping("gone", 1, field).1, 0, "{field}");
+        assert_eq!(compacted_keeping("d38", 40, field).1, 0, "{field}");
+    }
+}
+
 /// A line of the assistant that names its model.
 fn answered(uuid: &str, parent: &str, model: &str) -> String {
     let mut line: Value = serde_json::from_str(&assistant(
