@@ -13,7 +13,7 @@ use crate::{
         draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker},
         references::short_reference,
         steps,
-        summary::{clip, is_said, one_line, without_harness},
+        summary::{as_said, clip, is_said, one_line},
         tokens::Tally,
     },
     domain::{ConversationId, EventRef, Revision},
@@ -340,7 +340,7 @@ fn word(item: &Item) -> Option<(EventRef, Cow<'_, str>)> {
     };
     let mut texts = message.parts.iter().filter_map(|part| part.text());
     let text = texts.find(|text| is_said(text))?;
-    is_of_user(item).then_some((*item.events.first()?, without_harness(text)))
+    is_of_user(item).then_some((*item.events.first()?, as_said(text)))
 }
 
 /// So many of what was said, the last of it; short words only where there is not as much else.

@@ -31,7 +31,7 @@ const BEHIND: [(&str, &str); 2] = [
 ];
 
 /// A message without what the harness put into it.
-pub(in crate::context) fn without_harness(text: &str) -> Cow<'_, str> {
+fn without_harness(text: &str) -> Cow<'_, str> {
     let mut told = Cow::from(text);
     for tag in TAGS {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
@@ -55,6 +55,19 @@ pub(in crate::context) fn without_harness(text: &str) -> Cow<'_, str> {
         Cow::Borrowed(told) => Cow::from(told.trim()),
         Cow::Owned(told) => Cow::from(told.trim().to_owned()),
     }
+}
+
+/// What somebody said with a message: of a command, its name and its arguments.
+pub(in crate::context) fn as_said(text: &str) -> Cow<'_, str> {
+    let told = without_harness(text);
+    let Some(command) = told.strip_prefix("<command-name>") else {
+        return told;
+    };
+    let name = command.split("</command-name>").next().unwrap_or_default();
+    let arguments = command.split_once("<command-args>");
+    let arguments = arguments.and_then(|(_, rest)| rest.split("</command-args>").next());
+    let said = format!("{name} {}", arguments.unwrap_or_default());
+    Cow::from(said.trim().to_owned())
 }
 
 /// Whether all of a message is told by tags: notices, and commands that the user ran at the
@@ -130,6 +143,15 @@ mod tests {
         ] {
             assert!(is_said(said) && !is_harness_alone(said), "{said}");
         }
+    }
+
+    #[test]
+    fn commands_are_said_without_tags() {
+        let command = "<command-message>review is running</command-message>\n\
+                       <command-name>/review</command-name>\n<command-args>167 </command-args>";
+        assert_eq!(as_said(command), "/review 167");
+        assert_eq!(as_said("<command-name>/pr</command-name>"), "/pr");
+        assert_eq!(as_said("mend <it>"), "mend <it>");
     }
 
     #[test]

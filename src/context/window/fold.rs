@@ -276,7 +276,7 @@ impl Fold {
             short_reference(at.conversation, first),
             short_reference(at.conversation, last),
         );
-        self.note(at, vec![ContentPart::Text(told)]);
+        self.note(last, vec![ContentPart::Text(told)]);
     }
 
     fn count_turn(&mut self, event: &WindowEvent) {
