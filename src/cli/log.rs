@@ -11,7 +11,7 @@ use super::{
     output::{Out, Tone},
     pb,
     read::{self, Kind},
-    text::{EventText, day, event_lines},
+    text::{EventText, day, event_lines, is_undated},
 };
 
 /// Lines of content of one event that are shown without `--full`.
@@ -141,6 +141,7 @@ pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
     let mut printer = Printer {
         how,
         day: String::new(),
+        day_note: day_note(args, store, out).await,
         shown: 0,
     };
     if args.around > 0 {
@@ -169,6 +170,21 @@ pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
         nothing(args, store, out).await?;
     }
     Ok(())
+}
+
+/// What is said with each day of a conversation whose times are not its own.
+async fn day_note(args: &LogArgs, store: &Connection, out: &Out) -> &'static str {
+    if out.json {
+        return "";
+    }
+    let branch = args.branch.as_deref().unwrap_or("");
+    let state = read::state(store, &args.conversation, branch, 0).await;
+    // What is wrong with the conversation, reading its events says.
+    let summary = state.ok().and_then(|state| state.summary);
+    match summary.as_ref().is_some_and(is_undated) {
+        true => ", when it was recorded: its source says no times",
+        false => "",
+    }
 }
 
 /// Prints an event between its neighbours.
@@ -244,6 +260,7 @@ async fn nothing(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
 struct Printer {
     how: EventText,
     day: String,
+    day_note: &'static str,
     shown: u64,
 }
 
@@ -252,7 +269,8 @@ impl Printer {
         self.shown += 1;
         let day = day(event.occurred_at.as_ref().or(event.recorded_at.as_ref()));
         if !out.json && day != self.day {
-            out.line(out.paint.text(Tone::Dim, format!("        {day}")))?;
+            let note = self.day_note;
+            out.line(out.paint.text(Tone::Dim, format!("        {day}{note}")))?;
             self.day = day;
         }
         print(event, self.how, out)

@@ -10,7 +10,7 @@ use super::{
     json,
     output::{Out, Tone},
     pb,
-    text::{count, first_line, happened, printable, short_id},
+    text::{count, first_line, happened, is_undated, printable, short_id},
 };
 
 /// Conversations asked for at once.
@@ -83,12 +83,13 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
         let page = store.conversations().list(request).await?.into_inner();
         let listed = &page.conversations[..left.min(page.conversations.len())];
         let ids = ids(listed);
+        let times = times(listed, out);
         let columns = ids.iter().map(|id| id.chars().count()).max().unwrap_or(0);
-        for (summary, id) in listed.iter().zip(ids) {
+        for ((summary, id), when) in listed.iter().zip(ids).zip(times) {
             if out.json {
                 out.line(json::of(summary))?;
             } else {
-                let line = row(summary, &format!("{id:<columns$}"), out);
+                let line = row(summary, &format!("{id:<columns$}"), &when, out);
                 out.row(line)?;
             }
             shown += 1;
@@ -155,7 +156,29 @@ fn ids(summaries: &[pb::ConversationSummary]) -> Vec<String> {
         .collect()
 }
 
-fn row(summary: &pb::ConversationSummary, id: &str, out: &Out) -> String {
+/// When each was, all equally wide.
+fn times(summaries: &[pb::ConversationSummary], out: &Out) -> Vec<String> {
+    let times = summaries.iter().map(|summary| {
+        let when = out.when(happened(summary));
+        match is_undated(summary) {
+            // Its source gave no time.
+            true => format!("recorded {when}"),
+            false => when,
+        }
+    });
+    let mut times: Vec<String> = times.collect();
+    let least = match out.absolute {
+        true => DAY_CLOCK_COLUMNS,
+        false => WHEN_COLUMNS,
+    };
+    let columns = times.iter().map(String::len).max().unwrap_or(0).max(least);
+    for when in &mut times {
+        *when = format!("{when:<columns$}");
+    }
+    times
+}
+
+fn row(summary: &pb::ConversationSummary, id: &str, when: &str, out: &Out) -> String {
     let paint = out.paint;
     let mut marks = Vec::new();
     if summary.branch_count > 1 {
@@ -169,16 +192,8 @@ fn row(summary: &pb::ConversationSummary, id: &str, out: &Out) -> String {
         let damage = format!("damaged at #{}", damage.revision);
         marks.push(paint.text(Tone::Bad, damage));
     }
-    let columns = if out.absolute {
-        DAY_CLOCK_COLUMNS
-    } else {
-        WHEN_COLUMNS
-    };
-    let when = format!("{:<columns$}", out.when(happened(summary)));
-    let title = first_line(
-        &summary.title,
-        out.width.saturating_sub(id.chars().count() + 24),
-    );
+    let beside = id.chars().count() + when.len().max(WHEN_COLUMNS) + 14;
+    let title = first_line(&summary.title, out.width.saturating_sub(beside));
     let marks = marks.iter().map(|mark| format!("{mark}  "));
     format!(
         "{}  {}  {:>6}  {}{title}",

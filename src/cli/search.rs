@@ -370,8 +370,14 @@ fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {
         Some(false) => Tone::Bad,
         _ => Tone::Tool,
     };
+    let when = out.when(hit.happened_at.as_ref());
+    // What came from elsewhere without a time.
+    let is_recorded = !hit.source_id.is_empty() && hit.happened_at == hit.recorded_at;
     let mut place = vec![
-        out.when(hit.happened_at.as_ref()),
+        match is_recorded {
+            true => format!("recorded {when}"),
+            false => when,
+        },
         format!("on {}", hit.branch),
         format!("line {}", hit.line),
         format!("score {:.1}", hit.score),

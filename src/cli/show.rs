@@ -11,7 +11,7 @@ use super::{
     named::Named,
     output::{Out, Paint, Tone},
     pb, read,
-    text::{count, cut, first_line, happened, things},
+    text::{count, cut, first_line, happened, is_undated, things},
 };
 use crate::domain::EventKind;
 
@@ -198,6 +198,9 @@ fn times(summary: &pb::ConversationSummary, out: &Out) -> String {
     let created = out.when(summary.created_at.as_ref());
     let last = out.when(happened(summary));
     match &summary.happened_from {
+        _ if is_undated(summary) => {
+            format!("its source says no times; recorded {created}, the last event {last}")
+        }
         Some(first) if !summary.source.is_empty() => {
             let first = out.when(Some(first));
             format!("from {first} to {last}, recorded {created}")

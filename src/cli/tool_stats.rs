@@ -59,9 +59,13 @@ impl Counting {
             Some(Body::ToolResultRecorded(body)) => {
                 let result = pb::ToolResultRecorded::decode(body.clone())?;
                 if let Some(ended) = self.end(&result.call_id, !result.success) {
-                    let took = result
-                        .execution_time_ms
-                        .or_else(|| milliseconds(ended.since.as_ref()?, at.as_ref()?));
+                    // Imported without times: one commit recorded both.
+                    let in_one_go = event.occurred_at.is_none() && ended.since == at;
+                    let took = || milliseconds(ended.since.as_ref()?, at.as_ref()?);
+                    let took = result.execution_time_ms.or_else(|| match in_one_go {
+                        true => None,
+                        false => took(),
+                    });
                     let of_tool = self.tools.entry(ended.tool).or_default();
                     of_tool.took_ms.extend(took);
                     of_tool.bytes += parts_text(&result.parts).len() as u64;
@@ -252,6 +256,18 @@ mod tests {
             seconds,
             Body::ToolResultRecorded(result.encode_to_vec().into()),
         )
+    }
+
+    // A session whose source says no times was imported in one go, and all of its calls had
+    // "taken 0 ms".
+    #[test]
+    fn what_was_recorded_in_one_go_tells_no_duration() {
+        let mut counting = Counting::default();
+        for mut event in [call(5, "a", "ls"), result(5, "a", true, None)] {
+            event.recorded_at = event.occurred_at.take();
+            counting.event(&event).unwrap();
+        }
+        assert_eq!(counting.tools["ls"].took_ms, [] as [u64; 0]);
     }
 
     // Ids of calls come again in real conversations: each result must count for the call

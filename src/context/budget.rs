@@ -6,6 +6,7 @@
 mod arguments;
 mod blobs;
 mod cut;
+mod file_lines;
 mod json;
 mod layout;
 mod note;
@@ -172,3 +173,5 @@ fn drop(item: &mut Item, reason: &'static str) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod told_tests;

@@ -27,6 +27,7 @@ pub mod explain;
 #[cfg(test)]
 mod growth_tests;
 pub mod knowledge;
+mod local_command;
 pub mod pairing;
 pub mod policy;
 pub mod prefix;

@@ -319,14 +319,14 @@ pub enum CompactionTrigger {
 }
 
 /// A summary stands for everything up to a turn boundary, and one that an import brought
-/// also for the steps since: see [`Compacted::stands_until`].
+/// also for the steps since, unless its source kept them: see [`Compacted::stands_until`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compacted {
     /// The text.
     pub summary: String,
     /// The end of a turn: what is later stays in the window.
     pub cut_revision: Revision,
-    /// Turns that stay in the window.
+    /// Turns that stay in the window; of one that an import brought, an open one counts, too.
     pub kept_turns: u32,
     /// Tokens of the window before.
     pub tokens_before: u64,
@@ -340,13 +340,15 @@ pub struct Compacted {
 
 impl Compacted {
     /// The last revision that the summary stands for, of a compaction at `at`. What an
-    /// import brought was made where it stands, also in the middle of a turn: the
-    /// source's model was shown no step from before it.
+    /// import brought was made where it stands, also in the middle of a turn: unless its
+    /// source kept turns, its model was shown no step from before it.
     #[must_use]
     pub fn stands_until(&self, at: Revision) -> Revision {
         match self.trigger {
-            CompactionTrigger::Imported => Revision(at.0.saturating_sub(1)),
-            CompactionTrigger::Threshold | CompactionTrigger::Manual => self.cut_revision,
+            CompactionTrigger::Imported if self.kept_turns == 0 => Revision(at.0.saturating_sub(1)),
+            CompactionTrigger::Imported
+            | CompactionTrigger::Threshold
+            | CompactionTrigger::Manual => self.cut_revision,
         }
     }
 }

@@ -14,6 +14,7 @@
 //! last line that is still being written is left for the next time.
 
 mod blocks;
+mod boundary;
 mod convert;
 mod line;
 mod place;

@@ -37,6 +37,13 @@ pub use plan::{Parted, Plan, plan};
 /// idempotency key that they were appended with.
 pub const MARK_TYPE: &str = "treering/imported";
 
+/// The label that a conversation gets whose source says of no message when it was: what is
+/// known is only when it was recorded here. Its value is [`NO_TIMES`].
+pub const TIMES_LABEL: &str = "treering/times";
+
+/// See [`TIMES_LABEL`].
+pub const NO_TIMES: &str = "none";
+
 /// A conversation as events for a fresh stream: the n-th event is to get
 /// revision n, and revisions in the bodies rely on that.
 #[derive(Clone, Debug, PartialEq)]

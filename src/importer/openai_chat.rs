@@ -109,7 +109,7 @@ pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
         source_meta: line.rest.clone(),
         ..ConversationCreated::default()
     };
-    let first_time = messages.first().and_then(|message| time_of(&message.value));
+    let first_time = messages.iter().find_map(|message| time_of(&message.value));
     let mut import = Import {
         timeline: Timeline::new(conversation, created, first_time),
         boundaries: HashMap::new(),
@@ -174,22 +174,48 @@ fn is_compaction(message: &Value) -> bool {
 
 /// What the user said first, and if there is no such line, what a harness wrote for him.
 fn title(messages: &[Message<'_>]) -> Option<String> {
-    let user = messages.iter().filter(|m| m.value["role"] == "user");
-    let lines = user.filter_map(|message| {
+    let user = messages
+        .iter()
+        .filter(|message| message.value["role"] == "user" && message.value["x"]["meta"] != true);
+    let texts = user.filter_map(|message| {
         let parts = content::read(message.value.get("content"));
-        let text = parts.iter().find_map(ContentPart::text)?;
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        Some(line.to_owned())
+        parts.iter().find_map(ContentPart::text).map(str::to_owned)
     });
     let mut first = None;
-    for line in lines {
-        // What starts with a tag was written by a tool: a command, a reminder.
-        if !line.starts_with('<') {
+    for text in texts {
+        if let Some(line) = headline(&text) {
             return Some(shortened(&line));
         }
-        first.get_or_insert(line);
+        let line = || text.lines().map(str::trim).find(|line| !line.is_empty());
+        first = first.or_else(|| line().map(shortened));
     }
-    first.map(|line| shortened(&line))
+    first
+}
+
+/// What a prompt is about: its first line, or where that only announces what follows
+/// (`Implement the following plan:`), the next one; a command with its arguments. None for
+/// what a tool wrote: with a tag, or as JSON.
+pub(super) fn headline(text: &str) -> Option<String> {
+    let of_tag = |tag: &str| {
+        let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+        Some(rest.split_once("</")?.0.trim())
+    };
+    if text.trim_start().starts_with("<command-message>") {
+        let told = format!(
+            "{} {}",
+            of_tag("command-name")?,
+            of_tag("command-args").unwrap_or("")
+        );
+        return Some(told.trim().to_owned());
+    }
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().filter(|line| !line.starts_with(['<', '{']))?;
+    let plain = |line: &'_ str| line.trim_start_matches(['#', '*', '-', ' ']).to_owned();
+    let next = || lines.map(plain).find(|line| !line.is_empty());
+    match first.ends_with(':') {
+        true => next().or_else(|| Some(first.to_owned())),
+        false => Some(first.to_owned()),
+    }
 }
 
 /// The start of a text, without control characters.
@@ -216,7 +242,10 @@ impl Import {
         for (index, message) in messages.iter().enumerate() {
             self.timeline.occurred_at = time_of(&message.value);
             let branch = self.timeline.arrive(&tree, index)?;
-            self.message(branch, message);
+            match tree.nodes[index].is_beside {
+                true => self.keep_as_custom(branch, message),
+                false => self.message(branch, message),
+            }
             self.timeline.leave(&tree, index);
         }
         Ok(())
@@ -257,7 +286,10 @@ impl Import {
             .then(|| message.value["content"].as_str())
             .flatten()
             .unwrap_or_default();
-        let mut compacted = self.timeline.compaction(branch, summary.to_owned(), tokens);
+        let kept_from = kept_from(&message.value);
+        let mut compacted = self
+            .timeline
+            .compaction(branch, summary.to_owned(), tokens, kept_from);
         let is_summary = !summary.is_empty();
         if is_summary {
             let rendered = canonical::summary(&compacted, self.timeline.occurred_at);
@@ -364,6 +396,14 @@ fn tokens_before(message: &Value) -> u64 {
     .unwrap_or_default()
 }
 
+/// The message from which on a source kept all: pi counts its own entries for that, of
+/// which the first, and now and then another, is no message. So it is not behind this one;
+/// which one it is, turns tell: a cut is at the begin of one.
+fn kept_from(message: &Value) -> Option<usize> {
+    let entry = message["x"]["compaction"]["firstKeptEntryIndex"].as_u64()?;
+    usize::try_from(entry).ok()?.checked_sub(1)
+}
+
 fn typed_message(role: Role, value: &Value) -> MessageAppended {
     let mut parts = Vec::new();
     if let Some(text) = value["reasoning_content"].as_str() {
@@ -421,5 +461,7 @@ fn arguments(text: &str) -> (JsonText, bool) {
     }
 }
 
+#[cfg(test)]
+mod pi_tests;
 #[cfg(test)]
 mod tests;

@@ -3,24 +3,27 @@
 //! append.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     rc::Rc,
 };
 
 use super::{
-    ImportNote, Oddity,
+    ImportNote, NO_TIMES, Oddity, TIMES_LABEL,
     tree::{Place, Tree},
 };
 use crate::domain::{
     BranchForked, BranchId, BranchName, BranchState, CancelReason, Compacted, CompactionTrigger,
-    ConversationCreated, ConversationId, EventBody, EventRef, ForkPoint, NameError, NewEvent,
-    Revision, SubContextSpawned, TimestampMicros, ToolCallCancelled, ToolCallRequested,
-    ToolDefinition,
+    Config, ConversationCreated, ConversationId, EventBody, EventRef, ForkPoint, NameError,
+    NewEvent, Revision, Role, SubContextSpawned, TimestampMicros, ToolCallCancelled,
+    ToolCallRequested, ToolDefinition,
 };
 
 /// Most calls that stay open on a branch: a little below the engine's default
 /// bound, so that an import fits in.
 const OPEN_CALLS_MAX: usize = 1_000;
+
+/// So many messages of a turn may stay before one that its source kept.
+const KEPT_BEFORE: usize = 16;
 
 /// A branch after one of its events.
 #[derive(Clone)]
@@ -31,6 +34,17 @@ struct BranchNow {
     turn_end: Revision,
     /// What `turn_end` was before: a call may show that a turn had not ended.
     turn_end_before: Revision,
+    /// Where the user spoke since the last compaction: what a later one may keep.
+    spoken: Rc<Vec<Spoken>>,
+}
+
+/// A message of the user.
+#[derive(Clone, Copy)]
+struct Spoken {
+    /// Its index.
+    message: usize,
+    /// Where a cut leaves it in the window.
+    cut: Revision,
 }
 
 /// A branch by its order of creation; 0 is the first branch.
@@ -48,7 +62,7 @@ pub(super) struct Timeline {
     notes: Vec<ImportNote>,
     /// Index of the message that is being imported, for notes.
     message_index: usize,
-    /// When that message was written, if known.
+    /// When that message was written, if known: no other time is given to it.
     pub(super) occurred_at: Option<TimestampMicros>,
     /// As before the first message.
     root: BranchNow,
@@ -61,15 +75,21 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
+    /// `occurred_at`: the first time that the source says.
     pub(super) fn new(
         conversation: ConversationId,
-        created: ConversationCreated,
+        mut created: ConversationCreated,
         occurred_at: Option<TimestampMicros>,
     ) -> Self {
+        if occurred_at.is_none() {
+            let labels = &mut created.labels;
+            labels.insert(TIMES_LABEL.to_owned(), NO_TIMES.to_owned());
+        }
         let main = BranchNow {
             state: Rc::new(BranchState::root()),
             turn_end: Revision::NONE,
             turn_end_before: Revision::NONE,
+            spoken: Rc::default(),
         };
         let mut timeline = Self {
             conversation,
@@ -171,6 +191,7 @@ impl Timeline {
             revision,
         };
         let now = &mut self.branches[branch.0];
+        now.note_spoken(self.message_index, &body);
         now.apply(at, &body);
         let name = now.state.name.clone();
         let mut event = NewEvent::new(self.conversation, body).on_branch(name);
@@ -235,22 +256,50 @@ impl Timeline {
         self.push(branch, EventBody::ToolCallCancelled(cancelled));
     }
 
-    /// A compaction here: it stands for all that came before it. The cut is where the
-    /// last turn ended; of a turn that is open, what the user asked for stays.
+    /// A compaction here. Unless its source kept something, it stands for all that came
+    /// before it: the cut is where the last turn ended; of a turn that is open, what the
+    /// user asked for stays. `kept_from`: a message that the source kept, with all behind
+    /// it. The turn that it is in stays whole, unless much more of it was before that message
+    /// than behind it: then nothing was kept that a cut at a turn could tell.
     pub(super) fn compaction(
         &self,
         branch: BranchIndex,
         summary: String,
         tokens_before: u64,
+        kept_from: Option<usize>,
     ) -> Compacted {
+        let now = self.now(branch);
+        let kept = kept_from.map_or(&[][..], |message| now.spoken_from(message));
+        let is_more_before = |first: &Spoken, message: usize| {
+            let behind = self.message_index.saturating_sub(message);
+            message.saturating_sub(first.message) > behind.max(KEPT_BEFORE)
+        };
+        let kept = match (kept.first(), kept_from) {
+            (Some(first), Some(message)) if is_more_before(first, message) => &[][..],
+            _ => kept,
+        };
+        let cut = kept.first().map_or(now.turn_end, |first| first.cut);
+        let cuts: BTreeSet<Revision> = kept.iter().map(|spoken| spoken.cut).collect();
         Compacted {
             summary,
-            cut_revision: self.now(branch).turn_end,
-            kept_turns: 0,
+            cut_revision: cut,
+            kept_turns: u32::try_from(cuts.len()).unwrap_or(u32::MAX),
             tokens_before,
             tokens_after: 0,
             trigger: CompactionTrigger::Imported,
             raw: None,
+        }
+    }
+
+    /// Records that another model answers from here on, if it is another one.
+    pub(super) fn answered_by(&mut self, branch: BranchIndex, model: String) {
+        let config = &self.state(branch).config;
+        if config.model_id != model {
+            let config = Config {
+                model_id: model,
+                ..config.clone()
+            };
+            self.push(branch, EventBody::ConfigChanged(config));
         }
     }
 
@@ -291,6 +340,26 @@ impl Timeline {
 }
 
 impl BranchNow {
+    /// Before a message is applied: where the user speaks. What was said before a
+    /// compaction, none behind it can keep.
+    fn note_spoken(&mut self, message: usize, body: &EventBody) {
+        match body {
+            EventBody::MessageAppended(said) if said.role == Role::User => {
+                let cut = self.turn_end;
+                Rc::make_mut(&mut self.spoken).push(Spoken { message, cut });
+            }
+            EventBody::Compacted(_) => self.spoken = Rc::default(),
+            _ => {}
+        }
+    }
+
+    /// What the user said from the last time on that is not behind this message; all
+    /// where there is no such.
+    fn spoken_from(&self, message: usize) -> &[Spoken] {
+        let behind = self.spoken.partition_point(|one| one.message <= message);
+        &self.spoken[behind.saturating_sub(1)..]
+    }
+
     fn apply(&mut self, at: EventRef, body: &EventBody) {
         let is_call = matches!(body, EventBody::ToolCallRequested(_));
         if is_call && self.turn_end == self.state.head {

@@ -89,6 +89,17 @@ impl Tree {
         });
     }
 
+    /// Adds a message to the end of `branch` that nothing follows: the next one follows what
+    /// it would have without it.
+    pub(super) fn joins(&mut self, branch: BranchIndex) {
+        self.nodes.push(Node {
+            branch,
+            place: Place::Continues,
+            parent: Parent::Fits,
+            is_beside: false,
+        });
+    }
+
     /// Adds something that is kept beside the messages of `branch`.
     pub(super) fn beside(&mut self, branch: BranchIndex) {
         self.nodes.push(Node {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, env, path::Path};
 
 use futures::TryStreamExt;
 use treering::{
-    codec::json,
+    codec::{body, json},
     domain::*,
     engine::*,
     importer::{self, openai_chat, source::LineSource},
@@ -684,9 +684,11 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
         let branch = BranchName::new(&name).unwrap();
         // From many turns kept to none: each cut lies after the one before.
         // What was imported may have been compacted before: its summary stands for all
-        // before it.
-        let imported = forked.branch.compaction;
-        let mut last_cut = imported.map_or(0, |imported| imported.revision.0 - 1);
+        // before it, but for the turns that the source kept.
+        let mut last_cut = match forked.branch.compaction {
+            Some(imported) => stands_until(engine, imported).await,
+            None => 0,
+        };
         for keep in [3, 1, 0] {
             let query = PlanQuery {
                 branch: Some(branch.clone()),
@@ -725,6 +727,22 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
             counts.tokens_before += outcome.tokens_before;
             counts.tokens_after += outcome.tokens_after;
         }
+    }
+}
+
+/// The last revision that a compaction stands for.
+async fn stands_until(engine: &Engine, compaction: EventRef) -> u64 {
+    let at = compaction.revision;
+    let query = ReadQuery {
+        from: at.0,
+        to: at.0,
+        ..ReadQuery::all(ns(), Source::Conversation(compaction.conversation))
+    };
+    let events = engine.read_all(query).await.unwrap();
+    let event = &events[0].event;
+    match body::decode(event.header.kind().unwrap(), &event.body).unwrap() {
+        EventBody::Compacted(compacted) => compacted.stands_until(at).0,
+        other => panic!("another kind: {:?}", other.kind()),
     }
 }
 

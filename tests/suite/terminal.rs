@@ -392,6 +392,37 @@ async fn times_are_those_of_what_happened() {
     shell.ok(&["verify", "--deep"]).await;
 }
 
+// An import without times was "just now", as if it had happened then: what is known is when
+// it was recorded, and that is what is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_without_times_says_so() {
+    let shell = Shell::new();
+    let file = shell.path("old.jsonl");
+    let line = r#"{"id":"old","source":"test","messages":[
+        {"role":"user","content":"hello lighthouse"},{"role":"assistant","content":"yes"}]}"#;
+    fs::write(&file, line.replace('\n', "") + "\n").unwrap();
+    shell.ok(&["import", &file]).await;
+    for (command, said) in [
+        (&["ls"][..], "recorded just now"),
+        (
+            &["show", "old"],
+            "its source says no times; recorded just now",
+        ),
+        (
+            &["log", "old"],
+            "when it was recorded: its source says no times",
+        ),
+        (&["search", "lighthouse"], "recorded just now"),
+        (&["export", "old", "--format", "markdown"], "· recorded 2"),
+    ] {
+        let told = shell.ok(command).await;
+        assert!(told.contains(said), "{command:?}: {told}");
+    }
+    let listed: serde_json::Value =
+        serde_json::from_str(&shell.ok(&["ls", "--json"]).await).unwrap();
+    assert_eq!(listed["labels"]["treering/times"], "none");
+}
+
 // What was imported last was first in the list, whenever it was; and lines that a source
 // keeps without a time made all of its sessions "just now".
 #[tokio::test(flavor = "multi_thread")]

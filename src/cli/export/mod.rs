@@ -15,6 +15,7 @@ use super::{
     named::Named,
     output::{Out, Unit, progress},
     pb, read,
+    text::is_undated,
 };
 use crate::{
     codec::envelope,
@@ -157,7 +158,7 @@ async fn page(
     let mut events = read::start(store, request).await?;
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
-            out.line(page.event(event))?;
+            out.line(page.event(event, is_undated(summary)))?;
         }
     }
     Ok(out.line(page.end())?)

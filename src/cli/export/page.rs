@@ -3,7 +3,7 @@
 use super::super::{
     output::Tone,
     pb,
-    text::{Said, day_clock, printable, say},
+    text::{Said, day_clock, is_undated, printable, say},
 };
 
 /// A page under way.
@@ -43,7 +43,7 @@ impl Page {
             "{} · branch {} · {}",
             printable(&summary.conversation_id),
             printable(branch),
-            day_clock(summary.created_at.as_ref())
+            when(summary)
         );
         match self {
             Self::Markdown => format!("# {}\n\n{about}\n", one_line(&title)),
@@ -57,12 +57,15 @@ impl Page {
         }
     }
 
-    /// One event.
+    /// One event. `is_undated`: that it was recorded does not tell when it was.
     #[must_use]
-    pub fn event(self, event: &pb::Event) -> String {
+    pub fn event(self, event: &pb::Event, is_undated: bool) -> String {
         let said = say(event);
-        let time = event.occurred_at.as_ref().or(event.recorded_at.as_ref());
-        let mut note = format!("#{} · {}", event.revision, day_clock(time));
+        let recorded = event.recorded_at.as_ref().filter(|_| !is_undated);
+        let mut note = format!("#{}", event.revision);
+        if let Some(time) = event.occurred_at.as_ref().or(recorded) {
+            note.push_str(&format!(" · {}", day_clock(Some(time))));
+        }
         if !said.note.is_empty() {
             note.push_str(" · ");
             note.push_str(&one_line(&printable(&said.note)));
@@ -81,6 +84,15 @@ impl Page {
             Self::Html => "</body></html>",
         }
     }
+}
+
+/// When it began.
+fn when(summary: &pb::ConversationSummary) -> String {
+    if is_undated(summary) {
+        return format!("recorded {}", day_clock(summary.created_at.as_ref()));
+    }
+    let began = summary.happened_from.as_ref();
+    day_clock(began.or(summary.created_at.as_ref()))
 }
 
 fn one_line(text: &str) -> String {
@@ -196,13 +208,13 @@ mod tests {
     #[test]
     fn contents_stay_contents() {
         let hostile = "<script>alert(1)</script>\n```\n# not a heading\n```";
-        let html = Page::Html.event(&result(hostile));
+        let html = Page::Html.event(&result(hostile), false);
         assert!(
             !html.contains("<script>") && html.contains("&lt;script&gt;"),
             "{html}"
         );
         assert!(html.contains("c&lt;1&gt;"), "{html}");
-        let markdown = Page::Markdown.event(&result(hostile));
+        let markdown = Page::Markdown.event(&result(hostile), false);
         assert!(markdown.contains("\n````\n<script>"), "{markdown}");
         assert!(markdown.trim_end().ends_with("\n````"), "{markdown}");
     }
@@ -210,8 +222,12 @@ mod tests {
     // A result of a thousand lines must not bury what was said.
     #[test]
     fn long_results_are_folded() {
-        let html = Page::Html.event(&result(&"line\n".repeat(30)));
+        let html = Page::Html.event(&result(&"line\n".repeat(30)), false);
         assert!(html.contains("<details><summary>30 lines"), "{html}");
-        assert!(!Page::Html.event(&result("line")).contains("<details>"));
+        assert!(
+            !Page::Html
+                .event(&result("line"), false)
+                .contains("<details>")
+        );
     }
 }

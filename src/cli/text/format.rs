@@ -5,7 +5,7 @@ use time::{OffsetDateTime, macros::format_description};
 use unicode_width::UnicodeWidthChar;
 
 use super::super::{json::moment, pb};
-use crate::domain::TimestampMicros;
+use crate::{domain::TimestampMicros, importer};
 
 /// Control characters of contents as visible signs: what a tool printed must not be
 /// able to drive the reader's terminal, nor to turn the order of what is read.
@@ -263,6 +263,14 @@ pub fn bytes_human(bytes: u64) -> String {
         unit += 1;
     }
     format!("{size:.1} {}", UNITS[unit])
+}
+
+/// True for what was imported from a source that says of nothing when it was: its times are
+/// those of the import.
+#[must_use]
+pub fn is_undated(summary: &pb::ConversationSummary) -> bool {
+    let label = summary.labels.get(importer::TIMES_LABEL);
+    label.is_some_and(|value| value == importer::NO_TIMES)
 }
 
 /// When the last of a conversation happened.

@@ -10,8 +10,8 @@ mod words;
 pub use event::{EventText, Said, event_lines, parts_text};
 pub use explanation::{ExplanationText, explanation_lines};
 pub use format::{
-    ago, bytes_human, clock, count, cut, day, day_clock, first_line, happened, indent, printable,
-    short_id, things, turns_order, wrapped,
+    ago, bytes_human, clock, count, cut, day, day_clock, first_line, happened, indent, is_undated,
+    printable, short_id, things, turns_order, wrapped,
 };
 pub use pretty::pretty_json;
 pub use words::say;

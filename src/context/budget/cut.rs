@@ -1,10 +1,10 @@
 //! Cutting long texts to head and tail: what is said first, and the last lines, where
 //! errors stand.
 
-use super::{blobs, json};
+use super::{blobs, file_lines, json};
 use crate::{
     context::{
-        draft::{Block, Content, Item, Message, Outcome, ResultOutcome, Step},
+        draft::{Block, Call, Content, Item, Message, Outcome, ResultOutcome, Step},
         references::short_reference,
         shared::{Parts, SharedContent},
         steps,
@@ -17,6 +17,8 @@ use crate::{
 const HEAD_TENTHS: usize = 5;
 /// A cut moves back to the end of a line that is at most so far: a share of its part.
 const LINE_WITHIN: usize = 4;
+/// Of a short part it may be more: half of it, at most so many bytes.
+const SHORT_LINE: usize = 100;
 /// So much of encoded data tells what it was.
 const BLOB_HEAD: usize = 16;
 /// Least that a cut leaves out, as a share of the text: less is not worth a gap.
@@ -234,11 +236,12 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
     for block in &mut step.blocks {
         match block {
             Block::Call(call) => {
+                let begins = begins(call, each_max);
                 if let Outcome::Result(result) = &mut call.outcome
                     && is_long(result_bytes(result), each_max)
                 {
                     let at = short_reference(conversation, result.event);
-                    cut_result(result, at, each_max);
+                    cut_result(result, at, begins, each_max);
                     changed = true;
                 }
             }
@@ -259,12 +262,27 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
     changed
 }
 
+/// The line of its file that the one text of a long result begins with.
+fn begins(call: &Call, each_max: usize) -> Option<u64> {
+    let Outcome::Result(result) = &call.outcome else {
+        return None;
+    };
+    let [part] = &result.parts[..] else {
+        return None;
+    };
+    let text = part.text().filter(|text| is_long(text.len(), each_max))?;
+    file_lines::first_line(call, text)
+}
+
 fn is_long(bytes: usize, each_max: usize) -> bool {
     bytes > each_max + each_max / SAVES_AT_LEAST
 }
 
-fn cut_result(result: &mut ResultOutcome, at: String, each_max: usize) {
-    let mark = Mark::of("this result", Some(at));
+fn cut_result(result: &mut ResultOutcome, at: String, begins: Option<u64>, each_max: usize) {
+    let mark = Mark {
+        begins,
+        ..Mark::of("this result", Some(at))
+    };
     let error = std::mem::take(&mut result.error_message);
     let is_told = |part: &ContentPart| part.text().is_some_and(|text| text.contains(&error));
     // What the text says already is not said again.
@@ -312,6 +330,9 @@ struct Mark {
     of: &'static str,
     /// Where the whole is, or nothing.
     whole: String,
+    /// The line of a file that the text begins with, where that is another one than the
+    /// first and known.
+    begins: Option<u64>,
 }
 
 impl Mark {
@@ -319,6 +340,7 @@ impl Mark {
         Self {
             of,
             whole: at.map_or_else(String::new, |at| format!("; the whole: {at}")),
+            begins: None,
         }
     }
 
@@ -352,13 +374,23 @@ impl Mark {
         let told = blobs::without(text, 0);
         let gone = text.len().saturating_sub(told.len());
         let is_less = blobs::are_beside(text) && gone > 0;
-        is_less.then(|| format!("{told}{}", self.behind(gone, text.len(), None)))
+        // How much of it is said where it was.
+        is_less.then(|| {
+            let (of, whole, all) = (self.of, &self.whole, text.len());
+            format!("{told}\n[… encoded data is left out above, of {all} bytes of {of}{whole} …]")
+        })
     }
 
     /// What stands behind what is left of a text.
     fn behind(&self, gone: usize, all: usize, lines: Option<(usize, usize)>) -> String {
         let (of, whole) = (self.of, &self.whole);
-        let lines = lines.map_or_else(String::new, |(from, to)| format!(", lines {from} to {to}"));
+        let lines = lines.map_or_else(String::new, |(from, to)| {
+            let in_file = self.begins.map(|begins| {
+                let [from, to] = [from, to].map(|line| begins.saturating_add(line as u64 - 1));
+                format!(" (of the file: {from} to {to})")
+            });
+            format!(", lines {from} to {to}{}", in_file.unwrap_or_default())
+        });
         format!("\n[… {gone} of {all} bytes of {of} are left out{lines}{whole} …]")
     }
 }
@@ -379,10 +411,15 @@ fn lines(text: &str, head: usize, tail: usize) -> Option<(usize, usize)> {
     Some((from, to))
 }
 
+/// Whether the end of a line is near enough for a cut of a part of so many bytes.
+fn is_near(distance: usize, part: usize) -> bool {
+    distance <= (part / LINE_WITHIN).max(SHORT_LINE.min(part / 2))
+}
+
 /// The end of the last whole line, if that is near.
 fn line_end_before(text: &str, at: usize) -> usize {
     match text[..at].rfind('\n') {
-        Some(line) if at - line <= at / LINE_WITHIN => line,
+        Some(line) if is_near(at - line, at) => line,
         _ => at,
     }
 }
@@ -391,7 +428,7 @@ fn line_end_before(text: &str, at: usize) -> usize {
 fn line_start_after(text: &str, at: usize) -> usize {
     let rest = text.len() - at;
     match text[at..].find('\n') {
-        Some(line) if line < rest / LINE_WITHIN => at + line + 1,
+        Some(line) if is_near(line + 1, rest) => at + line + 1,
         _ => at,
     }
 }
@@ -437,5 +474,18 @@ mod tests {
         assert!(said.ends_with(&lines), "{told}");
         // One long line has none.
         assert!(!mark.cut(&"x y ".repeat(500), 400).contains("lines"));
+    }
+
+    // Of `git status`, cut in the middle, a half of a line stood on both sides, 40 bytes from
+    // the ends of their lines.
+    #[test]
+    fn a_short_cut_stands_at_the_ends_of_lines() {
+        let mark = Mark::of("this result", None);
+        let text = "  (use \"git add/rm <file>...\" to update what will be committed)\n".repeat(8);
+        let told = mark.cut(&text, 270);
+        let is_whole = |line: &str| line.ends_with("committed)") && line.starts_with("  (");
+        let whole = told.lines().filter(|line| !line.starts_with("[…"));
+        assert!(whole.clone().count() >= 2, "{told}");
+        assert!(whole.clone().all(is_whole), "{told}");
     }
 }

@@ -222,9 +222,20 @@ impl<'a> Layout<'a, '_> {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
-    /// Where the user said first what it is about.
+    /// Where the user said first what it is about. What he said before a summary was written
+    /// is told in that.
     fn first_said(&self) -> Option<usize> {
-        said(self.pieces.iter().enumerate())
+        let mut summaries = self.pieces.iter();
+        let summary = summaries.find(|piece| piece.item.section == Section::Compaction);
+        let summary = summary.and_then(|piece| piece.item.events.first());
+        let is_behind = |piece: &Piece<'_>| {
+            let at = piece.item.events.first();
+            summary.is_none_or(|summary| {
+                at.is_some_and(|at| at.conversation != summary.conversation || at > summary)
+            })
+        };
+        let pieces = self.pieces.iter().enumerate();
+        said(pieces.filter(|(_, piece)| is_behind(piece)))
     }
 
     /// Where the user said the last of it.

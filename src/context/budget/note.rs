@@ -7,13 +7,13 @@ use std::{
     fmt::Write as _,
 };
 
-use super::said::is_final;
+use super::said::{is_final, is_of_user};
 use crate::{
     context::{
         draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker},
         references::short_reference,
         steps,
-        summary::{clip, is_said, one_line, without_harness},
+        summary::{as_said, clip, is_said, one_line},
         tokens::Tally,
     },
     domain::{ConversationId, EventRef, Revision},
@@ -228,9 +228,11 @@ impl<'a> Gone<'a> {
             };
             let _ = write!(text, " {who} called {}.", self.tools());
         }
-        let lines = self.lines(told);
-        if !lines.is_empty() {
-            text.push_str(" The last of it:");
+        let (lines, is_all) = self.lines(told);
+        match (lines.is_empty(), is_all) {
+            (true, _) => {}
+            (false, true) => text.push_str(" In short:"),
+            (false, false) => text.push_str(" The last of it:"),
         }
         for line in lines {
             let _ = write!(text, "\n{line}");
@@ -239,21 +241,27 @@ impl<'a> Gone<'a> {
         text
     }
 
-    /// The last calls, what the user said last, and answers, oldest first.
-    fn lines(&self, told: Told) -> Vec<String> {
+    /// The last calls, what the user said last, and answers, oldest first; and whether that
+    /// is all that there were.
+    fn lines(&self, told: Told) -> (Vec<String>, bool) {
         let of = self.last.conversation;
         let of_here = |at: &EventRef| at.conversation == of;
         let calls = self.calls.iter().rev();
-        let calls = grouped(calls.filter(|call| of_here(&call.request)), told.calls);
+        let (calls, grouped) = grouped(calls.filter(|call| of_here(&call.request)), told.calls);
         let words = self.words.iter().map(|(at, text)| (*at, &**text));
         let said = last_said(words.filter(|(at, _)| of_here(at)), told.words);
-        let said = said.map(|(at, text)| {
+        let said: Vec<_> = said.collect();
+        let words = said.len();
+        let said = said.into_iter().map(|(at, text)| {
             let text = quoted(text, told.word_chars);
             (at.revision, format!("the user: {text}"))
         });
         let answers = self.answers.iter().copied();
         let answers = last_said(answers.filter(|(at, _)| of_here(at)), told.answers);
-        let answers = answers.map(|(at, text)| {
+        let answers: Vec<_> = answers.collect();
+        let all = (self.calls.len(), self.words.len(), self.answers.len());
+        let is_all = (grouped, words, answers.len()) == all;
+        let answers = answers.into_iter().map(|(at, text)| {
             let text = quoted(text, ANSWER_CHARS);
             (at.revision, format!("the answer: {text}"))
         });
@@ -267,9 +275,8 @@ impl<'a> Gone<'a> {
             short_reference(self.conversation, event)
         };
         let lines = lines.into_iter();
-        lines
-            .map(|(at, line)| format!("{} {line}", named(at)))
-            .collect()
+        let lines = lines.map(|(at, line)| format!("{} {line}", named(at)));
+        (lines.collect(), is_all)
     }
 
     /// Tools by how often they were called.
@@ -333,8 +340,7 @@ fn word(item: &Item) -> Option<(EventRef, Cow<'_, str>)> {
     };
     let mut texts = message.parts.iter().filter_map(|part| part.text());
     let text = texts.find(|text| is_said(text))?;
-    let is_of_user = message.speaker == Speaker::User;
-    is_of_user.then_some((*item.events.first()?, without_harness(text)))
+    is_of_user(item).then_some((*item.events.first()?, as_said(text)))
 }
 
 /// So many of what was said, the last of it; short words only where there is not as much else.
@@ -380,11 +386,11 @@ fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
 }
 
 /// So many calls, the last first, in a line each; several of the same are one line, where the
-/// last of them was.
+/// last of them was. How many calls the lines tell.
 fn grouped<'a>(
     last_first: impl Iterator<Item = &'a &'a Call>,
     calls_max: usize,
-) -> Vec<(Revision, String)> {
+) -> (Vec<(Revision, String)>, usize) {
     let mut groups: Vec<(Revision, String, usize)> = Vec::new();
     for call in last_first.take(calls_max * 4) {
         let (at, line) = line(call);
@@ -394,11 +400,12 @@ fn grouped<'a>(
             None => break,
         }
     }
+    let calls = groups.iter().map(|(_, _, count)| count).sum();
     let told = groups.into_iter().map(|(at, line, count)| match count {
         1 => (at, line),
         count => (at, format!("{line} ({count} times)")),
     });
-    told.collect()
+    (told.collect(), calls)
 }
 
 fn line(call: &Call) -> (Revision, String) {
@@ -425,6 +432,9 @@ fn argument(call: &Call) -> String {
     // A text of megabytes is not gone through for a line of it.
     let text: String = telling.unwrap_or(arguments).chars().take(400).collect();
     let text = one_line(&text);
+    if let Some(all) = object.as_ref().and_then(values) {
+        return all;
+    }
     // What was looked for says half of it.
     let place = object.as_ref().and_then(|object| {
         let looked_for = SOUGHT.iter().find_map(|name| object.get(*name)?.as_str());
@@ -444,6 +454,35 @@ fn argument(call: &Call) -> String {
         true => clip_front(&text, ARGUMENT_CHARS),
         false => clip(&text, ARGUMENT_CHARS),
     }
+}
+
+/// Where no argument has a name that tells of it: all that are short, as far as there is room.
+fn values(object: &serde_json::Map<String, serde_json::Value>) -> Option<String> {
+    use serde_json::Value;
+    if TELLING
+        .iter()
+        .any(|name| object.get(*name).is_some_and(Value::is_string))
+    {
+        return None;
+    }
+    let short = object.values().filter_map(|value| match value {
+        Value::String(text) if text.len() <= ARGUMENT_CHARS / 2 => {
+            Some(one_line(text)).filter(|text| !text.trim().is_empty())
+        }
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    });
+    let mut told = String::new();
+    for value in short {
+        if told.chars().count() + value.chars().count() >= ARGUMENT_CHARS {
+            break;
+        }
+        if !told.is_empty() {
+            told.push(' ');
+        }
+        told.push_str(&value);
+    }
+    (!told.is_empty()).then_some(told)
 }
 
 /// The end of a path: there its file stands.
@@ -500,6 +539,24 @@ mod tests {
         assert_eq!(told(r#"{"path":"/repo/src"}"#), "/repo/src");
     }
 
+    // `search_direct_flight MCO` told neither where to nor when, and there was room.
+    #[test]
+    fn a_call_without_a_telling_name_is_told_with_all_that_is_short() {
+        let told = |arguments: &str| {
+            argument(&Call {
+                arguments: crate::domain::JsonText::from_checked(arguments.to_owned().into()),
+                ..called("")
+            })
+        };
+        let flight = r#"{"origin":"MCO","destination":"BOS","date":"2024-05-21","seats":2}"#;
+        assert_eq!(told(flight), "MCO BOS 2024-05-21 2");
+        let long = format!(r#"{{"to":"ada","text":"{}"}}"#, "so ".repeat(50));
+        assert_eq!(told(&long), "ada");
+        assert_eq!(told(r#"{"all":true}"#), r#"{"all":true}"#);
+        let alone = format!(r#"{{"text":"{}"}}"#, "so ".repeat(50));
+        assert!(told(&alone).starts_with("so so"), "{}", told(&alone));
+    }
+
     // Of six lines of a note five were the reading of one file.
     #[test]
     fn calls_that_come_again_are_one_line() {
@@ -508,7 +565,8 @@ mod tests {
             .map(|path| called(path))
             .collect();
         let last_first: Vec<&Call> = calls.iter().rev().collect();
-        let told: Vec<_> = grouped(last_first.iter(), 2).into_iter().collect();
+        let (told, calls) = grouped(last_first.iter(), 2);
+        assert_eq!(calls, 4);
         let told: Vec<_> = told.iter().map(|(_, line)| line.as_str()).collect();
         assert_eq!(told, ["Grep a (no result) (3 times)", "Grep b (no result)"]);
     }

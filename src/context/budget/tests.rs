@@ -17,12 +17,12 @@ use crate::{
     },
 };
 
-fn tally() -> Tally {
+pub(super) fn tally() -> Tally {
     Tally::new(Counter::for_model(""), None)
 }
 
 /// The draft of a story before its budget.
-fn draft(window: &WindowInput, policy: &ContextPolicy, provider: Provider) -> Draft {
+pub(super) fn draft(window: &WindowInput, policy: &ContextPolicy, provider: Provider) -> Draft {
     let mut draft = Draft {
         provider,
         config: window.branch.config.clone(),
@@ -35,14 +35,14 @@ fn draft(window: &WindowInput, policy: &ContextPolicy, provider: Provider) -> Dr
     draft
 }
 
-fn policy(budget_tokens: u64) -> ContextPolicy {
+pub(super) fn policy(budget_tokens: u64) -> ContextPolicy {
     ContextPolicy {
         budget_tokens,
         ..ContextPolicy::default()
     }
 }
 
-fn fitted(story: &Story, policy: &ContextPolicy) -> (Draft, Fitted) {
+pub(super) fn fitted(story: &Story, policy: &ContextPolicy) -> (Draft, Fitted) {
     let window = story.input();
     let mut draft = draft(&window, policy, Provider::Neutral);
     let fitted = fit(&window, policy, &tally(), &mut draft);
@@ -81,12 +81,12 @@ fn open_turn(steps: usize, words: usize) -> Story {
     story
 }
 
-fn notes(draft: &Draft) -> Vec<String> {
+pub(super) fn notes(draft: &Draft) -> Vec<String> {
     let notes = draft.items.iter().filter(|item| item.enhancer == "budget");
     notes.map(text_of).collect()
 }
 
-fn text_of(item: &Item) -> String {
+pub(super) fn text_of(item: &Item) -> String {
     match &*item.content {
         Content::Message(message) => message.parts[0].text().unwrap_or_default().to_owned(),
         _ => String::new(),
@@ -517,7 +517,7 @@ fn notes_quote_what_was_asked_and_answered() {
 }
 
 /// A message in the user's place that its harness has marked as its own.
-fn marked(text: &str) -> EventBody {
+pub(super) fn marked(text: &str) -> EventBody {
     let mut message = MessageAppended::text(Role::User, text);
     message.raw = Some(RawMessage {
         origin: "openai-chat".to_owned(),
@@ -529,7 +529,7 @@ fn marked(text: &str) -> EventBody {
     EventBody::MessageAppended(message)
 }
 
-fn kept_texts(draft: &Draft) -> Vec<String> {
+pub(super) fn kept_texts(draft: &Draft) -> Vec<String> {
     let kept = draft.items.iter().filter(|item| item.fate != Fate::Dropped);
     let texts = kept.map(|item| match &*item.content {
         Content::Step(step) => {
@@ -568,6 +568,57 @@ fn what_a_harness_marks_is_not_the_users() {
     }
     let skill = draft.items.last().unwrap();
     assert_eq!(skill.fate, Fate::Shortened);
+}
+
+// A model that read lines 1604 to 1900 of a file was told that lines 13 to 286 of them are
+// left out, and read those of the file.
+#[test]
+fn a_cut_of_a_part_says_the_lines_of_its_file() {
+    let text: String = (1604..1900)
+        .map(|line| format!("this is line {line}\n"))
+        .collect();
+    let story = Story::new().user("go").assistant("");
+    let story = story.call_with("a", r#"{"command": "sed -n '1604,1900p' src/main.ts"}"#);
+    let (draft, _) = fitted(&story.result("a", &text), &policy(500));
+    let result = &results(&draft)[0];
+    let (head, rest) = result.split_once("\n[… ").unwrap();
+    let (mark, tail) = rest.split_once(" …]\n").unwrap();
+    let last = head.lines().last().unwrap();
+    let next = tail.lines().next().unwrap();
+    let number = |line: &str| line["this is line ".len()..].parse::<u64>().unwrap();
+    let (from, to) = (number(last) + 1, number(next) - 1);
+    let lines = format!(
+        "lines {} to {} (of the file: {from} to {to}); the whole: #5",
+        from - 1603,
+        to - 1603
+    );
+    assert!(mark.ends_with(&lines), "{result}");
+}
+
+// What `!find .` wrote was the user's last word, which is never cut: 27,613 tokens, so that
+// nothing could be built within 8,000. His words before it are the last ones.
+#[test]
+fn a_command_at_the_prompt_gives_way_like_a_result() {
+    let output = "./src/main.rs\n".repeat(4_000);
+    let tagged = format!("<bash-input>find .</bash-input>\n<bash-stdout>{output}</bash-stdout>");
+    // As pi keeps it; what it was kept from the model with is not told at all.
+    let record = |hidden: bool| {
+        serde_json::json!({"command": "find .", "output": output, "exitCode": 0,
+            "cancelled": false, "truncated": false, "excludeFromContext": hidden})
+        .to_string()
+    };
+    for command in [tagged, record(false)] {
+        let story = Story::new().user("mend the parser").assistant("Done.");
+        let story = story.user(&record(true)).user("and its tests");
+        let story = story.assistant("Yes.").user(&command);
+        let (draft, fitted) = fitted(&story, &policy(4_000));
+        assert!(!fitted.over_budget, "{fitted:?}");
+        let kept = kept_texts(&draft);
+        let said = ["mend the parser", "Done.", "and its tests", "Yes."];
+        assert_eq!(kept[..4], said);
+        assert!(kept[4].starts_with("<bash-input>find .</bash-input>"));
+        assert!(kept[4].ends_with("</bash-stdout>"), "{}", kept[4]);
+    }
 }
 
 // The user's last word was `3`, and the three things that he could choose from had gone.

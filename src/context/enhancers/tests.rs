@@ -254,9 +254,23 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
     let summary = "[CONVERSATION SUMMARY]\nIt was found.\n\n\
                    (It stands for treering:00000000-0000-0000-0000-000000000007/1 to /7.)";
     let told = after(imported);
-    assert_eq!(told, [summary, "mend it", "step with 0 calls", "and now?"]);
+    // Without that, it read as if nobody had begun.
+    let done = "[What was done about this until the summary was written is told in it: 1 step, \
+                #5 to #7.]";
+    assert_eq!(
+        told,
+        [summary, "mend it", done, "step with 0 calls", "and now?"]
+    );
     let kept = after(manual.clone());
     assert_eq!(kept.len(), 5, "{kept:#?}");
+    // pi keeps the last turns beside its summary, and their steps went, too.
+    let with_turns = after(Compacted {
+        trigger: CompactionTrigger::Imported,
+        kept_turns: 1,
+        ..manual.clone()
+    });
+    assert_eq!(with_turns[1..], kept[1..]);
+    assert!(with_turns[0].ends_with("/1 to /3.)"), "{with_turns:#?}");
 }
 
 // A session that goes on in a file of its own begins with the summary of another one: "it
@@ -299,12 +313,14 @@ fn an_imported_summary_stands_for_a_call_that_was_under_way() {
         .assistant("So it is mended");
     let summary = "[CONVERSATION SUMMARY]\nIt was found.\n\n\
                    (It stands for treering:00000000-0000-0000-0000-000000000007/1 to /7.)";
+    let done = "[What was done about this until the summary was written is told in it: 2 steps, \
+                #3 to #7.]";
     let told = texts(&built(&story, &ContextPolicy::default()));
-    assert_eq!(told, [summary, "mend it", "step with 0 calls"]);
+    assert_eq!(told, [summary, "mend it", done, "step with 0 calls"]);
     let late = story.result("lost", "tried");
     let told = texts(&built(&late, &ContextPolicy::default()));
-    assert_eq!(told.len(), 4, "{told:#?}");
-    assert!(told[3].starts_with("[LATE RESULT]"), "{told:#?}");
+    assert_eq!(told.len(), 5, "{told:#?}");
+    assert!(told[4].starts_with("[LATE RESULT]"), "{told:#?}");
 }
 
 // Guidance is told once a tool, at the place where the tool was found, so that it

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     extract::repeated,
     facts::{Facts, open_tasks},
-    harness::{is_said, without_harness},
+    harness::{as_said, is_said},
     result_summary,
     text::{clip, one_line},
 };
@@ -164,7 +164,7 @@ impl Gathered {
                 if !is_said(text) {
                     return;
                 }
-                let text = without_harness(text).into_owned();
+                let text = as_said(text).into_owned();
                 ids.note(&text);
                 // A message that was broken off and sent again, longer.
                 let again = |said: &Said| said.label.is_empty() && text.starts_with(&said.text);

@@ -2,14 +2,27 @@
 
 use std::borrow::Cow;
 
+use crate::context::local_command;
+
 /// What is told by tags, and is nobody's word.
-const TAGS: [&str; 6] = [
+const TAGS: [&str; 10] = [
     "system-reminder",
     "local-command-caveat",
     "local-command-stdout",
     "local-command-stderr",
     "command-message",
     "environment_context",
+    "bash-input",
+    "bash-stdout",
+    "bash-stderr",
+    "bash-status",
+];
+/// Of these, those that hold what a program wrote: that may have any tag itself.
+const OUTPUTS: [&str; 4] = [
+    "local-command-stdout",
+    "local-command-stderr",
+    "bash-stdout",
+    "bash-stderr",
 ];
 /// Blocks that stand behind a tool's text: notices for the moment, and what a sub-agent cost.
 const BEHIND: [(&str, &str); 2] = [
@@ -18,12 +31,16 @@ const BEHIND: [(&str, &str); 2] = [
 ];
 
 /// A message without what the harness put into it.
-pub(in crate::context) fn without_harness(text: &str) -> Cow<'_, str> {
+fn without_harness(text: &str) -> Cow<'_, str> {
     let mut told = Cow::from(text);
     for tag in TAGS {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
         while let Some(start) = told.find(&open) {
-            let end = told[start..].find(&close);
+            let rest = &told[start..];
+            let end = match OUTPUTS.contains(&tag) {
+                true => rest.rfind(&close),
+                false => rest.find(&close),
+            };
             let end = end.map_or(told.len(), |end| start + end + close.len());
             told.to_mut().replace_range(start..end, "");
         }
@@ -40,9 +57,35 @@ pub(in crate::context) fn without_harness(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether somebody asks or tells something with a message. A bare command of the harness
-/// (`/clear`) does not: what a command stands for comes as a message of its own.
+/// What somebody said with a message: of a command, its name and its arguments.
+pub(in crate::context) fn as_said(text: &str) -> Cow<'_, str> {
+    let told = without_harness(text);
+    let Some(command) = told.strip_prefix("<command-name>") else {
+        return told;
+    };
+    let name = command.split("</command-name>").next().unwrap_or_default();
+    let arguments = command.split_once("<command-args>");
+    let arguments = arguments.and_then(|(_, rest)| rest.split("</command-args>").next());
+    let said = format!("{name} {}", arguments.unwrap_or_default());
+    Cow::from(said.trim().to_owned())
+}
+
+/// Whether all of a message is told by tags: notices, and commands that the user ran at the
+/// prompt, with what they wrote.
+pub(in crate::context) fn is_harness_alone(text: &str) -> bool {
+    text.trim_start().starts_with('<') && without_harness(text).is_empty()
+}
+
+/// Whether somebody asks or tells something with a message. A bare command that the harness
+/// does itself (`/clear`) does not. One that is a prompt (`/review`) names its message first,
+/// and what it stands for comes as a notice: it is the request.
 pub(in crate::context) fn is_said(text: &str) -> bool {
+    if local_command::read(text).is_some() {
+        return false;
+    }
+    if text.trim_start().starts_with("<command-message>") && text.contains("<command-name>/") {
+        return true;
+    }
     let told = without_harness(text);
     let is_command = told.starts_with("<command-name>");
     match told.split_once("<command-args>") {
@@ -77,21 +120,38 @@ mod tests {
             "",
             "<command-name>/clear</command-name>\n  <command-message>clear</command-message>\n  \
              <command-args></command-args>",
-            "<command-message>x is running</command-message>\n<command-name>/x</command-name>",
+            "<command-message>x is running</command-message>",
             "<local-command-stdout>See ya!</local-command-stdout>",
             "[Request interrupted by user for tool use]",
             "<system-reminder>\nBe brief.\n</system-reminder>\n",
+            "<bash-input>ls</bash-input>",
+            r#"{"command": "ls", "output": "fix it", "cancelled": false, "truncated": false}"#,
+            "<bash-input>cat a.xml</bash-input>\n<bash-stdout><b>fix it</b></bash-stdout> now \
+             </bash-stdout>\n<bash-status>exit code 1</bash-status>",
+            "<bash-stdout>a.rs</bash-stdout><bash-stderr></bash-stderr>",
         ] {
             assert!(!is_said(silent), "{silent}");
+            let is_alone = silent.starts_with('<') && !silent.contains("<command-name>");
+            assert_eq!(is_harness_alone(silent), is_alone, "{silent}");
         }
         for said in [
             "fix it",
             "<command-name>/review</command-name><command-args>123</command-args>",
+            "<command-message>x is running</command-message>\n<command-name>/x</command-name>",
             "<system-reminder>x</system-reminder> and now?",
             "what does <command-args></command-args> mean?",
         ] {
-            assert!(is_said(said), "{said}");
+            assert!(is_said(said) && !is_harness_alone(said), "{said}");
         }
+    }
+
+    #[test]
+    fn commands_are_said_without_tags() {
+        let command = "<command-message>review is running</command-message>\n\
+                       <command-name>/review</command-name>\n<command-args>167 </command-args>";
+        assert_eq!(as_said(command), "/review 167");
+        assert_eq!(as_said("<command-name>/pr</command-name>"), "/pr");
+        assert_eq!(as_said("mend <it>"), "mend <it>");
     }
 
     #[test]

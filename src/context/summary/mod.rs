@@ -26,7 +26,7 @@ pub(super) mod turns;
 pub use dialogue::{DIALOGUE_SUMMARY_CHARS_MAX, dialogue_summary};
 pub use due::{DialogueDue, SnapshotDue, dialogue_due, snapshots_due};
 pub use extract::{COMPACTION_EXTRACT_CHARS_MIN, compaction_extract};
-pub(super) use harness::{is_said, without_harness, without_reminders};
+pub(super) use harness::{as_said, is_harness_alone, is_said, without_reminders};
 pub(super) use result::reports_error;
 pub use result::result_summary;
 pub(super) use shape::members as json_members;

@@ -21,6 +21,7 @@ use crate::{
             Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker,
             Step,
         },
+        references::short_reference,
         shared::Parts,
         steps, stopping,
     },
@@ -242,7 +243,7 @@ impl Fold {
             }
             EventBody::SubContextReturned(returned) => self.returned(at, returned, next),
             EventBody::Compacted(compacted) if Some(at) == self.counting.compaction => {
-                self.compacted(compacted);
+                self.compacted(at, compacted);
             }
             _ => {}
         }
@@ -251,13 +252,31 @@ impl Fold {
     /// A summary that an import brought stands for all that came before it, also where
     /// that was the middle of a turn: the source's model was shown no step from there.
     /// What the user asked for in that turn stays. A call that was under way then has
-    /// most often no result at all; should one come, it is a note.
-    fn compacted(&mut self, compacted: &Compacted) {
-        if compacted.trigger == CompactionTrigger::Imported {
-            self.freeze();
-            self.items.retain(|item| item.step().is_none());
-            self.current = None;
+    /// most often no result at all; should one come, it is a note. Turns that the source
+    /// kept stay whole. Where nothing says that it was worked on, what was asked for reads as
+    /// if it still were to do.
+    fn compacted(&mut self, at: EventRef, compacted: &Compacted) {
+        if compacted.trigger != CompactionTrigger::Imported || compacted.kept_turns > 0 {
+            return;
         }
+        self.freeze();
+        let steps = self.items.iter().filter(|item| item.step().is_some());
+        let count = steps.clone().count();
+        let events = steps.flat_map(|item| item.events.iter().copied());
+        let place = events.clone().min().zip(events.max());
+        self.items.retain(|item| item.step().is_none());
+        self.current = None;
+        let Some((first, last)) = place.filter(|_| !self.items.is_empty()) else {
+            return;
+        };
+        let told = format!(
+            "[What was done about this until the summary was written is told in it: {count} {}, \
+             {} to {}.]",
+            if count == 1 { "step" } else { "steps" },
+            short_reference(at.conversation, first),
+            short_reference(at.conversation, last),
+        );
+        self.note(last, vec![ContentPart::Text(told)]);
     }
 
     fn count_turn(&mut self, event: &WindowEvent) {
@@ -288,11 +307,19 @@ impl Fold {
             Role::System => Speaker::System,
             Role::Developer => Speaker::Developer,
         };
+        let command = marks::local_command(message).filter(|_| speaker == Speaker::User);
+        if command.as_ref().is_some_and(|command| command.is_hidden) {
+            return;
+        }
+        let by_harness = || speaker == Speaker::User && marks::is_by_harness(message);
         let content = Message {
             speaker,
-            parts: Parts::recorded(event),
             author: message.author.clone(),
-            is_told: speaker == Speaker::User && marks::is_by_harness(message),
+            is_told: command.is_some() || by_harness(),
+            parts: match command {
+                Some(command) => vec![ContentPart::Text(command.text)].into(),
+                None => Parts::recorded(event),
+            },
         };
         self.push(at, Content::Message(content));
     }

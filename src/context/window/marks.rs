@@ -2,7 +2,13 @@
 
 use serde_json::Value;
 
-use crate::domain::{MessageAppended, RawEncoding, RawMessage};
+use crate::{
+    context::{
+        local_command::{self, LocalCommand},
+        summary::is_harness_alone,
+    },
+    domain::{ContentPart, MessageAppended, RawEncoding, RawMessage},
+};
 
 /// Names by which harnesses mark what they put into the user's place themselves: the text
 /// of a skill, a notice, what a hook said.
@@ -15,9 +21,26 @@ const MARKS: [&str; 6] = [
     "is_synthetic",
 ];
 
-/// Whether a message in the user's place is marked as its harness's.
+/// A command that the user ran at the prompt, if a message is one.
+pub(super) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
+    match &message.parts[..] {
+        [ContentPart::Text(text)] => local_command::read(text),
+        _ => None,
+    }
+}
+
+/// Whether a message in the user's place is nobody's word: marked as its harness's, or all
+/// of it told by its harness's tags.
 pub(super) fn is_by_harness(message: &MessageAppended) -> bool {
-    message.raw.as_ref().is_some_and(is_marked)
+    message.raw.as_ref().is_some_and(is_marked) || is_tagged(message)
+}
+
+fn is_tagged(message: &MessageAppended) -> bool {
+    let is_tagged = |part: &ContentPart| match part {
+        ContentPart::Text(text) => is_harness_alone(text),
+        _ => false,
+    };
+    !message.parts.is_empty() && message.parts.iter().all(is_tagged)
 }
 
 fn is_marked(raw: &RawMessage) -> bool {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     SOURCE, blocks,
+    boundary::Boundary,
     line::{Form, SessionLine},
     place::{self, places},
     render::{self, TYPE_PREFIX},
@@ -14,8 +15,8 @@ use super::{
 };
 use crate::{
     domain::{
-        BranchId, ContentHash, ConversationCreated, ConversationId, Custom, EventBody, JsonText,
-        MessageAppended, NameError, ParentRef, RawEncoding, RawMessage, Revision, Role,
+        BranchId, Config, ContentHash, ConversationCreated, ConversationId, Custom, EventBody,
+        JsonText, MessageAppended, NameError, ParentRef, RawEncoding, RawMessage, Revision, Role,
         SubContextReturned, SubContextSpawned, ToolCallRequested, ToolResultRecorded,
         limits::SHORT_TEXT_BYTES_MAX,
     },
@@ -23,7 +24,7 @@ use crate::{
         ImportedConversation, Oddity, canonical,
         content::short,
         number::numbers_survive,
-        openai_chat::{conversation_id, shortened},
+        openai_chat::{conversation_id, headline, shortened},
         raw,
         timeline::{BranchIndex, Timeline},
     },
@@ -90,6 +91,10 @@ pub(super) fn convert(
     let first_time = lines.iter().find_map(time_of);
     let created = ConversationCreated {
         title: title(lines).unwrap_or_else(|| shortened(source_id)),
+        config: Config {
+            model_id: lines.iter().find_map(model_of).unwrap_or_default(),
+            ..Config::default()
+        },
         parent,
         source: SOURCE.to_owned(),
         source_id: source_id.to_owned(),
@@ -111,7 +116,7 @@ pub(super) fn convert(
         } else if tree.nodes[index].is_beside {
             converter.beside(branch, line);
         } else {
-            converter.step(branch, line);
+            converter.step(branch, line, || Boundary::at(lines, index));
         }
         converter.timeline.leave(&tree, index);
     }
@@ -131,6 +136,16 @@ pub(super) fn convert(
 fn follows(lines: &[SessionLine]) -> Option<String> {
     let first = lines.iter().find(|line| !line.text_of("uuid").is_empty())?;
     place::parent_of(first).map(str::to_owned)
+}
+
+/// The model that a line of the assistant names. The tool's own notices name none that can
+/// be asked.
+fn model_of(line: &SessionLine) -> Option<String> {
+    if !line.is_assistant() || line.is_shown_only() {
+        return None;
+    }
+    let model = short(&line.said()["message"]["model"])?;
+    (!model.is_empty() && !model.starts_with('<')).then_some(model)
 }
 
 fn time_of(line: &SessionLine) -> Option<crate::domain::TimestampMicros> {
@@ -158,11 +173,8 @@ fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     let prompts = lines
         .iter()
         .filter(|line| line.is_user() && !line.flag("isMeta") && !line.flag("isCompactSummary"));
-    prompts.filter_map(SessionLine::prompt).find_map(|text| {
-        // What starts with a tag was written by the tool.
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        (!line.starts_with('<')).then(|| shortened(line))
-    })
+    let mut titles = prompts.filter_map(SessionLine::prompt).filter_map(headline);
+    titles.next().map(|title| shortened(&title))
 }
 
 /// Where the session was held, by its first line that says so.
@@ -184,16 +196,21 @@ struct Converter {
     children: Vec<Child>,
     /// Call id to the prompt that the call gives a sub-agent.
     prompts: HashMap<String, String>,
-    /// The last step was a compact boundary: the tokens before it.
-    boundary: Option<u64>,
+    /// The last step was a compact boundary.
+    boundary: Option<Boundary>,
 }
 
 impl Converter {
-    fn step(&mut self, branch: BranchIndex, line: &SessionLine) {
+    /// `boundary_here`: what this line says, if it is a compact boundary.
+    fn step(
+        &mut self,
+        branch: BranchIndex,
+        line: &SessionLine,
+        boundary_here: impl FnOnce() -> Boundary,
+    ) {
         let boundary = self.boundary.take();
         if line.is_boundary() {
-            let before = line.said()["compactMetadata"]["preTokens"].as_u64();
-            self.boundary = Some(before.unwrap_or_default());
+            self.boundary = Some(boundary_here());
             return self.keep_as_custom(branch, line);
         }
         // Older versions wrote the summary alone.
@@ -214,11 +231,13 @@ impl Converter {
 
     /// Appends a compaction, whose summary is this line if it is one. True: the line
     /// needs nothing more.
-    fn compact(&mut self, branch: BranchIndex, tokens: u64, line: &SessionLine) -> bool {
+    fn compact(&mut self, branch: BranchIndex, boundary: Boundary, line: &SessionLine) -> bool {
         let text = line.whole_text().filter(|_| line.flag("isCompactSummary"));
         let summary = text.unwrap_or_default().to_owned();
         let is_summary = !summary.is_empty();
-        let compacted = self.timeline.compaction(branch, summary, tokens);
+        let compacted =
+            self.timeline
+                .compaction(branch, summary, boundary.tokens_before, boundary.kept_from);
         let mut bodies = vec![EventBody::Compacted(compacted)];
         if is_summary {
             self.keep_raw(&mut bodies, line, "");
@@ -288,6 +307,9 @@ impl Converter {
     }
 
     fn assistant(&mut self, branch: BranchIndex, line: &SessionLine) {
+        if let Some(model) = model_of(line) {
+            self.timeline.answered_by(branch, model);
+        }
         let message = &line.said()["message"];
         let model = short(&message["model"]).unwrap_or_default();
         let mut calls = Vec::new();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    domain::{ContentPart, EventBody, EventKind, Role, StoredEvent},
+    domain::{Config, ContentPart, EventBody, EventKind, NewEvent, Role, StoredEvent},
     importer::{
         plan,
         stored::{assert_legal, stored},
@@ -278,6 +278,118 @@ fn texts(conversation: &ImportedConversation) -> Vec<(String, &str)> {
         }
     });
     said.collect()
+}
+
+/// A session of two turns, the second with so many steps, that is compacted while it keeps
+/// the lines from `head` on: cut and kept turns.
+fn compacted_keeping(head: &str, steps: usize, field: &str) -> (u64, u32) {
+    let text = |text: &str| json!([{"type": "text", "text": text}]);
+    let mut lines = vec![
+        user("s", "a", None, "one"),
+        assistant("b", "a", text("1")),
+        user("s", "c", Some("b"), "two"),
+    ];
+    let mut parent = "c".to_owned();
+    for step in 0..steps {
+        let uuid = format!("d{step}");
+        lines.push(assistant(&uuid, &parent, text("2")));
+        parent = uuid;
+    }
+    let kept = match field {
+        "preservedSegment" => json!({"headUuid": head, "anchorUuid": "s", "tailUuid": parent}),
+        _ => json!({"anchorUuid": "s", "uuids": [head]}),
+    };
+    lines.push(
+        json!({"type": "system", "subtype": "compact_boundary", "uuid": "x", "sessionId": "s",
+        "parentUuid": null, "logicalParentUuid": parent, "content": "Conversation compacted",
+        "compactMetadata": {"trigger": "auto", "preTokens": 9, field: kept}})
+        .to_string(),
+    );
+    let mut summary: Value = serde_json::from_str(&user("s", "s", Some("x"), "what was")).unwrap();
+    summary["isCompactSummary"] = json!(true);
+    lines.push(summary.to_string());
+    let (imported, _) = there_and_back(&session_of(&lines)).remove(0);
+    let compacted = imported.events.iter().find_map(|event| match &event.body {
+        EventBody::Compacted(compacted) => Some(compacted),
+        _ => None,
+    });
+    let compacted = compacted.unwrap();
+    (compacted.cut_revision.0, compacted.kept_turns)
+}
+
+// Newer versions keep the last messages beside a summary, under one name or another. A cut
+// is at a turn: of a long turn whose end was kept, the summary has to do.
+#[test]
+fn what_a_compaction_preserved_stays() {
+    for field in ["preservedSegment", "preservedMessages"] {
+        assert_eq!(compacted_keeping("c", 1, field), (3, 1), "{field}");
+        assert_eq!(compacted_keeping("d1", 4, field), (3, 1), "{field}");
+        assert_eq!(compacted_keeping("a", 1, field), (1, 2), "{field}");
+        assert_eq!(compacted_keeping("gone", 1, field).1, 0, "{field}");
+        assert_eq!(compacted_keeping("d38", 40, field).1, 0, "{field}");
+    }
+}
+
+/// A line of the assistant that names its model.
+fn answered(uuid: &str, parent: &str, model: &str) -> String {
+    let mut line: Value = serde_json::from_str(&assistant(
+        uuid,
+        parent,
+        json!([
+        {"type": "text", "text": uuid}]),
+    ))
+    .unwrap();
+    line["message"]["model"] = json!(model);
+    line.to_string()
+}
+
+/// The models that events set, in order.
+fn models(events: &[NewEvent]) -> Vec<&str> {
+    let set = events.iter().filter_map(|event| match &event.body {
+        EventBody::ConversationCreated(created) => Some(created.config.model_id.as_str()),
+        EventBody::ConfigChanged(config) => Some(config.model_id.as_str()),
+        _ => None,
+    });
+    set.collect()
+}
+
+// Every line of an answer names its model, and an imported session had none: its next
+// request was for nobody. A user may change it, and a session may be imported before
+// anybody has answered. What somebody set since is not set back.
+#[test]
+fn a_session_has_the_model_of_its_answers() {
+    let lines = [
+        user("s", "a", None, "hi"),
+        answered("b", "a", "<synthetic>"),
+        answered("c", "b", "claude-a"),
+        user("s", "d", Some("c"), "and now?"),
+        answered("e", "d", "claude-b"),
+        answered("f", "e", "claude-b"),
+    ];
+    let imported = |lines: &[String]| import_session(&session_of(lines)).unwrap().remove(0);
+    let whole = there_and_back(&session_of(&lines)).remove(0).0;
+    assert_eq!(models(&whole.events), ["claude-a", "claude-b"]);
+    for (count, said) in [
+        (1, &["claude-a", "claude-b"][..]),
+        (2, &["claude-a", "claude-b"]),
+        (3, &["claude-b"]),
+        (5, &[]),
+        (6, &[]),
+    ] {
+        let mut all = imported(&lines[..count]);
+        let rest = plan(&stored(&all), &whole);
+        assert_eq!((models(&rest.events), rest.parted), (said.to_vec(), vec![]));
+        all.events.extend(rest.events);
+        assert_eq!(plan(&stored(&all), &whole).events, [], "{count}");
+    }
+    let mut own = imported(&lines[..3]);
+    let mine = EventBody::ConfigChanged(Config {
+        model_id: "mine".into(),
+        ..Config::default()
+    });
+    own.events.push(NewEvent::new(own.conversation, mine));
+    let rest = plan(&stored(&own), &imported(&lines[..4]));
+    assert_eq!((models(&rest.events), rest.parted), (vec![], vec![]));
 }
 
 // 548 of 552 real files were named full.jsonl and refused as another version of the

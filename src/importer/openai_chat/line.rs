@@ -11,10 +11,13 @@ use serde_json::{Value, value::RawValue};
 use super::{ImportFault, Message, tools};
 use crate::domain::{JsonText, ToolDefinition, limits::SHORT_TEXT_BYTES_MAX};
 
+/// What sources call the model in their `meta`.
+const MODEL_FIELDS: [&str; 3] = ["model", "modelId", "model_id"];
+
 pub(super) struct Line<'a> {
     pub(super) id: String,
     pub(super) source: String,
-    /// `meta.model`, or empty.
+    /// `meta.model`, under one of its names, or empty.
     pub(super) model: String,
     /// The tools that the model had.
     pub(super) tools: Vec<ToolDefinition>,
@@ -85,7 +88,11 @@ impl<'a> Line<'a> {
         };
         let model = field("meta")
             .and_then(|meta| serde_json::from_str::<Value>(meta.get()).ok())
-            .and_then(|meta| super::short(&meta["model"]))
+            .and_then(|meta| {
+                MODEL_FIELDS
+                    .iter()
+                    .find_map(|name| super::short(&meta[*name]))
+            })
             .unwrap_or_default();
         let id_is_text = field("id").is_some_and(|id| id.get().starts_with('"'));
         let source = source.unwrap_or_default();

@@ -17,7 +17,7 @@ fn import(line: &Value) -> ImportedConversation {
 }
 
 /// Imports, checks the rules, exports, and compares; gives the stored events.
-fn there_and_back(line: &str) -> (ImportedConversation, Vec<StoredEvent>) {
+pub(super) fn there_and_back(line: &str) -> (ImportedConversation, Vec<StoredEvent>) {
     let imported = import_line(line.as_bytes()).unwrap();
     let events = stored(&imported);
     assert_legal(&events);
@@ -250,6 +250,42 @@ fn a_compaction_needs_no_finished_turn() {
     // The system message is before the first turn.
     assert_eq!(compacted(&imported), [(2, 167), (2, 167), (2, 167)]);
     assert_eq!(oddities(&imported), [(10, "unanswered call")]);
+}
+
+// 31 of 142 sessions were called "Implement the following plan:", seven by the text of a
+// skill. What a prompt only announces comes next, and a command is what its user typed.
+#[test]
+fn titles_say_what_it_is_about() {
+    for (text, title) in [
+        ("Fix it\nnow", Some("Fix it")),
+        (
+            "Implement the following plan:\n\n# Plan: Simplify `enable`\n",
+            Some("Plan: Simplify `enable`"),
+        ),
+        ("Look at this:", Some("Look at this:")),
+        ("<local-command-stdout>x</local-command-stdout>", None),
+        ("{\"command\": \"ls\"}", None),
+        ("  \n", None),
+        (
+            "<command-message>review is running</command-message>\n\
+             <command-name>/review</command-name>\n<command-args>167</command-args>",
+            Some("/review 167"),
+        ),
+        (
+            "<command-message>pr</command-message>\n<command-name>/pr</command-name>",
+            Some("/pr"),
+        ),
+    ] {
+        assert_eq!(headline(text).as_deref(), title, "{text}");
+    }
+    let skill = json!({"role": "user", "content": "Base directory", "x": {"meta": true}});
+    let imported = import(&conversation(
+        json!([skill, {"role": "user", "content": "go on"}]),
+    ));
+    let EventBody::ConversationCreated(created) = &imported.events[0].body else {
+        panic!("another kind");
+    };
+    assert_eq!(created.title, "go on");
 }
 
 // The tools that a line gives are defined before its first message, come back with it,

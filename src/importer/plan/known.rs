@@ -64,6 +64,8 @@ pub(super) struct Known<'a> {
     claimed: HashSet<Revision>,
     pub(super) active: BranchId,
     pub(super) last: Revision,
+    /// Some event says which model it is.
+    pub(super) knows_model: bool,
 }
 
 impl<'a> Known<'a> {
@@ -78,6 +80,7 @@ impl<'a> Known<'a> {
             claimed: HashSet::new(),
             active: BranchId::MAIN,
             last: Revision::NONE,
+            knows_model: false,
         };
         for event in stored {
             known.add(event);
@@ -96,6 +99,7 @@ impl<'a> Known<'a> {
         let Some(&line) = self.line_of_branch.get(&header.branch) else {
             return;
         };
+        self.knows_model |= names_model(event);
         match header.kind() {
             Some(EventKind::BranchActivated) => self.active = header.branch,
             Some(EventKind::BranchArchived) => self.lines[line].archived = true,
@@ -216,6 +220,19 @@ impl<'a> Known<'a> {
 fn decode(event: &StoredEvent) -> Result<EventBody, ()> {
     let kind = event.header.kind().ok_or(())?;
     body::decode(kind, &event.body).map_err(|_| ())
+}
+
+fn names_model(event: &StoredEvent) -> bool {
+    let is_config = matches!(
+        event.header.kind(),
+        Some(EventKind::ConversationCreated | EventKind::ConfigChanged)
+    );
+    is_config
+        && match decode(event) {
+            Ok(EventBody::ConversationCreated(created)) => !created.config.model_id.is_empty(),
+            Ok(EventBody::ConfigChanged(config)) => !config.model_id.is_empty(),
+            _ => false,
+        }
 }
 
 fn says(event: &StoredEvent, kind: EventKind, bytes: &[u8]) -> bool {

@@ -75,8 +75,11 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
         known: Known::read(stored),
         plan: Plan::default(),
         cursors: HashMap::new(),
+        configs: HashMap::new(),
+        first_config: None,
         last_step: None,
     };
+    merge.note_model(&imported.events);
     for (index, event) in imported.events.iter().enumerate() {
         if index == 1 {
             merge.find_part(imported.follows.as_deref(), event);
@@ -102,6 +105,12 @@ struct Merge<'a> {
     plan: Plan,
     /// By the name of the branch in the source.
     cursors: HashMap<BranchName, Cursor>,
+    /// What the source set last, by the name of the branch: said before the next event that
+    /// is new. Before one that is known it was said, and somebody may have set something
+    /// else since.
+    configs: HashMap<BranchName, NewEvent>,
+    /// The model, where what is stored does not say it: said before the first new event.
+    first_config: Option<NewEvent>,
     /// The line of the source's last step, and when that was.
     last_step: Option<(usize, Option<TimestampMicros>)>,
 }
@@ -116,16 +125,21 @@ impl Merge<'_> {
             EventBody::BranchActivated | EventBody::ToolsDefined { .. } => {
                 return self.note_place(self.cursor(&name));
             }
+            EventBody::ConfigChanged(_) => {
+                self.configs.insert(name.clone(), event.clone());
+                return self.note_place(self.cursor(&name));
+            }
             _ => {}
         }
         let cursor = self.cursor(&name);
+        let config = self.configs.remove(&name);
         let event = self.translated(event);
         let kind = event.body.kind();
         let bytes = body::encode(&event.body);
         let (after, line) = self
             .known
             .take(cursor.after, kind, &bytes)
-            .unwrap_or_else(|| self.append(&cursor, event.clone()));
+            .unwrap_or_else(|| self.append(&cursor, config, event.clone()));
         let now = Cursor {
             line,
             after,
@@ -207,8 +221,29 @@ impl Merge<'_> {
         event
     }
 
-    /// Appends what is not there after `cursor`; gives its revision and its line.
-    fn append(&mut self, cursor: &Cursor, mut event: NewEvent) -> (Revision, usize) {
+    /// A session that was imported before its model had answered does not say which it is.
+    fn note_model(&mut self, events: &[NewEvent]) {
+        let first = events.first().map(|event| (event, &event.body));
+        let Some((event, EventBody::ConversationCreated(created))) = first else {
+            return;
+        };
+        if self.known.knows_model || created.config.model_id.is_empty() {
+            return;
+        }
+        let body = EventBody::ConfigChanged(created.config.clone());
+        let mut config = NewEvent::new(self.conversation, body);
+        config.occurred_at = event.occurred_at;
+        self.first_config = Some(config);
+    }
+
+    /// Appends what is not there after `cursor`, with what is set before it; gives its
+    /// revision and its line.
+    fn append(
+        &mut self,
+        cursor: &Cursor,
+        config: Option<NewEvent>,
+        mut event: NewEvent,
+    ) -> (Revision, usize) {
         let line = &self.known.lines[cursor.line];
         let goes_on = line.tip() == cursor.after && !line.archived && cursor.opens.is_none();
         let line = if goes_on {
@@ -216,6 +251,11 @@ impl Merge<'_> {
         } else {
             self.open(cursor, event.occurred_at)
         };
+        for mut config in self.first_config.take().into_iter().chain(config) {
+            self.next_revision();
+            config.branch = Some(self.known.lines[line].name.clone());
+            self.plan.events.push(config);
+        }
         let revision = self.next_revision();
         self.known.lines[line].push(revision);
         event.branch = Some(self.known.lines[line].name.clone());

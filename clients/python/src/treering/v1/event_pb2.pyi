@@ -1398,7 +1398,7 @@ class Compacted(google.protobuf.message.Message):
     summary: builtins.str
     cut_revision: builtins.int
     """The end of a turn: the summary stands for what came up to it. With the trigger
-    IMPORTED it stands for all that came before the compaction itself.
+    IMPORTED and no kept turns it stands for all that came before the compaction itself.
     """
     kept_turns: builtins.int
     tokens_before: builtins.int

@@ -484,7 +484,7 @@ export interface Compacted {
   summary: string;
   /**
    * The end of a turn: the summary stands for what came up to it. With the trigger
-   * IMPORTED it stands for all that came before the compaction itself.
+   * IMPORTED and no kept turns it stands for all that came before the compaction itself.
    */
   cutRevision: number;
   keptTurns: number;
