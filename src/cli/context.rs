@@ -1,6 +1,6 @@
 //! `context`: the next request of a conversation, and how it came to be.
 
-use clap::Args;
+use clap::{Args, builder::PossibleValue};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -13,6 +13,7 @@ use super::{
     text::{ExplanationText, count, explanation_lines, pretty_json},
     text_arg::text_of,
 };
+use crate::context::Provider;
 
 /// Build what the agent sends next: a request that its provider takes as it is
 ///
@@ -94,31 +95,13 @@ impl ContextArgs {
     }
 }
 
-/// Whose request body.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Provider {
-    /// OpenAI Chat Completions.
-    OpenaiChat,
-    /// OpenAI Responses.
-    OpenaiResponses,
-    /// Anthropic Messages.
-    Anthropic,
-    /// Google Gemini generateContent.
-    Gemini,
-    /// Treering's own shape: everything, nothing reshaped.
-    #[default]
-    Neutral,
-}
+impl clap::ValueEnum for Provider {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
 
-impl From<Provider> for pb::Provider {
-    fn from(provider: Provider) -> Self {
-        match provider {
-            Provider::OpenaiChat => Self::OpenaiChat,
-            Provider::OpenaiResponses => Self::OpenaiResponses,
-            Provider::Anthropic => Self::Anthropic,
-            Provider::Gemini => Self::Gemini,
-            Provider::Neutral => Self::Neutral,
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.as_str()).help(self.title()))
     }
 }
 
@@ -153,7 +136,7 @@ pub async fn run(args: ContextArgs, store: &Connection, out: &mut Out) -> Result
         conversation_id: args.conversation,
         branch: args.branch.unwrap_or_default(),
         as_of_revision: args.as_of,
-        provider: pb::Provider::from(args.provider).into(),
+        provider: args.provider.number(),
         model: args.model.unwrap_or_default(),
         policy: policy.into(),
         at_least: args

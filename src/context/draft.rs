@@ -9,9 +9,9 @@ use std::borrow::Cow;
 use crate::domain::{Config, ContentPart, EventRef, JsonText, ToolDefinition};
 
 use super::{
+    provider::Provider,
     shared::{Part, Parts, SharedContent},
     steps,
-    target::Provider,
 };
 
 /// Part of a request that has its own line in the budget.

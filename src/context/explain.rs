@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use super::{
     draft::{Fate, Section},
-    target::Provider,
+    provider::Provider,
 };
 use crate::domain::{BranchName, ConversationId, EventRef, Revision};
 

@@ -10,7 +10,7 @@
 //!   came from and what became of it; [`shared`]: what requests share of them;
 //! - [`policy`]: what a conversation or a call can choose;
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: how a draft comes to be;
-//! - [`target`], [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
+//! - [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
 //!   it must keep;
 //! - [`explain`]: what is told about it;
 //! - [`digest`], [`references`]: a result in a few lines, and how to get it back;
@@ -39,7 +39,6 @@ pub mod shared;
 mod steps;
 pub mod stopping;
 pub mod summary;
-pub mod target;
 pub mod tokens;
 pub mod window;
 

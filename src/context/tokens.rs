@@ -4,7 +4,7 @@
 mod calibration;
 mod tally;
 
-use super::target::Provider;
+use super::provider::Provider;
 
 pub use calibration::{Calibration, calibrate};
 pub use tally::{

@@ -20,27 +20,13 @@ use crate::{
 
 /// Whose body; unspecified: neutral.
 pub(super) fn provider(number: i32) -> Result<Provider, Malformed> {
-    let known = pb::Provider::try_from(number).map_err(|_| {
+    if number == 0 {
+        return Ok(Provider::Neutral);
+    }
+    Provider::of_number(number).ok_or_else(|| {
         let message = format!("{number} is no provider that this version knows");
         Malformed::new("provider", message)
-    })?;
-    Ok(match known {
-        pb::Provider::Unspecified | pb::Provider::Neutral => Provider::Neutral,
-        pb::Provider::OpenaiChat => Provider::OpenAiChat,
-        pb::Provider::OpenaiResponses => Provider::OpenAiResponses,
-        pb::Provider::Anthropic => Provider::Anthropic,
-        pb::Provider::Gemini => Provider::Gemini,
     })
-}
-
-fn provider_pb(provider: Provider) -> pb::Provider {
-    match provider {
-        Provider::Neutral => pb::Provider::Neutral,
-        Provider::OpenAiChat => pb::Provider::OpenaiChat,
-        Provider::OpenAiResponses => pb::Provider::OpenaiResponses,
-        Provider::Anthropic => pb::Provider::Anthropic,
-        Provider::Gemini => pb::Provider::Gemini,
-    }
 }
 
 /// A policy as text; what it says is checked with the conversation's.
@@ -184,7 +170,7 @@ pub(super) fn explanation(told: Explanation) -> pb::Explanation {
         conversation_id: told.conversation.to_string(),
         branch: told.branch.to_string(),
         revision: told.revision.0,
-        provider: provider_pb(told.provider).into(),
+        provider: told.provider.number(),
         model: told.model,
         basis: Some(basis(&told.basis)),
         tokens: told.tokens,
@@ -274,5 +260,30 @@ fn shared_prefix(shared: &SharedPrefix) -> pb::SharedPrefix {
         previous_bytes: shared.previous_bytes,
         previous_tokens: shared.previous_tokens,
         previous_revision: shared.previous_revision.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of providers and the protocol name the same ones by the same numbers: a
+    /// request for one must not become another's.
+    #[test]
+    fn providers_have_their_numbers_on_the_wire() {
+        for told in Provider::ALL {
+            let on_wire = pb::Provider::try_from(told.number()).unwrap();
+            let name = told.as_str().replace('-', "_").to_uppercase();
+            assert_eq!(on_wire.as_str_name(), format!("PROVIDER_{name}"));
+            assert_eq!(provider(told.number()).ok(), Some(told));
+        }
+        let most = Provider::ALL
+            .map(Provider::number)
+            .into_iter()
+            .max()
+            .unwrap();
+        assert!(pb::Provider::try_from(most + 1).is_err());
+        assert!(provider(most + 1).is_err());
+        assert_eq!(provider(0).ok(), Some(Provider::Neutral));
     }
 }

@@ -11,13 +11,14 @@ use super::{
     },
     agent::{OTHER_WAY, Story},
 };
+use crate::context::Provider;
 
 /// Hits that the tour shows.
 const HITS: u32 = 3;
 /// Whose requests it builds, and for which models.
-const REQUESTS: [(&str, pb::Provider, &str); 2] = [
-    ("openai-chat", pb::Provider::OpenaiChat, "gpt-4o"),
-    ("anthropic", pb::Provider::Anthropic, "claude-sonnet-4-5"),
+const REQUESTS: [(Provider, &str); 2] = [
+    (Provider::OpenAiChat, "gpt-4o"),
+    (Provider::Anthropic, "claude-sonnet-4-5"),
 ];
 
 /// How the user reaches the store after the tour.
@@ -134,11 +135,11 @@ pub async fn requests(story: &Story, store: &Connection, out: &mut Out) -> Resul
     out.line("")?;
     let heading = format!("The next request of {OTHER_WAY}, for two providers");
     out.line(paint.text(Tone::Strong, heading))?;
-    for (name, provider, model) in REQUESTS {
+    for (provider, model) in REQUESTS {
         let request = pb::BuildRequest {
             conversation_id: story.conversation.clone(),
             branch: OTHER_WAY.into(),
-            provider: provider.into(),
+            provider: provider.number(),
             model: model.into(),
             ..Default::default()
         };
@@ -151,7 +152,7 @@ pub async fn requests(story: &Story, store: &Connection, out: &mut Out) -> Resul
             _ => "",
         };
         out.line(format!(
-            "        {name}, {model}: {about}{} tokens in {messages} messages and {} tools",
+            "        {provider}, {model}: {about}{} tokens in {messages} messages and {} tools",
             count(told.tokens),
             body["tools"].as_array().map_or(0, Vec::len)
         ))?;

@@ -9,6 +9,7 @@ use super::{
     },
     bytes_human, count, first_line, things,
 };
+use crate::context::Provider;
 
 /// Cells of the bar at most.
 const BAR_CELLS_MAX: usize = 76;
@@ -63,7 +64,8 @@ fn header(told: &pb::Explanation, paint: Paint) -> Vec<String> {
     } else {
         format!(" · {}", told.model)
     };
-    let provider = paint.text(Tone::Strong, provider_name(told.provider()));
+    let provider = Provider::of_number(told.provider).unwrap_or_default();
+    let provider = paint.text(Tone::Strong, provider.as_str());
     let mut lines = vec![
         format!("Request for {provider}{model}"),
         format!(
@@ -77,17 +79,6 @@ fn header(told: &pb::Explanation, paint: Paint) -> Vec<String> {
     let basis = told.basis.iter().flat_map(basis_lines);
     lines.extend(basis.map(|line| paint.text(Tone::Dim, line)));
     lines
-}
-
-/// The name on the command line.
-fn provider_name(provider: pb::Provider) -> &'static str {
-    match provider {
-        pb::Provider::OpenaiChat => "openai-chat",
-        pb::Provider::OpenaiResponses => "openai-responses",
-        pb::Provider::Anthropic => "anthropic",
-        pb::Provider::Gemini => "gemini",
-        pb::Provider::Neutral | pb::Provider::Unspecified => "neutral",
-    }
 }
 
 /// A share in whole percent; `<1%` for what is there and does not make one.

@@ -5,20 +5,17 @@
 //! request that Treering builds: it borrows from the body and looks into values
 //! only as far as a rule needs.
 //!
-//! Each provider has a file with its rules; [`rules`] lists their names.
+//! Each provider has its rules in its own folder, as `rules.rs`; [`rules`] lists their
+//! names. What stands here is what several of them share.
 
-mod anthropic;
-mod gemini;
-mod neutral;
-mod openai_chat;
-mod openai_responses;
-mod read;
+pub(in crate::context) mod ledger;
+pub(in crate::context) mod read;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
-use super::target::Provider;
+use super::provider::Provider;
 
 /// A rule that a body breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,34 +39,28 @@ impl fmt::Display for Violation {
 #[must_use]
 pub fn check(provider: Provider, body: &[u8]) -> Vec<Violation> {
     let mut report = Report::default();
-    match provider {
-        Provider::Neutral => neutral::check(body, &mut report),
-        Provider::OpenAiChat => openai_chat::check(body, &mut report),
-        Provider::OpenAiResponses => openai_responses::check(body, &mut report),
-        Provider::Anthropic => anthropic::check(body, &mut report),
-        Provider::Gemini => gemini::check(body, &mut report),
-    }
+    (provider.description().check)(body, &mut report);
     report.0
 }
 
 /// The names of a provider's rules.
 #[must_use]
 pub fn rules(provider: Provider) -> &'static [&'static str] {
-    match provider {
-        Provider::Neutral => neutral::RULES,
-        Provider::OpenAiChat => openai_chat::RULES,
-        Provider::OpenAiResponses => openai_responses::RULES,
-        Provider::Anthropic => anthropic::RULES,
-        Provider::Gemini => gemini::RULES,
-    }
+    provider.description().rules
 }
 
 /// What was found so far.
 #[derive(Default)]
-struct Report(Vec<Violation>);
+pub(in crate::context) struct Report(Vec<Violation>);
 
 impl Report {
-    fn add(&mut self, rule: &'static str, path: fmt::Arguments<'_>, message: impl Into<String>) {
+    /// Notes a rule that is broken.
+    pub fn add(
+        &mut self,
+        rule: &'static str,
+        path: fmt::Arguments<'_>,
+        message: impl Into<String>,
+    ) {
         self.0.push(Violation {
             rule,
             path: path.to_string(),

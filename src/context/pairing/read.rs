@@ -1,10 +1,6 @@
 //! Reading bodies leniently: what is not looked at is not decoded.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-    fmt,
-};
+use std::{borrow::Cow, collections::HashSet, fmt};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -12,13 +8,14 @@ use serde_json::value::RawValue;
 use super::Report;
 
 /// Rules that several providers share.
-pub(super) const SHAPE: &str = "shape";
-pub(super) const TOOL_NAME: &str = "tool-name";
-pub(super) const TOOL_SCHEMA: &str = "tool-schema";
+pub(in crate::context) const SHAPE: &str = "shape";
+pub(in crate::context) const TOOL_NAME: &str = "tool-name";
+pub(in crate::context) const TOOL_SCHEMA: &str = "tool-schema";
+pub(in crate::context) const TOOL_CHOICE: &str = "tool-choice";
 
 /// Reads a value, or reports that it has another shape. Serde's own message may
 /// quote the conversation, so only the place is told.
-pub(super) fn read<'a, T: Deserialize<'a>>(
+pub(in crate::context) fn read<'a, T: Deserialize<'a>>(
     json: &'a str,
     path: fmt::Arguments<'_>,
     report: &mut Report,
@@ -35,7 +32,10 @@ pub(super) fn read<'a, T: Deserialize<'a>>(
 }
 
 /// Reads a whole body.
-pub(super) fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8], report: &mut Report) -> Option<T> {
+pub(in crate::context) fn read_body<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    report: &mut Report,
+) -> Option<T> {
     match std::str::from_utf8(body) {
         Ok(text) => read(text, format_args!("body"), report),
         Err(_) => {
@@ -48,7 +48,7 @@ pub(super) fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8], report: &mut Rep
 /// A value that is looked at only as far as needed.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Value<'a>(#[serde(borrow)] pub &'a RawValue);
+pub(in crate::context) struct Value<'a>(#[serde(borrow)] pub &'a RawValue);
 
 impl<'a> Value<'a> {
     pub fn json(self) -> &'a str {
@@ -71,6 +71,11 @@ impl<'a> Value<'a> {
     pub fn is_blank(self) -> bool {
         let says = |byte| !matches!(byte, b' ' | b'"' | b'\\' | b'n' | b't' | b'r');
         self.is_text() && !self.json().bytes().any(says) && self.text().trim().is_empty()
+    }
+
+    /// Text that says something.
+    pub fn says(self) -> bool {
+        self.is_text() && !self.is_blank()
     }
 
     /// The text; empty for other values.
@@ -98,25 +103,9 @@ struct Schema<'a> {
     r#type: Option<Value<'a>>,
 }
 
-/// Calls that wait for their results, by id, and how often each was made: a
-/// message can have very many.
-pub(super) type OpenCalls<'a> = HashMap<Cow<'a, str>, usize>;
-
-/// Takes one call with this id out; false when none waits.
-pub(super) fn close(open: &mut OpenCalls<'_>, id: &str) -> bool {
-    let Some(count) = open.get_mut(id) else {
-        return false;
-    };
-    *count -= 1;
-    if *count == 0 {
-        open.remove(id);
-    }
-    true
-}
-
 /// Names of the tools on offer.
 #[derive(Default)]
-pub(super) struct ToolNames<'a>(HashSet<Cow<'a, str>>);
+pub(in crate::context) struct ToolNames<'a>(HashSet<Cow<'a, str>>);
 
 impl<'a> ToolNames<'a> {
     /// Checks a tool on offer.
@@ -147,14 +136,33 @@ impl<'a> ToolNames<'a> {
     }
 }
 
+/// The model of a request is named by a text.
+pub(in crate::context) fn check_model(model: Value<'_>, report: &mut Report) {
+    if !model.is_text() {
+        report.add(SHAPE, format_args!("model"), "not a text");
+    }
+}
+
+/// A tool is chosen only among tools.
+pub(in crate::context) fn check_tool_choice<T>(
+    choice: Option<Value<'_>>,
+    tools: Option<&Vec<T>>,
+    report: &mut Report,
+) {
+    if choice.is_some() && tools.is_none_or(Vec::is_empty) {
+        let path = format_args!("tool_choice");
+        report.add(TOOL_CHOICE, path, "there are no tools");
+    }
+}
+
 /// Letters, digits, `_` and `-`, 1 to 64.
-pub(super) fn is_word(name: &str) -> bool {
+pub(in crate::context) fn is_word(name: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=64).contains(&name.len()) && name.bytes().all(is_legal)
 }
 
 /// Base64 with padding, in the usual or the URL-safe alphabet, not empty.
-pub(super) fn is_base64(text: &str) -> bool {
+pub(in crate::context) fn is_base64(text: &str) -> bool {
     let digits = text.trim_end_matches('=');
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte);
     !digits.is_empty()
@@ -164,13 +172,13 @@ pub(super) fn is_base64(text: &str) -> bool {
 }
 
 /// `data:TYPE;base64,…` with content.
-pub(super) fn is_data_url(url: &str) -> bool {
+pub(in crate::context) fn is_data_url(url: &str) -> bool {
     let parts = url
         .strip_prefix("data:")
         .and_then(|rest| rest.split_once(";base64,"));
     parts.is_some_and(|(media_type, data)| media_type.contains('/') && is_base64(data))
 }
 
-pub(super) fn is_web_url(url: &str) -> bool {
+pub(in crate::context) fn is_web_url(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("http://")
 }

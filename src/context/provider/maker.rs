@@ -7,67 +7,46 @@
 //! `-preview` and `-exp` with what follows. Numbers of a generation stay:
 //! `claude-sonnet-4` and `claude-sonnet-4-5` are two families.
 
-use super::{super::draft::Maker, Provider};
+use super::{super::draft::Maker, Provider, VENDORS};
 use crate::domain::Reasoning;
 
-/// Who takes reasoning back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vendor {
-    /// Anthropic, wherever its models are served.
-    Anthropic,
-    /// OpenAI, Azure too.
-    OpenAi,
-    /// Google.
-    Google,
+/// Who makes models, and takes their reasoning back.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Vendor {
+    /// Whose body its models are sent when nobody names one.
+    pub provider: Provider,
+    /// How the [families](family) of its models begin.
+    pub models: &'static [&'static str],
+    /// Words of the names that recordings give to it, and to who serves its models.
+    pub words: &'static [&'static str],
+    /// What came from its cache is reported beside the other tokens, not as a part of them.
+    pub reports_cache_apart: bool,
 }
 
 impl Vendor {
     /// The vendor of a body, if its shape has one.
     #[must_use]
-    pub fn of(provider: Provider) -> Option<Self> {
-        match provider {
-            Provider::Neutral => None,
-            Provider::OpenAiChat | Provider::OpenAiResponses => Some(Self::OpenAi),
-            Provider::Anthropic => Some(Self::Anthropic),
-            Provider::Gemini => Some(Self::Google),
-        }
+    pub fn of(provider: Provider) -> Option<&'static Self> {
+        provider.description().vendor
     }
 
     /// By the names that a recording gives. The model's name says more than the
     /// provider's: many serve models of others.
     #[must_use]
-    pub fn named(provider: &str, model: &str) -> Option<Self> {
+    pub fn named(provider: &str, model: &str) -> Option<&'static Self> {
         let family = family(model);
-        let is = |starts: &[&str]| starts.iter().any(|start| family.starts_with(start));
-        if is(&["claude"]) {
-            return Some(Self::Anthropic);
-        }
-        if is(&["gemini", "gemma"]) {
-            return Some(Self::Google);
-        }
-        if is(&["gpt-", "chatgpt", "codex", "o1", "o3", "o4"]) {
-            return Some(Self::OpenAi);
-        }
         let provider = provider.to_ascii_lowercase();
-        let has = |names: &[&str]| names.iter().any(|name| provider.contains(name));
-        match () {
-            () if has(&["anthropic", "claude"]) => Some(Self::Anthropic),
-            () if has(&["openai", "azure"]) => Some(Self::OpenAi),
-            () if has(&["google", "gemini", "vertex"]) => Some(Self::Google),
-            () => None,
-        }
+        let makes = |vendor: &&Self| vendor.models.iter().any(|start| family.starts_with(start));
+        let is_named = |vendor: &&Self| vendor.words.iter().any(|word| provider.contains(word));
+        let by_model = VENDORS.into_iter().find(makes);
+        by_model.or_else(|| VENDORS.into_iter().find(is_named))
     }
 }
 
 /// Whose body a model is sent, by its name; Treering's own shape when that says nothing.
 #[must_use]
 pub fn provider_of(model: &str) -> Provider {
-    match Vendor::named("", model) {
-        Some(Vendor::Anthropic) => Provider::Anthropic,
-        Some(Vendor::OpenAi) => Provider::OpenAiResponses,
-        Some(Vendor::Google) => Provider::Gemini,
-        None => Provider::Neutral,
-    }
+    Vendor::named("", model).map_or(Provider::Neutral, |vendor| vendor.provider)
 }
 
 /// Why a piece of reasoning does not go back.
@@ -103,7 +82,7 @@ impl StaysOut {
 pub fn goes_back(
     reasoning: &Reasoning,
     step: &Maker,
-    vendor: Vendor,
+    vendor: &Vendor,
     model: &str,
 ) -> Result<(), StaysOut> {
     let or = |own: &'_ str, of_step: &'_ str| -> String {
@@ -213,12 +192,13 @@ mod tests {
             model: model.into(),
             ..Reasoning::default()
         };
+        let anthropic = Vendor::of(Provider::Anthropic).unwrap();
         let check = |reasoning: &Reasoning, step: (&str, &str), model: &str| {
             let maker = Maker {
                 provider: step.0.into(),
                 model: step.1.into(),
             };
-            goes_back(reasoning, &maker, Vendor::Anthropic, model)
+            goes_back(reasoning, &maker, anthropic, model)
         };
         let own = signed("anthropic", "claude-sonnet-4-5-20250929");
         assert_eq!(check(&own, ("", ""), "claude-sonnet-4-5"), Ok(()));

@@ -5,7 +5,10 @@ use std::borrow::Cow;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-use crate::domain::{Media, MediaSource};
+use crate::{
+    context::draft::Speaker,
+    domain::{Media, MediaSource},
+};
 
 /// Image types of OpenAI and Anthropic.
 pub(super) const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -42,6 +45,17 @@ pub enum Place {
     Assistant,
     /// A tool's result.
     Result,
+}
+
+impl Place {
+    /// In a message of this speaker.
+    #[must_use]
+    pub fn of(speaker: Speaker) -> Self {
+        match speaker {
+            Speaker::User => Self::User,
+            Speaker::System | Speaker::Developer => Self::Instruction,
+        }
+    }
 }
 
 /// A medium that can be sent.

@@ -1,212 +1,62 @@
 //! A draft as a provider's request body.
 //!
-//! One file a provider, each with its typed body and the rules that it keeps.
-//! [`render`] writes the body, has [`pairing`] check it, and cuts it into the
-//! units that a prompt cache can share.
+//! **One description of each provider.** The table below has a line for each: its number on
+//! the wire, its name and its folder. The folder has its typed body and its writer, its
+//! `DESCRIPTION`, which is all that the rest of the crate asks about a provider, and its
+//! rules, which are checked on the finished body by code that shares nothing with the writer.
+//! Nothing else in the crate names a provider in order to tell it from others.
+//!
+//! [`render`] writes the body, has [`pairing`](super::pairing) check it, and cuts it into
+//! the units that a prompt cache can share.
 
 pub mod anthropic;
 pub mod gemini;
+pub mod neutral;
+pub mod openai_chat;
+pub mod openai_responses;
+
+table::providers! {
+    1 OpenAiChat openai_chat "openai-chat" "OpenAI Chat Completions";
+    2 OpenAiResponses openai_responses "openai-responses" "OpenAI Responses";
+    3 Anthropic anthropic "anthropic" "Anthropic Messages";
+    4 Gemini gemini "gemini" "Google Gemini generateContent";
+    #[default]
+    5 Neutral neutral "neutral" "Treering's own shape: everything, nothing reshaped";
+}
+
+/// Who makes models, in the order in which a recording's words are tried: who serves the
+/// models of others comes last.
+static VENDORS: [&maker::Vendor; 3] = [
+    &anthropic::VENDOR,
+    &openai_responses::VENDOR,
+    &gemini::VENDOR,
+];
+
 pub mod json;
 pub mod maker;
 pub mod media;
 mod names;
-pub mod neutral;
-pub mod openai_chat;
-pub mod openai_responses;
 mod outline;
 mod parameters;
 mod reader;
+mod render;
 #[cfg(test)]
 mod rule_tests;
 #[cfg(test)]
 pub(crate) mod samples;
 mod sent;
+mod table;
 #[cfg(test)]
 mod tests;
 mod units;
-
-use serde::Serialize;
 
 pub(in crate::context) use self::{
     media::Place,
     sent::{Sent, sent, sent_thoughts},
 };
-pub use super::target::{Provider, UnknownProvider};
-use super::{draft::Draft, pairing, policy::ContextPolicy, stopping};
-
-/// A body, and what it is made of.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rendered {
-    /// JSON text. What must stay byte-equal comes before what may change.
-    pub body: Vec<u8>,
-    /// In the order in which a prompt cache reads them: tools, system prompt,
-    /// then each message; for Anthropic each block of each message, because what
-    /// the same role says next goes into its last message.
-    pub units: Vec<Unit>,
-    /// What was reshaped or left out, for people.
-    pub warnings: Vec<String>,
-}
-
-/// A piece of a body that a prompt cache can share as a whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit {
-    /// Hash of its JSON text, without cache breakpoints. For comparing within a
-    /// process: it is another one in each.
-    pub hash: u128,
-    /// Length of its JSON text.
-    pub bytes: u64,
-    /// Items of the draft that went into it, by index; the tools have none.
-    pub items: Vec<usize>,
-}
-
-/// Why a draft cannot become a body.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RenderError {
-    /// The provider takes no such medium, and the policy says to refuse.
-    #[error("{provider} takes no {medium} here: {why}")]
-    Unsupported {
-        /// Whose body.
-        provider: Provider,
-        /// For example `audio/wav`.
-        medium: String,
-        /// What would be taken.
-        why: String,
+pub use self::{
+    render::{
+        Adapted, Adapter, Check, RenderError, Rendered, Unit, render, render_checked, render_with,
     },
-    /// A body came out that the provider would refuse. A fault of Treering.
-    #[error(
-        "the request for {provider} breaks a rule of it: {message}; this is a fault of Treering, please report it"
-    )]
-    Illegal {
-        /// Whose body.
-        provider: Provider,
-        /// The rule, and where.
-        message: String,
-    },
-    /// Nobody waits for the body any more.
-    #[error("the request was not finished, because nobody waits for it any more")]
-    Stopped,
-    /// A value could not be written as JSON.
-    #[error("the request for {provider} cannot be written as JSON: {message}")]
-    Json {
-        /// Whose body.
-        provider: Provider,
-        /// What serde says.
-        message: String,
-    },
-}
-
-/// A typed body, and what it is made of.
-#[derive(Clone, Debug)]
-pub struct Adapted<B> {
-    /// The body.
-    pub body: B,
-    /// For each unit after the tools: the items of the draft that went into it,
-    /// by index. The instructions are one unit where they have a field of their
-    /// own; then comes each message, input item or content, and for Anthropic
-    /// each block of each message.
-    pub units: Vec<Vec<usize>>,
-    /// What was reshaped or left out, for people.
-    pub warnings: Vec<String>,
-}
-
-/// Makes a provider's typed body out of a draft: a pure function.
-pub trait Adapter {
-    /// The body. Its fields serialize in an order that keeps what is stable
-    /// before what changes.
-    type Body<'a>: Serialize;
-
-    /// Whose body.
-    fn provider(&self) -> Provider;
-
-    /// The body.
-    ///
-    /// # Errors
-    /// [`RenderError::Unsupported`], where the policy refuses media.
-    fn adapt<'a>(
-        &self,
-        draft: &'a Draft,
-        policy: &ContextPolicy,
-    ) -> Result<Adapted<Self::Body<'a>>, RenderError>;
-}
-
-/// Whether a finished body is read again, to check it against its provider's rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// All of it: about as long as making it.
-    Body,
-    /// Not at all: the adapter is trusted.
-    Nothing,
-}
-
-/// The draft as its provider's body, checked against the provider's rules.
-///
-/// # Errors
-/// [`RenderError`].
-pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<Rendered, RenderError> {
-    render_checked(draft, policy, Check::Body)
-}
-
-/// The draft as its provider's body, checked or not.
-///
-/// # Errors
-/// [`RenderError`].
-pub fn render_checked(
-    draft: &Draft,
-    policy: &ContextPolicy,
-    check: Check,
-) -> Result<Rendered, RenderError> {
-    match draft.provider {
-        Provider::Neutral => render_with(&neutral::Neutral, draft, policy, check),
-        Provider::OpenAiChat => render_with(&openai_chat::OpenAiChat, draft, policy, check),
-        Provider::OpenAiResponses => {
-            render_with(&openai_responses::OpenAiResponses, draft, policy, check)
-        }
-        Provider::Anthropic => render_with(&anthropic::Anthropic, draft, policy, check),
-        Provider::Gemini => render_with(&gemini::Gemini, draft, policy, check),
-    }
-}
-
-/// The same with an adapter of the caller's.
-///
-/// # Errors
-/// [`RenderError`].
-pub fn render_with<A: Adapter>(
-    adapter: &A,
-    draft: &Draft,
-    policy: &ContextPolicy,
-    check: Check,
-) -> Result<Rendered, RenderError> {
-    let provider = adapter.provider();
-    let adapted = adapter.adapt(draft, policy);
-    // What was adapted in part breaks rules that the whole keeps.
-    go_on()?;
-    let adapted = adapted?;
-    let body = outline::write(&adapted.body, units::depth(provider));
-    let body = body.map_err(|error| RenderError::Json {
-        provider,
-        message: error.to_string(),
-    })?;
-    go_on()?;
-    if check == Check::Body
-        && let Some(violation) = pairing::check(provider, &body.json).first()
-    {
-        return Err(RenderError::Illegal {
-            provider,
-            message: violation.to_string(),
-        });
-    }
-    go_on()?;
-    let units = units::of_body(provider, &body, adapted.units)?;
-    Ok(Rendered {
-        body: body.json,
-        units,
-        warnings: adapted.warnings,
-    })
-}
-
-fn go_on() -> Result<(), RenderError> {
-    if stopping::is_stopped() {
-        return Err(RenderError::Stopped);
-    }
-    Ok(())
-}
+    table::UnknownProvider,
+};

@@ -41,65 +41,44 @@ impl Takes {
     }
 }
 
-/// One row: our name for it, its type, and the field of each provider; an empty
-/// field: the provider has none.
-struct Row {
-    name: &'static str,
-    takes: Takes,
-    chat: &'static str,
-    responses: &'static str,
-    anthropic: &'static str,
-    gemini: &'static str,
-}
+/// What is known of a parameter, by our name for it. In this order they stand in a body;
+/// [`Description::parameters`](super::table::Description) has each provider's own names.
+const KNOWN: &[(&str, Takes)] = &[
+    ("max_tokens", Takes::Whole),
+    ("temperature", Takes::Number),
+    ("top_p", Takes::Number),
+    ("top_k", Takes::Whole),
+    ("stop", Takes::Texts),
+    ("seed", Takes::Whole),
+    ("frequency_penalty", Takes::Number),
+    ("presence_penalty", Takes::Number),
+    ("logprobs", Takes::Bool),
+    ("top_logprobs", Takes::Whole),
+    ("reasoning_effort", Takes::Text),
+    ("verbosity", Takes::Text),
+    ("response_format", Takes::Object),
+    ("reasoning", Takes::Object),
+    ("text", Takes::Object),
+    ("truncation", Takes::Text),
+    ("thinking", Takes::Object),
+    ("output_config", Takes::Object),
+    ("thinking_config", Takes::Object),
+    ("response_mime_type", Takes::Text),
+    ("response_schema", Takes::Object),
+    ("response_json_schema", Takes::Any),
+    ("metadata", Takes::Object),
+    ("user", Takes::Text),
+    ("service_tier", Takes::Text),
+    ("stream", Takes::Bool),
+    ("parallel_tool_calls", Takes::Bool),
+    ("tool_choice", Takes::Any),
+];
 
-macro_rules! rows {
-    ($($name:literal $takes:ident $chat:literal $responses:literal $anthropic:literal $gemini:literal)*) => {
-        &[$(Row { name: $name, takes: Takes::$takes, chat: $chat, responses: $responses,
-            anthropic: $anthropic, gemini: $gemini }),*]
-    };
-}
-
-const ROWS: &[Row] = rows! {
-    "max_tokens" Whole "max_completion_tokens" "max_output_tokens" "max_tokens" "maxOutputTokens"
-    "temperature" Number "temperature" "temperature" "temperature" "temperature"
-    "top_p" Number "top_p" "top_p" "top_p" "topP"
-    "top_k" Whole "" "" "top_k" "topK"
-    "stop" Texts "stop" "" "stop_sequences" "stopSequences"
-    "seed" Whole "seed" "" "" "seed"
-    "frequency_penalty" Number "frequency_penalty" "" "" "frequencyPenalty"
-    "presence_penalty" Number "presence_penalty" "" "" "presencePenalty"
-    "logprobs" Bool "logprobs" "" "" "responseLogprobs"
-    "top_logprobs" Whole "top_logprobs" "top_logprobs" "" "logprobs"
-    "reasoning_effort" Text "reasoning_effort" "" "" ""
-    "verbosity" Text "verbosity" "" "" ""
-    "response_format" Object "response_format" "" "" ""
-    "reasoning" Object "" "reasoning" "" ""
-    "text" Object "" "text" "" ""
-    "truncation" Text "" "truncation" "" ""
-    "thinking" Object "" "" "thinking" ""
-    "output_config" Object "" "" "output_config" ""
-    "thinking_config" Object "" "" "" "thinkingConfig"
-    "response_mime_type" Text "" "" "" "responseMimeType"
-    "response_schema" Object "" "" "" "responseSchema"
-    "response_json_schema" Any "" "" "" "responseJsonSchema"
-    "metadata" Object "metadata" "metadata" "metadata" ""
-    "user" Text "user" "user" "" ""
-    "service_tier" Text "service_tier" "service_tier" "service_tier" ""
-    "stream" Bool "stream" "stream" "stream" ""
-    "parallel_tool_calls" Bool "parallel_tool_calls" "parallel_tool_calls" "" ""
-    "tool_choice" Any "tool_choice" "tool_choice" "tool_choice" "tool_choice"
-};
-
-impl Row {
-    fn field(&self, provider: Provider) -> &'static str {
-        match provider {
-            Provider::Neutral => self.name,
-            Provider::OpenAiChat => self.chat,
-            Provider::OpenAiResponses => self.responses,
-            Provider::Anthropic => self.anthropic,
-            Provider::Gemini => self.gemini,
-        }
-    }
+/// The provider's field for a parameter, by our name.
+fn field(provider: Provider, name: &str) -> Option<&'static str> {
+    let parameters = provider.description().parameters;
+    let found = parameters.iter().find(|(ours, _)| *ours == name);
+    found.map(|(_, field)| *field)
 }
 
 /// Our name for a parameter that anyone named.
@@ -134,26 +113,25 @@ pub(super) fn read<'a>(
     has_tools: bool,
     warnings: &mut Warnings,
 ) -> Parameters<'a> {
-    let mut found: Vec<(usize, Raw<'a>)> = Vec::new();
+    let mut found: Vec<Placed<'a>> = Vec::new();
     for (name, text) in &config.parameters {
         match placed(name, text, provider) {
-            Ok((row, _)) if !has_tools && ROWS[row].name.contains("tool") => {}
-            Ok((row, _)) if found.iter().any(|(other, _)| *other == row) => {
+            Ok(placed) if !has_tools && KNOWN[placed.at].0.contains("tool") => {}
+            Ok(placed) if found.iter().any(|other| other.at == placed.at) => {
                 warnings.add(format!(
                     "the parameter {name} was left out: it is set twice"
                 ));
             }
-            Ok(entry) => found.push(entry),
+            Ok(placed) => found.push(placed),
             Err(why) => warnings.add(format!("the parameter {name} was left out: {why}")),
         }
     }
-    found.sort_by_key(|(row, _)| *row);
+    found.sort_by_key(|placed| placed.at);
     let mut parameters = Parameters {
         fields: Fields::default(),
         tool_choice: None,
     };
-    for (row, value) in found {
-        let field = ROWS[row].field(provider);
+    for Placed { field, value, .. } in found {
         if field == "tool_choice" {
             parameters.tool_choice = ToolChoice::read(&value);
         } else {
@@ -163,42 +141,45 @@ pub(super) fn read<'a>(
     parameters
 }
 
-/// The row of a parameter, and its value.
-fn placed<'a>(
-    name: &str,
-    text: &'a str,
-    provider: Provider,
-) -> Result<(usize, Raw<'a>), &'static str> {
+/// A parameter that goes into the body.
+struct Placed<'a> {
+    /// Its place among the [known](KNOWN) ones.
+    at: usize,
+    field: &'static str,
+    value: Raw<'a>,
+}
+
+fn placed<'a>(name: &str, text: &'a str, provider: Provider) -> Result<Placed<'a>, &'static str> {
     let name = canonical(name);
-    let row = ROWS.iter().position(|row| row.name == name);
-    let row = row
-        .filter(|row| !ROWS[*row].field(provider).is_empty())
+    let at = KNOWN.iter().position(|(known, _)| *known == name);
+    let (at, field) = at
+        .zip(field(provider, &name))
         .ok_or("the provider has no such field")?;
     let mut value = json::raw(text).ok_or("its value is not JSON")?;
     if name == "stop" && value.get().starts_with('"') {
         value = json::to_raw(&[value.as_ref()]);
     }
-    if !ROWS[row].takes.fits(&value) {
+    if !KNOWN[at].1.fits(&value) {
         return Err("its value is of another type than the provider takes");
     }
     if name == "tool_choice" && ToolChoice::read(&value).is_none() {
         return Err("its value is no choice of a tool");
     }
     let number: Option<f64> = value.get().parse().ok();
-    let out_of_range = match (name.as_str(), provider) {
-        ("temperature", Provider::Anthropic) => number.is_none_or(|n| !(0.0..=1.0).contains(&n)),
-        ("temperature", _) => number.is_none_or(|n| !(0.0..=2.0).contains(&n)),
-        ("top_p", _) => number.is_none_or(|n| !(0.0..=1.0).contains(&n)),
-        ("frequency_penalty" | "presence_penalty", _) => {
+    let temperature_max = provider.description().temperature_max;
+    let out_of_range = match name.as_str() {
+        "temperature" => number.is_none_or(|n| !(0.0..=temperature_max).contains(&n)),
+        "top_p" => number.is_none_or(|n| !(0.0..=1.0).contains(&n)),
+        "frequency_penalty" | "presence_penalty" => {
             number.is_none_or(|n| !(-2.0..=2.0).contains(&n))
         }
-        ("max_tokens", _) => number.is_none_or(|n| n < 1.0),
+        "max_tokens" => number.is_none_or(|n| n < 1.0),
         _ => false,
     };
     if out_of_range {
         return Err("its value is out of the provider's range");
     }
-    Ok((row, value))
+    Ok(Placed { at, field, value })
 }
 
 /// Which tool the model is to call.

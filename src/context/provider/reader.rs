@@ -14,8 +14,9 @@ use super::{
     json::{self, Fields, Raw},
     maker::{self, StaysOut, Vendor},
     media::{self, Kind, Medium, Place},
-    names::{CallIds, Charset, ToolNames},
+    names::{CallIds, ToolNames},
     parameters::{self, Parameters, ToolChoice},
+    table::{Reshaping, Takes},
 };
 use crate::domain::{ContentPart, Media, Reasoning, ToolDefinition};
 
@@ -117,17 +118,6 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Whether a provider takes a medium at a place, or why not.
-pub(super) type Takes = fn(Place, &Medium<'_>) -> Result<(), &'static str>;
-
-/// What a provider's adapter is made with.
-pub(super) struct Rules {
-    pub provider: Provider,
-    pub tool_names: Charset,
-    pub call_ids: Charset,
-    pub takes: Takes,
-}
-
 /// A draft on its way to a body.
 pub(super) struct Reader<'a, 'p> {
     pub draft: &'a Draft,
@@ -153,17 +143,22 @@ pub(super) const NOTHING_SAID: &str = "(Nothing has been said yet.)";
 
 impl<'a, 'p> Reader<'a, 'p> {
     /// Begins.
-    pub fn new(rules: &Rules, draft: &'a Draft, policy: &'p ContextPolicy) -> Self {
+    pub fn new(
+        provider: Provider,
+        reshaping: &Reshaping,
+        draft: &'a Draft,
+        policy: &'p ContextPolicy,
+    ) -> Self {
         let mut reader = Self {
             draft,
             policy,
-            provider: rules.provider,
-            ids: CallIds::new(rules.call_ids),
+            provider,
+            ids: CallIds::new(reshaping.call_ids),
             warnings: Warnings::default(),
-            names: ToolNames::new(rules.tool_names),
-            takes: rules.takes,
+            names: ToolNames::new(reshaping.tool_names),
+            takes: reshaping.takes,
         };
-        if draft.config.model_id.is_empty() && rules.provider != Provider::Neutral {
+        if draft.config.model_id.is_empty() {
             reader
                 .warnings
                 .add("no model is set: give one before the request is sent");
@@ -269,12 +264,17 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    /// The pieces of a message; blank texts are left out.
+    /// The pieces of a message; blank texts are left out. None: nothing is to be sent, and
+    /// a warning says so.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
-    pub fn message(&mut self, message: &'a Message, place: Place) -> Pieces<'a> {
-        self.pieces(&message.parts, place)
+    pub fn message(&mut self, message: &'a Message) -> Pieces<'a> {
+        let pieces = self.pieces(&message.parts, Place::of(message.speaker))?;
+        if pieces.is_empty() {
+            self.left_out_empty();
+        }
+        Ok(pieces)
     }
 
     fn pieces(&mut self, parts: &'a [ContentPart], place: Place) -> Pieces<'a> {

@@ -4,11 +4,10 @@
 use std::borrow::Cow;
 
 use super::{
-    Provider, anthropic, gemini,
-    maker::{self, Vendor},
+    Provider, maker,
     media::{Kind, Place},
-    openai_chat, openai_responses,
-    reader::{Piece, Rules, left_out, taken},
+    reader::{Piece, left_out, taken},
+    table::Thoughts,
 };
 use crate::{
     context::draft::{Block, Step},
@@ -24,22 +23,15 @@ pub(in crate::context) enum Sent<'a> {
     Medium,
 }
 
-fn rules(provider: Provider) -> Option<&'static Rules> {
-    match provider {
-        Provider::Neutral => None,
-        Provider::OpenAiChat => Some(&openai_chat::RULES),
-        Provider::OpenAiResponses => Some(&openai_responses::RULES),
-        Provider::Anthropic => Some(&anthropic::RULES),
-        Provider::Gemini => Some(&gemini::RULES),
-    }
-}
-
 /// What becomes of a part of a message, a step or a result; a step's reasoning is
 /// [apart](sent_thoughts).
 pub(in crate::context) fn sent(provider: Provider, part: &ContentPart, place: Place) -> Sent<'_> {
-    let text = |text: &str| provider != Provider::Neutral && text.trim().is_empty();
+    let reshaping = provider.description().reshaping;
+    let is_blank = |text: &str| reshaping.is_some() && text.trim().is_empty();
     let (kind, media) = match part {
-        ContentPart::Text(said) | ContentPart::Refusal(said) if text(said) => return Sent::Nothing,
+        ContentPart::Text(said) | ContentPart::Refusal(said) if is_blank(said) => {
+            return Sent::Nothing;
+        }
         ContentPart::Text(said) | ContentPart::Refusal(said) => {
             return Sent::Text(said.as_str().into());
         }
@@ -49,10 +41,10 @@ pub(in crate::context) fn sent(provider: Provider, part: &ContentPart, place: Pl
         ContentPart::File(media) => (Kind::File, media),
         ContentPart::Audio(media) => (Kind::Audio, media),
     };
-    let Some(rules) = rules(provider) else {
+    let Some(reshaping) = reshaping else {
         return neutral(kind, media);
     };
-    match taken(rules.takes, kind, media, place) {
+    match taken(reshaping.takes, kind, media, place) {
         Ok(Piece::Text(text)) => Sent::Text(text),
         Ok(Piece::Medium(_)) => Sent::Medium,
         Err(why) => Sent::Text(left_out(kind, media, why).into()),
@@ -78,11 +70,11 @@ pub(in crate::context) fn sent_thoughts<'a>(
     model: &str,
     step: &'a Step,
 ) -> Vec<&'a Reasoning> {
-    let vendor = match (provider, Vendor::of(provider)) {
-        // It has no place for reasoning.
-        (Provider::OpenAiChat, _) => return Vec::new(),
-        (_, vendor) => vendor,
-    };
+    let description = provider.description();
+    let (place, vendor) = (description.thoughts, description.vendor);
+    if place == Thoughts::Nowhere {
+        return Vec::new();
+    }
     let goes = |reasoning: &Reasoning| {
         vendor.is_none_or(|vendor| maker::goes_back(reasoning, &step.maker, vendor, model).is_ok())
     };
@@ -99,13 +91,13 @@ pub(in crate::context) fn sent_thoughts<'a>(
             Block::Part(part) => sent_at_all(provider, part),
         };
         if is_sent {
-            settle(provider, &mut waiting, &mut sent);
+            settle(place, &mut waiting, &mut sent);
         }
     }
-    match provider {
+    match place {
         // What it led to is not there.
-        Provider::Anthropic | Provider::OpenAiResponses => {}
-        _ => sent.append(&mut waiting),
+        Thoughts::BeforeMore | Thoughts::BeforeItsItem | Thoughts::Nowhere => {}
+        Thoughts::Anywhere => sent.append(&mut waiting),
     }
     sent
 }
@@ -114,8 +106,8 @@ fn sent_at_all(provider: Provider, part: &ContentPart) -> bool {
     self::sent(provider, part, Place::Assistant) != Sent::Nothing
 }
 
-fn settle<'a>(provider: Provider, waiting: &mut Vec<&'a Reasoning>, sent: &mut Vec<&'a Reasoning>) {
-    if provider == Provider::OpenAiResponses {
+fn settle<'a>(place: Thoughts, waiting: &mut Vec<&'a Reasoning>, sent: &mut Vec<&'a Reasoning>) {
+    if place == Thoughts::BeforeItsItem {
         // Only what stands directly before its item.
         let id = waiting.last().map_or("", |last| last.id.as_str());
         let other = |reasoning: &&Reasoning| id.is_empty() || reasoning.id != id;

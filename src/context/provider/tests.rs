@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::samples::*;
 use super::*;
 use crate::context::{
-    draft::{Content, Fate, Item},
-    policy::UnsupportedMedia,
+    draft::{Content, Draft, Fate, Item},
+    policy::{ContextPolicy, UnsupportedMedia},
 };
 
 fn policy() -> ContextPolicy {

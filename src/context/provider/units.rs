@@ -7,26 +7,18 @@ use foldhash::quality::RandomState;
 use super::{
     Provider, RenderError, Unit,
     outline::{Node, Outlined},
+    table::Cutting,
 };
 
 /// How Anthropic's breakpoints are written: always the last field of their
 /// object, so they can be told from fields that a recorded value holds.
 const BREAKPOINT: &str = r#","cache_control":{"type":"ephemeral"}"#;
 
-/// What providers call the list of what was said.
-const MESSAGES: [&[u8]; 4] = [
-    br#""messages""#,
-    br#""input""#,
-    br#""contents""#,
-    br#""items""#,
-];
-
 /// Where the units of a body lie: how deep it is to be noted.
 pub(super) fn depth(provider: Provider) -> usize {
-    match provider {
-        // Each block of each message.
-        Provider::Anthropic => 4,
-        _ => 2,
+    match provider.description().cutting.by_block {
+        true => 4,
+        false => 2,
     }
 }
 
@@ -68,18 +60,24 @@ struct Cut {
 
 fn cut(provider: Provider, body: &Outlined) -> Cut {
     let mut cut = Cut::default();
+    let Cutting {
+        instructions,
+        said,
+        by_block,
+    } = provider.description().cutting;
     let (mut in_messages, mut role, mut in_content) = (false, 0..0, false);
     for Node { depth, key, value } in &body.nodes {
+        // With its quotation marks; an element of a list has none.
         let name = &body.json[key.clone()];
+        let is =
+            |field: &str| name.len() == field.len() + 2 && name[1..].starts_with(field.as_bytes());
         if *depth == 1 {
-            in_messages = MESSAGES.contains(&name);
+            in_messages = is(said);
         }
         match (*depth, name) {
             (1, br#""tools""#) => cut.heads.insert(0, (true, value.clone())),
-            (1, br#""system""# | br#""instructions""# | br#""systemInstruction""#) => {
-                cut.heads.push((false, value.clone()));
-            }
-            (2, []) if in_messages && provider != Provider::Anthropic => {
+            (1, _) if is(instructions) => cut.heads.push((false, value.clone())),
+            (2, []) if in_messages && !by_block => {
                 cut.messages.push((0..0, value.clone()));
             }
             (3, br#""role""#) if in_messages => role = value.clone(),

@@ -7,7 +7,7 @@ use crate::{
     context::{
         draft::{Draft, Item},
         explain::TokenBasis,
-        provider::{Provider, maker::Vendor},
+        provider::maker::Vendor,
         window::WindowInput,
     },
     domain::{EventBody, EventRef, Role, Usage},
@@ -109,10 +109,8 @@ fn reported(item: &Item, usages: &HashMap<EventRef, u64>) -> Option<u64> {
 /// Whether a body is for another vendor than its model is of: the conversation's model,
 /// where nobody named one. OpenAI's shapes are taken by gateways to every model.
 fn goes_elsewhere(draft: &Draft) -> bool {
-    let own = match draft.provider {
-        Provider::Anthropic | Provider::Gemini => Vendor::of(draft.provider),
-        _ => None,
-    };
+    let description = draft.provider.description();
+    let own = description.vendor.filter(|_| !description.is_for_any_model);
     let of_model = Vendor::named("", &draft.config.model_id);
     own.is_some() && of_model.is_some() && own != of_model
 }
@@ -159,8 +157,8 @@ fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
 /// Anthropic reports what came from its cache apart; others report it as a part.
 fn input_tokens(usage: &Usage, model: &str) -> u64 {
     let cached = usage.cache_read_input_tokens + usage.cache_creation_input_tokens;
-    let is_anthropic = Vendor::named("", model) == Some(Vendor::Anthropic);
-    if is_anthropic || cached > usage.input_tokens {
+    let is_apart = Vendor::named("", model).is_some_and(|vendor| vendor.reports_cache_apart);
+    if is_apart || cached > usage.input_tokens {
         return usage.input_tokens + cached;
     }
     usage.input_tokens
@@ -258,7 +256,10 @@ fn fit(points: &[Point], exact: bool) -> Calibration {
 mod tests {
     use super::*;
     use crate::{
-        context::{enhancer, policy::ContextPolicy, tokens::Tally, window::samples::Story},
+        context::{
+            enhancer, policy::ContextPolicy, provider::Provider, tokens::Tally,
+            window::samples::Story,
+        },
         domain::{Config, MessageAppended},
     };
 

@@ -7,12 +7,9 @@ use std::{fmt, sync::Arc};
 use super::{CountedFor, Counter, Encoding};
 use crate::{
     context::{
-        draft::{
-            Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Speaker, Step,
-        },
-        provider::{self, Place, Sent},
+        draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
+        provider::{self, Place, Provider, Sent},
         shared::{Counts, SharedContent},
-        target::Provider,
     },
     domain::{ContentPart, Media, ToolDefinition},
 };
@@ -222,13 +219,10 @@ impl Tally {
     }
 
     fn message(&self, message: &Message) -> u64 {
-        let place = match message.speaker {
-            Speaker::User => Place::User,
-            Speaker::System | Speaker::Developer => Place::Instruction,
-        };
-        let author = match self.provider {
-            Provider::Neutral | Provider::OpenAiChat => self.text(&message.author),
-            _ => 0,
+        let place = Place::of(message.speaker);
+        let author = match self.provider.description().names_authors {
+            true => self.text(&message.author),
+            false => 0,
         };
         match self.parts(&message.parts, place) {
             0 => self.framed(0),

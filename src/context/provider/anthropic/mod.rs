@@ -8,6 +8,7 @@
 //! last two user messages.
 
 mod body;
+mod rules;
 mod thinking;
 
 pub use body::*;
@@ -15,15 +16,18 @@ pub use body::*;
 use std::borrow::Cow;
 
 use crate::context::{
-    draft::{Content as Says, Draft, Message as Said, Speaker, Step},
+    draft::{Content as Says, Draft, Message as Said, Step},
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
         json::{self, Fields},
+        maker::Vendor,
         media::{self, IMAGES, Kind, Medium, Place},
         names::Charset,
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told, system_message},
+        reader::{NOTHING_SAID, OPENING, Piece, Reader, Spoken, Told, system_message},
+        render_with,
+        table::{Cutting, Description, Reshaping, Thoughts},
     },
 };
 
@@ -37,8 +41,45 @@ const BREAKPOINT: CacheControl = CacheControl {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Anthropic;
 
-pub(super) const RULES: Rules = Rules {
+/// Anthropic, wherever its models are served.
+pub(super) static VENDOR: Vendor = Vendor {
     provider: Provider::Anthropic,
+    models: &["claude"],
+    words: &["anthropic", "claude"],
+    reports_cache_apart: true,
+};
+
+pub(super) static DESCRIPTION: Description = Description {
+    vendor: Some(&VENDOR),
+    is_for_any_model: false,
+    reshaping: Some(RESHAPING),
+    parameters: &[
+        ("max_tokens", "max_tokens"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("top_k", "top_k"),
+        ("stop", "stop_sequences"),
+        ("thinking", "thinking"),
+        ("output_config", "output_config"),
+        ("metadata", "metadata"),
+        ("service_tier", "service_tier"),
+        ("stream", "stream"),
+        ("tool_choice", "tool_choice"),
+    ],
+    temperature_max: 1.0,
+    thoughts: Thoughts::BeforeMore,
+    names_authors: false,
+    cutting: Cutting {
+        instructions: "system",
+        said: "messages",
+        by_block: true,
+    },
+    render: |draft, policy, check| render_with(&Anthropic, draft, policy, check),
+    check: rules::check,
+    rules: rules::RULES,
+};
+
+const RESHAPING: Reshaping = Reshaping {
     tool_names: Charset::WORD,
     call_ids: Charset::WORD,
     takes,
@@ -75,7 +116,7 @@ impl Adapter for Anthropic {
         policy: &ContextPolicy,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
         let mut writer = Writer {
-            reader: Reader::new(&RULES, draft, policy),
+            reader: Reader::new(Provider::Anthropic, &RESHAPING, draft, policy),
             messages: Vec::new(),
             blocks: Vec::new(),
             is_volatile: false,
@@ -232,14 +273,8 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
-        let place = match message.speaker {
-            Speaker::User => Place::User,
-            Speaker::System | Speaker::Developer => Place::Instruction,
-        };
-        let pieces = self.reader.message(message, place)?;
-        if pieces.is_empty() {
-            self.reader.left_out_empty();
-        }
+        let place = Place::of(message.speaker);
+        let pieces = self.reader.message(message)?;
         for piece in pieces {
             let content = match (place, piece) {
                 (Place::Instruction, Piece::Text(text)) => Content::Text {

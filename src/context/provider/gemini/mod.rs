@@ -7,25 +7,27 @@
 //! `thoughtSignature` stands on the part that it came with.
 
 mod body;
+mod rules;
 
 pub use body::*;
 
 use std::borrow::Cow;
 
 use crate::context::{
-    draft::{Call, Content as Says, Draft, Message as Said, Speaker, Step},
+    draft::{Call, Content as Says, Draft, Message as Said, Step},
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
         json::{self, Fields, Raw},
-        maker::family,
+        maker::{Vendor, family},
         media::{self, Kind, Medium, Place, Source},
         names::Charset,
         parameters::ToolChoice,
         reader::{
-            NOTHING_SAID, OPENING, Piece, Reader, Rules, Spoken, Told, set_media_aside,
-            system_message,
+            NOTHING_SAID, OPENING, Piece, Reader, Spoken, Told, set_media_aside, system_message,
         },
+        render_with,
+        table::{Cutting, Description, Reshaping, Thoughts},
     },
 };
 
@@ -35,8 +37,49 @@ use crate::domain::Reasoning;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gemini;
 
-pub(super) const RULES: Rules = Rules {
+/// Google.
+pub(super) static VENDOR: Vendor = Vendor {
     provider: Provider::Gemini,
+    models: &["gemini", "gemma"],
+    words: &["google", "gemini", "vertex"],
+    reports_cache_apart: false,
+};
+
+pub(super) static DESCRIPTION: Description = Description {
+    vendor: Some(&VENDOR),
+    is_for_any_model: false,
+    reshaping: Some(RESHAPING),
+    parameters: &[
+        ("max_tokens", "maxOutputTokens"),
+        ("temperature", "temperature"),
+        ("top_p", "topP"),
+        ("top_k", "topK"),
+        ("stop", "stopSequences"),
+        ("seed", "seed"),
+        ("frequency_penalty", "frequencyPenalty"),
+        ("presence_penalty", "presencePenalty"),
+        ("logprobs", "responseLogprobs"),
+        ("top_logprobs", "logprobs"),
+        ("thinking_config", "thinkingConfig"),
+        ("response_mime_type", "responseMimeType"),
+        ("response_schema", "responseSchema"),
+        ("response_json_schema", "responseJsonSchema"),
+        ("tool_choice", "tool_choice"),
+    ],
+    temperature_max: 2.0,
+    thoughts: Thoughts::Anywhere,
+    names_authors: false,
+    cutting: Cutting {
+        instructions: "systemInstruction",
+        said: "contents",
+        by_block: false,
+    },
+    render: |draft, policy, check| render_with(&Gemini, draft, policy, check),
+    check: rules::check,
+    rules: rules::RULES,
+};
+
+const RESHAPING: Reshaping = Reshaping {
     tool_names: Charset::GEMINI,
     call_ids: Charset::any(usize::MAX),
     takes,
@@ -113,7 +156,7 @@ impl Adapter for Gemini {
         draft: &'a Draft,
         policy: &ContextPolicy,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
-        let reader = Reader::new(&RULES, draft, policy);
+        let reader = Reader::new(Provider::Gemini, &RESHAPING, draft, policy);
         let mut writer = Writer {
             needs_signature: family(reader.model()).starts_with("gemini-3"),
             reader,
@@ -234,13 +277,9 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
-        let place = match message.speaker {
-            Speaker::User => Place::User,
-            Speaker::System | Speaker::Developer => Place::Instruction,
-        };
-        let pieces = self.reader.message(message, place)?;
+        let place = Place::of(message.speaker);
+        let pieces = self.reader.message(message)?;
         if pieces.is_empty() {
-            self.reader.left_out_empty();
             return Ok(());
         }
         let parts = pieces.into_iter().map(|piece| match (place, piece) {

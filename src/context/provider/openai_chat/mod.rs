@@ -6,6 +6,7 @@
 //! no place for reasoning.
 
 mod body;
+mod rules;
 
 pub use body::*;
 
@@ -18,8 +19,11 @@ use crate::context::{
         Adapted, Adapter, Provider, RenderError,
         media::{IMAGES, Kind, Medium, Place, Source},
         names::Charset,
+        openai_responses,
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken, set_media_aside},
+        reader::{NOTHING_SAID, Piece, Reader, Spoken, set_media_aside},
+        render_with,
+        table::{Cutting, Description, Reshaping, Thoughts},
     },
 };
 
@@ -27,8 +31,44 @@ use crate::context::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiChat;
 
-pub(super) const RULES: Rules = Rules {
-    provider: Provider::OpenAiChat,
+pub(super) static DESCRIPTION: Description = Description {
+    vendor: Some(&openai_responses::VENDOR),
+    is_for_any_model: true,
+    reshaping: Some(RESHAPING),
+    parameters: &[
+        ("max_tokens", "max_completion_tokens"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("stop", "stop"),
+        ("seed", "seed"),
+        ("frequency_penalty", "frequency_penalty"),
+        ("presence_penalty", "presence_penalty"),
+        ("logprobs", "logprobs"),
+        ("top_logprobs", "top_logprobs"),
+        ("reasoning_effort", "reasoning_effort"),
+        ("verbosity", "verbosity"),
+        ("response_format", "response_format"),
+        ("metadata", "metadata"),
+        ("user", "user"),
+        ("service_tier", "service_tier"),
+        ("stream", "stream"),
+        ("parallel_tool_calls", "parallel_tool_calls"),
+        ("tool_choice", "tool_choice"),
+    ],
+    temperature_max: 2.0,
+    thoughts: Thoughts::Nowhere,
+    names_authors: true,
+    cutting: Cutting {
+        instructions: "",
+        said: "messages",
+        by_block: false,
+    },
+    render: |draft, policy, check| render_with(&OpenAiChat, draft, policy, check),
+    check: rules::check,
+    rules: rules::RULES,
+};
+
+const RESHAPING: Reshaping = Reshaping {
     tool_names: Charset::WORD,
     call_ids: Charset::any(40),
     takes,
@@ -78,7 +118,7 @@ impl Adapter for OpenAiChat {
         policy: &ContextPolicy,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
         let mut writer = Writer {
-            reader: Reader::new(&RULES, draft, policy),
+            reader: Reader::new(Provider::OpenAiChat, &RESHAPING, draft, policy),
             messages: Vec::new(),
             units: Vec::new(),
         };
@@ -171,13 +211,8 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
-        let place = match message.speaker {
-            Speaker::User => Place::User,
-            Speaker::System | Speaker::Developer => Place::Instruction,
-        };
-        let pieces = self.reader.message(message, place)?;
+        let pieces = self.reader.message(message)?;
         if pieces.is_empty() {
-            self.reader.left_out_empty();
             return Ok(());
         }
         let name = Charset::WORD.cleaned(&message.author);

@@ -6,6 +6,7 @@
 //! out with it. Nothing is stored at OpenAI: reasoning goes back encrypted.
 
 mod body;
+mod rules;
 
 pub use body::*;
 
@@ -19,12 +20,14 @@ use crate::context::{
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
-        maker::family,
+        maker::{Vendor, family},
         media::{self, IMAGES, Kind, Medium, Place, Source},
         names::Charset,
         openai_chat::{detail, file_name},
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, Piece, Reader, Rules, Spoken},
+        reader::{NOTHING_SAID, Piece, Reader, Spoken},
+        render_with,
+        table::{Cutting, Description, Reshaping, Thoughts},
     },
     steps,
 };
@@ -35,8 +38,47 @@ use crate::domain::Reasoning as Thought;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenAiResponses;
 
-pub(super) const RULES: Rules = Rules {
+/// OpenAI, Azure too.
+pub(super) static VENDOR: Vendor = Vendor {
     provider: Provider::OpenAiResponses,
+    models: &["gpt-", "chatgpt", "codex", "o1", "o3", "o4"],
+    words: &["openai", "azure"],
+    reports_cache_apart: false,
+};
+
+pub(super) static DESCRIPTION: Description = Description {
+    vendor: Some(&VENDOR),
+    is_for_any_model: true,
+    reshaping: Some(RESHAPING),
+    parameters: &[
+        ("max_tokens", "max_output_tokens"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("top_logprobs", "top_logprobs"),
+        ("reasoning", "reasoning"),
+        ("text", "text"),
+        ("truncation", "truncation"),
+        ("metadata", "metadata"),
+        ("user", "user"),
+        ("service_tier", "service_tier"),
+        ("stream", "stream"),
+        ("parallel_tool_calls", "parallel_tool_calls"),
+        ("tool_choice", "tool_choice"),
+    ],
+    temperature_max: 2.0,
+    thoughts: Thoughts::BeforeItsItem,
+    names_authors: false,
+    cutting: Cutting {
+        instructions: "instructions",
+        said: "input",
+        by_block: false,
+    },
+    render: |draft, policy, check| render_with(&OpenAiResponses, draft, policy, check),
+    check: rules::check,
+    rules: rules::RULES,
+};
+
+const RESHAPING: Reshaping = Reshaping {
     tool_names: Charset::WORD,
     call_ids: Charset::any(64),
     takes,
@@ -75,7 +117,7 @@ impl Adapter for OpenAiResponses {
         policy: &ContextPolicy,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
         let mut writer = Writer {
-            reader: Reader::new(&RULES, draft, policy),
+            reader: Reader::new(Provider::OpenAiResponses, &RESHAPING, draft, policy),
             input: Vec::new(),
             units: Vec::new(),
             replays_reasoning: false,
@@ -186,16 +228,15 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
-        let (role, place) = match message.speaker {
-            Speaker::User => ("user", Place::User),
-            Speaker::System => ("system", Place::Instruction),
-            Speaker::Developer => ("developer", Place::Instruction),
-        };
-        let pieces = self.reader.message(message, place)?;
+        let pieces = self.reader.message(message)?;
         if pieces.is_empty() {
-            self.reader.left_out_empty();
             return Ok(());
         }
+        let role = match message.speaker {
+            Speaker::User => "user",
+            Speaker::System => "system",
+            Speaker::Developer => "developer",
+        };
         let content = pieces.into_iter().map(part).collect();
         self.push(Item::Message(Message::Input { role, content }), vec![at]);
         Ok(())

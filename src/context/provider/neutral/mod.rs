@@ -26,24 +26,46 @@
 //! carry `data` in base64, or `uri`; signatures are text where they were sent as
 //! text, else base64. Fields that hold nothing are left out.
 
+mod rules;
+
 use std::borrow::Cow;
 
 use serde::Serialize;
 
 use super::{
-    super::{
-        draft::{
-            Block as StepBlock, Call, Content, Draft, Fate, Item as DraftItem, Message, Outcome,
-            ResultOutcome, Section, Snapshot, Speaker, Step, full_result_ref,
-        },
-        policy::ContextPolicy,
-        steps, stopping,
-    },
     Adapted, Adapter, Provider, RenderError,
     json::{self, Fields, Raw},
-    media,
+    media, render_with,
+    table::{Cutting, Description, Thoughts},
+};
+use crate::context::{
+    draft::{
+        Block as StepBlock, Call, Content, Draft, Fate, Item as DraftItem, Message, Outcome,
+        ResultOutcome, Section, Snapshot, Speaker, Step, full_result_ref,
+    },
+    policy::ContextPolicy,
+    steps, stopping,
 };
 use crate::domain::{ContentPart, EventRef, JsonText, Media, MediaSource, Role, ToolDefinition};
+
+pub(super) static DESCRIPTION: Description = Description {
+    vendor: None,
+    is_for_any_model: true,
+    reshaping: None,
+    // They are written as they were set.
+    parameters: &[],
+    temperature_max: f64::INFINITY,
+    thoughts: Thoughts::Anywhere,
+    names_authors: true,
+    cutting: Cutting {
+        instructions: "instructions",
+        said: "items",
+        by_block: false,
+    },
+    render: |draft, policy, check| render_with(&Neutral, draft, policy, check),
+    check: rules::check,
+    rules: rules::RULES,
+};
 
 /// Name and version of the shape.
 pub const FORMAT: &str = "treering.context/1";

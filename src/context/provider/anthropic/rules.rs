@@ -1,15 +1,15 @@
 //! Rules of Anthropic Messages.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::{
-    super::steps,
+use crate::context::pairing::{
     Report,
+    ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{
-        OpenCalls, SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, close, is_base64, is_web_url,
-        is_word, read, read_body,
+        SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, check_model,
+        check_tool_choice, is_base64, is_web_url, is_word, read, read_body,
     },
 };
 
@@ -27,10 +27,10 @@ pub(super) const RULES: &[&str] = &[
     "content-block",
     "text-blank",
     "input-object",
-    "call-id",
-    "call-id-unique",
-    "unanswered-call",
-    "unmatched-result",
+    CALL_ID,
+    CALL_ID_UNIQUE,
+    UNANSWERED_CALL,
+    UNMATCHED_RESULT,
     "results-first",
     "result-content",
     "thinking",
@@ -39,7 +39,7 @@ pub(super) const RULES: &[&str] = &[
     "trailing-space",
     "media-source",
     "cache-control",
-    "tool-choice",
+    TOOL_CHOICE,
 ];
 
 #[derive(Deserialize)]
@@ -167,8 +167,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
 #[derive(Default)]
 struct State<'a> {
     role: Cow<'a, str>,
-    open: OpenCalls<'a>,
-    seen: HashSet<Cow<'a, str>>,
+    calls: Ledger<'a>,
     breakpoints: usize,
     ends_with_space: bool,
     /// The assistant's last message calls tools and does not begin with thinking.
@@ -194,23 +193,16 @@ impl<'a> State<'a> {
     /// The message at `at` has these results: they must be the open calls'.
     fn end_batch(&mut self, results: &[Cow<'a, str>], at: usize, report: &mut Report) {
         for result in results {
-            steps::note(1);
-            if !close(&mut self.open, result) {
-                let message = "no open call of the message before has this id";
-                report.add("unmatched-result", format_args!("messages[{at}]"), message);
-            }
+            self.calls
+                .result(result, format_args!("messages[{at}]"), report);
         }
-        for _ in 0..self.open.drain().map(|(_, count)| count).sum::<usize>() {
-            let message = "a call of the message before has no result here";
-            report.add("unanswered-call", format_args!("messages[{at}]"), message);
-        }
+        // Told where the result is missing.
+        self.calls.settle(|_| format!("messages[{at}]"), report);
     }
 }
 
 fn check_top<'a>(body: &Body<'a>, state: &mut State<'a>, report: &mut Report) {
-    if !body.model.is_text() {
-        report.add(SHAPE, format_args!("model"), "not a text");
-    }
+    check_model(body.model, report);
     if !body.max_tokens.is_some_and(Value::is_positive) {
         report.add(
             "max-tokens",
@@ -227,13 +219,7 @@ fn check_top<'a>(body: &Body<'a>, state: &mut State<'a>, report: &mut Report) {
             report,
         );
     }
-    if body.tool_choice.is_some() && body.tools.as_ref().is_none_or(Vec::is_empty) {
-        report.add(
-            "tool-choice",
-            format_args!("tool_choice"),
-            "there are no tools",
-        );
-    }
+    check_tool_choice(body.tool_choice, body.tools.as_ref(), report);
     if let Some(system) = body.system {
         check_system(system, state, report);
     }
@@ -303,7 +289,7 @@ fn check_system<'a>(system: Value<'a>, state: &mut State<'a>, report: &mut Repor
 }
 
 fn says(text: Option<Value<'_>>) -> bool {
-    text.is_some_and(|text| text.is_text() && !text.is_blank())
+    text.is_some_and(Value::says)
 }
 
 fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, report: &mut Report) {
@@ -330,17 +316,9 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
     }
     for (place, id) in told.calls {
         let path = format_args!("messages[{at}].content[{place}]");
-        if id.is_empty()
-            || !id
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
-        {
-            report.add("call-id", path, "an id of other characters than is taken");
-        }
-        if !state.seen.insert(id.clone()) {
-            report.add("call-id-unique", path, "an id comes twice");
-        }
-        *state.open.entry(id).or_default() += 1;
+        let is_legal_char = |b: u8| b.is_ascii_alphanumeric() || b"_-".contains(&b);
+        let is_legal = !id.is_empty() && id.bytes().all(is_legal_char);
+        state.calls.call(id, is_legal, at, path, report);
     }
 }
 

@@ -1,15 +1,15 @@
 //! Rules of OpenAI Chat Completions.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::{
-    super::steps,
+use crate::context::pairing::{
     Report,
+    ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{
-        OpenCalls, SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, close, is_base64, is_data_url,
-        is_web_url, is_word, read, read_body,
+        SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, check_model,
+        check_tool_choice, is_base64, is_data_url, is_web_url, is_word, read, read_body,
     },
 };
 
@@ -22,12 +22,12 @@ pub(super) const RULES: &[&str] = &[
     "content-empty",
     "content-part",
     "arguments-string",
-    "call-id",
-    "call-id-unique",
-    "unanswered-call",
-    "unmatched-result",
+    CALL_ID,
+    CALL_ID_UNIQUE,
+    UNANSWERED_CALL,
+    UNMATCHED_RESULT,
     "author-name",
-    "tool-choice",
+    TOOL_CHOICE,
 ];
 
 #[derive(Deserialize)]
@@ -145,9 +145,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };
-    if !body.model.is_text() {
-        report.add(SHAPE, format_args!("model"), "not a text");
-    }
+    check_model(body.model, report);
     let mut names = ToolNames::default();
     for (at, tool) in body.tools.iter().flatten().enumerate() {
         if tool.r#type.text() != "function" {
@@ -160,13 +158,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         let function = &tool.function;
         names.offer(function.name, function.parameters, at, is_word, report);
     }
-    if body.tool_choice.is_some() && body.tools.as_ref().is_none_or(Vec::is_empty) {
-        report.add(
-            "tool-choice",
-            format_args!("tool_choice"),
-            "there are no tools",
-        );
-    }
+    check_tool_choice(body.tool_choice, body.tools.as_ref(), report);
     if body.messages.is_empty() {
         report.add(
             "messages-empty",
@@ -174,65 +166,29 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
             "there is no message",
         );
     }
-    let mut batch = Batch::default();
+    let mut calls = Ledger::default();
     for (at, message) in body.messages.iter().enumerate() {
         let message = read(message.json(), format_args!("messages[{at}]"), report);
         if let Some(message) = message {
-            check_message(at, &message, &mut batch, report);
+            check_message(at, &message, &mut calls, report);
         }
     }
-    batch.end(report);
+    calls.settle(calls_at, report);
 }
 
-/// The calls that are not answered yet.
-#[derive(Default)]
-struct Batch<'a> {
-    open: OpenCalls<'a>,
+/// The calls of a message.
+fn calls_at(at: usize) -> String {
+    format!("messages[{at}].tool_calls")
+}
+
+fn check_message<'a>(
     at: usize,
-    seen: HashSet<Cow<'a, str>>,
-}
-
-impl<'a> Batch<'a> {
-    fn end(&mut self, report: &mut Report) {
-        let at = self.at;
-        for _ in 0..self.open.drain().map(|(_, count)| count).sum::<usize>() {
-            let message = "a call has no tool message before the next other message";
-            report.add(
-                "unanswered-call",
-                format_args!("messages[{at}].tool_calls"),
-                message,
-            );
-        }
-    }
-
-    fn call(&mut self, at: usize, id: Cow<'a, str>, report: &mut Report) {
-        let path = format_args!("messages[{at}].tool_calls");
-        if id.is_empty() || id.chars().count() > 40 {
-            report.add(
-                "call-id",
-                path,
-                "an id is empty or longer than 40 characters",
-            );
-        }
-        if !self.seen.insert(id.clone()) {
-            report.add("call-id-unique", path, "an id comes twice");
-        }
-        self.at = at;
-        *self.open.entry(id).or_default() += 1;
-    }
-
-    fn result(&mut self, at: usize, id: Option<&str>, report: &mut Report) {
-        steps::note(1);
-        if !id.is_some_and(|id| close(&mut self.open, id)) {
-            let message = "no open call of the message before has this id";
-            report.add("unmatched-result", format_args!("messages[{at}]"), message);
-        }
-    }
-}
-
-fn check_message<'a>(at: usize, message: &Message<'a>, batch: &mut Batch<'a>, report: &mut Report) {
+    message: &Message<'a>,
+    calls: &mut Ledger<'a>,
+    report: &mut Report,
+) {
     if message.role != "tool" {
-        batch.end(report);
+        calls.settle(calls_at, report);
     }
     let has_calls = message.tool_calls.is_some();
     if has_calls && message.role != "assistant" {
@@ -253,10 +209,11 @@ fn check_message<'a>(at: usize, message: &Message<'a>, batch: &mut Batch<'a>, re
             check_content(at, message.content, &parts, report);
         }
         "tool" => {
-            batch.result(at, message.tool_call_id.as_deref(), report);
+            let id = message.tool_call_id.as_deref().unwrap_or_default();
+            calls.result(id, format_args!("messages[{at}]"), report);
             check_content(at, message.content, &["text"], report);
         }
-        "assistant" => check_assistant(at, message, batch, report),
+        "assistant" => check_assistant(at, message, calls, report),
         _ => report.add(
             "role",
             format_args!("messages[{at}].role"),
@@ -268,11 +225,11 @@ fn check_message<'a>(at: usize, message: &Message<'a>, batch: &mut Batch<'a>, re
 fn check_assistant<'a>(
     at: usize,
     message: &Message<'a>,
-    batch: &mut Batch<'a>,
+    calls: &mut Ledger<'a>,
     report: &mut Report,
 ) {
-    let calls = message.tool_calls.as_deref().unwrap_or_default();
-    if message.tool_calls.is_some() && calls.is_empty() {
+    let called = message.tool_calls.as_deref().unwrap_or_default();
+    if message.tool_calls.is_some() && called.is_empty() {
         report.add(
             "content-empty",
             format_args!("messages[{at}].tool_calls"),
@@ -280,12 +237,13 @@ fn check_assistant<'a>(
         );
     }
     let says_something = message.refusal.is_some_and(|refusal| !refusal.is_blank());
-    if message.content.is_some() || (calls.is_empty() && !says_something) {
+    if message.content.is_some() || (called.is_empty() && !says_something) {
         check_content(at, message.content, &["text", "refusal"], report);
     }
-    for call in calls {
-        batch.call(at, call.id.clone(), report);
+    for call in called {
         let path = format_args!("messages[{at}].tool_calls");
+        let is_legal = (1..=40).contains(&call.id.chars().count());
+        calls.call(call.id.clone(), is_legal, at, path, report);
         if call.r#type.text() != "function" {
             report.add(SHAPE, path, "a call is not of type \"function\"");
         }
@@ -347,12 +305,8 @@ fn check_content(at: usize, content: Option<Value<'_>>, kinds: &[&str], report: 
 
 fn is_part(part: &Part<'_>) -> bool {
     match part.r#type.as_ref() {
-        "text" => part
-            .text
-            .is_some_and(|text| text.is_text() && !text.is_blank()),
-        "refusal" => part
-            .refusal
-            .is_some_and(|text| text.is_text() && !text.is_blank()),
+        "text" => part.text.is_some_and(Value::says),
+        "refusal" => part.refusal.is_some_and(Value::says),
         "image_url" => part.image_url.as_ref().is_some_and(|image| {
             let detail = image.detail.as_deref().unwrap_or("auto");
             ["auto", "low", "high"].contains(&detail)

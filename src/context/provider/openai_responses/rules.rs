@@ -1,17 +1,15 @@
 //! Rules of OpenAI Responses.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-};
+use std::{borrow::Cow, collections::HashSet};
 
 use serde::Deserialize;
 
-use super::{
+use crate::context::pairing::{
     Report,
+    ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{
-        SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, is_data_url, is_web_url, is_word, read,
-        read_body,
+        SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, check_model,
+        check_tool_choice, is_data_url, is_web_url, is_word, read, read_body,
     },
 };
 
@@ -26,15 +24,15 @@ pub(super) const RULES: &[&str] = &[
     "content-part",
     "instructions",
     "arguments-string",
-    "call-id",
-    "call-id-unique",
-    "unanswered-call",
-    "unmatched-result",
+    CALL_ID,
+    CALL_ID_UNIQUE,
+    UNANSWERED_CALL,
+    UNMATCHED_RESULT,
     "output",
     "reasoning-place",
     "reasoning-content",
     "item-id",
-    "tool-choice",
+    TOOL_CHOICE,
 ];
 
 #[derive(Deserialize)]
@@ -130,7 +128,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         return;
     };
     check_top(&body, report);
-    let mut calls = Calls::default();
+    let mut calls = Ledger::default();
     let mut ids = HashSet::new();
     let mut thought: Option<usize> = None;
     for (at, item) in body.input.iter().enumerate() {
@@ -162,20 +160,12 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         let message = "nothing follows";
         report.add("reasoning-place", format_args!("input[{at}]"), message);
     }
-    for at in calls.open.into_values() {
-        let message = "a call has no output";
-        report.add("unanswered-call", format_args!("input[{at}]"), message);
-    }
+    calls.settle(|at| format!("input[{at}]"), report);
 }
 
 fn check_top(body: &Body<'_>, report: &mut Report) {
-    if !body.model.is_text() {
-        report.add(SHAPE, format_args!("model"), "not a text");
-    }
-    if body
-        .instructions
-        .is_some_and(|text| !text.is_text() || text.is_blank())
-    {
+    check_model(body.model, report);
+    if body.instructions.is_some_and(|text| !text.says()) {
         report.add(
             "instructions",
             format_args!("instructions"),
@@ -193,29 +183,17 @@ fn check_top(body: &Body<'_>, report: &mut Report) {
         }
         names.offer(tool.name, tool.parameters, at, is_word, report);
     }
-    if body.tool_choice.is_some() && body.tools.as_ref().is_none_or(Vec::is_empty) {
-        report.add(
-            "tool-choice",
-            format_args!("tool_choice"),
-            "there are no tools",
-        );
-    }
+    check_tool_choice(body.tool_choice, body.tools.as_ref(), report);
     if body.input.is_empty() {
         report.add("input-empty", format_args!("input"), "there is no item");
     }
-}
-
-#[derive(Default)]
-struct Calls<'a> {
-    open: HashMap<Cow<'a, str>, usize>,
-    seen: HashSet<Cow<'a, str>>,
 }
 
 fn check_item<'a>(
     at: usize,
     item: &Item<'a>,
     body: &Body<'_>,
-    calls: &mut Calls<'a>,
+    calls: &mut Ledger<'a>,
     report: &mut Report,
 ) {
     match item.r#type.as_ref() {
@@ -223,10 +201,7 @@ fn check_item<'a>(
         "function_call" => check_call(at, item, calls, report),
         "function_call_output" => {
             let call_id = item.call_id.as_deref().unwrap_or_default();
-            if calls.open.remove(call_id).is_none() {
-                let message = "no open call before it has this call_id";
-                report.add("unmatched-result", format_args!("input[{at}]"), message);
-            }
+            calls.result(call_id, format_args!("input[{at}]"), report);
             check_output(at, item.output, report);
         }
         "reasoning" => check_reasoning(at, item, body, report),
@@ -238,20 +213,10 @@ fn check_item<'a>(
     }
 }
 
-fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Calls<'a>, report: &mut Report) {
+fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Ledger<'a>, report: &mut Report) {
     let call_id = item.call_id.clone().unwrap_or_default();
-    if call_id.is_empty() || call_id.chars().count() > 64 {
-        let message = "a call_id is missing, empty or longer than 64 characters";
-        report.add("call-id", format_args!("input[{at}]"), message);
-    }
-    if !calls.seen.insert(call_id.clone()) {
-        report.add(
-            "call-id-unique",
-            format_args!("input[{at}]"),
-            "a call_id comes twice",
-        );
-    }
-    calls.open.insert(call_id, at);
+    let is_legal = (1..=64).contains(&call_id.chars().count());
+    calls.call(call_id, is_legal, at, format_args!("input[{at}]"), report);
     if !item.name.is_some_and(|name| is_word(&name.text())) {
         report.add(
             TOOL_NAME,
@@ -296,9 +261,7 @@ fn check_reasoning(at: usize, item: &Item<'_>, body: &Body<'_>, report: &mut Rep
     if !item.summary.is_some_and(Value::is_list) {
         report.add("reasoning-content", path, "the summary is not a list");
     }
-    let is_encrypted = item
-        .encrypted_content
-        .is_some_and(|text| text.is_text() && !text.is_blank());
+    let is_encrypted = item.encrypted_content.is_some_and(Value::says);
     let word = "reasoning.encrypted_content";
     let is_included = body
         .include
@@ -354,11 +317,9 @@ fn check_parts(at: usize, parts: Value<'_>, kinds: &[&str], report: &mut Report)
 }
 
 fn is_part(part: &Part<'_>) -> bool {
-    let says =
-        |text: Option<Value<'_>>| text.is_some_and(|text| text.is_text() && !text.is_blank());
     match part.r#type.as_ref() {
-        "input_text" | "output_text" => says(part.text),
-        "refusal" => says(part.refusal),
+        "input_text" | "output_text" => part.text.is_some_and(Value::says),
+        "refusal" => part.refusal.is_some_and(Value::says),
         "input_image" => {
             let detail = part.detail.map(Value::text).unwrap_or_default();
             let url = part.image_url.as_deref().unwrap_or_default();

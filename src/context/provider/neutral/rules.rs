@@ -1,15 +1,16 @@
 //! Rules of Treering's own shape.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::{
+use crate::context::pairing::{
     Report,
+    ledger::{CALL_ID_UNIQUE, Ledger},
     read::{SHAPE, Value, read, read_body},
 };
 
-pub(super) const RULES: &[&str] = &[SHAPE, "format", "item-type", "call-id-unique", "outcome"];
+pub(super) const RULES: &[&str] = &[SHAPE, "format", "item-type", CALL_ID_UNIQUE, "outcome"];
 
 #[derive(Deserialize)]
 struct Body<'a> {
@@ -56,7 +57,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
             "another format, or another version",
         );
     }
-    let mut ids = HashSet::new();
+    let mut calls = Ledger::default();
     for (at, item) in body.items.iter().enumerate() {
         let path = format_args!("items[{at}]");
         let Some(item): Option<Item<'_>> = read(item.json(), path, report) else {
@@ -64,7 +65,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
         };
         match (item.r#type.as_ref(), item.parts, item.blocks) {
             ("message", Some(_), None) => {}
-            ("step", None, Some(blocks)) => check_step(at, &blocks, &mut ids, report),
+            ("step", None, Some(blocks)) => check_step(at, &blocks, &mut calls, report),
             _ => report.add(
                 "item-type",
                 path,
@@ -74,12 +75,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
     }
 }
 
-fn check_step<'a>(
-    at: usize,
-    blocks: &[Value<'a>],
-    ids: &mut HashSet<Cow<'a, str>>,
-    report: &mut Report,
-) {
+fn check_step<'a>(at: usize, blocks: &[Value<'a>], calls: &mut Ledger<'a>, report: &mut Report) {
     for (place, block) in blocks.iter().enumerate() {
         let path = format_args!("items[{at}].blocks[{place}]");
         let Some(block): Option<Block<'a>> = read(block.json(), path, report) else {
@@ -88,9 +84,7 @@ fn check_step<'a>(
         if block.r#type != "call" {
             continue;
         }
-        if !ids.insert(block.id.unwrap_or_default()) {
-            report.add("call-id-unique", path, "an id comes twice");
-        }
+        calls.own(block.id.unwrap_or_default(), path, report);
         let kinds = ["result", "snapshot", "missing"];
         if !block
             .outcome

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use serde::Deserialize;
 
-use super::{
+use crate::context::pairing::{
     Report,
     read::{SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, is_base64, read, read_body},
 };
@@ -163,10 +163,7 @@ fn is_name(name: &str) -> bool {
 fn check_system(system: &Content<'_>, report: &mut Report) {
     let says = |part: &Value<'_>| {
         let part = serde_json::from_str::<Part<'_>>(part.json());
-        part.is_ok_and(|part| {
-            part.text
-                .is_some_and(|text| text.is_text() && !text.is_blank())
-        })
+        part.is_ok_and(|part| part.text.is_some_and(Value::says))
     };
     if system.parts.is_empty() || !system.parts.iter().all(says) {
         let message = "not parts of text, or blank";
@@ -242,10 +239,7 @@ fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mu
     if kinds.into_iter().filter(|is_there| *is_there).count() != 1 {
         report.add("part", path, "not exactly one kind of data");
     }
-    if part
-        .text
-        .is_some_and(|text| !text.is_text() || text.is_blank())
-    {
+    if part.text.is_some_and(|text| !text.says()) {
         report.add("text-empty", path, "a blank text");
     }
     if let Some(call) = &part.function_call {
