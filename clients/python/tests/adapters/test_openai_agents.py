@@ -137,6 +137,8 @@ ITEMS: list[dict[str, Any]] = [
     {"role": "assistant", "content": [{"type": "refusal", "refusal": "I would rather not say."}]},
     {"role": "user", "content": "half of a pair \ud83d, a \x00, and $treering"},
     {"$treering": "0.p0.text", "role": "nobody"},
+    {"role": "user", "content": "what looks like a reference", "x": {"$treering": "0.p0.text"}},
+    {"$treering": {"whole": {"role": "user", "content": "what looks like a wrapped item"}}},
     {"id": "fc_1", "type": "function_call", "call_id": "again", "name": "a", "arguments": "{}"},
     {"id": "fc_2", "type": "function_call", "call_id": "again", "name": "b", "arguments": "[]"},
 ]
