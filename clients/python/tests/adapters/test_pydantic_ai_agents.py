@@ -524,6 +524,27 @@ def test_a_history_that_is_shortened(db: treering.Treering, model: Model) -> Non
     assert len(model.requests[-1]["messages"]) <= 4
 
 
+# Answers that come bit by bit are stored when they are whole.
+def test_runs_that_are_streamed(db: treering.Treering, model: Model) -> None:
+    store = TreeringConversationStore(db)
+
+    async def work() -> Conversation:
+        agent = helper(makers(model)[2], capabilities=[store.steps()])
+        conversation = await loaded(store, "s")
+        async with agent.run_stream("Hello", conversation=conversation) as result:
+            assert await result.get_output() == "Answer 1 to: Hello"
+        async with agent.iter(CALL, conversation=await loaded(store, "s")) as steps:
+            async for _ in steps:
+                pass
+        conversation = await loaded(store, "s")
+        async with agent.run_stream_events("And now?", conversation=conversation) as events:
+            async for _ in events:
+                pass
+        return await loaded(store, "s")
+
+    assert kinds(run(work()).messages) == ["user-prompt", "text", *TURN, "user-prompt", "text"]
+
+
 # A tool that fails ends the run: what was said before it is there, and can be gone on from.
 def test_a_run_that_fails(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)

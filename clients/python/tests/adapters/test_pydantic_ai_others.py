@@ -12,7 +12,7 @@ import treering
 
 pytest.importorskip("pydantic_ai")
 
-from pydantic_ai import Agent, AgentRunResult, DeferredToolRequests
+from pydantic_ai import Agent, AgentRunResult, CallDeferred, DeferredToolRequests
 from pydantic_ai import messages as ai
 from pydantic_ai.conversation_store import (
     ConversationConflict,
@@ -25,6 +25,7 @@ from ..conftest import run, texts
 from .model import Model, serving
 from .pydantic_ai_agents import (
     CALL,
+    TURN,
     as_json,
     helper,
     kinds,
@@ -125,6 +126,38 @@ def test_what_the_program_itself_approves(db: treering.Treering, model: Model) -
     calls = [(call.status, call.proto.approval) for call in conv.tool_calls()]
     assert [status for status, _ in calls] == ["failed", "succeeded"]
     assert [event.body.decision for event in conv.events(kinds=["approval_decided"])] == [1, 2]
+
+
+# A call that is run elsewhere: whoever has its result records it, and the run goes on.
+def test_calls_that_are_run_elsewhere(db: treering.Treering, model: Model) -> None:
+    store = TreeringConversationStore(db)
+    agent: Agent[object, str | DeferredToolRequests] = Agent(
+        openai(model),
+        output_type=[str, DeferredToolRequests],
+        capabilities=[store.steps()],
+    )
+
+    @agent.tool_plain
+    def measure(what: str) -> str:
+        """Is measured by somebody, some day."""
+        raise CallDeferred
+
+    async def work() -> AgentRunResult[Any]:
+        prompt = 'call measure {"what": "the port"}'
+        first = await agent.run(prompt, conversation=await loaded(store, "s"))
+        assert isinstance(first.output, DeferredToolRequests)
+        waiting = await loaded(store, "s")
+        assert waiting.deferred_tool_requests == first.output
+        conv = store.conversation("s")
+        assert conv is not None
+        [call] = conv.open_calls()
+        call.result("7171")
+        conversation = await loaded(store, "s")
+        assert conversation.deferred_tool_requests is None
+        return await agent.run(conversation=conversation)
+
+    assert run(work()).output == "The tool says: 7171"
+    assert kinds(run(loaded(store, "s")).messages) == TURN
 
 
 # ---- other programs in the same conversation ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import pydantic
@@ -21,6 +22,11 @@ ENTRY = "pydantic-ai.entry"
 """A message's frame: its entry id, and what the typed events do not say."""
 RECORD = "pydantic-ai.record"
 """What the library keeps of the conversation; before the messages that were saved with it."""
+
+EVENTS_OF_SAVE = 24
+"""Most saves have no more events."""
+EVENTS_OF_ENTRY = 4
+"""Most messages have no more events."""
 
 _records: pydantic.TypeAdapter[ConversationRecord] = pydantic.TypeAdapter(ConversationRecord)
 
@@ -130,18 +136,28 @@ def whole(conversation: Conversation, head: int, prompt: PromptText) -> Line:
 def end(conversation: Conversation, head: int, prompt: PromptText) -> Line:
     """What came with the last record and after it; all, where there is none."""
     taken: list[Event] = []
-    for event in conversation.events(first=head, backward=True):
+    for event in _backward(conversation, head, EVENTS_OF_SAVE):
         taken.append(event)
         if is_custom(event, RECORD):
             break
     return line_of(reversed(taken), prompt)
 
 
+def _backward(conversation: Conversation, head: int, likely: int) -> Iterator[Event]:
+    """Events, newest first: asks for as many as are likely to be wanted, then for all."""
+    count = 0
+    for event in conversation.events(first=head, backward=True, limit=likely):
+        count += 1
+        yield event
+    if count == likely:
+        yield from islice(conversation.events(first=head, backward=True), count, None)
+
+
 def newest(conversation: Conversation, head: int, count: int, prompt: PromptText) -> Line | None:
     """The newest so many entries with the one before them; None: read all."""
     taken: list[Event] = []
     found = 0
-    for event in conversation.events(first=head, backward=True):
+    for event in _backward(conversation, head, (count + 1) * EVENTS_OF_ENTRY):
         taken.append(event)
         found += is_custom(event, ENTRY)
         if found > count:

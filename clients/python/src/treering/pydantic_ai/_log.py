@@ -384,6 +384,8 @@ class Log:
 
     def _forked(self, now: _Now, at: int, parent: int) -> _Target:
         name = f"branch-{now.state.summary.head + 1}"
+        while any(name == branch.name for branch in now.state.branches):
+            name += "+"
         forked = new.NewEvent(
             branch_forked=pb.BranchForked(name=name, parent_branch_id=parent, fork_revision=at)
         )

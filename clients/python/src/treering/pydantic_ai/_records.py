@@ -8,7 +8,7 @@ from copy import copy
 
 from pydantic_ai.conversation_store import ConversationRecord
 from pydantic_ai.messages import ModelResponse, ToolReturnPart
-from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.usage import RunUsage
 
 from treering._sync.conversation import Conversation
@@ -66,13 +66,10 @@ def _answered(line: Line) -> Iterator[str]:
 
 
 def _unanswered(requests: DeferredToolRequests | None, line: Line) -> DeferredToolRequests | None:
-    """The calls that still wait; none once the conversation went on without them."""
+    """The calls that still wait."""
     if requests is None:
         return None
-    answered = set(_answered(line))
-    rest = DeferredToolRequests(
-        calls=[call for call in requests.calls if call.tool_call_id not in answered],
-        approvals=[call for call in requests.approvals if call.tool_call_id not in answered],
-        metadata={key: value for key, value in requests.metadata.items() if key not in answered},
+    answered = list(_answered(line))
+    return requests.remaining(
+        DeferredToolResults(calls=dict.fromkeys(answered), approvals=dict.fromkeys(answered, True))
     )
-    return rest if rest.calls or rest.approvals else None

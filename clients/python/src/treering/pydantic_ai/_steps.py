@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.usage import RunUsage
 
 from treering._adapters.thread import done
+from treering.errors import TreeringError
 from treering.pydantic_ai._log import Log
 
 if TYPE_CHECKING:
@@ -82,8 +84,10 @@ class _Run(Steps):
         self, ctx: RunContext[Any], *, error: BaseException
     ) -> AgentRunResult[Any]:
         """Stores what there is of a step that failed."""
-        if self._has_begun and not isinstance(error, ConversationConflict):
-            await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+        if self._has_begun and not isinstance(error, (ConversationConflict, TreeringError)):
+            # What failed is what the program must hear of.
+            with suppress(ConversationConflict, TreeringError):
+                await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
         raise error
 
     async def after_run(
