@@ -507,14 +507,22 @@ def test_saves_that_are_cancelled(db: treering.Treering) -> None:
 
 
 # What a program leaves out of its requests stays in the store.
-def test_a_history_that_is_shortened(db: treering.Treering, model: Model) -> None:
+@pytest.mark.parametrize("is_first", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_history_that_is_shortened(
+    db: treering.Treering, model: Model, count: int, is_first: bool
+) -> None:
     store = TreeringConversationStore(db)
 
-    def last_two(messages: list[ModelMessage]) -> list[ModelMessage]:
-        return messages[-2:] if isinstance(messages[-2:][0], ai.ModelResponse) else messages[-1:]
+    def last(messages: list[ModelMessage]) -> list[ModelMessage]:
+        # Never without the call of a result.
+        is_result = any(isinstance(part, ai.ToolReturnPart) for part in messages[-1].parts)
+        return messages[-max(count, 3 if is_result else 1) :]
 
     async def work() -> Conversation:
-        agent = helper(openai(model), capabilities=[ProcessHistory(last_two), store.steps()])
+        shortening, steps = ProcessHistory(last), store.steps()
+        order = [shortening, steps] if is_first else [steps, shortening]
+        agent = helper(openai(model), capabilities=order)
         for prompt in ("Hello", CALL, "And now?", CALL):
             await agent.run(prompt, conversation=await loaded(store, "s"))
         return await loaded(store, "s")

@@ -61,9 +61,14 @@ class _Run(Steps):
         self._head_id: str | None = None
         self._known: list[ModelMessage] = []
         """Messages of the run that are stored, or were before."""
-        self._has_begun = False
         self._to_approve: set[str] = set()
         """Tools whose calls somebody must approve."""
+
+    async def before_run(self, ctx: RunContext[Any]) -> None:
+        """Finds what of the history is stored, and stores the rest."""
+        await self._begin(ctx.conversation_id or "", ctx.messages)
+        if len(ctx.messages) > len(self._known):
+            await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -76,7 +81,7 @@ class _Run(Steps):
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
         """Stores the answer."""
-        if self._has_begun:
+        if ctx.messages and self._is_answered(ctx.messages[-1]):
             await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
         return result
 
@@ -84,7 +89,7 @@ class _Run(Steps):
         self, ctx: RunContext[Any], *, error: BaseException
     ) -> AgentRunResult[Any]:
         """Stores what there is of a step that failed."""
-        if self._has_begun and not isinstance(error, (ConversationConflict, TreeringError)):
+        if not isinstance(error, (ConversationConflict, TreeringError)):
             # What failed is what the program must hear of.
             with suppress(ConversationConflict, TreeringError):
                 await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
@@ -98,7 +103,8 @@ class _Run(Steps):
         deferred = output if isinstance(output, DeferredToolRequests) else None
         await self._save(result.conversation_id, result.all_messages(), result.usage, deferred)
         # So that the result can be saved, or gone on from, as after `store.save(result)`.
-        result._conversation_saved(self._revision or "")
+        if told := getattr(result, "_conversation_saved", None):
+            told(self._revision)
         return result
 
     async def _save(
@@ -108,8 +114,6 @@ class _Run(Steps):
         usage: RunUsage,
         deferred: DeferredToolRequests | None,
     ) -> None:
-        if not self._has_begun:
-            await self._begin(conversation_id, messages)
         fresh = self._fresh(messages)
         record = self._record
         is_same = record is not None and (record.usage, record.deferred_tool_requests) == (
@@ -143,25 +147,29 @@ class _Run(Steps):
         if record is not None:
             if self._scope is not None and record.scope != self._scope:
                 raise ConversationConflict(conversation_id)
-            stored = await self._store.read_history(record.head_id, limit=len(messages))
+            # At least one: a history that is not empty must have been loaded.
+            stored = await self._store.read_history(record.head_id, limit=max(1, len(messages)))
             kept = [_said(entry.message) for entry in stored]
             given = [_said(message) for message in messages[: len(kept)]]
             count = next((n for n in range(len(kept), 0, -1) if kept[-n:] == given[:n]), 0)
-            if count == 0 and record.head_id is not None:
+            if count == 0 and kept:
                 raise ConversationConflict(conversation_id)
             self._known = list(messages[:count])
             self._record, self._revision = record, record.revision
             self._head_id = record.head_id
-        self._has_begun = True
 
     def _fresh(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
         """What follows the last message that is known, also in a history that was rewritten."""
         known = {id(message) for message in self._known}
+        last = _said(self._known[-1]) if self._known else ""
         for index in range(len(messages), 0, -1):
             message = messages[index - 1]
-            if id(message) in known or (self._known and message == self._known[-1]):
+            if id(message) in known or _said(message) == last:
                 return list(messages[index:])
         return list(messages)
+
+    def _is_answered(self, last: ModelMessage) -> bool:
+        return isinstance(last, ModelResponse) and all(each is not last for each in self._known)
 
     def _waiting(self, messages: Sequence[ModelMessage]) -> set[str]:
         return {
