@@ -16,7 +16,10 @@ from pydantic_ai import Agent, AgentRunResult, CallDeferred, DeferredToolRequest
 from pydantic_ai import messages as ai
 from pydantic_ai.conversation_store import (
     ConversationConflict,
+    ConversationStore,
+    InMemoryConversationStore,
 )
+from pydantic_ai.ui.vercel_ai import VercelAIAdapter
 
 from treering import new
 from treering.pydantic_ai import TreeringConversationStore
@@ -30,6 +33,7 @@ from .pydantic_ai_agents import (
     helper,
     kinds,
     loaded,
+    makers,
     openai,
     said,
     weather,
@@ -255,4 +259,51 @@ def test_a_fork_by_hand(db: treering.Treering, model: Model) -> None:
             assert again is not None and said(again.messages) == said(found.messages)
         conv.on("main").activate()
         assert as_json(run(loaded(store, "s")).messages) == as_json(whole.messages)
+    assert db.verify(deep=True).sound
+
+
+# The library's adapter of user interfaces keeps its chats here as in its own store: turns, a
+# tool, and an answer that is made anew, which leaves the first one on a branch.
+def test_chats_of_a_user_interface(db: treering.Treering, model: Model) -> None:
+    ours = TreeringConversationStore(db)
+    # Its answers come bit by bit.
+    maker = makers(model)[2]
+
+    async def turns(store: ConversationStore) -> Any:
+        model.requests.clear()
+        messages: list[dict[str, Any]] = []
+        agent = helper(maker)
+        for trigger, prompt in (
+            ("submit-message", "Hello"),
+            ("submit-message", CALL),
+            ("submit-message", "And now?"),
+            ("regenerate-message", ""),
+        ):
+            if prompt:
+                part = {"type": "text", "text": prompt}
+                messages = [{"id": f"user-{prompt}", "role": "user", "parts": [part]}]
+            body = json.dumps({"trigger": trigger, "id": "chat", "messages": messages})
+            chat = VercelAIAdapter(
+                agent,
+                VercelAIAdapter.build_run_input(body.encode()),
+                conversation_store=store,
+                conversation_scope="ada",
+            )
+            lines = [line async for line in chat.encode_stream(chat.run_stream())]
+            assert not any('"type":"error"' in line for line in lines), lines
+        kept = await store.load("chat", scope="ada")
+        record = await store.read_record("chat")
+        assert kept is not None and record is not None
+        left = [await store.read_history(tip) for tip in record.branches]
+        return [
+            said(kept.messages),
+            [said([entry.message for entry in line]) for line in left],
+            await store.load("chat", scope="bob"),
+        ]
+
+    its = run(turns(InMemoryConversationStore()))
+    assert json.dumps(run(turns(ours))) == json.dumps(its)
+    conv = ours.conversation("chat")
+    assert conv is not None
+    assert texts(conv)[-1] == "Answer 3 to: And now?"
     assert db.verify(deep=True).sound
