@@ -492,3 +492,70 @@ def test_an_agent_that_goes_on_after_a_kill(server: Server, tmp_path: Path) -> N
             "assistant",
             "user",
         ]
+
+
+# A program, and the SDK's own behind it, is killed while its tool runs: what was said is in the
+# store, and another program, without the files of the first, goes on with the session.
+@pytest.mark.slow
+def test_a_program_that_is_killed(server: Server, tmp_path: Path) -> None:
+    program = f"""
+import asyncio, os, signal, sys, treering
+from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
+from treering.claude_agent_sdk import TreeringSessionStore
+
+db = treering.connect("{server.address}")
+
+@tool("weather", "The weather.", {{"city": str}})
+async def weather(given):
+    # The SDK stores in the background.
+    ids = lambda: [each.conversation_id for each in db.conversations()]
+    while not any(db.conversation(id).open_calls() for id in ids()):
+        await asyncio.sleep(0.05)
+    os.killpg(0, signal.SIGKILL)
+
+async def main():
+    with db:
+        options = ClaudeAgentOptions(
+            session_store=TreeringSessionStore(db),
+            session_id=None if sys.argv[2] else sys.argv[1],
+            resume=sys.argv[2] or None,
+            session_store_flush="eager",
+            cwd="{tmp_path}",
+            model="claude-sonnet-4-5",
+            mcp_servers={{"sky": create_sdk_mcp_server("sky", tools=[weather])}},
+            allowed_tools=["mcp__sky__weather"],
+            setting_sources=[],
+        )
+        async for message in query(prompt=sys.argv[3], options=options):
+            if isinstance(message, ResultMessage):
+                print(message.result)
+
+asyncio.run(main())
+"""
+    session = str(uuid4())
+    with serving() as model, treering.connect(server.address) as db:
+
+        def start(home: str, resume: str, prompt: str) -> subprocess.CompletedProcess[str]:
+            environment = {**os.environ, **agent_environment(model, tmp_path / home)}
+            return subprocess.run(
+                [sys.executable, "-c", program, session, resume, prompt],
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=100,
+                start_new_session=True,
+            )
+
+        assert start("one", "", 'call mcp__sky__weather {"city": "Bergen"}').returncode == -9
+        [summary] = db.conversations()
+        conv = db.conversation(summary.conversation_id)
+        assert texts(conv) == [
+            'call mcp__sky__weather {"city": "Bergen"}',
+            "I use mcp__sky__weather.",
+        ]
+        assert [call.tool for call in conv.open_calls()] == ["mcp__sky__weather"]
+        ended = start("two", session, "And now?")
+        assert ended.stdout == "Answer 2 to: And now?\n"
+        assert texts(conv)[-1] == "Answer 2 to: And now?"
+        assert conv.request("openai-chat", model="gpt-4o").tokens > 0
+        assert db.verify(deep=True).sound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -294,6 +295,41 @@ def test_an_agent_and_a_server_that_is_killed(server: Server) -> None:
         assert hit.tool == "weather"
         body = conv.request("anthropic", model="claude-sonnet-4-5")
         assert len(body["messages"]) == 8
+        assert db.verify(deep=True).sound
+
+
+# A program is killed while its tool runs: the prompt and the call are there, and the next program
+# goes on with the session.
+@pytest.mark.slow
+def test_a_program_that_is_killed(server: Server) -> None:
+    program = f"""
+import asyncio, os, signal, sys, treering
+from tests.adapters.model import Model
+from tests.adapters.test_google_adk import ask
+from treering.google_adk import TreeringSessionService
+
+def weather(city: str) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with treering.connect("{server.address}") as db:
+    work = ask(TreeringSessionService(db), Model(sys.argv[1]), weather, sys.argv[2])
+    print(asyncio.run(work))
+"""
+    with serving() as model, treering.connect(server.address) as db:
+
+        def start(prompt: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-c", program, model.url, prompt]
+            return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60)
+
+        assert start("Hello").stdout == "['Answer 1 to: Hello']\n"
+        assert start('call weather {"city": "Bergen"}').returncode == -signal.SIGKILL
+        conv = db.conversation("app/ada/s")
+        assert [call.tool for call in conv.open_calls()] == ["weather"]
+        assert texts(conv)[-2:] == ['call weather {"city": "Bergen"}', "I use weather."]
+        assert start("And now?").stdout == "['Answer 3 to: And now?']\n"
+        session = run(TreeringSessionService(db).get_session(**ADA, session_id="s"))
+        assert session is not None and len(session.events) == 6
+        assert conv.request("anthropic", model="claude-sonnet-4-5").tokens > 0
         assert db.verify(deep=True).sound
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,7 +39,7 @@ from openai import AsyncOpenAI
 from treering.openai_agents import TreeringSession
 
 from ..conftest import Server, run, texts
-from .model import Model, serving
+from .model import Model, agent_environment, serving
 
 Item = TResponseInputItem
 Make = Callable[[str], SessionABC]
@@ -137,6 +139,8 @@ ITEMS: list[dict[str, Any]] = [
     {"role": "assistant", "content": [{"type": "refusal", "refusal": "I would rather not say."}]},
     {"role": "user", "content": "half of a pair \ud83d, a \x00, and $treering"},
     {"$treering": "0.p0.text", "role": "nobody"},
+    {"role": "user", "content": "what looks like a reference", "x": {"$treering": "0.p0.text"}},
+    {"$treering": {"whole": {"role": "user", "content": "what looks like a wrapped item"}}},
     {"id": "fc_1", "type": "function_call", "call_id": "again", "name": "a", "arguments": "{}"},
     {"id": "fc_2", "type": "function_call", "call_id": "again", "name": "b", "arguments": "[]"},
 ]
@@ -350,6 +354,41 @@ def test_a_run_with_a_server_that_is_killed(server: Server, model: Model) -> Non
         kinds = [cast(dict[str, Any], item).get("type", "message") for item in kept]
         turn = ["message", "message", "function_call", "function_call_output", "message"]
         assert kinds == turn * 3
+        assert db.verify(deep=True).sound
+
+
+# A program is killed while its tool runs: what was said before is there, the call is open, and
+# the next program goes on with the session.
+@pytest.mark.slow
+def test_a_program_that_is_killed(server: Server, model: Model, tmp_path: Path) -> None:
+    program = f"""
+import os, signal, sys, treering
+from agents import Agent, Runner, function_tool
+from treering.openai_agents import TreeringSession
+
+@function_tool
+def weather(city: str) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with treering.connect("{server.address}") as db:
+    helper = Agent("Helper", model="gpt-4o", tools=[weather])
+    session = TreeringSession("s", db)
+    print(Runner.run_sync(helper, sys.argv[1], session=session).final_output)
+"""
+    environment = {**os.environ, **agent_environment(model, tmp_path)}
+
+    def start(prompt: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program, prompt]
+        return subprocess.run(command, env=environment, stdout=-1, text=True, timeout=60)
+
+    with treering.connect(server.address) as db:
+        conv = TreeringSession("s", db).conversation
+        assert start("Hello").stdout == "Answer 1 to: Hello\n"
+        assert start('call weather {"city": "Bergen"}').returncode == -signal.SIGKILL
+        assert texts(conv)[:3] == ["Hello", "Answer 1 to: Hello", 'call weather {"city": "Bergen"}']
+        assert start("And now?").stdout == "Answer 3 to: And now?\n"
+        assert texts(conv)[-2:] == ["And now?", "Answer 3 to: And now?"]
+        assert conv.request("anthropic", model="claude-sonnet-4-5").tokens > 0
         assert db.verify(deep=True).sound
 
 

@@ -23,6 +23,8 @@ from treering.v1 import event_pb2 as pb
 
 REFERENCE = "$treering"
 """The key of a reference in a frame."""
+WHOLE = "whole"
+"""The key, in the place of a reference, of an item that has something like one itself."""
 STRING_CHARS_MIN = 24
 """Shorter strings are not worth a reference."""
 
@@ -74,9 +76,7 @@ def _pack(item: Any, events: Sequence[new.NewEvent]) -> Any:
         elif value is not None:
             objects.setdefault(json_text(value), place)
     packed = _without(item, strings, objects)
-    if packed is item:
-        return packed
-    return packed if _same(_with(packed, held), item) else item
+    return packed if _same(_filled(packed, held), item) else {REFERENCE: {WHOLE: item}}
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -181,7 +181,15 @@ class _Waiting:
 
 def filled(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> Any:
     """An item of a frame, from the events that hold it."""
-    return _with(packed, dict(_held(events))) if events else packed
+    return _filled(packed, dict(_held(events)))
+
+
+def _filled(packed: Any, held: dict[str, Any]) -> Any:
+    if isinstance(packed, dict) and packed.keys() == {REFERENCE}:
+        whole = packed[REFERENCE]
+        if isinstance(whole, dict) and whole.keys() == {WHOLE}:
+            return whole[WHOLE]
+    return _with(packed, held) if held else packed
 
 
 def _with(packed: Any, held: dict[str, Any]) -> Any:
@@ -215,6 +223,8 @@ def _held(events: Sequence[new.NewEvent | pb.Event]) -> Iterator[tuple[str, Any]
             yield f"{index}.input", _json_or_none(arguments)
         elif which == "compacted":
             yield f"{index}.summary", event.compacted.summary
+        elif which == "system_prompt_set":
+            yield f"{index}.content", event.system_prompt_set.content
 
 
 def _of_part(place: str, part: pb.ContentPart) -> Iterator[tuple[str, Any]]:
@@ -232,6 +242,8 @@ def _of_part(place: str, part: pb.ContentPart) -> Iterator[tuple[str, Any]]:
         if media.WhichOneof("source") == "data":
             text = base64.b64encode(media.data).decode()
             yield f"{place}.base64", text
+            if "+" in text or "/" in text:
+                yield f"{place}.base64url", text.replace("+", "-").replace("/", "_")
             yield f"{place}.url", f"data:{media.media_type};base64,{text}"
         else:
             yield f"{place}.url", media.uri

@@ -1,0 +1,157 @@
+"""Messages as the events of one append: within the rules of the branch that they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_ai.conversation_store import ConversationEntry
+
+from treering import new
+from treering._adapters import frames
+from treering.pydantic_ai._line import ENTRY, Prompt
+from treering.pydantic_ai._messages import plain, typed
+from treering.v1 import conversation_pb2
+from treering.v1 import event_pb2 as pb
+
+PROMPT_CHARS_MIN = 48
+"""Shorter instructions are not worth a reference."""
+
+
+@dataclass
+class _Call:
+    """An open call."""
+
+    approval: conversation_pb2.ApprovalStatus.ValueType
+    arguments_hash: bytes = b""
+
+
+@dataclass
+class Before:
+    """What is true on the branch before the batch."""
+
+    calls: dict[str, _Call] = field(default_factory=dict)
+    prompt: Prompt | None = None
+    prompt_text: str = ""
+
+    @staticmethod
+    def of(branch: conversation_pb2.BranchState, prompt_text: str) -> Before:
+        """As a branch's state says."""
+        calls = {
+            call.call_id: _Call(call.approval, call.arguments_hash) for call in branch.open_calls
+        }
+        if not branch.HasField("system_prompt"):
+            return Before(calls)
+        held = branch.system_prompt
+        return Before(calls, Prompt(held.conversation_id, held.revision), prompt_text)
+
+
+def events_of(
+    entries: Sequence[ConversationEntry],
+    before: Before,
+    waiting: Collection[str],
+    *,
+    is_typed: bool,
+) -> list[new.NewEvent]:
+    """The entries' frames and events. `waiting` are calls that somebody must approve."""
+    open_calls = dict(before.calls)
+    prompt, prompt_text = before.prompt, before.prompt_text
+    made: list[new.NewEvent] = []
+    for entry in entries:
+        message = plain(entry.message)
+        own: list[new.NewEvent] = []
+        if is_typed:
+            text = message.get("instructions")
+            if text and text != prompt_text:
+                own.append(new.system(text))
+                prompt, prompt_text = None, text
+            elif text and prompt and len(text) >= PROMPT_CHARS_MIN:
+                message["instructions"] = {
+                    "conversation_id": prompt.conversation_id,
+                    "revision": prompt.revision,
+                }
+            denied = _denied(message)
+            own += _fitted(typed(message, waiting), open_calls, denied)
+        made += frames.frame(ENTRY, [({"id": entry.id, "message": message}, own)])
+    return made
+
+
+def _denied(message: dict[str, Any]) -> set[str]:
+    parts = message["parts"]
+    return {part["tool_call_id"] for part in parts if part.get("outcome") == "denied"}
+
+
+def _fitted(
+    events: Sequence[new.NewEvent], calls: dict[str, _Call], denied: Collection[str]
+) -> list[new.NewEvent]:
+    """The events as a branch with these open calls takes them; keeps `calls` up to date.
+
+    A call whose id is open supersedes that one; a result of no call is a message of a tool. A
+    result of a call that waits for a decision comes with the decision.
+    """
+    made: list[new.NewEvent] = []
+    for event in events:
+        which = event.WhichOneof("body")
+        if which == "tool_call_requested":
+            call = event.tool_call_requested
+            if call.call_id in calls:
+                made.append(new.tool_cancelled(call.call_id, "superseded"))
+            needs = call.approval == pb.APPROVAL_REQUIREMENT_PENDING
+            calls[call.call_id] = _Call(
+                conversation_pb2.APPROVAL_STATUS_PENDING
+                if needs
+                else conversation_pb2.APPROVAL_STATUS_NOT_REQUIRED
+            )
+        elif which == "tool_result_recorded":
+            call_id = event.tool_result_recorded.call_id
+            made += _decided(call_id, calls, call_id in denied, event)
+            if calls.pop(call_id, None) is None:
+                event = _of_a_tool(event)
+        elif (
+            which == "tool_call_cancelled"
+            and calls.pop(event.tool_call_cancelled.call_id, None) is None
+        ):
+            event = _of_a_tool(event)
+        made.append(event)
+    return made
+
+
+def _decided(
+    call_id: str, calls: dict[str, _Call], is_denied: bool, result: new.NewEvent
+) -> list[new.NewEvent]:
+    """The decision that a result shows, where nobody has recorded one."""
+    call = calls.get(call_id)
+    if call is None or call.approval == conversation_pb2.APPROVAL_STATUS_NOT_REQUIRED:
+        return []
+    if call.approval == conversation_pb2.APPROVAL_STATUS_PENDING and call.arguments_hash:
+        if is_denied:
+            return [new.decision(call_id, "denied", call.arguments_hash)]
+        return [new.decision(call_id, "approved", call.arguments_hash)]
+    if result.tool_result_recorded.success and call.approval in (
+        conversation_pb2.APPROVAL_STATUS_DENIED,
+        conversation_pb2.APPROVAL_STATUS_EXPIRED,
+    ):
+        # It ran all the same: what it said is kept beside the call.
+        del calls[call_id]
+        return [new.tool_cancelled(call_id, "denied")]
+    return []
+
+
+def _of_a_tool(event: new.NewEvent) -> new.NewEvent:
+    if event.HasField("tool_result_recorded"):
+        result = event.tool_result_recorded
+        message = pb.MessageAppended(
+            role=pb.ROLE_TOOL, parts=result.parts, tool_call_id=result.call_id
+        )
+    else:
+        cancelled = event.tool_call_cancelled
+        message = pb.MessageAppended(
+            role=pb.ROLE_TOOL,
+            parts=new.parts([cancelled.detail or "cancelled"]),
+            tool_call_id=cancelled.call_id,
+        )
+    made = new.NewEvent(message_appended=message)
+    if event.HasField("occurred_at"):
+        made.occurred_at.CopyFrom(event.occurred_at)
+    return made

@@ -1,0 +1,224 @@
+"""What a branch holds, as entries: the library's own, and what other programs said between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import pydantic
+from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord
+from pydantic_ai.messages import ModelMessage
+from pydantic_core import from_json
+
+from treering import new
+from treering._adapters import frames
+from treering._sync.conversation import Conversation
+from treering.pydantic_ai._messages import UNKNOWN_TOOL, message_of, message_of_events, side
+from treering.types import Event
+
+ENTRY = "pydantic-ai.entry"
+"""A message's frame: its entry id, and what the typed events do not say."""
+RECORD = "pydantic-ai.record"
+"""What the library keeps of the conversation; before the messages that were saved with it."""
+
+EVENTS_OF_SAVE = 24
+"""Most saves have no more events."""
+EVENTS_OF_ENTRY = 4
+"""Most messages have no more events."""
+
+_records: pydantic.TypeAdapter[ConversationRecord] = pydantic.TypeAdapter(ConversationRecord)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The event that holds the instructions of a message."""
+
+    conversation_id: str
+    revision: int
+
+
+PromptText = Callable[[Prompt], str]
+
+
+@dataclass
+class Placed:
+    """A message with its place: the first and the last event that hold it."""
+
+    id: str
+    message: ModelMessage
+    first: Event
+    last: Event
+
+
+@dataclass
+class Saved:
+    """A record as it was saved."""
+
+    record: ConversationRecord | None
+    """None: the conversation was deleted here."""
+    event: Event
+    added: int
+    """Entries that were saved with it."""
+    restarts: bool
+    """What was before it is no more of the history."""
+
+
+@dataclass
+class Line:
+    """A branch up to a revision, or its end."""
+
+    entries: list[Placed] = field(default_factory=list)
+    """Since the last record, if only the end was read."""
+    saved: Saved | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """A fork took away what was saved with the record: what was before it must be read."""
+        return self.saved is not None and self.saved.added > 0 and not self.entries
+
+    @property
+    def head_id(self) -> str | None:
+        """The last entry's id, also when it is before the end that was read."""
+        if self.entries:
+            return self.entries[-1].id
+        if self.is_cut:
+            return None
+        return self.saved.record.head_id if self.saved and self.saved.record else None
+
+    def index(self, entry_id: str) -> int | None:
+        """Where an entry is."""
+        found = (n for n, each in enumerate(self.entries) if each.id == entry_id)
+        return next(found, None)
+
+    def chained(self) -> list[ConversationEntry]:
+        """The entries, each with the one before it."""
+        chain: list[ConversationEntry] = []
+        for each in self.entries:
+            parent = chain[-1].id if chain else None
+            chain.append(ConversationEntry(id=each.id, parent_id=parent, message=each.message))
+        return chain
+
+
+def record_event(
+    record: ConversationRecord | None, added: int = 0, *, restarts: bool = False
+) -> new.NewEvent:
+    """A record's event; None: the conversation is deleted."""
+    data: dict[str, Any] = {"added": added}
+    if record is not None:
+        data["record"] = _records.dump_python(record, mode="json")
+    if restarts or record is None:
+        data["restarts"] = True
+    return new.custom(RECORD, data)
+
+
+def _saved(event: Event) -> Saved:
+    data = from_json(event.proto.custom.data)
+    given = data.get("record")
+    record = None if given is None else _records.validate_python(given)
+    return Saved(record, event, data["added"], bool(data.get("restarts")))
+
+
+def is_custom(event: Event, type_name: str) -> bool:
+    """An event of this adapter."""
+    return event.kind == "custom" and event.proto.custom.type_name == type_name
+
+
+# ---- reading ----
+
+
+def whole(conversation: Conversation, head: int, prompt: PromptText) -> Line:
+    """All of a branch up to a revision."""
+    return line_of(conversation.events(last=head), prompt)
+
+
+def end(conversation: Conversation, head: int, prompt: PromptText) -> Line:
+    """What came with the last record and after it; all, where there is none."""
+    taken: list[Event] = []
+    for event in _backward(conversation, head, EVENTS_OF_SAVE):
+        taken.append(event)
+        if is_custom(event, RECORD):
+            break
+    return line_of(reversed(taken), prompt)
+
+
+def _backward(conversation: Conversation, head: int, likely: int) -> Iterator[Event]:
+    """Events, newest first: asks for as many as are likely to be wanted, then for all."""
+    count = 0
+    for event in conversation.events(first=head, backward=True, limit=likely):
+        count += 1
+        yield event
+    if count == likely:
+        yield from islice(conversation.events(first=head, backward=True), count, None)
+
+
+def newest(conversation: Conversation, head: int, count: int, prompt: PromptText) -> Line | None:
+    """The newest so many entries with the one before them; None: read all."""
+    taken: list[Event] = []
+    found = 0
+    for event in _backward(conversation, head, (count + 1) * EVENTS_OF_ENTRY):
+        taken.append(event)
+        found += is_custom(event, ENTRY)
+        if found > count:
+            break
+    line = line_of(reversed(taken), prompt)
+    is_enough = len(line.entries) > count and not _lacks_a_name(line.entries[-count:])
+    return line if is_enough else None
+
+
+def _lacks_a_name(entries: list[Placed]) -> bool:
+    return any(
+        getattr(part, "tool_name", "") == UNKNOWN_TOOL
+        for each in entries
+        for part in each.message.parts
+    )
+
+
+def line_of(events: Iterable[Event], prompt: PromptText) -> Line:
+    """Events of a branch, in their order, as entries."""
+    line = Line()
+    tools: dict[str, str] = {}
+    group: list[Event] = []
+
+    def flush() -> None:
+        if group and (message := message_of_events(group, tools)):
+            # The last event's id: a message that grows is another one.
+            line.entries.append(Placed(group[-1].id, message, group[0], group[-1]))
+        group.clear()
+
+    for found in frames.read(ENTRY, events):
+        if isinstance(found, frames.Frame):
+            flush()
+            line.entries.extend(_entries(found, prompt))
+            tools.update(_called(found))
+        elif is_custom(found, RECORD):
+            flush()
+            line.saved = _saved(found)
+            if line.saved.restarts:
+                line.entries.clear()
+        elif of := side(found):
+            if group and side(group[0]) != of:
+                flush()
+            group.append(found)
+            if found.kind == "tool_call_requested":
+                tools[found.call_id] = found.tool
+    flush()
+    return line
+
+
+def _entries(frame: frames.Frame, prompt: PromptText) -> Iterator[Placed]:
+    for framed in frame.items:
+        given = framed.item["message"]
+        held = given.get("instructions")
+        if isinstance(held, dict):
+            given["instructions"] = prompt(Prompt(held["conversation_id"], held["revision"]))
+        last = framed.events[-1] if framed.events else frame.event
+        yield Placed(framed.item["id"], message_of(given), frame.event, last)
+
+
+def _called(frame: frames.Frame) -> Iterator[tuple[str, str]]:
+    for framed in frame.items:
+        for event in framed.events:
+            if event.kind == "tool_call_requested":
+                yield event.call_id, event.tool

@@ -1,0 +1,75 @@
+"""The record of a conversation as it is now, whoever wrote to it last."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from copy import copy
+
+from pydantic_ai.conversation_store import ConversationRecord
+from pydantic_ai.messages import ModelResponse, ToolReturnPart
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
+from pydantic_ai.usage import RunUsage
+
+from treering._sync.conversation import Conversation
+from treering.pydantic_ai._line import Line
+from treering.types import ConversationState, when
+
+
+def record_of(
+    id: str, conversation: Conversation, state: ConversationState, line: Line
+) -> ConversationRecord | None:
+    """The record as it was saved, if that is the end; else one of what is there."""
+    saved = line.saved.record if line.saved else None
+    is_own = line.saved is not None and line.saved.event.conversation_id == conversation.id
+    if saved is not None and is_own and line.head_id == saved.head_id:
+        return dataclasses.replace(saved, conversation_id=id or saved.conversation_id)
+    if line.head_id is None:
+        return None
+    if saved is None:
+        return ConversationRecord(
+            conversation_id=id or state.summary.source_id or conversation.id,
+            head_id=line.head_id,
+            usage=_used(line),
+            revision=f"{conversation.id}@{line.head_id}",
+            updated_at=when(state.summary.updated_at),
+        )
+    # Another program has gone on with it, or forked it.
+    return ConversationRecord(
+        conversation_id=id or (saved.conversation_id if is_own else conversation.id),
+        head_id=line.head_id,
+        usage=copy(saved.usage),
+        deferred_tool_requests=_unanswered(saved.deferred_tool_requests, line),
+        scope=saved.scope,
+        forked_from=saved.forked_from if is_own else saved.conversation_id,
+        forked_at=saved.forked_at if is_own else None,
+        branches=list(saved.branches) if is_own else [],
+        revision=f"{saved.revision}@{conversation.id}@{line.head_id}",
+        updated_at=when(state.summary.updated_at),
+    )
+
+
+def _used(line: Line) -> RunUsage:
+    usage = RunUsage()
+    for entry in line.entries:
+        if isinstance(entry.message, ModelResponse):
+            usage.requests += 1
+            usage.incr(entry.message.usage)
+    return usage
+
+
+def _answered(line: Line) -> Iterator[str]:
+    for entry in line.entries:
+        for part in entry.message.parts:
+            if isinstance(part, ToolReturnPart):
+                yield part.tool_call_id
+
+
+def _unanswered(requests: DeferredToolRequests | None, line: Line) -> DeferredToolRequests | None:
+    """The calls that still wait."""
+    if requests is None:
+        return None
+    answered = list(_answered(line))
+    return requests.remaining(
+        DeferredToolResults(calls=dict.fromkeys(answered), approvals=dict.fromkeys(answered, True))
+    )

@@ -1,0 +1,187 @@
+"""Storing messages as they come: a capability for agents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai import AgentRunResult, DeferredToolRequests, RunContext
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+)
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.usage import RunUsage
+
+from treering._adapters.thread import done
+from treering.errors import TreeringError
+from treering.pydantic_ai._log import Log
+
+if TYPE_CHECKING:
+    from treering.pydantic_ai._store import TreeringConversationStore
+
+
+class Steps(AbstractCapability[Any]):
+    """Stores what a run says as soon as it is said: see `TreeringConversationStore.steps`.
+
+    A prompt and what tools returned are stored before the model is asked, an answer before its
+    tools run. A program that is killed goes on from there: load the conversation and run it
+    without a prompt. A run whose conversation is not as it was loaded raises
+    `ConversationConflict` before it asks the model.
+    """
+
+    def __init__(self, store: TreeringConversationStore, log: Log, scope: str | None) -> None:
+        self._store = store
+        self._log = log
+        self._scope = scope
+
+    @classmethod
+    def get_serialization_name(cls) -> str | None:
+        """None: it has a store, which no file can say."""
+        return None
+
+    async def for_run(self, ctx: RunContext[Any]) -> Steps:
+        """One for each run."""
+        return _Run(self._store, self._log, self._scope)
+
+
+class _Run(Steps):
+    """One run."""
+
+    def __init__(self, store: TreeringConversationStore, log: Log, scope: str | None) -> None:
+        super().__init__(store, log, scope)
+        self._record: ConversationRecord | None = None
+        self._revision: str | None = None
+        self._head_id: str | None = None
+        self._known: list[ModelMessage] = []
+        """Messages of the run that are stored, or were before."""
+        self._to_approve: set[str] = set()
+        """Tools whose calls somebody must approve."""
+
+    async def before_run(self, ctx: RunContext[Any]) -> None:
+        """Finds what of the history is stored, and stores the rest."""
+        await self._begin(ctx.conversation_id or "", ctx.messages)
+        if len(ctx.messages) > len(self._known):
+            await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Stores the request."""
+        tools = request_context.model_request_parameters.function_tools
+        self._to_approve = {tool.name for tool in tools if tool.kind == "unapproved"}
+        await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+        return request_context
+
+    async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
+        """Stores the answer."""
+        if ctx.messages and self._is_answered(ctx.messages[-1]):
+            await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+        return result
+
+    async def on_run_error(
+        self, ctx: RunContext[Any], *, error: BaseException
+    ) -> AgentRunResult[Any]:
+        """Stores what there is of a step that failed."""
+        if not isinstance(error, (ConversationConflict, TreeringError)):
+            # What failed is what the program must hear of.
+            with suppress(ConversationConflict, TreeringError):
+                await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+        raise error
+
+    async def after_run(
+        self, ctx: RunContext[Any], *, result: AgentRunResult[Any]
+    ) -> AgentRunResult[Any]:
+        """Stores what the run has used, and the calls that it waits for."""
+        output = result.output
+        deferred = output if isinstance(output, DeferredToolRequests) else None
+        await self._save(result.conversation_id, result.all_messages(), result.usage, deferred)
+        # So that the result can be saved, or gone on from, as after `store.save(result)`.
+        if told := getattr(result, "_conversation_saved", None):
+            told(self._revision)
+        return result
+
+    async def _save(
+        self,
+        conversation_id: str,
+        messages: Sequence[ModelMessage],
+        usage: RunUsage,
+        deferred: DeferredToolRequests | None,
+    ) -> None:
+        fresh = self._fresh(messages)
+        record = self._record
+        is_same = record is not None and (record.usage, record.deferred_tool_requests) == (
+            usage,
+            deferred,
+        )
+        if not fresh and is_same:
+            return
+        entries: list[ConversationEntry] = []
+        for message in fresh:
+            parent = entries[-1].id if entries else self._head_id
+            entries.append(ConversationEntry(parent_id=parent, message=message))
+        updated = ConversationRecord(
+            conversation_id=conversation_id,
+            head_id=entries[-1].id if entries else self._head_id,
+            usage=copy(usage),
+            deferred_tool_requests=deferred,
+            scope=record.scope if record else self._scope,
+            forked_from=record.forked_from if record else None,
+            forked_at=record.forked_at if record else None,
+            branches=list(record.branches) if record else [],
+        )
+        expected, waiting = self._revision, self._waiting(fresh)
+        await done(lambda: self._log.write(updated, entries, expected, waiting))
+        self._record, self._revision, self._head_id = updated, updated.revision, updated.head_id
+        self._known += fresh
+
+    async def _begin(self, conversation_id: str, messages: Sequence[ModelMessage]) -> None:
+        """Finds what of the messages is stored: it must be the end of what is stored."""
+        record = await self._store.read_record(conversation_id)
+        if record is not None:
+            if self._scope is not None and record.scope != self._scope:
+                raise ConversationConflict(conversation_id)
+            # At least one: a history that is not empty must have been loaded.
+            stored = await self._store.read_history(record.head_id, limit=max(1, len(messages)))
+            kept = [_said(entry.message) for entry in stored]
+            given = [_said(message) for message in messages[: len(kept)]]
+            count = next((n for n in range(len(kept), 0, -1) if kept[-n:] == given[:n]), 0)
+            if count == 0 and kept:
+                raise ConversationConflict(conversation_id)
+            self._known = list(messages[:count])
+            self._record, self._revision = record, record.revision
+            self._head_id = record.head_id
+
+    def _fresh(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+        """What follows the last message that is known, also in a history that was rewritten."""
+        known = {id(message) for message in self._known}
+        last = _said(self._known[-1]) if self._known else ""
+        for index in range(len(messages), 0, -1):
+            message = messages[index - 1]
+            if id(message) in known or _said(message) == last:
+                return list(messages[index:])
+        return list(messages)
+
+    def _is_answered(self, last: ModelMessage) -> bool:
+        return isinstance(last, ModelResponse) and all(each is not last for each in self._known)
+
+    def _waiting(self, messages: Sequence[ModelMessage]) -> set[str]:
+        return {
+            call.tool_call_id
+            for message in messages
+            if isinstance(message, ModelResponse)
+            for call in message.tool_calls
+            if call.tool_name in self._to_approve
+        }
+
+
+def _said(message: ModelMessage) -> str:
+    """What a message says. A request that is sent again has a new time, and new instructions."""
+    [written] = ModelMessagesTypeAdapter.dump_python([message], mode="json")
+    return json.dumps([written["kind"], written["parts"]])
