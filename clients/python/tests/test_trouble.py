@@ -327,11 +327,13 @@ def test_two_processes_on_one_store(tmp_path: Path) -> None:
                 assert [next(events).text, next(events).text] == ["first", "second"]
                 first.send_signal(signal.SIGKILL)
                 first.wait()
+                # On a busy machine it takes a last append before it ends.
+                assert ends(served_by)
                 conv.user("alone")
                 assert next(events).text == "alone"
             assert texts(conv) == ["first", "second", "alone"]
             mine = db._endpoint.pid  # type: ignore[attr-defined]
-            assert mine and mine != served_by and ends(served_by)
+            assert mine and mine != served_by
     assert ends(mine)
 
 

@@ -455,7 +455,7 @@ async def forks(store: ConversationStore) -> Any:
 async def at_random(store: ConversationStore) -> Any:
     chance = random.Random(11)
     answers: list[Any] = []
-    for step in range(150):
+    for step in range(100):
         name = chance.choice("abc")
         what = chance.random()
         loaded = await store.load(name, limit=chance.choice([None, None, 1, 3]))

@@ -592,3 +592,45 @@ def test_a_long_conversation(db: treering.Treering) -> None:
     assert len(run(store.save(kept))) == 3
     window = run(store.load("s", limit=5))
     assert window is not None and window.messages == [*messages[-2:], *messages[:3]]
+
+
+# Nor does the store take as many bytes at once as a history with pictures has.
+@pytest.mark.slow
+def test_a_conversation_of_pictures(db: treering.Treering) -> None:
+    store = TreeringConversationStore(db)
+    messages: list[ModelMessage] = []
+    for number in range(9):
+        picture = ai.BinaryImage(os.urandom(8 << 20), media_type="image/png")
+        messages.append(ai.ModelRequest(parts=[ai.UserPromptPart([f"picture {number}", picture])]))
+        messages.append(ai.ModelResponse(parts=[ai.TextPart(f"I see it {number} times")]))
+    run(store.save(Conversation(conversation_id="s", messages=messages)))
+    assert run(loaded(TreeringConversationStore(db), "s")).messages == messages
+
+
+# A conversation that was edited again and again: going back to a branch looks at each once.
+@pytest.mark.slow
+def test_many_branches(db: treering.Treering) -> None:
+    store = TreeringConversationStore(db)
+
+    async def work() -> None:
+        conversation = await loaded(store, "s")
+        for number in range(40):
+            conversation.messages.append(ai.ModelRequest(parts=[ai.UserPromptPart(f"n {number}")]))
+            conversation.messages.append(ai.ModelResponse(parts=[ai.TextPart(f"a {number}")]))
+        await store.save(conversation)
+        for number in range(30):
+            edited = await store.branch("s", at=40, expected_revision=conversation.revision)
+            edited.messages.append(ai.ModelResponse(parts=[ai.TextPart(f"edited {number}")]))
+            await store.save(edited)
+            conversation = edited
+        record = await store.read_record("s")
+        assert record is not None and len(record.branches) == 30
+        for store_of in (store, TreeringConversationStore(db)):
+            lines = [await store_of.read_history(tip) for tip in record.branches]
+            assert [len(line) for line in lines] == [80, *[41] * 29]
+        first = await TreeringConversationStore(db).branch(
+            "s", from_entry=record.branches[0], expected_revision=record.revision
+        )
+        assert len(first.messages) == 80
+
+    run(work())

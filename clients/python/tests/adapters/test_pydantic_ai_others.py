@@ -19,6 +19,7 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
     InMemoryConversationStore,
 )
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.ui.vercel_ai import VercelAIAdapter
 
 from treering import new
@@ -130,6 +131,23 @@ def test_what_the_program_itself_approves(db: treering.Treering, model: Model) -
     calls = [(call.status, call.proto.approval) for call in conv.tool_calls()]
     assert [status for status, _ in calls] == ["failed", "succeeded"]
     assert [event.body.decision for event in conv.events(kinds=["approval_decided"])] == [1, 2]
+
+
+# A run that fails before anything was decided changes nothing of what waits.
+def test_a_run_that_fails_while_calls_wait(db: treering.Treering, model: Model) -> None:
+    store = TreeringConversationStore(db)
+    agent: Agent[object, str | DeferredToolRequests] = Agent(
+        openai(model),
+        output_type=[str, DeferredToolRequests],
+        capabilities=[store.steps()],
+    )
+    agent.tool_plain(requires_approval=True)(weather)
+    first = run(agent.run(CALL, conversation=run(loaded(store, "s"))))
+    with pytest.raises(UserError):
+        run(agent.run("Something else.", conversation=run(loaded(store, "s"))))
+    waiting = run(loaded(store, "s"))
+    assert waiting.deferred_tool_requests == first.output
+    assert waiting.revision == first.conversation.revision and len(db.pending()) == 1
 
 
 # A call that is run elsewhere: whoever has its result records it, and the run goes on.

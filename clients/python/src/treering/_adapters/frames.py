@@ -80,7 +80,16 @@ def _pack(item: Any, events: Sequence[new.NewEvent]) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return json.dumps(one) == json.dumps(other)
+    """The same as JSON, to the order of keys; long texts are not written for it."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) if not isinstance(one, float) else repr(one) == repr(other)
 
 
 def _without(value: Any, strings: dict[str, str], objects: dict[str, str]) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_ai.conversation_store import ConversationEntry
+from pydantic_ai.messages import ModelMessagesTypeAdapter
 
 from treering import new
 from treering._adapters import frames
@@ -15,6 +16,10 @@ from treering.pydantic_ai._messages import plain, typed
 from treering.v1 import conversation_pb2
 from treering.v1 import event_pb2 as pb
 
+ENTRIES_AT_ONCE_MAX = 1_000
+"""Messages that are stored in one step."""
+BYTES_AT_ONCE_MAX = 32 << 20
+"""And their bytes, as the library writes them; one message may have more."""
 PROMPT_CHARS_MIN = 48
 """Shorter instructions are not worth a reference."""
 
@@ -45,6 +50,21 @@ class Before:
             return Before(calls)
         held = branch.system_prompt
         return Before(calls, Prompt(held.conversation_id, held.revision), prompt_text)
+
+
+def batches(entries: Sequence[ConversationEntry]) -> list[list[ConversationEntry]]:
+    """The entries in steps that the store takes; at least one step."""
+    made: list[list[ConversationEntry]] = [[]]
+    size = 0
+    for entry in entries:
+        # Of a single one it makes no difference.
+        more = len(ModelMessagesTypeAdapter.dump_json([entry.message])) if len(entries) > 1 else 0
+        if made[-1] and (len(made[-1]) == ENTRIES_AT_ONCE_MAX or size + more > BYTES_AT_ONCE_MAX):
+            made.append([])
+            size = 0
+        made[-1].append(entry)
+        size += more
+    return made
 
 
 def events_of(

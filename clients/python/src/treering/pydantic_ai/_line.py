@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -47,9 +48,14 @@ class Placed:
     """A message with its place: the first and the last event that hold it."""
 
     id: str
-    message: ModelMessage
+    made: Callable[[], ModelMessage]
     first: Event
     last: Event
+
+    @cached_property
+    def message(self) -> ModelMessage:
+        """The message; made when it is asked for, as of many only the place is."""
+        return self.made()
 
 
 @dataclass
@@ -184,7 +190,7 @@ def line_of(events: Iterable[Event], prompt: PromptText) -> Line:
     def flush() -> None:
         if group and (message := message_of_events(group, tools)):
             # The last event's id: a message that grows is another one.
-            line.entries.append(Placed(group[-1].id, message, group[0], group[-1]))
+            line.entries.append(Placed(group[-1].id, partial(_as_is, message), group[0], group[-1]))
         group.clear()
 
     for found in frames.read(ENTRY, events):
@@ -209,12 +215,21 @@ def line_of(events: Iterable[Event], prompt: PromptText) -> Line:
 
 def _entries(frame: frames.Frame, prompt: PromptText) -> Iterator[Placed]:
     for framed in frame.items:
-        given = framed.item["message"]
-        held = given.get("instructions")
-        if isinstance(held, dict):
-            given["instructions"] = prompt(Prompt(held["conversation_id"], held["revision"]))
         last = framed.events[-1] if framed.events else frame.event
-        yield Placed(framed.item["id"], message_of(given), frame.event, last)
+        made = partial(_message, framed.item["message"], prompt)
+        yield Placed(framed.item["id"], made, frame.event, last)
+
+
+def _message(given: dict[str, Any], prompt: PromptText) -> ModelMessage:
+    held = given.get("instructions")
+    if isinstance(held, dict):
+        text = prompt(Prompt(held["conversation_id"], held["revision"]))
+        given = {**given, "instructions": text}
+    return message_of(given)
+
+
+def _as_is(message: ModelMessage) -> ModelMessage:
+    return message
 
 
 def _called(frame: frames.Frame) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from treering import errors, new
 from treering._adapters.thread import ATTEMPTS_MAX, Thread, before, rewind, short
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
-from treering.pydantic_ai._batch import Before, events_of
+from treering.pydantic_ai._batch import Before, batches, events_of
 from treering.pydantic_ai._line import Line, Placed, Prompt, end, newest, record_event, whole
 from treering.pydantic_ai._records import record_of
 from treering.types import Branch, ConversationState, ConversationSummary, when
@@ -28,8 +28,6 @@ from treering.v1 import event_pb2 as pb
 from treering.v1 import events_pb2
 
 SOURCE = "pydantic-ai"
-ENTRIES_AT_ONCE_MAX = 1_000
-"""Messages that are stored in one step."""
 THREADS_MAX = 1_024
 PLACES_MAX = 65_536
 PROMPTS_MAX = 64
@@ -110,8 +108,8 @@ class Log:
     def __init__(self, db: Treering) -> None:
         self._db = db
         self._threads = _Recent[str, Thread](THREADS_MAX)
-        self._places = _Recent[str, str](PLACES_MAX)
-        """Entry to the conversation in which it was seen."""
+        self._places = _Recent[str, tuple[str, int]](PLACES_MAX)
+        """Entry to the conversation and the branch in which it was seen."""
         self._prompts = _Recent[Prompt, str](PROMPTS_MAX)
 
     def conversation(self, id: str) -> Conversation | None:
@@ -156,7 +154,7 @@ class Log:
             raise KeyError(head_id)
         chain = found.line.chained()[: found.index + 1]
         for entry in chain:
-            self._places.put(entry.id, found.conversation.id)
+            self._places.put(entry.id, (found.conversation.id, found.branch.branch_id))
         return chain if limit is None else chain[-limit:]
 
     def _window(self, head_id: str, limit: int) -> list[ConversationEntry] | None:
@@ -164,7 +162,7 @@ class Log:
         seen_in = self._places.get(head_id)
         if seen_in is None:
             return None
-        conversation = self._db.conversation(seen_in)
+        conversation = self._db.conversation(seen_in[0])
         branch = conversation.state().branch
         line = newest(conversation.on(branch.name), branch.head, limit, self._prompt)
         if line is None or line.head_id != head_id:
@@ -183,13 +181,13 @@ class Log:
         record = record_of(id, conversation, state, line)
         if record is not None:
             for entry_id in (record.head_id, *record.branches):
-                if entry_id is not None:
-                    self._places.put(entry_id, conversation.id)
+                if entry_id is not None and self._places.get(entry_id) is None:
+                    self._places.put(entry_id, (conversation.id, state.branch.branch_id))
         return _Now(conversation, state, line, record)
 
     def _find(self, entry_id: str) -> _Found | None:
         """An entry, wherever it is: first where it was seen last."""
-        seen_in = self._places.get(entry_id)
+        seen_in, _ = self._places.get(entry_id) or ("", 0)
         if seen_in and (found := self._find_in(self._db.conversation(seen_in), entry_id)):
             return found
         for summary in self._db.conversations():
@@ -200,7 +198,12 @@ class Log:
         return None
 
     def _find_in(self, conversation: Conversation, entry_id: str) -> _Found | None:
-        for branch in sorted(conversation.branches(), key=_newest_last, reverse=True):
+        _, seen_on = self._places.get(entry_id) or ("", 0)
+
+        def likely(branch: Branch) -> tuple[bool, bool, int]:
+            return branch.branch_id == seen_on, branch.active, branch.head
+
+        for branch in sorted(conversation.branches(), key=likely, reverse=True):
             line = whole(conversation.on(branch.name), branch.head, self._prompt)
             index = line.index(entry_id)
             if index is not None:
@@ -226,13 +229,12 @@ class Log:
         expected: str | None,
         waiting: Collection[str] = (),
     ) -> None:
-        """Stores a record and what is new in its history, in one step, up to 1,000 messages."""
+        """Stores a record and what is new in its history, in one step: see `batches`."""
         if record.deferred_tool_requests is not None:
             asked = record.deferred_tool_requests.approvals
             waiting = {*waiting, *(call.tool_call_id for call in asked)}
-        rest = list(entries)
-        while len(rest) > ENTRIES_AT_ONCE_MAX:
-            some, rest = rest[:ENTRIES_AT_ONCE_MAX], rest[ENTRIES_AT_ONCE_MAX:]
+        *earlier, rest = batches(entries)
+        for some in earlier:
             part = dataclasses.replace(record, head_id=some[-1].id, revision=uuid4().hex)
             self._write(part, some, expected, waiting)
             expected = part.revision
@@ -262,9 +264,6 @@ class Log:
                 # Another program was first: whether it changed the history is looked up.
                 if attempt + 1 == ATTEMPTS_MAX:
                     raise
-        conversation = self._thread(id).find()
-        if conversation is not None and record.head_id is not None:
-            self._places.put(record.head_id, conversation.id)
 
     def _begin(
         self,
@@ -434,7 +433,3 @@ class Log:
             thread = Thread(self._db, SOURCE, id, title=id)
             self._threads.put(id, thread)
         return thread
-
-
-def _newest_last(branch: Branch) -> tuple[bool, int]:
-    return branch.active, branch.head

@@ -39,13 +39,11 @@ def plain(message: ai.ModelMessage) -> dict[str, Any]:
 
 
 def _is_same(short: dict[str, Any], full: dict[str, Any]) -> bool:
-    adapter = ai.ModelMessagesTypeAdapter
     try:
-        return adapter.dump_json(adapter.validate_python([short])) == adapter.dump_json(
-            adapter.validate_python([full])
-        )
+        again = ai.ModelMessagesTypeAdapter.dump_python([message_of(short)], mode="json")
     except ValueError:
         return False
+    return bool(again == [full])
 
 
 def message_of(given: dict[str, Any]) -> ai.ModelMessage:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable
 from copy import copy
 
 from pydantic_ai.conversation_store import ConversationRecord
-from pydantic_ai.messages import ModelResponse, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.usage import RunUsage
 
@@ -39,7 +39,9 @@ def record_of(
         conversation_id=id or (saved.conversation_id if is_own else conversation.id),
         head_id=line.head_id,
         usage=copy(saved.usage),
-        deferred_tool_requests=_unanswered(saved.deferred_tool_requests, line),
+        deferred_tool_requests=unanswered(
+            saved.deferred_tool_requests, (entry.message for entry in line.entries)
+        ),
         scope=saved.scope,
         forked_from=saved.forked_from if is_own else saved.conversation_id,
         forked_at=saved.forked_at if is_own else None,
@@ -58,18 +60,18 @@ def _used(line: Line) -> RunUsage:
     return usage
 
 
-def _answered(line: Line) -> Iterator[str]:
-    for entry in line.entries:
-        for part in entry.message.parts:
-            if isinstance(part, ToolReturnPart):
-                yield part.tool_call_id
-
-
-def _unanswered(requests: DeferredToolRequests | None, line: Line) -> DeferredToolRequests | None:
-    """The calls that still wait."""
+def unanswered(
+    requests: DeferredToolRequests | None, messages: Iterable[ModelMessage]
+) -> DeferredToolRequests | None:
+    """The calls that still wait after these messages."""
     if requests is None:
         return None
-    answered = list(_answered(line))
+    answered = [
+        part.tool_call_id
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    ]
     return requests.remaining(
         DeferredToolResults(calls=dict.fromkeys(answered), approvals=dict.fromkeys(answered, True))
     )

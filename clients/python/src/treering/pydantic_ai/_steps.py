@@ -22,6 +22,7 @@ from pydantic_ai.usage import RunUsage
 from treering._adapters.thread import done
 from treering.errors import TreeringError
 from treering.pydantic_ai._log import Log
+from treering.pydantic_ai._records import unanswered
 
 if TYPE_CHECKING:
     from treering.pydantic_ai._store import TreeringConversationStore
@@ -33,7 +34,7 @@ class Steps(AbstractCapability[Any]):
     A prompt and what tools returned are stored before the model is asked, an answer before its
     tools run. A program that is killed goes on from there: load the conversation and run it
     without a prompt. A run whose conversation is not as it was loaded raises
-    `ConversationConflict` before it asks the model.
+    `ConversationConflict` before it asks the model: what is to be said anew takes a `branch`.
     """
 
     def __init__(self, store: TreeringConversationStore, log: Log, scope: str | None) -> None:
@@ -67,8 +68,7 @@ class _Run(Steps):
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Finds what of the history is stored, and stores the rest."""
         await self._begin(ctx.conversation_id or "", ctx.messages)
-        if len(ctx.messages) > len(self._known):
-            await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+        await self._step(ctx)
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -76,13 +76,13 @@ class _Run(Steps):
         """Stores the request."""
         tools = request_context.model_request_parameters.function_tools
         self._to_approve = {tool.name for tool in tools if tool.kind == "unapproved"}
-        await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+        await self._step(ctx)
         return request_context
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
         """Stores the answer."""
         if ctx.messages and self._is_answered(ctx.messages[-1]):
-            await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+            await self._step(ctx)
         return result
 
     async def on_run_error(
@@ -92,7 +92,7 @@ class _Run(Steps):
         if not isinstance(error, (ConversationConflict, TreeringError)):
             # What failed is what the program must hear of.
             with suppress(ConversationConflict, TreeringError):
-                await self._save(ctx.conversation_id or "", ctx.messages, ctx.usage, None)
+                await self._step(ctx)
         raise error
 
     async def after_run(
@@ -101,27 +101,30 @@ class _Run(Steps):
         """Stores what the run has used, and the calls that it waits for."""
         output = result.output
         deferred = output if isinstance(output, DeferredToolRequests) else None
-        await self._save(result.conversation_id, result.all_messages(), result.usage, deferred)
+        fresh = self._fresh(result.all_messages())
+        record = self._record
+        if fresh or record is None or not _is_told(record, result.usage, deferred):
+            await self._save(result.conversation_id, fresh, result.usage, deferred)
         # So that the result can be saved, or gone on from, as after `store.save(result)`.
         if told := getattr(result, "_conversation_saved", None):
             told(self._revision)
         return result
 
+    async def _step(self, ctx: RunContext[Any]) -> None:
+        """Stores what is new; a step that says nothing changes nothing."""
+        if fresh := self._fresh(ctx.messages):
+            waiting = self._record.deferred_tool_requests if self._record else None
+            rest = unanswered(waiting, fresh)
+            await self._save(ctx.conversation_id or "", fresh, ctx.usage, rest)
+
     async def _save(
         self,
         conversation_id: str,
-        messages: Sequence[ModelMessage],
+        fresh: Sequence[ModelMessage],
         usage: RunUsage,
         deferred: DeferredToolRequests | None,
     ) -> None:
-        fresh = self._fresh(messages)
         record = self._record
-        is_same = record is not None and (record.usage, record.deferred_tool_requests) == (
-            usage,
-            deferred,
-        )
-        if not fresh and is_same:
-            return
         entries: list[ConversationEntry] = []
         for message in fresh:
             parent = entries[-1].id if entries else self._head_id
@@ -148,7 +151,11 @@ class _Run(Steps):
             if self._scope is not None and record.scope != self._scope:
                 raise ConversationConflict(conversation_id)
             # At least one: a history that is not empty must have been loaded.
-            stored = await self._store.read_history(record.head_id, limit=max(1, len(messages)))
+            count = max(1, len(messages))
+            try:
+                stored = await self._store.read_history(record.head_id, limit=count)
+            except LookupError:
+                raise ConversationConflict(conversation_id) from None
             kept = [_said(entry.message) for entry in stored]
             given = [_said(message) for message in messages[: len(kept)]]
             count = next((n for n in range(len(kept), 0, -1) if kept[-n:] == given[:n]), 0)
@@ -179,6 +186,12 @@ class _Run(Steps):
             for call in message.tool_calls
             if call.tool_name in self._to_approve
         }
+
+
+def _is_told(
+    record: ConversationRecord, usage: RunUsage, deferred: DeferredToolRequests | None
+) -> bool:
+    return (record.usage, record.deferred_tool_requests) == (usage, deferred)
 
 
 def _said(message: ModelMessage) -> str:

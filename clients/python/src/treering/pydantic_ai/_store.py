@@ -87,7 +87,7 @@ class TreeringConversationStore(ConversationStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        """Stores a record and new messages: all or none, up to 1,000 messages."""
+        """Stores a record and new messages: all or none, up to 1,000 messages or 32 MiB."""
         await done(lambda: self._log.write(record, new_entries, expected_revision))
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
