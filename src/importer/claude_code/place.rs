@@ -1,8 +1,8 @@
 //! Branches from `parentUuid`.
 //!
 //! The tool's tree has more forks than its user made: the results of parallel
-//! calls are children of different lines of one assistant message, and lines
-//! about progress are children too. Those go on where the branch is; a branch is
+//! calls are children of different lines of one assistant message, what the user said
+//! while they ran is beside them, and lines about progress are children too. Those go on where the branch is; a branch is
 //! opened only where a prompt was given twice or an answer tried again.
 
 use std::collections::HashMap;
@@ -17,6 +17,8 @@ struct Step {
     /// answers.
     group: usize,
     is_results: bool,
+    /// What the user said, or a skill told, while the calls of that message ran.
+    is_aside: bool,
 }
 
 /// Where each line belongs: one node a line.
@@ -43,8 +45,11 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
             continue;
         }
         let is_results = line.is_results();
+        let is_aside = !is_results
+            && line.is_user()
+            && step.is_some_and(|step| asks_for_calls(&lines[step.index]));
         let group = match step {
-            Some(step) if is_results => step.group,
+            Some(step) if is_results || is_aside => step.group,
             _ if line.is_assistant() => {
                 let id = line.message_id();
                 *groups.entry(id).or_insert(index)
@@ -55,6 +60,7 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
             index,
             group,
             is_results,
+            is_aside,
         };
         // What was cut off before the first line is nobody's fault.
         let link = match last {
@@ -94,6 +100,11 @@ pub(super) fn parent_of(line: &SessionLine) -> Option<&str> {
         .find(|parent| !parent.is_empty())
 }
 
+fn asks_for_calls(line: &SessionLine) -> bool {
+    let mut blocks = line.blocks().iter();
+    line.is_assistant() && blocks.any(|block| block["type"] == "tool_use")
+}
+
 /// True when a step follows its branch's tip, though the tool says that it
 /// follows `parent`.
 fn goes_on(this: &Step, line: &SessionLine, parent: &Step, tip: &Step) -> bool {
@@ -102,6 +113,7 @@ fn goes_on(this: &Step, line: &SessionLine, parent: &Step, tip: &Step) -> bool {
     }
     let same_round = parent.group == tip.group;
     let of_the_round = this.is_results || this.group == tip.group;
-    let after_the_round = parent.is_results && tip.is_results && line.is_assistant();
+    let answers = |step: &Step| step.is_results || step.is_aside;
+    let after_the_round = answers(parent) && answers(tip) && line.is_assistant();
     same_round && (of_the_round || after_the_round)
 }

@@ -280,6 +280,49 @@ fn texts(conversation: &ImportedConversation) -> Vec<(String, &str)> {
     said.collect()
 }
 
+// What the user typed while calls ran hung beside their results, on a branch of its own: the
+// model answered to it, and was not told it.
+#[test]
+fn what_is_said_while_calls_run_is_no_branch() {
+    let result = |uuid: &str, parent: &str, id: &str| {
+        json!({"type": "user", "uuid": uuid, "parentUuid": parent, "sessionId": "s",
+            "message": {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": id, "content": id}]}})
+        .to_string()
+    };
+    let call = |id: &str| json!({"type": "tool_use", "id": id, "name": "ls", "input": {}});
+    let first = [
+        user("s", "a", None, "look"),
+        assistant("b", "a", json!([call("t1"), call("t2")])),
+    ];
+    let results = [result("r1", "b", "t1"), result("r2", "r1", "t2")];
+    let said = user("s", "u", Some("b"), "and test it");
+    let answer = |parent: &str| assistant("c", parent, json!([{"type": "text", "text": "yes"}]));
+    let [one, two] = results;
+    for rest in [
+        [one.clone(), said.clone(), two.clone(), answer("r2")],
+        [said.clone(), one.clone(), two.clone(), answer("r2")],
+        [one.clone(), two.clone(), said.clone(), answer("r2")],
+        [one, two, said, answer("u")],
+    ] {
+        let lines = [&first[..], &rest[..]].concat();
+        let whole = there_and_back(&session_of(&lines)).remove(0).0;
+        let said: Vec<_> = texts(&whole).into_iter().map(|(_, text)| text).collect();
+        assert_eq!(said, ["look", "and test it", "yes"]);
+        assert!(names(&whole).is_empty(), "{:?}", names(&whole));
+        let forks = whole.events.iter().map(|event| event.body.kind());
+        assert!(
+            !forks
+                .into_iter()
+                .any(|kind| kind == EventKind::BranchForked)
+        );
+        for count in 1..lines.len() {
+            let part = import_session(&session_of(&lines[..count])).unwrap();
+            assert_eq!(plan(&stored(&part[0]), &whole).parted, [], "{count}");
+        }
+    }
+}
+
 /// A session of two turns, the second with so many steps, that is compacted while it keeps
 /// the lines from `head` on: cut and kept turns.
 fn compacted_keeping(head: &str, steps: usize, field: &str) -> (u64, u32) {
