@@ -8,10 +8,12 @@ mod blobs;
 mod cut;
 mod json;
 mod layout;
+mod mark;
 mod note;
 mod once;
 mod pieces;
 mod rooms;
+mod runs;
 mod said;
 
 pub(super) use note::BUDGET;
