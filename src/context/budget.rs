@@ -9,10 +9,12 @@ mod cut;
 mod file_lines;
 mod json;
 mod layout;
+mod mark;
 mod note;
 mod once;
 mod pieces;
 mod rooms;
+mod runs;
 mod said;
 
 pub(super) use note::BUDGET;

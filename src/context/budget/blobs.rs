@@ -29,15 +29,21 @@ pub(super) fn are_beside(text: &str) -> bool {
 /// A text without its encoded data: so many first bytes of it stand in its place, which tell
 /// what it was, and how much more there is.
 pub(super) fn without(text: &str, head: usize) -> Cow<'_, str> {
+    without_and_bytes(text, head).0
+}
+
+/// The same, and how many bytes are missing.
+pub(super) fn without_and_bytes(text: &str, head: usize) -> (Cow<'_, str>, usize) {
     let Some(mut found) = next(text, 0) else {
-        return Cow::from(text);
+        return (Cow::from(text), 0);
     };
     let mut told = String::new();
-    let mut done = 0;
+    let (mut done, mut gone) = (0, 0);
     loop {
         let (start, end) = found;
         told.push_str(&text[done..start + head]);
         told.push_str(&format!("[… {} bytes …]", end - start - head));
+        gone += end - start - head;
         done = end;
         match next(text, done) {
             Some(more) => found = more,
@@ -45,7 +51,7 @@ pub(super) fn without(text: &str, head: usize) -> Cow<'_, str> {
         }
     }
     told.push_str(&text[done..]);
-    Cow::from(told)
+    (Cow::from(told), gone)
 }
 
 /// Where the next encoded data, or what is filled up, begins and ends.

@@ -1,55 +1,115 @@
-//! Cutting JSON: it stays JSON. Addresses, titles, ids and errors stay longest; the middle of
-//! long texts and lists goes.
+//! Cutting JSON: it stays JSON, and what stays of it can be compared. What is the same in all
+//! items of a list is said once; long texts get shorter; then the middle of lists goes, and
+//! only then members, the same ones of each item. Short texts and numbers are never cut: half
+//! of a date is none.
+
+mod shape;
+#[cfg(test)]
+mod tests;
 
 use serde_json::{Map, Value};
 
+use self::shape::{Goes, Shape};
 use super::blobs;
 
 /// Longer texts are not taken apart: their head and tail have to do.
 const TEXT_BYTES_MAX: usize = 512 * 1024;
-/// What an item of a list, or a member, is worth telling in.
-const ITEM_BYTES: usize = 64;
-const MEMBER_BYTES: usize = 24;
+/// Texts of at most so many bytes are there or not, but never cut; longer words (addresses,
+/// paths) neither.
+const SHORT_BYTES: usize = 48;
+const WORD_BYTES: usize = 200;
+/// JSON in a text is taken apart where it is at least so long.
+const NESTED_BYTES: usize = 512;
 /// What stands where something was, and around a text.
 const MARK_BYTES: usize = 24;
 /// In fewer bytes a text says how it begins, and not how much is missing.
 const MARKED_BYTES: usize = 160;
-/// Members that say most, and whatever else speaks of an error.
-const TELLING: [&str; 19] = [
-    "error",
-    "message",
-    "title",
-    "name",
-    "url",
-    "uri",
-    "href",
-    "link",
-    "id",
-    "path",
-    "file",
-    "status",
-    "code",
-    "state",
-    "text",
-    "summary",
-    "snippet",
-    "result",
-    "description",
+/// An object of so many members with values of one kind is a list with ids for places.
+const MAP_LEAST: usize = 4;
+const FLAT_MAP_LEAST: usize = 24;
+/// What is said once has this share of the room, and so many names are told of what is not
+/// there at all.
+const BESIDE_SHARE: usize = 4;
+const NAMES_MAX: usize = 8;
+/// How texts, lists and members give way to each other: to what texts are cut at the most, how
+/// many items stay of a list at least (or all), and which members go before that.
+const STAGES: [Stage; 6] = [
+    (None, 160, usize::MAX),
+    (None, 80, 6),
+    (Some(Goes::LongTexts), 80, 6),
+    (None, SHORT_BYTES, 3),
+    (Some(Goes::Any), SHORT_BYTES, 3),
+    (Some(Goes::Any), SHORT_BYTES, 1),
 ];
+
+type Stage = (Option<Goes>, usize, usize);
+
+/// JSON with less in it.
+#[derive(Debug)]
+pub(super) struct Cut {
+    /// It, written.
+    pub text: String,
+    /// What is said of all of it at once.
+    pub beside: Beside,
+}
+
+/// What is said once instead of in each item of a list, or not at all.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Beside {
+    /// Members that have one value wherever they stand, with it.
+    same: Vec<String>,
+    /// Names of members that are nowhere.
+    gone: Vec<String>,
+}
+
+impl Beside {
+    /// For a note, behind how much there is.
+    pub fn told(&self) -> String {
+        let mut told = String::new();
+        if !self.same.is_empty() {
+            told.push_str(&format!("; the same in each: {}", self.same.join(", ")));
+        }
+        if !self.gone.is_empty() {
+            let names = self.gone.iter().take(NAMES_MAX).map(String::as_str);
+            let names = names.collect::<Vec<_>>().join(", ");
+            told.push_str(&format!("; members left out: {names}"));
+            let more = self.gone.len().saturating_sub(NAMES_MAX);
+            if more > 0 {
+                told.push_str(&format!(" and {more} more"));
+            }
+        }
+        told
+    }
+
+    fn add(&mut self, other: Self) {
+        for (all, more) in [(&mut self.same, other.same), (&mut self.gone, other.gone)] {
+            for told in more {
+                if !all.contains(&told) {
+                    all.push(told);
+                }
+            }
+        }
+    }
+}
 
 /// A text that is JSON in about `bytes_max` bytes at the most, as JSON; none where it is not,
 /// or is a single value.
-pub(super) fn cut(text: &str, bytes_max: usize) -> Option<String> {
+pub(super) fn cut(text: &str, bytes_max: usize) -> Option<Cut> {
     let text = text.trim();
     if text.len() > TEXT_BYTES_MAX || !text.starts_with(['{', '[']) {
         return None;
     }
     let text = blobs::without(text, 0);
     let mut value: Value = serde_json::from_str(&text).ok()?;
-    fit(&mut value, bytes_max);
-    let told = value.to_string();
+    let mut beside = Beside::default();
+    if size(&value) > bytes_max {
+        let mut shape = Shape::of(&value);
+        let limits = limits(&value, &mut shape, bytes_max, &mut beside)?;
+        apply(&mut value, &shape, limits, &mut beside);
+    }
+    let text = value.to_string();
     // Where names alone are longer, head and tail say as much.
-    (told.len() <= bytes_max + bytes_max / 8).then_some(told)
+    (text.len() <= bytes_max + bytes_max / 8).then_some(Cut { text, beside })
 }
 
 /// Bytes of a value, written.
@@ -83,26 +143,228 @@ fn beside(key: &str) -> usize {
     text_size(key) + 2
 }
 
-fn fit(value: &mut Value, bytes_max: usize) {
-    if size(value) <= bytes_max {
-        return;
-    }
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        Value::String(text) => *text = shorter(text, bytes_max),
-        Value::Array(items) => fit_items(items, bytes_max.saturating_sub(2)),
-        Value::Object(members) => fit_members(members, bytes_max.saturating_sub(2)),
+/// A text that is not cut.
+fn is_word(text: &str) -> bool {
+    text.len() <= SHORT_BYTES || text.len() <= WORD_BYTES && !text.contains(char::is_whitespace)
+}
+
+/// Members that are named by ids and not by what they are: places of a list.
+fn is_map(members: &Map<String, Value>) -> bool {
+    let mut values = members.values();
+    match values.next() {
+        Some(Value::Object(first)) if members.len() >= MAP_LEAST => values.all(|value| {
+            let Value::Object(other) = value else {
+                return false;
+            };
+            let shared = other.keys().filter(|key| first.contains_key(*key));
+            shared.count() * 2 >= other.len().max(first.len())
+        }),
+        Some(first) if members.len() >= FLAT_MAP_LEAST => {
+            let kind = std::mem::discriminant(first);
+            let is_flat = !first.is_object() && !first.is_array();
+            is_flat && values.all(|value| std::mem::discriminant(value) == kind)
+        }
+        _ => false,
     }
 }
 
+/// What is left of lists and texts.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    items_max: usize,
+    text_bytes_max: usize,
+}
+
+/// The most that has room. Members that go are marked in the shape.
+fn limits(
+    value: &Value,
+    shape: &mut Shape,
+    bytes_max: usize,
+    beside: &mut Beside,
+) -> Option<Limits> {
+    let longest = shape.longest();
+    let (_, texts, items) = STAGES[0];
+    if let Some(limits) = within(value, shape, bytes_max, texts, items.min(longest)) {
+        return Some(limits);
+    }
+    shape.say_once(bytes_max / BESIDE_SHARE, beside);
+    let bytes_max = bytes_max.saturating_sub(beside.same.iter().map(String::len).sum());
+    for (goes, texts, items) in STAGES {
+        let items = items.min(longest);
+        for place in goes.map_or_else(Vec::new, |goes| shape.worst_first(goes)) {
+            if least(value, shape, texts, items) <= bytes_max {
+                break;
+            }
+            shape.let_go(&place);
+            beside.gone.push(place.join("."));
+        }
+        if let Some(limits) = within(value, shape, bytes_max, texts, items) {
+            return Some(limits);
+        }
+    }
+    None
+}
+
+/// The longest lists, and with them the longest texts, that fit; none where not even lists of
+/// so many items with texts of so many bytes do.
+fn within(
+    value: &Value,
+    shape: &Shape,
+    bytes_max: usize,
+    text_bytes: usize,
+    items_least: usize,
+) -> Option<Limits> {
+    let fits = |items_max| least(value, shape, text_bytes, items_max) <= bytes_max;
+    let (mut low, mut high) = (items_least, shape.longest());
+    if !fits(low) {
+        return None;
+    }
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        match fits(middle) {
+            true => low = middle,
+            false => high = middle - 1,
+        }
+    }
+    let mut sizes = Vec::new();
+    let fixed = measure(value, shape, low, &mut sizes);
+    Some(Limits {
+        items_max: low,
+        text_bytes_max: shared(sizes, bytes_max.saturating_sub(fixed)),
+    })
+}
+
+/// Bytes with texts and lists cut so short.
+fn least(value: &Value, shape: &Shape, text_bytes: usize, items_max: usize) -> usize {
+    let mut sizes = Vec::new();
+    let fixed = measure(value, shape, items_max, &mut sizes);
+    let texts = sizes.into_iter().map(|size| size.min(text_bytes + 2));
+    fixed + texts.sum::<usize>()
+}
+
+/// What each text may have, so that all have so many bytes together: short ones leave theirs
+/// to the long ones.
+fn shared(mut sizes: Vec<usize>, bytes_max: usize) -> usize {
+    sizes.sort_unstable();
+    let (mut left, mut count) = (bytes_max, sizes.len());
+    for size in sizes {
+        if size > left / count {
+            return left / count;
+        }
+        left -= size;
+        count -= 1;
+    }
+    usize::MAX
+}
+
+/// Bytes of what is not cut, where lists have so many items; of texts that may be, theirs.
+fn measure(value: &Value, shape: &Shape, items_max: usize, texts: &mut Vec<usize>) -> usize {
+    let mut bytes = 2;
+    match value {
+        Value::String(text) if !is_word(text) => {
+            texts.push(text_size(text));
+            return 0;
+        }
+        Value::Array(items) => {
+            let (head, tail) = ends(items.len(), items_max);
+            for item in items[..head].iter().chain(&items[tail..]) {
+                bytes += 1 + measure(item, shape.item(), items_max, texts);
+            }
+            bytes += if head < tail { MARK_BYTES } else { 0 };
+        }
+        Value::Object(members) if is_map(members) => {
+            let (head, tail) = ends(members.len(), items_max);
+            let stay = members.iter().take(head).chain(members.iter().skip(tail));
+            for (key, value) in stay {
+                bytes += beside(key) + measure(value, shape.item(), items_max, texts);
+            }
+            bytes += if head < tail { MARK_BYTES } else { 0 };
+        }
+        Value::Object(members) => {
+            for (key, value) in members {
+                let shape = shape.member(key);
+                if !shape.is_gone() {
+                    bytes += beside(key) + measure(value, shape, items_max, texts);
+                }
+            }
+        }
+        value => return size(value),
+    }
+    bytes
+}
+
+/// Where the middle of a list begins and ends that goes: two stay in front for each behind.
+fn ends(len: usize, items_max: usize) -> (usize, usize) {
+    let tail = items_max / 3;
+    match len > items_max + 1 {
+        true => (items_max - tail, len - tail),
+        false => (len, len),
+    }
+}
+
+fn apply(value: &mut Value, shape: &Shape, limits: Limits, beside: &mut Beside) {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::String(text) => {
+            if !is_word(text) && text_size(text) > limits.text_bytes_max {
+                *text = shorter(text, limits.text_bytes_max, beside);
+            }
+        }
+        Value::Array(items) => {
+            let (head, tail) = ends(items.len(), limits.items_max);
+            for item in items[..head].iter_mut() {
+                apply(item, shape.item(), limits, beside);
+            }
+            for item in items[tail..].iter_mut() {
+                apply(item, shape.item(), limits, beside);
+            }
+            if head < tail {
+                let mark = Value::String(format!("[… {} more …]", tail - head));
+                items.splice(head..tail, [mark]);
+            }
+        }
+        Value::Object(members) if is_map(members) => {
+            let (head, tail) = ends(members.len(), limits.items_max);
+            let mut stays = Map::new();
+            for (at, (key, mut value)) in std::mem::take(members).into_iter().enumerate() {
+                if at < head || at >= tail {
+                    apply(&mut value, shape.item(), limits, beside);
+                    stays.insert(key, value);
+                } else if at == head {
+                    let mark = Value::String(format!("{} more", tail - head));
+                    stays.insert("…".to_owned(), mark);
+                }
+            }
+            *members = stays;
+        }
+        Value::Object(members) => {
+            members.retain(|key, value| {
+                let shape = shape.member(key);
+                let was_empty = is_empty(value);
+                if !shape.is_gone() {
+                    apply(value, shape, limits, beside);
+                }
+                // What had something and has nothing left says nothing.
+                !shape.is_gone() && (was_empty || !is_empty(value))
+            });
+        }
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(Map::is_empty)
+}
+
 /// Head and tail of a text; of one that is JSON itself, its parts.
-fn shorter(text: &str, bytes_max: usize) -> String {
+fn shorter(text: &str, bytes_max: usize, beside: &mut Beside) -> String {
     let room = bytes_max.saturating_sub(2);
     // Quotes are written with a sign before each.
-    if let Some(json) = cut(text, room * 3 / 4)
-        && text_size(&json) <= bytes_max
+    if text.len() >= NESTED_BYTES
+        && let Some(json) = cut(text, room * 3 / 4)
+        && text_size(&json.text) <= bytes_max
     {
-        return json;
+        beside.add(json.beside);
+        return json.text;
     }
     let share = text.len() as u128 * room as u128 / text_size(text) as u128;
     let room = usize::try_from(share).unwrap_or(room);
@@ -118,112 +380,6 @@ fn shorter(text: &str, bytes_max: usize) -> String {
     }
     let gone = tail - head;
     format!("{}[… {gone} bytes …]{}", &text[..head], &text[tail..])
-}
-
-/// The first and the last items, in equal shares; between them how many are not there.
-fn fit_items(items: &mut Vec<Value>, bytes_max: usize) {
-    let sizes: Vec<usize> = items.iter().map(|item| size(item) + 1).collect();
-    let least: usize = sizes.iter().map(|size| (*size).min(ITEM_BYTES)).sum();
-    if least > bytes_max {
-        let room = bytes_max.saturating_sub(MARK_BYTES);
-        let (mut head, mut tail, mut taken) = (0, items.len(), 0);
-        // Two from the front for each from the end.
-        while head < tail {
-            let from_front = head <= 2 * (items.len() - tail);
-            let at = if from_front { head } else { tail - 1 };
-            taken += sizes[at].min(ITEM_BYTES);
-            if taken > room {
-                break;
-            }
-            if from_front {
-                head += 1;
-            } else {
-                tail -= 1;
-            }
-        }
-        let gone = tail - head;
-        let mark = Value::String(format!("[… {gone} more …]"));
-        items.splice(head..tail, [mark]);
-        return share(items.iter_mut().map(|item| (1, item)).collect(), bytes_max);
-    }
-    share(items.iter_mut().map(|item| (1, item)).collect(), bytes_max);
-}
-
-/// The members that say most, in equal shares; the others are counted.
-fn fit_members(members: &mut Map<String, Value>, bytes_max: usize) {
-    let needs = |(key, value): (&String, &Value)| beside(key) + size(value).min(MEMBER_BYTES);
-    let least: usize = members.iter().map(needs).sum();
-    if least > bytes_max {
-        let mut by_worth: Vec<(Worth, usize, usize)> = members
-            .iter()
-            .enumerate()
-            .map(|(at, (key, value))| (worth(key, value), at, needs((key, value))))
-            .collect();
-        by_worth.sort_unstable();
-        let mut room = bytes_max.saturating_sub(MARK_BYTES / 2);
-        let mut stays = vec![false; members.len()];
-        for (_, at, needs) in by_worth {
-            if needs <= room {
-                room -= needs;
-                stays[at] = true;
-            }
-        }
-        let before = members.len();
-        let mut stays = stays.into_iter();
-        members.retain(|_, _| stays.next().unwrap_or_default());
-        let gone = before - members.len();
-        members.insert("…".to_owned(), Value::String(format!("{gone} more")));
-    }
-    let members = members.iter_mut();
-    share(
-        members.map(|(key, value)| (beside(key), value)).collect(),
-        bytes_max,
-    );
-}
-
-/// What a member says: the first stay longest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Worth {
-    Telling,
-    Ordinary,
-    Nothing,
-}
-
-fn worth(key: &str, value: &Value) -> Worth {
-    let is_nothing = match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty() || text.starts_with("[… "),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(members) => members.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
-    };
-    let key = key.to_ascii_lowercase();
-    match is_nothing {
-        true => Worth::Nothing,
-        false if TELLING.contains(&key.as_str()) || key.contains("error") => Worth::Telling,
-        false => Worth::Ordinary,
-    }
-}
-
-/// Values in so many bytes together, with what stands beside each: short ones leave theirs
-/// to the long ones.
-fn share(values: Vec<(usize, &mut Value)>, bytes_max: usize) {
-    let beside: usize = values.iter().map(|(beside, _)| beside).sum();
-    let mut by_size: Vec<(usize, &mut Value)> = values
-        .into_iter()
-        .map(|(_, value)| (size(value), value))
-        .collect();
-    by_size.sort_by_key(|(size, _)| *size);
-    let mut left = bytes_max.saturating_sub(beside);
-    let mut count = by_size.len();
-    for (size, value) in by_size {
-        let most = left / count;
-        if size > most {
-            fit(value, most);
-        }
-        left = left.saturating_sub(self::size(value));
-        count -= 1;
-    }
 }
 
 /// The arguments of a call as an object of the same keys, with long texts cut so that it has
@@ -290,122 +446,5 @@ fn texts(value: &mut Value, apply: &mut dyn FnMut(&mut String)) {
         Value::String(text) => apply(text),
         Value::Array(items) => items.iter_mut().for_each(|item| texts(item, apply)),
         Value::Object(members) => members.values_mut().for_each(|value| texts(value, apply)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    fn of(value: &Value, bytes_max: usize) -> Value {
-        let told = cut(&value.to_string(), bytes_max).unwrap();
-        assert!(told.len() <= bytes_max + bytes_max / 8, "{}", told.len());
-        serde_json::from_str(&told).unwrap()
-    }
-
-    // A search returned ten pages with 3 kB of encrypted text each: head and tail were a
-    // part of the first and of the last, and no title, no address was left.
-    #[test]
-    fn what_a_search_found_stays_without_its_blobs() {
-        let page = |at: usize| {
-            json!({
-                "encrypted_content": format!("Eq{}", "wTCioIDBgCIiQ5MGZjMWI5Mi1i".repeat(100)),
-                "page_age": "3 hours ago",
-                "title": format!("Page {at}"),
-                "type": "web_search_result",
-                "url": format!("https://host.example/pages/{at}"),
-            })
-        };
-        let pages: Vec<Value> = (0..10).map(page).collect();
-        let told = of(&json!(pages), 2_000);
-        for at in 0..10 {
-            assert_eq!(told[at]["title"], format!("Page {at}"));
-            assert_eq!(told[at]["url"], format!("https://host.example/pages/{at}"));
-        }
-        // With less room, the first and the last, and how many are between.
-        let told = of(&json!(pages), 600);
-        let texts = told.to_string();
-        assert!(
-            texts.contains("Page 0") && texts.contains("Page 9"),
-            "{texts}"
-        );
-        assert!(texts.contains("more …]"), "{texts}");
-    }
-
-    // An error beside a long log was lost with everything in the middle.
-    #[test]
-    fn errors_stay_beside_long_texts() {
-        let log = "line of a log\n".repeat(500);
-        let value = json!({"stdout": log, "error": "disk full", "stderr": log, "exit_code": 28});
-        let told = of(&value, 600);
-        assert_eq!(told["error"], "disk full");
-        assert_eq!(told["exit_code"], 28);
-        let stdout = told["stdout"].as_str().unwrap();
-        assert!(
-            stdout.starts_with("line of") && stdout.contains(" bytes …]"),
-            "{stdout}"
-        );
-        // Also in JSON in a text, as servers of tools wrap it.
-        let wrapped = json!({"content": [{"type": "text", "text": value.to_string()}]});
-        let told = of(&wrapped, 400);
-        let inner: Value =
-            serde_json::from_str(told["content"][0]["text"].as_str().unwrap()).unwrap();
-        assert_eq!(inner["error"], "disk full");
-    }
-
-    #[test]
-    fn what_is_not_json_is_not_taken_apart() {
-        for text in ["", "[not json", "\"a text\"", "7", "{\"a\": 1} and more"] {
-            assert_eq!(cut(text, 100), None, "{text}");
-        }
-    }
-
-    // A model reads its own call again: the keys and the short values are as it wrote them.
-    #[test]
-    fn arguments_keep_their_keys() {
-        let content = "let x = 1;\n".repeat(3_000);
-        let arguments = json!({"file_path": "/src/a.rs", "content": content, "n": 3}).to_string();
-        let told = cut_texts(&arguments, 600, "; the whole: #7").unwrap();
-        assert!(told.len() < 700, "{}", told.len());
-        let told: Value = serde_json::from_str(&told).unwrap();
-        assert_eq!(
-            (&told["file_path"], &told["n"]),
-            (&json!("/src/a.rs"), &json!(3))
-        );
-        let content = told["content"].as_str().unwrap();
-        assert!(content.starts_with("let x = 1;\n") && content.contains("; the whole: #7 …]"));
-        for as_it_is in ["", "[1]", "\"x\"", "{\"a\": 1}"] {
-            assert_eq!(cut_texts(as_it_is, 600, ""), None);
-        }
-    }
-
-    fn any_json() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            any::<i64>().prop_map(Value::from),
-            ".{0,200}".prop_map(Value::from),
-            Just(Value::Null),
-        ];
-        leaf.prop_recursive(4, 64, 8, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
-                prop::collection::vec(("[a-z…]{0,12}", inner), 0..8)
-                    .prop_map(|members| Value::Object(members.into_iter().collect())),
-            ]
-        })
-    }
-
-    proptest! {
-        // Whatever it is, what comes out is JSON within its bound.
-        #[test]
-        fn any_json_is_cut_to_json(value in any_json(), bytes_max in 0_usize..2_000) {
-            if let Some(told) = cut(&value.to_string(), bytes_max) {
-                prop_assert!(told.len() <= bytes_max + bytes_max / 8);
-                let told: Value = serde_json::from_str(&told).unwrap();
-                prop_assert_eq!(told.is_object(), value.is_object());
-            }
-        }
     }
 }

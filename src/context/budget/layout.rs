@@ -12,7 +12,7 @@ use super::{
     note,
     pieces::{self, Form, Piece},
     rooms::Rooms,
-    said::{is_answer, is_of_user, is_said, is_told},
+    said::{is_answer, is_final, is_of_user, is_said, is_told},
 };
 use crate::{
     context::{
@@ -505,8 +505,9 @@ impl<'a> Layout<'a, '_> {
         match self.short(at) {
             Some((content, tokens)) if tokens <= most => self.cut(at, content, tokens),
             None if self.pieces[at].item.tokens <= most => self.keep(at),
-            // What somebody said at length says something in part, too.
-            None if self.pieces[at].item.step().is_none() => {
+            // What somebody said at length says something in part, too: what is said next
+            // makes no sense without an answer.
+            _ if is_said_at_length(&self.pieces[at].item) => {
                 self.keep_within(at, most.min(self.room / MESSAGE_SHARE))
             }
             _ => 0,
@@ -533,9 +534,9 @@ impl<'a> Layout<'a, '_> {
                 left -= self.keep(at).saturating_sub(now);
             } else if left > self.budget / 50 && tries < REFITS_MAX {
                 tries += 1;
-                let of = match self.pieces[at].item.step() {
-                    Some(_) => Of::Results,
-                    None => Of::All,
+                let of = match is_said_at_length(&self.pieces[at].item) {
+                    true => Of::All,
+                    false => Of::Results,
                 };
                 if let Some((content, tokens)) = self.fitted(at, now + left, of)
                     && tokens > now
@@ -585,6 +586,11 @@ impl<'a> Layout<'a, '_> {
         }
         left
     }
+}
+
+/// A message, or an answer of the model with which it calls nothing.
+fn is_said_at_length(item: &Item) -> bool {
+    item.step().is_none() || is_final(item)
 }
 
 pub(super) fn scaled(tokens: u64, factor: f64) -> usize {

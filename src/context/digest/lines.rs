@@ -1,18 +1,20 @@
 //! What each line of an output is worth.
 
 use super::kind::Kind;
-use crate::context::summary::{reports_error, says_something, without_reminders};
+use crate::context::summary::{one_line, reports_error, says_something, without_reminders};
 
 /// An output in lines: of a long one, its beginning and its end.
 pub(super) struct Output<'a> {
     pub lines: Vec<Line<'a>>,
+    /// Lines behind the last one say nothing, and are not blank.
+    pub ends_in_gap: bool,
 }
 
 /// A line that says something.
 pub(super) struct Line<'a> {
     pub text: &'a str,
-    /// Lines stand between it and the one before that say nothing or were not
-    /// looked at.
+    /// Lines stand between it and the one before that are not blank and say nothing (`}`), or
+    /// were not looked at.
     after_gap: bool,
 }
 
@@ -42,8 +44,9 @@ impl<'a> Output<'a> {
             (&text[..start], &text[end..])
         };
         let mut lines: Vec<Line<'a>> = Vec::new();
+        let mut gap = false;
         for (part, is_end) in [(start, false), (end, true)] {
-            let mut gap = is_end && !part.is_empty();
+            gap |= is_end && !part.is_empty();
             let mut is_reminder = false;
             for text in part.lines() {
                 // What a harness adds for the moment is no part of the result.
@@ -52,17 +55,20 @@ impl<'a> Output<'a> {
                     is_reminder = !text.trim_end().ends_with("</system-reminder>");
                     continue;
                 }
-                if says_something(numberless(text.trim_start())) {
+                let said = numberless(text.trim_start());
+                let after_gap = gap;
+                gap |= !said.trim().is_empty();
+                if says_something(said) {
                     let text = text.trim_end();
-                    lines.push(Line {
-                        text,
-                        after_gap: gap,
-                    });
+                    lines.push(Line { text, after_gap });
                     gap = false;
                 }
             }
         }
-        Self { lines }
+        Self {
+            lines,
+            ends_in_gap: gap,
+        }
     }
 
     /// Whether a line between two places was left out.
@@ -216,14 +222,19 @@ pub(super) fn is_failed_run(line: &str) -> bool {
 
 /// A line that names something that failed.
 pub(super) fn is_failed(line: &str) -> bool {
-    const STARTS: [&str; 12] = [
+    const STARTS: [&str; 17] = [
         "--- FAIL",
         "FAIL",
         "FAILED",
         "not ok ",
         "✗",
         "✘",
+        "✕",
         "× ",
+        "● ",
+        "[ERROR]",
+        "[  FAILED  ]",
+        "##[error]",
         "E   ",
         "assert",
         "AssertionError",
@@ -231,6 +242,11 @@ pub(super) fn is_failed(line: &str) -> bool {
         "thread '",
     ];
     STARTS.iter().any(|start| line.starts_with(start))
+        || line.ends_with("... FAIL")
+        || line.ends_with("... ERROR")
+        || line.rsplit_once(" [").is_some_and(|(said, share)| {
+            share.ends_with("%]") && said.trim_end().ends_with(" FAILED")
+        })
         || line.ends_with("... FAILED")
         || line.ends_with(" FAILED")
         || line.contains(": command not found")
@@ -271,6 +287,40 @@ pub(super) fn numberless(line: &str) -> &str {
     }
     rest.trim_start_matches(['→', '\t', ':', '|', ' '])
         .trim_start()
+}
+
+/// A line as it stands, without control characters: with what it is indented by, of a numbered
+/// view behind its number; of code, also with what stands between its words.
+pub(super) fn as_it_stands(line: &str, kind: Kind) -> String {
+    let bare = line.trim_start();
+    let said = numberless_part(bare);
+    let (number, said) = match said {
+        Some(said) => (&bare[..bare.len() - said.len()], said),
+        None => ("", line),
+    };
+    let text = said.trim_start();
+    let (indent, _) = said.split_at(said.len() - text.len());
+    let mut told = String::with_capacity(line.len());
+    told.push_str(number);
+    told.extend(indent.chars().map(|c| if c == '\t' { c } else { ' ' }));
+    if !matches!(kind, Kind::Code | Kind::Diff | Kind::Text) {
+        told.push_str(&one_line(text));
+        return told;
+    }
+    for word in text.split_inclusive([' ', '\t']) {
+        let end = word.trim_end_matches([' ', '\t']).len();
+        told.push_str(&one_line(&word[..end]));
+        told.push_str(&word[end..]);
+    }
+    told
+}
+
+/// What stands behind the number of a line and its sign, if it has them.
+fn numberless_part(line: &str) -> Option<&str> {
+    let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_numbered = rest.len() < line.len() && rest.starts_with(['→', '\t', ':', '|']);
+    let sign = rest.chars().next().map_or(0, char::len_utf8);
+    is_numbered.then(|| &rest[sign..])
 }
 
 /// A line of code that begins something with a name.

@@ -8,13 +8,15 @@
 //! - [`digest`]: the text that stands for a result;
 //! - `kind`: what the output is, by its lines and by the call;
 //! - `groups`: listings, matches and diffs, counted by place;
-//! - `lines`: what each line is worth.
+//! - `lines`: what each line is worth;
+//! - `run`: what passed and what failed, by lines.
 //!
-//! Everything quotes one line at a time, without control characters.
+//! Everything quotes one line at a time, as it is indented, without control characters.
 
 mod groups;
 mod kind;
 mod lines;
+mod run;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +27,7 @@ use super::{
 use crate::domain::{ContentPart, ToolResultRecorded};
 
 pub use kind::Kind;
+pub(super) use run::{RunLine, run_lines};
 
 /// Longest line that is quoted, in characters.
 const LINE_CHARS_MAX: usize = 200;
@@ -156,14 +159,19 @@ impl Page {
         }
     }
 
-    /// Adds a line, clipped to what is left.
+    /// Adds what is told of an output as a line, clipped to what is left.
     fn put(&mut self, line: &str) {
+        self.put_as_it_is(&one_line(line));
+    }
+
+    /// The same with a line that has no control characters.
+    fn put_as_it_is(&mut self, line: &str) {
         let newline = usize::from(!self.text.is_empty());
         if self.left <= newline {
             return;
         }
-        let line = clip(&one_line(line), self.left - newline);
-        if line.is_empty() {
+        let line = clip(line, self.left - newline);
+        if line.trim().is_empty() {
             return;
         }
         if newline > 0 {
@@ -182,7 +190,8 @@ impl Page {
         // A gap between two of them takes two characters.
         let mut room = self.left;
         for (_, at) in by_worth {
-            let line = clip(&one_line(output.lines[at].text), LINE_CHARS_MAX);
+            let line = lines::as_it_stands(output.lines[at].text, kind);
+            let line = clip(&line, LINE_CHARS_MAX);
             let needs = line.chars().count() + 3;
             if needs <= room {
                 room -= needs;
@@ -195,8 +204,14 @@ impl Page {
         let mut next = 0;
         for (at, line) in chosen {
             let skipped = output.says_something_between(next, at);
-            self.put(&if skipped { format!("… {line}") } else { line });
+            // What it is indented by stands as it does in the lines around it.
+            self.put_as_it_is(&if skipped { format!("… {line}") } else { line });
             next = at + 1;
+        }
+        let is_open = next < output.lines.len() || output.ends_in_gap;
+        // A line and its end: what is left out behind the last one shows, too.
+        if is_open && next > 0 && self.left >= 2 {
+            self.put_as_it_is("…");
         }
     }
 }

@@ -148,6 +148,44 @@ fn only_the_result_is_quoted() {
     assert!(!told.contains("Consider"), "{told}");
 }
 
+// The nesting of a YAML file was gone, `if err != nil {` was followed by what stands behind its
+// block, and a call by the next statement: who mends by such lines finds none of them.
+#[test]
+fn lines_stand_as_they_are() {
+    let yaml = "     1→version: 2\n     2→\n     3→builds:\n     4→  - main: ./cmd/entire\n\
+                     5→    binary: entire\n     6→    env:\n     7→      - CGO_ENABLED=0\n";
+    let more = numbered(60, |n| format!("{:>6}→  key_{n}:  of no interest", n + 7));
+    let told = of(&format!("{yaml}{more}"), 400);
+    assert!(
+        told.contains("\n3→builds:\n4→  - main: ./cmd/entire\n"),
+        "{told}"
+    );
+
+    let go = numbered(80, |n| match n {
+        1 => "func hash() (string, error) {".to_owned(),
+        2 => "\tif err != nil {".to_owned(),
+        3 => "\t}".to_owned(),
+        n => format!("\thash = append(hash, {n})  // as it was"),
+    });
+    for code in [
+        go.clone(),
+        go.lines()
+            .zip(229..)
+            .map(|(line, n)| format!("{n:>6}→{line}\n"))
+            .collect(),
+    ] {
+        let told = of(&code, 300);
+        assert!(told.contains("\tif err != nil {"), "{told}");
+        let after = told.split("if err != nil {\n").nth(1).unwrap();
+        assert!(after.starts_with("… "), "{told}");
+        assert!(told.contains("append(hash, 80)  // as it was"), "{told}");
+    }
+    let python = numbered(40, |n| format!("{}step_{n}(", "    ".repeat(n % 3)) + ",");
+    let told = of(&(python + "\n)\n"), 300);
+    assert!(told.contains("\n        step_2("), "{told}");
+    assert!(told.ends_with("\n…"), "{told}");
+}
+
 // A megabyte is looked at from both ends; its middle is not, and that shows.
 #[test]
 fn long_output_is_looked_at_from_both_ends() {
@@ -175,7 +213,7 @@ proptest! {
         let told = digest(Said::default(), &result, max);
         prop_assert!(!told.is_empty());
         prop_assert!(told.chars().count() <= max.max(1));
-        prop_assert!(!told.chars().any(|c| c.is_control() && c != '\n'));
+        prop_assert!(!told.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t')));
         prop_assert_eq!(&told, &digest(Said::default(), &result, max));
     }
 }

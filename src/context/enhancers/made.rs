@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     context::{steps, window::WindowInput},
-    domain::{EventBody, JsonText, ToolDefinition},
+    domain::{EventBody, JsonText, Role, ToolDefinition},
 };
 
 /// [`ToolDefinition::source`] of a definition that was made so.
@@ -31,8 +31,8 @@ const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 /// more than `bytes_max` bytes, those that were called last.
 ///
 /// Tools stand before everything else, so each change of them is a front that no cache
-/// serves. What calls show is looked at again when there are twice as many; until then only a
-/// tool that is new is told, by its first call.
+/// serves. What calls show is looked at again when the user says something, and before that
+/// when there are twice as many; until then only a tool that is new is told, by its first call.
 pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefinition> {
     let settled = settled(window);
     let mut calls = 0;
@@ -83,12 +83,21 @@ pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefi
     all
 }
 
-/// How many of the window's calls say what tools take: a power of two.
+/// How many of the window's calls say what tools take: those before the user last said
+/// something, or the last power of two.
 fn settled(window: &WindowInput) -> usize {
-    let is_call = |body: &EventBody| matches!(body, EventBody::ToolCallRequested(call) if !call.tool.trim().is_empty());
-    let calls = window.events.iter().filter(|event| is_call(&event.body));
-    let calls = calls.count();
-    calls.checked_ilog2().map_or(0, |power| 1 << power)
+    let (mut calls, mut before_user) = (0_usize, 0);
+    for event in &window.events {
+        match &event.body {
+            EventBody::ToolCallRequested(call) if !call.tool.trim().is_empty() => calls += 1,
+            EventBody::MessageAppended(message) if message.role == Role::User => {
+                before_user = calls;
+            }
+            _ => {}
+        }
+    }
+    let power = calls.checked_ilog2().map_or(0, |power| 1 << power);
+    power.max(before_user)
 }
 
 fn size(tool: &ToolDefinition) -> usize {
@@ -111,6 +120,8 @@ fn definition(name: &str, schema: &Value) -> ToolDefinition {
 #[derive(Debug, Default)]
 struct Seen {
     types: BTreeSet<&'static str>,
+    /// One was null.
+    is_null: bool,
     /// Members of objects, in the order in which they were first seen.
     keys: Vec<String>,
     members: HashMap<String, Seen>,
@@ -120,7 +131,10 @@ struct Seen {
 impl Seen {
     fn note(&mut self, value: &Value, depth: usize) {
         let kind = match value {
-            Value::Null => return,
+            Value::Null => {
+                self.is_null = true;
+                return;
+            }
             Value::Bool(_) => "boolean",
             Value::Number(number) if number.is_f64() => "number",
             Value::Number(_) => "integer",
@@ -177,9 +191,14 @@ impl Seen {
             .iter()
             .filter(|kind| !(whole && **kind == "integer"));
         let mut all: Vec<Value> = types.map(|kind| self.of_type(kind)).collect();
+        if all.is_empty() {
+            // Only null was seen, or nothing: most arguments are texts.
+            all.push(json!({"type": "string"}));
+        }
+        if self.is_null {
+            all.push(json!({"type": "null"}));
+        }
         match all.len() {
-            // Only null was seen: most arguments are texts.
-            0 => json!({"type": "string"}),
             1 => all.remove(0),
             _ => json!({"anyOf": all}),
         }

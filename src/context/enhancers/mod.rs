@@ -20,6 +20,7 @@ use super::enhancer::Enhancer;
 pub(super) use guidance::missing as guidance_missing;
 pub(super) use messages::drop_reasoning;
 pub use params::{Param, ParamKind};
+pub(super) use summary::framed as framed_summary;
 pub use volatile::KNOWLEDGE;
 
 /// A built-in enhancer and what to know about it.

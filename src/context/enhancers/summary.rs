@@ -25,6 +25,24 @@ pub(super) const DIALOGUE_PARAMS: &[Param] = &[Param::new(
     "Most characters of it. Default: all of them.",
 )];
 
+/// What stands in front of a compaction's summary, and how what stands behind it begins.
+const BEFORE: &str = "[CONVERSATION SUMMARY]\n";
+const BEHIND: &str = "\n\n(It stands for ";
+
+/// A compaction's summary as it was recorded, with what stands in front of and behind it.
+pub(in crate::context) fn framed(text: &str) -> (&str, &str, &str) {
+    let start = if text.starts_with(BEFORE) {
+        BEFORE.len()
+    } else {
+        0
+    };
+    let end = match text.rfind(BEHIND) {
+        Some(end) if end >= start && text.ends_with(".)") => end,
+        _ => text.len(),
+    };
+    (&text[..start], &text[start..end], &text[end..])
+}
+
 /// `[CONVERSATION SUMMARY]`, in the place of what was cut.
 #[derive(Debug)]
 pub(super) struct CompactionSummary;
@@ -52,7 +70,7 @@ impl Enhancer for CompactionSummary {
             return EnhancerReport::ran(COMPACTION, did, 0);
         }
         let params = Params::of(policy, COMPACTION);
-        let mut text = format!("[CONVERSATION SUMMARY]\n{}", compacted.summary);
+        let mut text = format!("{BEFORE}{}", compacted.summary);
         if params.flag("reference", draft).unwrap_or(true) {
             let first = full_result_ref(EventRef {
                 revision: Revision(1),
@@ -61,7 +79,7 @@ impl Enhancer for CompactionSummary {
             let cut = compacted.stands_until(event.at.revision);
             // A session that goes on in a file of its own begins with what was said elsewhere.
             if cut > Revision(1) {
-                text.push_str(&format!("\n\n(It stands for {first} to /{cut}.)"));
+                text.push_str(&format!("{BEHIND}{first} to /{cut}.)"));
             }
         }
         let message = Message::text(Speaker::User, text);

@@ -558,7 +558,8 @@ fn called_tools_are_defined_where_nothing_defines_any() {
             ),
             (
                 "mcp/odd name",
-                json!({"type": "object", "properties": {"ok": {"type": "string"}}})
+                json!({"type": "object", "properties": {
+                    "ok": {"anyOf": [{"type": "string"}, {"type": "null"}]}}})
             ),
             ("raw", json!({"type": "object", "properties": {}})),
         ]
@@ -607,6 +608,59 @@ fn tools_made_from_calls_change_seldom() {
         }
         assert!((4..=12).contains(&changes), "{changes}");
     }
+}
+
+// `Read` was said to take a file and nothing else, and eighteen messages on it was called with
+// a limit; a place that was null in a call of the same request was said to be a text.
+#[test]
+fn tools_made_from_calls_take_what_was_passed() {
+    let call = |id: &str, tool: &str, arguments: &str| {
+        EventBody::ToolCallRequested(ToolCallRequested {
+            call_id: id.to_owned(),
+            tool: tool.to_owned(),
+            arguments: JsonText::from_checked(arguments.to_owned().into()),
+            arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+            message_revision: None,
+            needs_approval: false,
+        })
+    };
+    let mut story = Story::new().user("go").assistant("");
+    for at in 0..9 {
+        let id = format!("r{at}");
+        story = story.then(call(&id, "Read", r#"{"file_path": "/a"}"#));
+        story = story.result(&id, "text");
+    }
+    story = story.then(call("l", "Read", r#"{"file_path": "/a", "limit": 120}"#));
+    story = story.result("l", "text");
+    let event = r#"{"title": "Lunch", "location": null, "guests": null}"#;
+    story = story
+        .then(call("e", "create_event", event))
+        .result("e", "made");
+    let event = r#"{"title": "Lunch", "location": null, "guests": ["a@b.c"]}"#;
+    story = story
+        .then(call("f", "create_event", event))
+        .result("f", "made");
+    let draft = built(
+        &story.assistant("done").user("and now?"),
+        &ContextPolicy::default(),
+    );
+    let schemas: Vec<serde_json::Value> = draft
+        .tools
+        .iter()
+        .map(|tool| serde_json::from_str(tool.input_schema.as_str()).unwrap())
+        .collect();
+    let null_or = |schema: serde_json::Value| json!({"anyOf": [schema, {"type": "null"}]});
+    assert_eq!(
+        schemas,
+        [
+            json!({"type": "object", "properties": {
+                "file_path": {"type": "string"}, "limit": {"type": "integer"}}}),
+            json!({"type": "object", "properties": {
+                "title": {"type": "string"},
+                "location": null_or(json!({"type": "string"})),
+                "guests": null_or(json!({"type": "array", "items": {"type": "string"}}))}}),
+        ]
+    );
 }
 
 // Whoever defines tools knows which ones there are: one that was taken back must

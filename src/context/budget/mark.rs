@@ -1,0 +1,195 @@
+//! What stands where a text was cut, and where it is cut: at the ends of lines, of JSON by its
+//! places, of a run of tests by what failed.
+
+use super::{blobs, json, runs};
+use crate::context::summary::without_reminders;
+
+/// Whose bytes a mark counts: what a tool returned.
+pub(super) const RESULT: &str = "this result";
+/// Of what stays, so much stands in front: tenths.
+const HEAD_TENTHS: usize = 5;
+/// A cut moves to the end of a line that is at most so far: a share of its part, or of a part
+/// of few lines so many bytes.
+const LINE_WITHIN: usize = 4;
+const LINE_WITHIN_BYTES: usize = 100;
+/// So much of encoded data tells what it was.
+const BLOB_HEAD: usize = 16;
+
+/// What stands where a text was cut.
+pub(super) struct Mark {
+    of: &'static str,
+    /// Where the whole is, or nothing.
+    pub whole: String,
+    /// The line of a file that the text begins with, where that is another one than the
+    /// first and known.
+    pub begins: Option<u64>,
+}
+
+impl Mark {
+    pub fn of(of: &'static str, at: Option<String>) -> Self {
+        Self {
+            of,
+            whole: at.map_or_else(String::new, |at| format!("; the whole: {at}")),
+            begins: None,
+        }
+    }
+
+    /// Head and tail of a text, about `bytes_max` together.
+    pub fn cut(&self, text: &str, bytes_max: usize) -> String {
+        // What a harness added for the moment is no end of a text.
+        let told = without_reminders(text);
+        if told.len() > bytes_max
+            && let Some(json) = json::cut(told, bytes_max)
+        {
+            let gone = text.len().saturating_sub(json.text.len());
+            let note = self.behind(gone, text.len(), &json.beside.told());
+            return format!("{}{note}", json.text);
+        }
+        if told.len() > bytes_max
+            && self.of == RESULT
+            && let Some((run, gone)) = runs::cut(told, bytes_max)
+        {
+            let gone = gone + text.len() - told.len();
+            return format!("{run}{}", self.behind(gone, text.len(), ""));
+        }
+        let told = &*blobs::without(told, BLOB_HEAD);
+        let (head, tail) = match told.len() <= bytes_max {
+            true => (told.len(), told.len()),
+            false => {
+                let head_max = bytes_max * HEAD_TENTHS / 10;
+                let tail_at = ceil(told, told.len() - (bytes_max - head_max));
+                let head = line_end_before(told, floor(told, head_max));
+                (head, line_start_after(told, tail_at))
+            }
+        };
+        let gone = text.len().saturating_sub(head + told.len() - tail);
+        let lines = lines(told, head, tail);
+        let lines = lines.map_or_else(String::new, |lines| self.told(lines));
+        let mark = self.behind(gone, text.len(), &lines);
+        format!("{}{mark}\n{}", &told[..head], &told[tail..])
+    }
+
+    /// A text without its encoded data, if it has some.
+    pub fn without_blobs(&self, text: &str) -> Option<String> {
+        if !blobs::are_beside(text) {
+            return None;
+        }
+        let (told, gone) = blobs::without_and_bytes(text, 0);
+        let (all, of, whole) = (text.len(), self.of, &self.whole);
+        // Nothing follows: what is missing is said where it was.
+        (gone > 0).then(|| {
+            format!(
+                "{told}\n[… encoded data is left out above, {gone} of {all} bytes of {of}{whole} …]"
+            )
+        })
+    }
+
+    fn told(&self, (from, to): (usize, usize)) -> String {
+        let in_file = self.begins.map_or_else(String::new, |begins| {
+            let [from, to] = [from, to].map(|line| begins.saturating_add(line as u64 - 1));
+            format!(" (of the file: {from} to {to})")
+        });
+        format!(", lines {from} to {to}{in_file}")
+    }
+
+    /// What stands behind what is left of a text, with what else is told of it.
+    fn behind(&self, gone: usize, all: usize, told: &str) -> String {
+        let (of, whole) = (self.of, &self.whole);
+        format!("\n[… {gone} of {all} bytes of {of} are left out{told}{whole} …]")
+    }
+}
+
+/// The lines between two places of a text, from 1, where they are some: by these they can be
+/// read again.
+fn lines(text: &str, head: usize, tail: usize) -> Option<(usize, usize)> {
+    /// Fewer are told by their bytes.
+    const LEAST: usize = 3;
+    let newlines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
+    let gone = newlines(&text[head..tail]);
+    if gone < LEAST {
+        return None;
+    }
+    // A cut stands at the end of a line, or in one.
+    let from = newlines(&text[..head]) + 1 + usize::from(text[head..].starts_with('\n'));
+    let to = newlines(&text[..tail]) + usize::from(!text[..tail].ends_with('\n'));
+    Some((from, to))
+}
+
+/// The end of the last whole line, if that is near.
+fn line_end_before(text: &str, at: usize) -> usize {
+    match text[..at].rfind('\n') {
+        Some(line) if line > 0 && at - line <= line_within(at) => line,
+        _ => at,
+    }
+}
+
+/// The begin of the next line, if that is near.
+fn line_start_after(text: &str, at: usize) -> usize {
+    let rest = text.len() - at;
+    match text[at..].find('\n') {
+        Some(line) if line + 1 < rest && line < line_within(rest) => at + line + 1,
+        _ => at,
+    }
+}
+
+/// How far a line's end may be, of a part of so many bytes.
+fn line_within(bytes: usize) -> usize {
+    (bytes / LINE_WITHIN).max(LINE_WITHIN_BYTES.min(bytes / 2))
+}
+
+fn floor(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+fn ceil(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at += 1;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What was left out could be read again by lines, and which ones was not said.
+    #[test]
+    fn a_cut_says_which_lines_are_left_out() {
+        let mark = Mark::of(RESULT, Some("#7".to_owned()));
+        let text: String = (1..=100)
+            .map(|line| format!("this is line {line}\n"))
+            .collect();
+        let told = mark.cut(&text, 400);
+        let (head, rest) = told.split_once("\n[… ").unwrap();
+        let (said, tail) = rest.split_once(" …]\n").unwrap();
+        let last = head.lines().count();
+        let next: usize = tail.lines().next().unwrap()["this is line ".len()..]
+            .parse()
+            .unwrap();
+        assert!(head.ends_with(&format!("this is line {last}")), "{told}");
+        let lines = format!(
+            "left out, lines {} to {}; the whole: #7",
+            last + 1,
+            next - 1
+        );
+        assert!(said.ends_with(&lines), "{told}");
+        // One long line has none.
+        assert!(!mark.cut(&"x y ".repeat(500), 400).contains("lines"));
+    }
+
+    // Of `git status`, cut in the middle, a half of a line stood on both sides, 40 bytes from
+    // the ends of their lines.
+    #[test]
+    fn a_short_cut_stands_at_the_ends_of_lines() {
+        let mark = Mark::of(RESULT, None);
+        let text = "  (use \"git add/rm <file>...\" to update what will be committed)\n".repeat(8);
+        let told = mark.cut(&text, 270);
+        let is_whole = |line: &str| line.ends_with("committed)") && line.starts_with("  (");
+        let whole = told.lines().filter(|line| !line.starts_with("[…"));
+        assert!(whole.clone().count() >= 2, "{told}");
+        assert!(whole.clone().all(is_whole), "{told}");
+    }
+}
