@@ -52,9 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Another way from here, with a prompt of its own.
     let forked = engine
         .fork(ForkCommand {
-            namespace: namespace.clone(),
-            conversation: id,
-            branch: None,
+            address: BranchAddress::active(namespace.clone(), id),
             at: None,
             name: "brief".into(),
             system_prompt: "Answer in one sentence.".into(),
@@ -74,10 +72,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     ] {
         let built = engine
             .build(BuildQuery {
-                branch: Some(brief.clone()),
                 model: Some(model.into()),
                 policy: r#"{"budget_tokens": 4000}"#.into(),
-                ..BuildQuery::new(namespace.clone(), id, provider)
+                ..BuildQuery::new(
+                    BranchAddress::active(namespace.clone(), id).on(brief.clone()),
+                    provider,
+                )
             })
             .await?;
         let told = &built.explanation;

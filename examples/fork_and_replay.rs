@@ -29,11 +29,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     append(&engine, id, None, events).await?;
 
     // A branch is a parent and a number: revisions 1 to 4 are shared, not copied.
+    let address = BranchAddress::active(namespace.clone(), id);
     let forked = engine
         .fork(ForkCommand {
-            namespace: namespace.clone(),
-            conversation: id,
-            branch: None,
+            address: address.clone(),
             at: Some(Revision(4)),
             name: "longer".into(),
             system_prompt: "Answer at length.".into(),
@@ -47,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // On the new branch the tool need not run: its result is known.
     let recorded = engine
-        .recorded(&namespace, id, Some(&longer), "read_file", &arguments, 0)
+        .recorded(&address.on(longer.clone()), "read_file", &arguments, 0)
         .await?;
     let (_, result) = recorded.ok_or("the result was recorded before the fork")?;
     let crates = result

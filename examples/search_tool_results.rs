@@ -50,7 +50,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("{}", hit.snippet);
         // The passage itself, from the recorded result.
         let which = WhichResult::Revision(hit.revision);
-        let result = engine.result(&namespace, id, None, which).await?;
+        let result = engine
+            .result(&BranchAddress::active(namespace.clone(), id), which)
+            .await?;
         let passage =
             usize::try_from(hit.passage.byte_start)?..usize::try_from(hit.passage.byte_end)?;
         let passage = result

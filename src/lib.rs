@@ -1,4 +1,130 @@
 //! Treering: an event-sourced context storage engine for LLM agents.
+//!
+//! Whatever an agent does (messages, tool calls, approvals, results, summaries, forks) is
+//! appended as an event, once, and never changes. Everything else is made from the events:
+//! the state of a branch at any moment, the next request for a provider, the search index.
+//! This page is a tour of the library; it runs as it stands here.
+//!
+//! # A tour
+//!
+//! **Open a store.** A store is a folder, which one process has open at a time. What is
+//! acknowledged is on disk. ([`Engine::in_memory`](engine::Engine::in_memory) is one for tests.)
+//!
+//! ```
+//! # #[cfg(all(feature = "redb", feature = "search"))]
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use treering::{codec::body, context::Provider, domain::*, engine::*};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let folder = dir.path();
+//! let engine = Engine::open(OpenOptions::new(folder)).await?;
+//! let namespace = Namespace::default(); // a tenant: nothing of another is ever seen
+//! let id = ConversationId::generate();
+//!
+//! // **Append.** A batch is atomic: all of its events are taken, or none. The first event
+//! // of a conversation makes it; then the user says something.
+//! let created = EventBody::ConversationCreated(ConversationCreated {
+//!     title: "Dependencies".into(),
+//!     ..ConversationCreated::default()
+//! });
+//! let question = MessageAppended::text(Role::User, "What does this project depend on?");
+//! let batch = vec![
+//!     NewEvent::new(id, created),
+//!     NewEvent::new(id, EventBody::MessageAppended(question)),
+//! ];
+//! engine.append(AppendCommand::new(namespace.clone(), batch)).await?;
+//!
+//! // **A tool call and its result.** The call comes from the model; the result is kept
+//! // whole, whatever a request shows of it later.
+//! let call = body::tool_call("call_1", "read_file", r#"{"path": "Cargo.toml"}"#)?;
+//! let result = ToolResultRecorded::text("call_1", "[dependencies]\nredb = \"4.5\"\n");
+//! let answer = MessageAppended::text(Role::Assistant, "On redb.");
+//! let batch = vec![
+//!     NewEvent::new(id, EventBody::ToolCallRequested(call)),
+//!     NewEvent::new(id, EventBody::ToolResultRecorded(result)),
+//!     NewEvent::new(id, EventBody::MessageAppended(answer)),
+//! ];
+//! let appended = engine.append(AppendCommand::new(namespace.clone(), batch)).await?;
+//! let last = appended.events.last().expect("three events were appended");
+//! assert_eq!(last.revision, Revision(5)); // its place in the conversation: 1, 2, 3 …
+//!
+//! // Rules are held on every append: a call has one result.
+//! let again = ToolResultRecorded::text("call_1", "something else");
+//! let batch = vec![NewEvent::new(id, EventBody::ToolResultRecorded(again))];
+//! let refused = engine.append(AppendCommand::new(namespace.clone(), batch)).await;
+//! assert!(matches!(refused, Err(AppendError::Rejected(_))));
+//!
+//! // **Fork.** A branch is a parent and a revision, so this costs one event. The new one
+//! // shares everything up to the result, and answers in another way.
+//! let main = BranchAddress::active(namespace.clone(), id);
+//! let forked = engine
+//!     .fork(ForkCommand {
+//!         address: main.clone(),
+//!         at: Some(Revision(4)),
+//!         name: "longer".into(),
+//!         system_prompt: "Answer at length.".into(),
+//!         into: None,
+//!         activate: false,
+//!         idempotency_key: None,
+//!         actor: "tour".into(),
+//!     })
+//!     .await?;
+//! let longer = forked.branch.name.clone();
+//! let answer = MessageAppended::text(Role::Assistant, "On redb, a store in one file.");
+//! let event = NewEvent::new(id, EventBody::MessageAppended(answer)).on_branch(longer.clone());
+//! engine.append(AppendCommand::new(namespace.clone(), vec![event])).await?;
+//!
+//! // **Build a request.** The body is ready to be sent: legal for its provider, within the
+//! // budget, with the same bytes at its front as the request before. It says of each item
+//! // which event it came from, and what became of it.
+//! let built = engine
+//!     .build(BuildQuery {
+//!         model: Some("claude-sonnet-4-5".into()),
+//!         policy: r#"{"budget_tokens": 4000}"#.into(),
+//!         ..BuildQuery::new(main.on(longer), Provider::Anthropic)
+//!     })
+//!     .await?;
+//! let body: serde_json::Value = serde_json::from_slice(&built.request)?;
+//! assert_eq!(body["system"][0]["text"], "Answer at length.");
+//! assert_eq!(body["messages"][1]["content"][0]["type"], "tool_use");
+//! assert!(built.explanation.tokens < 4000);
+//!
+//! // **Search.** Results, messages and arguments are indexed beside the appends; `at_least`
+//! // waits for one's own.
+//! let found = engine
+//!     .search(SearchRequest {
+//!         at_least: Some(last.position),
+//!         ..SearchRequest::new(namespace, "dependencies redb", 3)
+//!     })
+//!     .await?;
+//! let hit = found.hits.iter().find(|hit| hit.tool == "read_file").expect("it was read");
+//! assert_eq!((hit.conversation, hit.revision), (id, Revision(4)));
+//!
+//! engine.close().await;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(all(feature = "redb", feature = "search")))]
+//! # fn main() {}
+//! ```
+//!
+//! # Where to read on
+//!
+//! - [`engine::Engine`]: everything that can be done with a store;
+//! - [`domain`]: the events, their rules, and the words for all of it;
+//! - [`context`]: how a request comes to be, and its providers;
+//! - [`log`]: the truth on disk, and the port for other backends;
+//! - [`server`]: the same as gRPC services, for any language.
+//!
+//! `examples/` has whole programs; `docs/ARCHITECTURE.md` goes through the modules in the order
+//! in which data flows.
+//!
+//! # Features
+//!
+//! `redb` (the durable log and the views), `search` (the index), `server`, `import` and
+//! `summariser` are on by default, `cli` and `testkit` (the suite for log backends of other
+//! crates) are not. [`engine`] wants `redb` and `search`; without any, the inner modules are
+//! left: [`domain`], [`codec`], [`context`] and the log in memory.
 
 #[cfg(feature = "cli")]
 pub mod cli;

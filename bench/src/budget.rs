@@ -15,7 +15,7 @@ use treering::{
     cli::error::CliError,
     context::{Explanation, Provider, Section, pairing},
     domain::{BranchName, Limits, Namespace},
-    engine::{BuildQuery, Built, Engine},
+    engine::{BranchAddress, BuildQuery, Built, Engine},
     importer::ImportedConversation,
 };
 
@@ -130,9 +130,15 @@ async fn build(
         for provider in providers {
             let id = conversation.conversation;
             let query = BuildQuery {
-                branch: branch.cloned(),
                 policy: format!(r#"{{"budget_tokens":{budget}}}"#),
-                ..BuildQuery::new(Namespace::default(), id, *provider)
+                ..BuildQuery::new(
+                    BranchAddress {
+                        namespace: Namespace::default(),
+                        conversation: id,
+                        branch: branch.cloned(),
+                    },
+                    *provider,
+                )
             };
             let built = engine
                 .build(query)

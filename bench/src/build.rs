@@ -23,7 +23,7 @@ use treering::{
         Compacted, CompactionTrigger, ContentPart, ConversationId, EventBody, JsonText,
         MessageAppended, Namespace, NewEvent, Revision, Role, ToolResultRecorded,
     },
-    engine::{BuildQuery, Engine},
+    engine::{BranchAddress, BuildQuery, Engine},
 };
 
 /// Messages of the windows.
@@ -182,7 +182,10 @@ fn piece(number: u64, bytes: usize) -> String {
 fn query(case: &Case) -> BuildQuery {
     BuildQuery {
         model: Some(MODEL.to_owned()),
-        ..BuildQuery::new(Namespace::default(), case.id, Provider::OpenAiChat)
+        ..BuildQuery::new(
+            BranchAddress::active(Namespace::default(), case.id),
+            Provider::OpenAiChat,
+        )
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
 use treering::{
     cli::error::CliError,
     domain::{ConversationId, EventBody, MessageAppended, Namespace, NewEvent, Revision, Role},
-    engine::{Engine, ForkCommand},
+    engine::{BranchAddress, Engine, ForkCommand},
 };
 
 /// Events of the short conversation.
@@ -61,9 +61,7 @@ async fn fork(
     at: Option<u64>,
 ) -> Result<f64, CliError> {
     let command = ForkCommand {
-        namespace: Namespace::default(),
-        conversation,
-        branch: None,
+        address: BranchAddress::active(Namespace::default(), conversation),
         at: at.map(Revision),
         name: format!("try-{}", treering::domain::EventId::generate().0.simple()),
         system_prompt: String::new(),

@@ -16,7 +16,7 @@ use treering::{
     cli::error::CliError,
     context::{Provider, policy::CONTEXT_POLICY},
     domain::{BranchName, EventBody, Limits, Namespace, NewEvent, Role, TimestampMicros},
-    engine::{BuildQuery, Engine},
+    engine::{BranchAddress, BuildQuery, Engine},
     importer::{ImportedConversation, openai_chat, source::LineSource},
 };
 
@@ -175,10 +175,12 @@ async fn count(
     sum: &mut Sum,
 ) -> Result<(), CliError> {
     let query = BuildQuery {
-        branch: branch.cloned(),
         ..BuildQuery::new(
-            Namespace::default(),
-            conversation.conversation,
+            BranchAddress {
+                namespace: Namespace::default(),
+                conversation: conversation.conversation,
+                branch: branch.cloned(),
+            },
             Provider::Anthropic,
         )
     };

@@ -29,11 +29,11 @@ Examples:
   treering branch archive CONVERSATION retry --reason 'led nowhere'")]
 pub struct BranchArgs {
     #[command(subcommand)]
-    what: What,
+    what: BranchCommand,
 }
 
 #[derive(Subcommand, Debug, Clone)]
-enum What {
+enum BranchCommand {
     /// List the branches with their heads
     Ls {
         /// The conversation: an id or the beginning of one, @last, or words of its title
@@ -42,7 +42,7 @@ enum What {
     /// Give a branch another name
     Rename {
         #[command(flatten)]
-        place: Place,
+        place: NamedBranch,
         /// Its new name
         #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
         to: String,
@@ -50,7 +50,7 @@ enum What {
     /// Let a branch take nothing more
     Archive {
         #[command(flatten)]
-        place: Place,
+        place: NamedBranch,
         /// Why
         #[arg(
             long,
@@ -64,13 +64,13 @@ enum What {
     /// Make a branch the one that commands mean when they name none
     Activate {
         #[command(flatten)]
-        place: Place,
+        place: NamedBranch,
     },
 }
 
 /// Which branch.
 #[derive(Args, Debug, Clone)]
-struct Place {
+struct NamedBranch {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
     /// The branch
@@ -80,16 +80,16 @@ struct Place {
 impl BranchArgs {
     /// True when it does more than look.
     pub fn appends(&self) -> bool {
-        !matches!(self.what, What::Ls { .. })
+        !matches!(self.what, BranchCommand::Ls { .. })
     }
 
     /// What it names.
     pub fn named(&mut self) -> Named<'_> {
         match &mut self.what {
-            What::Ls { conversation } => Named::new(conversation),
-            What::Rename { place, .. } | What::Archive { place, .. } | What::Activate { place } => {
-                Named::new(&mut place.conversation)
-            }
+            BranchCommand::Ls { conversation } => Named::new(conversation),
+            BranchCommand::Rename { place, .. }
+            | BranchCommand::Archive { place, .. }
+            | BranchCommand::Activate { place } => Named::new(&mut place.conversation),
         }
     }
 }
@@ -100,17 +100,17 @@ impl BranchArgs {
 /// What the store or the output says.
 pub async fn run(args: BranchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let (place, body, did) = match args.what {
-        What::Ls { conversation } => return list(&conversation, store, out).await,
-        What::Rename { place, to } => {
+        BranchCommand::Ls { conversation } => return list(&conversation, store, out).await,
+        BranchCommand::Rename { place, to } => {
             let did = format!("is called {} now", printable(&to));
             let body = Body::BranchRenamed(encode(&pb::BranchRenamed { name: to }));
             (place, body, did)
         }
-        What::Archive { place, reason } => {
+        BranchCommand::Archive { place, reason } => {
             let body = Body::BranchArchived(encode(&pb::BranchArchived { reason }));
             (place, body, "is archived: it takes nothing more".to_owned())
         }
-        What::Activate { place } => {
+        BranchCommand::Activate { place } => {
             let body = Body::BranchActivated(encode(&pb::BranchActivated {}));
             (place, body, "is the active one now".to_owned())
         }

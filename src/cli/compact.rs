@@ -45,7 +45,7 @@ pub struct CompactArgs {
     #[command(flatten)]
     plan: PlanArgs,
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<CompactionCommand>,
 }
 
 impl CompactArgs {
@@ -53,7 +53,7 @@ impl CompactArgs {
     pub fn named(&mut self) -> Named<'_> {
         let named = Named::new(&mut self.conversation).branch(&mut self.branch);
         match &mut self.what {
-            Some(What::Expand(args)) => named.maybe_event(&mut args.revision),
+            Some(CompactionCommand::Expand(args)) => named.maybe_event(&mut args.revision),
             _ => named,
         }
     }
@@ -62,12 +62,12 @@ impl CompactArgs {
 impl CompactArgs {
     /// True when it does more than look.
     pub fn appends(&self) -> bool {
-        matches!(self.what, Some(What::Apply(_)))
+        matches!(self.what, Some(CompactionCommand::Apply(_)))
     }
 }
 
 #[derive(Subcommand, Debug, Clone)]
-enum What {
+enum CompactionCommand {
     Plan(PlanArgs),
     Apply(ApplyArgs),
     Expand(ExpandArgs),
@@ -131,25 +131,25 @@ struct ExpandArgs {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: CompactArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let place = Place {
+    let place = NamedBranch {
         conversation: args.conversation,
         branch: args.branch.unwrap_or_default(),
     };
-    match args.what.unwrap_or(What::Plan(args.plan)) {
-        What::Plan(args) => plan(args, place, store, out).await,
-        What::Apply(args) => apply(args, place, store, out).await,
-        What::Expand(args) => expand(&args, place, store, out).await,
+    match args.what.unwrap_or(CompactionCommand::Plan(args.plan)) {
+        CompactionCommand::Plan(args) => plan(args, place, store, out).await,
+        CompactionCommand::Apply(args) => apply(args, place, store, out).await,
+        CompactionCommand::Expand(args) => expand(&args, place, store, out).await,
     }
 }
 
-struct Place {
+struct NamedBranch {
     conversation: String,
     branch: String,
 }
 
 async fn plan(
     args: PlanArgs,
-    place: Place,
+    place: NamedBranch,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
@@ -246,7 +246,7 @@ fn plan_lines(plan: &pb::CompactionPlan, out: &Out) -> Vec<String> {
 
 async fn apply(
     args: ApplyArgs,
-    place: Place,
+    place: NamedBranch,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
@@ -294,7 +294,7 @@ async fn apply(
 
 async fn expand(
     args: &ExpandArgs,
-    place: Place,
+    place: NamedBranch,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {

@@ -13,6 +13,7 @@ use tonic::transport::server::Connected;
 
 use super::error::{CliError, Exit};
 use crate::{
+    domain::with_causes,
     engine::{Engine, OpenError, OpenOptions},
     server::{self, ServeError, ServeOptions},
     summariser::{Summariser, SummariserConfig},
@@ -103,8 +104,8 @@ impl Embedded {
         let _ = self.stop.send(());
         let why = match self.serving.await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
+            Ok(Err(error)) => with_causes(&error).to_string(),
+            Err(error) => with_causes(&error).to_string(),
         };
         Err(CliError::Outcome {
             what: format!("the engine ended badly: {why}"),
@@ -115,7 +116,7 @@ impl Embedded {
 }
 
 pub(super) fn refused(error: OpenError) -> CliError {
-    let cause = error.to_string();
+    let cause = with_causes(&error).to_string();
     let (path, exit) = match error {
         OpenError::Locked {
             path,
@@ -169,6 +170,7 @@ fn with_scheme(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Cause;
 
     /// A store of a newer version was told as a matter of permissions, with the
     /// exit code of anything.
@@ -176,7 +178,7 @@ mod tests {
     fn a_newer_store_has_its_own_exit_and_hint() {
         let error = refused(OpenError::NewerFormat {
             path: "store".into(),
-            message: "version 2".into(),
+            source: Cause::of("version 2"),
         });
         assert!(matches!(
             error,

@@ -59,7 +59,7 @@ pub struct KnowledgeArgs {
     #[arg(long)]
     all: bool,
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<KnowledgeCommand>,
 }
 
 impl KnowledgeArgs {
@@ -72,7 +72,7 @@ impl KnowledgeArgs {
 }
 
 #[derive(Subcommand, Debug, Clone)]
-enum What {
+enum KnowledgeCommand {
     /// Fill the empty file and variable arguments of a call
     Suggest {
         /// The tool
@@ -99,7 +99,7 @@ pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Resu
     let branch = args.branch.clone().unwrap_or_default();
     match &args.what {
         None => show(&args, store, out).await,
-        Some(What::Suggest { tool, arguments }) => {
+        Some(KnowledgeCommand::Suggest { tool, arguments }) => {
             let request = pb::SuggestArgumentsRequest {
                 conversation_id,
                 branch,
@@ -109,7 +109,7 @@ pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Resu
             let answer = store.tools().suggest_arguments(request).await?.into_inner();
             print_suggested(tool, &answer, out)
         }
-        Some(What::Prerequisites { tool }) => {
+        Some(KnowledgeCommand::Prerequisites { tool }) => {
             let request = pb::MissingPrerequisitesRequest {
                 conversation_id,
                 branch,
@@ -118,7 +118,7 @@ pub async fn run(args: KnowledgeArgs, store: &Connection, out: &mut Out) -> Resu
             let answer = store.tools().missing_prerequisites(request).await?;
             print_prerequisites(tool, &answer.into_inner(), out)
         }
-        Some(What::Guidance) => {
+        Some(KnowledgeCommand::Guidance) => {
             let request = pb::GuidanceRequest {
                 conversation_id,
                 branch,

@@ -13,6 +13,7 @@ use super::{
     output::{Out, Unit, progress},
     text::count,
 };
+use crate::domain::with_causes;
 use crate::engine::{SalvageError, Salvaged, salvage};
 
 /// Take all that is sound of a damaged store into a new one
@@ -122,7 +123,7 @@ fn refused(error: SalvageError) -> CliError {
         SalvageError::Held(error) => return held(error),
         error => error,
     };
-    let what = error.to_string();
+    let what = with_causes(&error).to_string();
     let (hint, exit) = match error {
         SalvageError::NoStore { .. } => ("name the store's folder with --data DIR", Exit::NotFound),
         SalvageError::NotEmpty { .. } | SalvageError::Within { .. } => {

@@ -30,16 +30,18 @@ Examples:
   treering sub ls CONVERSATION")]
 pub struct SubArgs {
     #[command(subcommand)]
-    what: What,
+    what: SubContextCommand,
 }
 
 impl SubArgs {
     /// What it names.
     pub fn named(&mut self) -> Named<'_> {
         match &mut self.what {
-            What::Spawn(args) => Named::new(&mut args.conversation).branch(&mut args.branch),
-            What::Return(args) => Named::new(&mut args.conversation),
-            What::Ls(args) => Named::new(&mut args.conversation),
+            SubContextCommand::Spawn(args) => {
+                Named::new(&mut args.conversation).branch(&mut args.branch)
+            }
+            SubContextCommand::Return(args) => Named::new(&mut args.conversation),
+            SubContextCommand::Ls(args) => Named::new(&mut args.conversation),
         }
     }
 }
@@ -47,12 +49,12 @@ impl SubArgs {
 impl SubArgs {
     /// True when it does more than look.
     pub fn appends(&self) -> bool {
-        !matches!(self.what, What::Ls(_))
+        !matches!(self.what, SubContextCommand::Ls(_))
     }
 }
 
 #[derive(Subcommand, Debug, Clone)]
-enum What {
+enum SubContextCommand {
     Spawn(SpawnArgs),
     Return(ReturnArgs),
     Ls(LsArgs),
@@ -147,9 +149,9 @@ fn named(text: &str) -> Result<(String, String), String> {
 /// What the store or the output says.
 pub async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     match args.what {
-        What::Spawn(args) => spawn(args, store, out).await,
-        What::Return(args) => end(args, store, out).await,
-        What::Ls(args) => list(&args, store, out).await,
+        SubContextCommand::Spawn(args) => spawn(args, store, out).await,
+        SubContextCommand::Return(args) => end(args, store, out).await,
+        SubContextCommand::Ls(args) => list(&args, store, out).await,
     }
 }
 

@@ -93,7 +93,7 @@ pub struct Cut {
 
 /// What a compaction of a window would do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct PlannedCompaction {
     /// Where to cut; none: there is nothing to cut.
     pub cut: Option<Cut>,
     /// Why there is nothing to cut, or empty.
@@ -107,18 +107,18 @@ pub struct Plan {
 /// Plans a compaction of a window that leaves `keep_turns` finished turns. The
 /// policy bounds the engine's own summary.
 #[must_use]
-pub fn plan(window: &WindowInput, keep_turns: u32, policy: &CompactionPolicy) -> Plan {
+pub fn plan(window: &WindowInput, keep_turns: u32, policy: &CompactionPolicy) -> PlannedCompaction {
     match cut(window, keep_turns) {
         Ok(cut) => {
             let events = &window.events[..cut.end];
-            Plan {
+            PlannedCompaction {
                 reason: String::new(),
                 material: material(window, events),
                 extract: extract(window, events, policy),
                 cut: Some(cut),
             }
         }
-        Err(reason) => Plan {
+        Err(reason) => PlannedCompaction {
             cut: None,
             reason,
             material: String::new(),
@@ -130,13 +130,17 @@ pub fn plan(window: &WindowInput, keep_turns: u32, policy: &CompactionPolicy) ->
 /// As [`plan`], for a cut that the caller chose. The domain says whether it is
 /// one; here it only has to lie in the window.
 #[must_use]
-pub fn plan_at(window: &WindowInput, revision: Revision, policy: &CompactionPolicy) -> Plan {
+pub fn plan_at(
+    window: &WindowInput,
+    revision: Revision,
+    policy: &CompactionPolicy,
+) -> PlannedCompaction {
     let own = |event: &Arc<WindowEvent>| {
         event.at.conversation == window.conversation && event.at.revision <= revision
     };
     let Some(last) = window.events.iter().rposition(own) else {
         let reason = format!("revision {revision} is not in the window, which begins after it");
-        return Plan {
+        return PlannedCompaction {
             cut: None,
             reason,
             material: String::new(),
@@ -154,7 +158,7 @@ pub fn plan_at(window: &WindowInput, revision: Revision, policy: &CompactionPoli
         summarised_turns: count(all.iter().filter(|turn| turn.last_act <= last).count()),
     };
     let events = &window.events[..cut.end];
-    Plan {
+    PlannedCompaction {
         reason: String::new(),
         material: material(window, events),
         extract: extract(window, events, policy),

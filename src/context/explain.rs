@@ -12,7 +12,7 @@ use super::{
 };
 use crate::domain::{BranchName, ConversationId, EventRef, Revision};
 
-pub use tell::{Told, items, sections};
+pub use tell::{Telling, items, sections};
 
 /// How a request came to be.
 #[derive(Clone, Debug, PartialEq)]

@@ -57,14 +57,14 @@ impl Default for ContextPolicy {
 fn read_tool<'de, D: Deserializer<'de>>(json: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Told {
+    enum ReadToolSetting {
         Switch(bool),
         Name(String),
     }
-    Ok(match Option::<Told>::deserialize(json)? {
-        None | Some(Told::Switch(false)) => None,
-        Some(Told::Switch(true)) => Some(READ_TOOL.to_owned()),
-        Some(Told::Name(name)) => Some(name).filter(|name| !name.trim().is_empty()),
+    Ok(match Option::<ReadToolSetting>::deserialize(json)? {
+        None | Some(ReadToolSetting::Switch(false)) => None,
+        Some(ReadToolSetting::Switch(true)) => Some(READ_TOOL.to_owned()),
+        Some(ReadToolSetting::Name(name)) => Some(name).filter(|name| !name.trim().is_empty()),
     })
 }
 

@@ -26,7 +26,7 @@ pub struct SharedContent(Arc<Noted>);
 struct Noted {
     content: Content,
     counts: [OnceLock<Counts>; CountedFor::COUNT],
-    told: OnceLock<Told>,
+    told: OnceLock<Caption>,
     /// Some of its texts are encoded data.
     encoded: OnceLock<bool>,
 }
@@ -55,7 +55,7 @@ impl Counts {
 
 /// A content, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Caption {
     pub label: String,
     pub head: String,
 }
@@ -89,7 +89,7 @@ impl SharedContent {
     }
 
     /// What is told of it, made once.
-    pub(super) fn told(&self, tell: impl FnOnce() -> Told) -> &Told {
+    pub(super) fn told(&self, tell: impl FnOnce() -> Caption) -> &Caption {
         self.0.told.get_or_init(tell)
     }
 

@@ -4,7 +4,7 @@
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc};
 
 use super::{
-    draft::Draft,
+    changed::ChangedConversation,
     event::{
         AppendCommand, BranchForked, Compacted, CompactionTrigger, ConversationCreated,
         ExpectedRevision, NewEvent,
@@ -74,7 +74,7 @@ pub struct Decided {
     /// One for each event, in order.
     pub events: Vec<Placed>,
     /// The conversations that it touches, as they will be.
-    pub drafts: BTreeMap<ConversationId, Draft>,
+    pub changed: BTreeMap<ConversationId, ChangedConversation>,
 }
 
 /// Why there is no [`Decided`].
@@ -106,7 +106,7 @@ pub fn decide<B: Borrow<EventBody>>(
         lookup,
         command,
         limits,
-        drafts: BTreeMap::new(),
+        changed: BTreeMap::new(),
         starts_with_call: BTreeMap::new(),
     };
     if command.events.is_empty() {
@@ -121,7 +121,7 @@ pub fn decide<B: Borrow<EventBody>>(
     batch.check_one_tree()?;
     Ok(Decided {
         events,
-        drafts: batch.drafts,
+        changed: batch.changed,
     })
 }
 
@@ -156,7 +156,7 @@ struct Batch<'a, L, B> {
     lookup: &'a L,
     command: &'a AppendCommand<B>,
     limits: &'a Limits,
-    drafts: BTreeMap<ConversationId, Draft>,
+    changed: BTreeMap<ConversationId, ChangedConversation>,
     /// Whether the batch's first event on a branch is a tool call, so that the
     /// message at the branch's stored head did not end its turn.
     starts_with_call: BTreeMap<(ConversationId, BranchId), bool>,
@@ -194,7 +194,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
     }
 
     fn check_one_tree(&self) -> Result<(), Undecided> {
-        let mut roots = self.drafts.values().map(|draft| draft.row.info.root);
+        let mut roots = self.changed.values().map(|changed| changed.row.info.root);
         let Some(first) = roots.next() else {
             return Ok(());
         };
@@ -210,7 +210,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         let (id, body): (_, &EventBody) = (event.conversation, event.body.borrow());
         if let EventBody::ConversationCreated(created) = body {
             self.create(id, created)?;
-        } else if !self.drafts.contains_key(&id) {
+        } else if !self.changed.contains_key(&id) {
             let state = self
                 .lookup
                 .conversation(id)?
@@ -218,20 +218,24 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
             if let Some(rule) = damaged(state) {
                 return Err(rule.into());
             }
-            self.drafts.insert(id, Draft::of(state));
+            self.changed.insert(id, ChangedConversation::of(state));
         }
         let base = self.lookup.conversation(id)?;
-        if self.drafts.get(&id).is_some_and(|draft| draft.row.sealed) {
+        if self
+            .changed
+            .get(&id)
+            .is_some_and(|changed| changed.row.sealed)
+        {
             return Err(Rule::Sealed { conversation: id }.into());
         }
         let branch = match body {
             EventBody::BranchForked(forked) => self.fork(id, base, forked)?,
             body => self.check_on_branch(id, base, event.branch.as_ref(), body)?,
         };
-        let Some(draft) = self.drafts.get_mut(&id) else {
+        let Some(changed) = self.changed.get_mut(&id) else {
             return Err(Rule::ConversationNotFound { conversation: id }.into());
         };
-        let at = draft.apply(base, branch, body);
+        let at = changed.apply(base, branch, body);
         let is_call = matches!(body, EventBody::ToolCallRequested(_));
         self.starts_with_call.entry((id, branch)).or_insert(is_call);
         Ok(Placed { branch, at })
@@ -244,8 +248,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         name: Option<&BranchName>,
         body: &EventBody,
     ) -> Result<BranchId, Refusal> {
-        let draft = &self.drafts[&id];
-        let branch = draft
+        let changed = &self.changed[&id];
+        let branch = changed
             .branch_named(base, name)
             .ok_or_else(|| branch_not_found(id, name))?;
         if branch.archived {
@@ -254,12 +258,12 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
             }
             .into());
         }
-        rules::check(branch, draft.row.head, body, self.limits)?;
+        rules::check(branch, changed.row.head, body, self.limits)?;
         match body {
-            EventBody::BranchRenamed(new) if draft.branch_named(base, Some(new)).is_some() => {
+            EventBody::BranchRenamed(new) if changed.branch_named(base, Some(new)).is_some() => {
                 return Err(Rule::BranchNameTaken { name: new.clone() }.into());
             }
-            EventBody::BranchArchived { .. } if draft.row.active == branch.id => {
+            EventBody::BranchArchived { .. } if changed.row.active == branch.id => {
                 return Err(Rule::ArchivesActiveBranch {
                     branch: branch.name.clone(),
                 }
@@ -313,8 +317,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         if let Some(rule) = self.lookup.conversation(id)?.and_then(damaged) {
             return Err(rule.into());
         }
-        let there = match self.drafts.get(&id) {
-            Some(draft) => Some(draft.row.head),
+        let there = match self.changed.get(&id) {
+            Some(changed) => Some(changed.row.head),
             None => self.lookup.conversation(id)?.map(|state| state.row.head),
         };
         if let Some(head) = there {
@@ -331,8 +335,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
                 return Err(Rule::ParentIncomplete { what }.into());
             }
             let info = ConversationInfo::new(created, id);
-            self.drafts
-                .insert(id, Draft::new(namespace, id, info, None));
+            self.changed
+                .insert(id, ChangedConversation::new(namespace, id, info, None));
             return Ok(());
         };
         if parent.conversation == id {
@@ -347,8 +351,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         let base = self.fork_base(fork)?;
         self.check_depth(&base)?;
         let inherited = created.shares_history.then_some((&*base, fork));
-        self.drafts
-            .insert(id, Draft::new(namespace, id, info, inherited));
+        self.changed
+            .insert(id, ChangedConversation::new(namespace, id, info, inherited));
         Ok(())
     }
 
@@ -359,8 +363,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         parent: ConversationId,
         created: &ConversationCreated,
     ) -> Result<ConversationInfo, Refusal> {
-        let row = match self.drafts.get(&parent) {
-            Some(draft) => &draft.row,
+        let row = match self.changed.get(&parent) {
+            Some(changed) => &changed.row,
             None => match self.lookup.conversation(parent)? {
                 Some(state) => &state.row,
                 None => {
@@ -389,14 +393,14 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         base: Option<&ConversationState>,
         forked: &BranchForked,
     ) -> Result<BranchId, Refusal> {
-        let draft = &self.drafts[&id];
-        if draft.branch_named(base, Some(&forked.name)).is_some() {
+        let changed = &self.changed[&id];
+        if changed.branch_named(base, Some(&forked.name)).is_some() {
             return Err(Rule::BranchNameTaken {
                 name: forked.name.clone(),
             }
             .into());
         }
-        let count = usize::try_from(draft.row.branch_count).unwrap_or(usize::MAX);
+        let count = usize::try_from(changed.row.branch_count).unwrap_or(usize::MAX);
         rules::within(
             "branches",
             count + 1,
@@ -410,10 +414,10 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         };
         let parent = self.fork_base(point)?;
         self.check_depth(&parent)?;
-        let branch = BranchId(draft.row.head.next().0);
+        let branch = BranchId(changed.row.head.next().0);
         let state = parent.forked(branch, forked.name.clone(), point);
-        if let Some(draft) = self.drafts.get_mut(&id) {
-            draft.open_branch(state);
+        if let Some(changed) = self.changed.get_mut(&id) {
+            changed.open_branch(state);
         }
         Ok(branch)
     }
@@ -447,8 +451,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
                 revision,
             },
         };
-        let current = match self.drafts.get(&conversation) {
-            Some(draft) => draft.branch(base, branch),
+        let current = match self.changed.get(&conversation) {
+            Some(changed) => changed.branch(base, branch),
             None => base.and_then(|state| state.branches.get(&branch)),
         };
         let Some(current) = current else {

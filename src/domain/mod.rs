@@ -4,10 +4,11 @@
 //! Nothing here does I/O, reads a clock for a decision, or knows how events are
 //! encoded, stored or sent. It uses only std, serde, uuid, bytes and thiserror.
 
+mod cause;
 mod chain;
+mod changed;
 mod damage;
 mod decide;
-mod draft;
 mod event;
 mod id;
 mod kind;
@@ -21,10 +22,11 @@ mod state;
 mod tests;
 mod tool;
 
+pub use cause::{Cause, NotDone, WithCauses, with_causes};
 pub use chain::{ChainHash, ChainHashes};
+pub use changed::ChangedConversation;
 pub use damage::{DAMAGE_TEXT_BYTES_MAX, Damage, DamageKind};
 pub use decide::{Decided, Lookup, Need, PastBranch, Placed, Undecided, decide};
-pub use draft::Draft;
 pub use event::*;
 pub use id::*;
 pub(crate) use kind::event_kinds;

@@ -534,7 +534,7 @@ impl ConversationState {
         self.branches.get(&id)
     }
 
-    /// Takes over what a draft has changed.
+    /// Takes over what an append has changed.
     pub fn absorb(&mut self, row: ConversationRow, branches: Vec<Arc<BranchState>>) {
         self.row = row;
         // Old names first: branches of one batch may have swapped theirs.

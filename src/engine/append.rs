@@ -16,8 +16,8 @@ use super::{
 use crate::{
     codec::body::{Encode, EncodedBody},
     domain::{
-        AppendCommand, AppendOutcome, Appended, BranchId, ConversationId, EventBody, Namespace,
-        Need, PastBranch, Position, Revision,
+        AppendCommand, AppendOutcome, Appended, BranchId, Cause, ConversationId, EventBody,
+        Namespace, Need, PastBranch, Position, Revision, with_causes,
     },
     log::{BlobRef, NotTaken, Record, WriterGone},
     views::KeyEntry,
@@ -118,7 +118,7 @@ impl Inner {
     /// Loads what the decision looks at, so that the writer need not.
     async fn look_up(&self, prepared: Prepared) -> Result<WriteRequest, AppendError> {
         let views = self.views.load_full();
-        let storage = |error: crate::views::ViewsError| AppendError::of_views(&error);
+        let storage = AppendError::of_views;
         let mut loaded = Vec::new();
         for id in prepared.conversations() {
             if self.hot.contains(id) {
@@ -168,11 +168,11 @@ impl Inner {
     async fn is_readable(&self, namespace: &Namespace, blob: BlobRef) -> bool {
         let shard = crate::domain::ShardId::default();
         let read = self.log.blob(shard, namespace, &blob).await;
-        read.inspect_err(|error| tracing::warn!(%error, "a large body is stored a second time"))
+        read.inspect_err(|error| tracing::warn!(error = %with_causes(&error), "a large body is stored a second time"))
             .is_ok()
     }
 
-    async fn past(&self, place: Place, needed: bool) -> Result<Option<PastBranch>, ReadError> {
+    async fn past(&self, place: PastPlace, needed: bool) -> Result<Option<PastBranch>, ReadError> {
         let (conversation, branch, revision) = place;
         // The head is known to the writer better than to the views.
         let at_head = self
@@ -227,7 +227,7 @@ impl Inner {
             answer = self.enqueue(*request)?.await.map_err(never_answered)?;
         }
         Err(AppendError::Storage {
-            message: "the decision needs more of the past than a batch may touch".to_owned(),
+            source: Cause::of("the decision needs more of the past than a batch may touch"),
         })
     }
 
@@ -298,10 +298,10 @@ pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<
     })
 }
 
-type Place = (ConversationId, BranchId, Revision);
+type PastPlace = (ConversationId, BranchId, Revision);
 
 /// Revisions whose branch states a batch may need.
-fn places_of_the_past(command: &AppendCommand<EncodedBody>) -> Vec<Place> {
+fn places_of_the_past(command: &AppendCommand<EncodedBody>) -> Vec<PastPlace> {
     command
         .events
         .iter()

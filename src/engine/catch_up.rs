@@ -11,7 +11,7 @@ use std::{
 use super::{error::ReadError, fold::Folder, history::decode_body, witness};
 use crate::{
     disk,
-    domain::DamageKind,
+    domain::{DamageKind, NotDone, with_causes},
     log::LogReader,
     views::{Views, ViewsError},
 };
@@ -40,7 +40,7 @@ pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
     }
     match Views::open(path, VIEWS_CACHE_BYTES) {
         Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {
-            tracing::warn!(%error, "the views are made anew from the log");
+            tracing::warn!(error = %with_causes(&error), "the views are made anew from the log");
             empty(&beside(path))
         }
         result => result,
@@ -87,7 +87,7 @@ pub(super) async fn catch_up(
     } else {
         match follow(&views, None, reader, head, report).await {
             Ok(()) => return Ok(views),
-            Err(Failed::Views(error)) => error.to_string(),
+            Err(Failed::Views(error)) => with_causes(&error).to_string(),
             Err(Failed::Other(error)) => return Err(error),
         }
     };
@@ -152,11 +152,10 @@ pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
     let Some(from) = fresh.path() else {
         return Ok(());
     };
-    disk::rename(&from, path).map_err(|error| ReadError::Storage {
-        message: format!(
-            "the new views could not take the place of {}, which stay: {error}",
-            path.display()
-        ),
+    disk::rename(&from, path).map_err(|error| {
+        let path = path.display();
+        let what = format!("the new views could not take the place of {path}, which stay");
+        ReadError::storage(NotDone::new(what, error))
     })?;
     fresh.moved_to(path);
     Ok(())

@@ -7,8 +7,9 @@ use super::{
     error::{AppendError, ReadError},
     history::Segment,
     query::{
-        BranchDiff, ConversationPage, ConversationSummary, ConversationView, ForkCommand, Forked,
-        FoundByPart, Lineage, LineageStep, ListQuery, NamedEvent, ReadQuery, Source,
+        BranchAddress, BranchDiff, ConversationPage, ConversationSummary, ConversationView,
+        ForkCommand, Forked, FoundByPart, Lineage, LineageStep, ListQuery, NamedEvent, ReadQuery,
+        Source,
     },
     work::Lane,
 };
@@ -29,12 +30,14 @@ impl Engine {
     /// [`ReadError`] when one of them is not there.
     pub async fn conversation(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         as_of: Option<Revision>,
     ) -> Result<ConversationView, ReadError> {
-        let (namespace, branch) = (namespace.clone(), branch.cloned());
+        let BranchAddress {
+            namespace,
+            conversation: id,
+            branch,
+        } = address.clone();
         let read = |engine: Self| async move {
             let inner = &engine.inner;
             let state = inner.state(&namespace, id)?;
@@ -127,11 +130,7 @@ impl Engine {
     /// # Errors
     /// [`AppendError`]; nothing was appended.
     pub async fn fork(&self, command: ForkCommand) -> Result<Forked, AppendError> {
-        let parent = self.inner.branch(
-            &command.namespace,
-            command.conversation,
-            command.branch.as_ref(),
-        )?;
+        let parent = self.inner.branch_at(&command.address)?;
         let at = command.at.unwrap_or(parent.head);
         let (target, events) = match command.into {
             Some(into) => (
@@ -139,7 +138,7 @@ impl Engine {
                 events_of_new_conversation(&command, into, &parent, at),
             ),
             None => (
-                command.conversation,
+                command.address.conversation,
                 events_of_new_branch(&command, &parent, at)?,
             ),
         };
@@ -152,7 +151,7 @@ impl Engine {
             .collect();
         let append = AppendCommand {
             idempotency_key: command.idempotency_key,
-            ..AppendCommand::new(command.namespace, events)
+            ..AppendCommand::new(command.address.namespace, events)
         };
         let outcome = self.append(append).await?;
         let branch = outcome
@@ -171,15 +170,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`ReadError`] when it is not there.
-    pub async fn lineage(
-        &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
-    ) -> Result<Lineage, ReadError> {
-        let (namespace, branch) = (namespace.clone(), branch.cloned());
-        let read =
-            |engine: Self| async move { engine.inner.lineage_of(&namespace, id, branch.as_ref()) };
+    pub async fn lineage(&self, address: &BranchAddress) -> Result<Lineage, ReadError> {
+        let address = address.clone();
+        let read = |engine: Self| async move { engine.inner.lineage_of(&address) };
         self.on(Lane::Short, read).await
     }
 
@@ -305,13 +298,8 @@ impl Inner {
         rows.into_iter().map(with_name).collect()
     }
 
-    fn lineage_of(
-        &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
-    ) -> Result<Lineage, ReadError> {
-        let branch = self.branch(namespace, id, branch)?;
+    fn lineage_of(&self, address: &BranchAddress) -> Result<Lineage, ReadError> {
+        let (id, branch) = (address.conversation, self.branch_at(address)?);
         let segments = self.history().lineage(id, &branch)?;
         let steps = segments
             .into_iter()
@@ -385,9 +373,9 @@ fn events_of_new_branch(
         fork_revision: at,
         system_prompt: command.system_prompt.clone(),
     });
-    let mut events = vec![NewEvent::new(command.conversation, forked)];
+    let mut events = vec![NewEvent::new(command.address.conversation, forked)];
     if command.activate {
-        let activated = NewEvent::new(command.conversation, EventBody::BranchActivated);
+        let activated = NewEvent::new(command.address.conversation, EventBody::BranchActivated);
         events.push(activated.on_branch(name));
     }
     Ok(events)
@@ -403,7 +391,7 @@ fn events_of_new_conversation(
         title: command.name.clone(),
         config: parent.config.clone(),
         parent: Some(ParentRef {
-            conversation: command.conversation,
+            conversation: command.address.conversation,
             branch: parent.id,
             revision: at,
             call_id: String::new(),

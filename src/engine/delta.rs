@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     domain::{
-        ApprovalStatus, BranchId, BranchState, ContentHash, ConversationId, ConversationRow,
-        ConversationState, Draft, EventBody, EventHeader, Namespace, Placed,
+        ApprovalStatus, BranchId, BranchState, ChangedConversation, ContentHash, ConversationId,
+        ConversationRow, ConversationState, EventBody, EventHeader, Namespace, Placed,
     },
     views::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta},
 };
@@ -82,10 +82,14 @@ impl DeltaBuilder {
         self.delta.blobs.push((namespace, hash, home_offset));
     }
 
-    /// Takes over a draft, and returns the state that it makes.
-    pub fn absorb(&mut self, state: Option<ConversationState>, draft: Draft) -> ConversationState {
-        let id = draft.row.id;
-        for branch in draft.branches.values() {
+    /// Takes over a changed conversation, and returns the state that it makes.
+    pub fn absorb(
+        &mut self,
+        state: Option<ConversationState>,
+        changed: ChangedConversation,
+    ) -> ConversationState {
+        let id = changed.row.id;
+        for branch in changed.branches.values() {
             let waited = state
                 .as_ref()
                 .and_then(|state| state.branches.get(&branch.id))
@@ -93,7 +97,7 @@ impl DeltaBuilder {
             let waiting = pending_calls(branch);
             if waited != waiting {
                 self.delta.pending.push(PendingEntry {
-                    namespace: draft.row.namespace.clone(),
+                    namespace: changed.row.namespace.clone(),
                     conversation: id,
                     branch: branch.id,
                     waiting: waiting > 0,
@@ -104,15 +108,15 @@ impl DeltaBuilder {
         }
         self.delta
             .snapshots
-            .extend(draft.snapshots.into_iter().map(|snapshot| (id, snapshot)));
-        self.rows.insert(id, draft.row.clone());
-        let branches: Vec<_> = draft.branches.into_values().collect();
+            .extend(changed.snapshots.into_iter().map(|snapshot| (id, snapshot)));
+        self.rows.insert(id, changed.row.clone());
+        let branches: Vec<_> = changed.branches.into_values().collect();
         match state {
             Some(mut state) => {
-                state.absorb(draft.row, branches);
+                state.absorb(changed.row, branches);
                 state
             }
-            None => ConversationState::new(draft.row, branches),
+            None => ConversationState::new(changed.row, branches),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
 use super::{Dense, Engine, error::ReadError};
+use crate::domain::with_causes;
 use crate::log::{LogError, RedbLog, Rewriter};
 
 /// A close takes at most so many bytes of frames along, some tenths of a second;
@@ -25,12 +26,9 @@ impl Engine {
             Some(density) => density.log.make_dense(u64::MAX, &NEVER).map(|_| ()),
             None => Ok(()),
         });
-        let done = done.await.map_err(|error| ReadError::Storage {
-            message: error.to_string(),
-        })?;
-        done.map_err(|error| ReadError::Storage {
-            message: error.to_string(),
-        })
+        done.await
+            .map_err(ReadError::storage)?
+            .map_err(ReadError::storage)
     }
 }
 
@@ -51,7 +49,7 @@ impl Density {
             return None;
         }
         let rewriter = Rewriter::start(log).inspect_err(|error| {
-            tracing::warn!(%error, "the log is not made dense in the background");
+            tracing::warn!(error = %with_causes(&error), "the log is not made dense in the background");
         });
         Some(Self {
             log: Arc::clone(log),
@@ -75,7 +73,7 @@ impl Density {
             self.close_quickly()
         };
         if let Err(error) = done {
-            tracing::warn!(%error, "the log is not as dense as it could be; that is done another time");
+            tracing::warn!(error = %with_causes(&error), "the log is not as dense as it could be; that is done another time");
         }
     }
 

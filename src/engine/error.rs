@@ -1,13 +1,13 @@
 //! Errors, one enum per operation.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{error::Error, path::PathBuf, sync::Arc};
 
 use crate::{
     domain::{
-        ConversationId, Damage, Position, Rejection, Revision,
+        Cause, ConversationId, Damage, Position, Rejection, Revision,
         limits::{RETRY_MIN, VIEWS_RETRY},
     },
-    log::LogError,
+    log::{GroupError, LogError},
     views::ViewsError,
 };
 
@@ -76,10 +76,10 @@ pub enum AppendError {
         message: String,
     },
     /// The log failed. Nothing was appended.
-    #[error("nothing was appended: {message}")]
+    #[error("nothing was appended")]
     Storage {
         /// What the log said.
-        message: String,
+        source: Cause,
     },
     /// What is needed to decide could not be read.
     #[error(transparent)]
@@ -149,11 +149,8 @@ pub enum ReadError {
         message: String,
     },
     /// A newer version of Treering wrote it.
-    #[error("{message}")]
-    NewerFormat {
-        /// Where, and the versions of the format.
-        message: String,
-    },
+    #[error(transparent)]
+    NewerFormat(LogError),
     /// A conversation was asked for beyond what can be read of it.
     #[error(
         "conversation {conversation} is {damage}; it is whole up to revision {}: ask for no more than that, restore the log from a backup, or take what is sound with `treering salvage`",
@@ -187,10 +184,10 @@ pub enum ReadError {
         message: String,
     },
     /// The store failed.
-    #[error("the store failed: {message}")]
+    #[error("the store failed")]
     Storage {
         /// What it said.
-        message: String,
+        source: Cause,
     },
 }
 
@@ -214,10 +211,10 @@ pub enum SearchError {
         message: String,
     },
     /// The index failed.
-    #[error("the search index failed: {message}; `treering rebuild` makes it anew")]
+    #[error("the search index failed (`treering rebuild` makes it anew)")]
     Index {
         /// What it said.
-        message: String,
+        source: Cause,
     },
 }
 
@@ -241,12 +238,12 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// A newer version wrote it.
-    #[error("the data folder {path} was written by a newer version of Treering: {message}")]
+    #[error("the data folder {path} was written by a newer version of Treering")]
     NewerFormat {
         /// The folder.
         path: PathBuf,
-        /// Details.
-        message: String,
+        /// Where, and the versions of the format.
+        source: Cause,
     },
     /// There is none, and none was to be made.
     #[error("there is no store in {path}")]
@@ -267,20 +264,20 @@ pub enum OpenError {
         what: String,
     },
     /// It is damaged.
-    #[error("the log in {path} is damaged: {message}")]
+    #[error("the log in {path} is damaged")]
     Damaged {
         /// The folder.
         path: PathBuf,
-        /// Details.
-        message: String,
+        /// Where, and how.
+        source: Cause,
     },
     /// It failed.
-    #[error("cannot open the data folder {path}: {message}")]
+    #[error("cannot open the data folder {path}")]
     Failed {
         /// The folder.
         path: PathBuf,
-        /// Details.
-        message: String,
+        /// What failed.
+        source: Cause,
     },
 }
 
@@ -291,52 +288,54 @@ impl From<LogError> for ReadError {
                 position: Position::local(offset),
                 message: what,
             },
-            error @ LogError::NewerFormat { .. } => Self::NewerFormat {
-                message: error.to_string(),
-            },
-            other => Self::Storage {
-                message: other.to_string(),
-            },
+            error @ LogError::NewerFormat { .. } => Self::NewerFormat(error),
+            other => Self::storage(other),
         }
     }
 }
 
 impl From<ViewsError> for ReadError {
     fn from(error: ViewsError) -> Self {
-        let message = error.to_string();
         match error {
             ViewsError::Damaged { what } => Self::ViewsDamaged { message: what },
-            _ => Self::Storage { message },
+            other => Self::storage(other),
         }
     }
 }
 
-impl From<LogError> for AppendError {
-    fn from(error: LogError) -> Self {
-        let retry_after_ms = RETRY_MIN.as_millis() as u64;
+impl From<GroupError> for AppendError {
+    fn from(error: GroupError) -> Self {
         match error {
-            LogError::NoSpace { .. } => Self::NoSpace,
-            LogError::ReadOnly { .. } | LogError::OpenedToRead => Self::ReadOnly,
-            LogError::UnknownOutcome { what, .. } => Self::UnknownOutcome { message: what },
-            LogError::NotAppended { what } => Self::Unready {
+            GroupError::Log(error) => error.into(),
+            GroupError::NotAppended { what } => Self::Unready {
                 message: format!("the log failed and works again ({what})"),
-                retry_after_ms,
+                retry_after_ms: RETRY_MIN.as_millis() as u64,
             },
-            LogError::Unsettled {
+            GroupError::Unsettled {
                 what,
                 retry_after_ms,
             } => Self::Unready {
                 message: format!("the log is being asked what became of an earlier batch ({what})"),
                 retry_after_ms,
             },
-            LogError::NotOwner { .. } | LogError::HeadMismatch { .. } => Self::Stopped {
-                message: "another process has written to the log".to_owned(),
-            },
-            LogError::Broken { what } => Self::Stopped {
+            GroupError::Broken { what } => Self::Stopped {
                 message: format!("the log's writer has failed ({what})"),
             },
-            LogError::Unpublished { what } => Self::Stopped {
+            GroupError::Unpublished { what } => Self::Stopped {
                 message: format!("the views could not follow the log ({what})"),
+            },
+        }
+    }
+}
+
+impl From<LogError> for AppendError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::NoSpace { .. } => Self::NoSpace,
+            LogError::ReadOnly { .. } | LogError::OpenedToRead => Self::ReadOnly,
+            LogError::UnknownOutcome { what, .. } => Self::UnknownOutcome { message: what },
+            LogError::NotOwner { .. } | LogError::HeadMismatch { .. } => Self::Stopped {
+                message: "another process has written to the log".to_owned(),
             },
             LogError::Closed => Self::Closing,
             LogError::Gap { .. }
@@ -349,7 +348,7 @@ impl From<LogError> for AppendError {
             | LogError::TooLarge { .. }
             | LogError::NotFound { .. }
             | LogError::UnknownShard { .. } => Self::Storage {
-                message: error.to_string(),
+                source: Cause::of(error),
             },
         }
     }
@@ -366,7 +365,7 @@ impl AppendError {
     }
 
     /// The views could not be asked.
-    pub(super) fn of_views(error: &ViewsError) -> Self {
+    pub(super) fn of_views(error: ViewsError) -> Self {
         match error {
             ViewsError::Closed => Self::views_behind(),
             ViewsError::Damaged { what } => Self::Unready {
@@ -376,8 +375,17 @@ impl AppendError {
                 retry_after_ms: VIEWS_RETRY.as_millis() as u64,
             },
             other => Self::Storage {
-                message: other.to_string(),
+                source: Cause::of(other),
             },
+        }
+    }
+}
+
+impl ReadError {
+    /// The store failed of this.
+    pub(crate) fn storage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Storage {
+            source: Cause::of(error),
         }
     }
 }

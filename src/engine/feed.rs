@@ -95,7 +95,7 @@ impl Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::samples;
+    use crate::log::testkit::samples;
 
     fn group(first_offset: u64, records: usize) -> Arc<CommittedGroup> {
         Arc::new(CommittedGroup {

@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     domain::{
-        BranchForked, BranchId, BranchState, ConversationCreated, ConversationId, ConversationInfo,
-        ConversationRow, ConversationState, Damage, DamageKind, Draft, EventBody, EventHeader,
-        EventRef, ForkPoint, Placed, Position, Revision,
+        BranchForked, BranchId, BranchState, ChangedConversation, ConversationCreated,
+        ConversationId, ConversationInfo, ConversationRow, ConversationState, Damage, DamageKind,
+        EventBody, EventHeader, EventRef, ForkPoint, Placed, Position, Revision, with_causes,
     },
     log::{LogError, LogReader, Record, RecordBody},
     views::{KeyEntry, Views, ViewsError},
@@ -169,7 +169,7 @@ impl Folder {
         let rows = match before.every_conversation() {
             Ok(rows) => rows,
             Err(error) => {
-                tracing::warn!(%error, "the views of before do not say what ended in a loss");
+                tracing::warn!(error = %with_causes(&error), "the views of before do not say what ended in a loss");
                 return Ok(());
             }
         };
@@ -204,14 +204,14 @@ impl Folder {
         let is_new = known.is_none();
         let mut state = known.unwrap_or_else(|| {
             let info = (*row.info).clone();
-            let mut draft = Draft::new(row.namespace, id, info, None);
-            draft.row.first_position = row.first_position;
-            draft.row.last_position = row.first_position;
-            draft.row.created_at = row.created_at;
-            draft.row.updated_at = row.created_at;
-            draft.row.happened_from = row.happened_from;
-            draft.row.happened_to = row.happened_from;
-            ConversationState::new(draft.row, draft.branches.into_values())
+            let mut changed = ChangedConversation::new(row.namespace, id, info, None);
+            changed.row.first_position = row.first_position;
+            changed.row.last_position = row.first_position;
+            changed.row.created_at = row.created_at;
+            changed.row.updated_at = row.created_at;
+            changed.row.happened_from = row.happened_from;
+            changed.row.happened_to = row.happened_from;
+            ConversationState::new(changed.row, changed.branches.into_values())
         });
         let revision = state.row.head.next();
         if state.row.damage.is_none() && revision <= went_to {
@@ -228,8 +228,7 @@ impl Folder {
     fn go_on(&self) -> Result<(), ReadError> {
         let stopped = |stop: &Arc<AtomicBool>| stop.load(Ordering::Acquire);
         if self.stop.as_ref().is_some_and(stopped) {
-            let message = "the engine is closing".to_owned();
-            return Err(ReadError::Storage { message });
+            return Err(ReadError::storage("the engine is closing"));
         }
         Ok(())
     }
@@ -299,28 +298,28 @@ impl Folder {
         self.check_follows(offset, record)?;
         let bytes = self.reader.body(record).await?;
         let body = decode_body(offset, header.kind, &bytes)?;
-        let mut draft = match (&body, self.states.get(&id)) {
+        let mut changed = match (&body, self.states.get(&id)) {
             (EventBody::ConversationCreated(created), None) => self.create(header, created).await?,
             (EventBody::ConversationCreated(_), Some(_)) => {
                 return Err(broken("a second first event".to_owned()));
             }
-            (_, Some(state)) => Draft::of(state),
+            (_, Some(state)) => ChangedConversation::of(state),
             (_, None) => return Err(broken("its first event is of another kind".to_owned())),
         };
         if let EventBody::BranchForked(forked) = &body {
             let branch = self.forked(id, header.branch, forked).await?;
-            draft.open_branch(branch);
+            changed.open_branch(branch);
         }
         let state = self.states.remove(&id);
-        let at = draft.apply(state.as_ref(), header.branch, &body);
-        draft.row.chain_hash = record.chain_hash();
-        draft.row.last_position = Position::local(offset);
-        draft.row.note_times(header, state.is_none());
+        let at = changed.apply(state.as_ref(), header.branch, &body);
+        changed.row.chain_hash = record.chain_hash();
+        changed.row.last_position = Position::local(offset);
+        changed.row.note_times(header, state.is_none());
         if state.is_none() {
-            draft.row.first_position = Position::local(offset);
+            changed.row.first_position = Position::local(offset);
         }
         self.note(offset, record, &body, at);
-        let state = self.builder.absorb(state, draft);
+        let state = self.builder.absorb(state, changed);
         self.states.insert(id, state);
         Ok(())
     }
@@ -404,12 +403,13 @@ impl Folder {
             Err(_) => ConversationCreated::default(),
         };
         let info = self.info(header.conversation, &created)?;
-        let mut draft = Draft::new(header.namespace.clone(), header.conversation, info, None);
-        draft.row.first_position = Position::local(offset);
-        draft.row.last_position = Position::local(offset);
-        draft.row.note_times(header, true);
-        let branches = draft.branches.into_values();
-        Ok(ConversationState::new(draft.row, branches))
+        let mut changed =
+            ChangedConversation::new(header.namespace.clone(), header.conversation, info, None);
+        changed.row.first_position = Position::local(offset);
+        changed.row.last_position = Position::local(offset);
+        changed.row.note_times(header, true);
+        let branches = changed.branches.into_values();
+        Ok(ConversationState::new(changed.row, branches))
     }
 
     fn note(&mut self, offset: u64, record: &Record, body: &EventBody, at: EventRef) {
@@ -464,11 +464,11 @@ impl Folder {
         &mut self,
         header: &EventHeader,
         created: &ConversationCreated,
-    ) -> Result<Draft, Stop> {
+    ) -> Result<ChangedConversation, Stop> {
         let (namespace, id) = (header.namespace.clone(), header.conversation);
         let info = self.info(id, created)?;
         let Some(parent) = created.parent.as_ref().filter(|_| created.shares_history) else {
-            return Ok(Draft::new(namespace, id, info, None));
+            return Ok(ChangedConversation::new(namespace, id, info, None));
         };
         let fork = ForkPoint {
             conversation: parent.conversation,
@@ -477,7 +477,12 @@ impl Folder {
         };
         self.check_inherited(fork)?;
         let base = self.branch_at(fork).await?;
-        Ok(Draft::new(namespace, id, info, Some((&base, fork))))
+        Ok(ChangedConversation::new(
+            namespace,
+            id,
+            info,
+            Some((&base, fork)),
+        ))
     }
 
     /// The history that a conversation shares must be there.

@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Engine, Inner, error::ReadError, sequencer::lock};
+use crate::domain::with_causes;
 use crate::log::WriterHealth;
 
 /// What can be done now. Each error says why not, for people.
@@ -50,7 +51,7 @@ impl Inner {
     /// Remembers damage, so that it can be told.
     pub(super) fn noticed(&self, error: &ReadError) {
         if matches!(error, ReadError::Damaged { .. }) {
-            tracing::error!(%error, "damaged data");
+            tracing::error!(error = %with_causes(&error), "damaged data");
             lock(&self.damaged)
                 .get_or_insert_with(|| DamageMet {
                     reads: 0,

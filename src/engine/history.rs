@@ -407,9 +407,8 @@ impl Up {
 }
 
 fn no_branch(conversation: ConversationId, branch: BranchId) -> ReadError {
-    ReadError::Storage {
-        message: format!("the views have no branch {branch} of conversation {conversation}"),
-    }
+    let what = format!("the views have no branch {branch} of conversation {conversation}");
+    ReadError::storage(what)
 }
 
 /// What the views or the index name must be what the log has there: else one of

@@ -26,7 +26,7 @@ use super::{
     witness,
 };
 use crate::{
-    domain::Position,
+    domain::{Cause, Position, with_causes},
     log::LogIdentity,
     search::{IndexError, SearchIndex, SearchOptions},
 };
@@ -147,7 +147,7 @@ impl Indexer {
             },
             Err(IndexError::NeedsRebuild { reason }) => (None, unusable(reason)),
             Err(error) => {
-                tracing::warn!(%error, "the search index could not be opened; it is tried again");
+                tracing::warn!(error = %with_causes(&error), "the search index could not be opened; it is tried again");
                 (None, Doing::Opening)
             }
         };
@@ -206,7 +206,11 @@ impl Indexer {
     pub async fn wait_for(&self, offset: u64) -> Result<(), SearchError> {
         let mut reached = self.reached.subscribe();
         let mut failures = self.failures.subscribe();
-        let failed = |message: String| Err(SearchError::Index { message });
+        let failed = |message: String| {
+            Err(SearchError::Index {
+                source: Cause::of(message),
+            })
+        };
         let mut seen = 0;
         while *reached.borrow_and_update() < offset {
             self.hurry.notify_one();
@@ -278,7 +282,9 @@ impl Indexer {
         let _remaking = self.remaking.lock().await;
         match SearchIndex::in_memory() {
             Ok(empty) => self.replace(Arc::new(empty)),
-            Err(error) => tracing::warn!(%error, "the search index stays open"),
+            Err(error) => {
+                tracing::warn!(error = %with_causes(&error), "the search index stays open")
+            }
         }
     }
 
@@ -394,13 +400,13 @@ pub(super) async fn run(weak: Weak<Inner>) {
                     finish(&inner).await
                 };
                 if let Err(error) = last.await {
-                    tracing::warn!(%error, "the search index was not committed; it goes on from its mark");
+                    tracing::warn!(error = %with_causes(&error), "the search index was not committed; it goes on from its mark");
                 }
                 if inner.options.dense == Dense::WhenClosed {
                     let index = indexer.index();
                     let joined = blocking(move || index.join_before_closing()).await;
                     if let Err(error) = joined {
-                        tracing::warn!(%error, "segments of the search index were not joined");
+                        tracing::warn!(error = %with_causes(&error), "segments of the search index were not joined");
                     }
                 }
             }
@@ -456,14 +462,13 @@ fn join_in_background(index: &Arc<SearchIndex>) -> Option<JoinHandle<()>> {
     let started = std::thread::Builder::new()
         .name("index-joiner".to_owned())
         .spawn(move || join_segments(&index));
-    let failed =
-        |error| tracing::warn!(%error, "no thread puts the search index's segments together");
+    let failed = |error| tracing::warn!(error = %with_causes(&error), "no thread puts the search index's segments together");
     started.map_err(failed).ok()
 }
 
 fn join_segments(index: &Weak<SearchIndex>) {
     if let Err(error) = SearchIndex::join_segments(index) {
-        tracing::warn!(%error, "segments of the search index were not joined");
+        tracing::warn!(error = %with_causes(&error), "segments of the search index were not joined");
     }
 }
 
@@ -487,33 +492,16 @@ async fn work(inner: &Arc<Inner>) -> Result<bool, Failure> {
 }
 
 /// Why the index did not go on.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    Index(IndexError),
-    Log(ReadError),
-    Task(String),
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Index(error) => error.fmt(f),
-            Self::Log(error) => error.fmt(f),
-            Self::Task(what) => f.write_str(what),
-        }
-    }
-}
-
-impl From<IndexError> for Failure {
-    fn from(error: IndexError) -> Self {
-        Self::Index(error)
-    }
-}
-
-impl From<ReadError> for Failure {
-    fn from(error: ReadError) -> Self {
-        Self::Log(error)
-    }
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    #[error(transparent)]
+    Log(#[from] ReadError),
+    #[error(transparent)]
+    Task(#[from] tokio::task::JoinError),
+    #[error("the engine is closing")]
+    Closing,
 }
 
 /// Runs what may wait for the disk.
@@ -522,14 +510,14 @@ pub(super) async fn blocking<T: Send + 'static>(
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done.map_err(Failure::Index),
-        Err(error) => Err(Failure::Task(error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// After a failure: only damage is a reason for a new index.
 async fn recover(indexer: &Arc<Indexer>, failure: Failure) {
     tracing::warn!(error = %failure, "indexing failed; it is tried again");
-    let failures = indexer.note_failure(failure.to_string());
+    let failures = indexer.note_failure(with_causes(&failure).to_string());
     let damage = match failure {
         Failure::Index(IndexError::NeedsRebuild { reason }) => Some(reason),
         _ if indexer.doing() == Doing::Following => recover_writer(indexer, failures).await,
@@ -561,7 +549,7 @@ async fn recover_writer(indexer: &Arc<Indexer>, failures: u32) -> Option<String>
         Ok(_) => None,
         Err(Failure::Index(IndexError::NeedsRebuild { reason })) => Some(reason),
         Err(error) => {
-            tracing::warn!(%error, "the search index cannot be written yet");
+            tracing::warn!(error = %with_causes(&error), "the search index cannot be written yet");
             None
         }
     }

@@ -290,6 +290,12 @@ impl Inner {
             .ok_or_else(|| ReadError::ConversationNotFound { id: id.to_string() })
     }
 
+    /// A branch by its address.
+    fn branch_at(&self, address: &BranchAddress) -> Result<Arc<BranchState>, ReadError> {
+        let name = address.branch.as_ref();
+        self.branch(&address.namespace, address.conversation, name)
+    }
+
     /// A branch by name; none: the active one.
     fn branch(
         &self,

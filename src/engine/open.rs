@@ -1,6 +1,7 @@
 //! Opening and closing a store.
 
 use std::{
+    error::Error,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -25,7 +26,7 @@ use super::{
     witness::{self, Kinship},
 };
 use crate::{
-    domain::{Limits, ShardId, TimestampMicros},
+    domain::{Cause, Limits, ShardId, TimestampMicros, with_causes},
     log::{
         EventLog, GroupWriter, LogError, LogReader, MemoryLog, RedbLog, RedbLogOptions,
         WriterLimits, writer::ShardOwner,
@@ -86,14 +87,14 @@ impl Engine {
         } else {
             open_views(&views_path)
         };
-        let views = views.map_err(|error| failed(&dir, &error))?;
+        let views = views.map_err(|error| failed(&dir, error))?;
         let (announcing, keeping) = (Arc::clone(&log), Arc::clone(&log));
         let parts = Parts {
             density: Density::start(&log, options.dense),
             log: Arc::clone(&log) as _,
             announce: Box::new(move |address| {
                 if let Err(error) = announcing.set_address(address) {
-                    tracing::warn!(%error, "the address could not be written to the lock file");
+                    tracing::warn!(error = %with_causes(&error), "the address could not be written to the lock file");
                 }
             }),
             keep_lock: Box::new(move || keeping.keep_lock()),
@@ -113,13 +114,13 @@ impl Engine {
     /// views is kept in memory.
     async fn open_to_read(options: OpenOptions, log: Arc<RedbLog>) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
-        let in_memory = || Views::in_memory().map_err(|error| failed(&dir, &error));
+        let in_memory = || Views::in_memory().map_err(|error| failed(&dir, error));
         let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
             _ if options.views_anew => in_memory()?,
             Ok(views) if witness::are_of(&views, &*log) => views,
             Ok(_) => in_memory()?,
             Err(error) => {
-                tracing::warn!(%error, "the views cannot be used; they are made from the log, in memory");
+                tracing::warn!(error = %with_causes(&error), "the views cannot be used; they are made from the log, in memory");
                 in_memory()?
             }
         };
@@ -146,7 +147,7 @@ impl Engine {
             announce: Box::new(|_| {}),
             keep_lock: Box::new(|| {}),
             density: None,
-            views: Views::in_memory().map_err(|error| failed(&dir, &error))?,
+            views: Views::in_memory().map_err(|error| failed(&dir, error))?,
             views_path: None,
             index: super::indexer::IndexPlace::Memory,
         };
@@ -169,7 +170,7 @@ impl Engine {
             announce: Box::new(|_| {}),
             keep_lock: Box::new(|| {}),
             density: None,
-            views: open_views(&views_path).map_err(|error| failed(dir, &error))?,
+            views: open_views(&views_path).map_err(|error| failed(dir, error))?,
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Memory,
         };
@@ -201,7 +202,7 @@ impl Engine {
         )
         .await
         .map_err(|error| read_refused(&dir, error))?;
-        let marks = Marks::of(&views).map_err(|error| failed(&dir, &error))?;
+        let marks = Marks::of(&views).map_err(|error| failed(&dir, error))?;
         let marks = Arc::new(marks);
         let views = Arc::new(ArcSwap::from_pointee(views));
         let published = Arc::new(AtomicU64::new(acquired.head));
@@ -297,11 +298,11 @@ impl Engine {
             if !inner.options.mode.is_read_only()
                 && let Err(error) = inner.views.load().make_durable()
             {
-                tracing::warn!(%error, "the views were not made durable; they catch up at the next start");
+                tracing::warn!(error = %with_causes(&error), "the views were not made durable; they catch up at the next start");
             }
         });
         if let Err(error) = stopped.await {
-            tracing::error!(%error, "the writer did not stop cleanly");
+            tracing::error!(error = %with_causes(&error), "the writer did not stop cleanly");
         }
         self.inner.indexer.close().await;
         let have_grown = self.inner.views.load().have_grown();
@@ -309,7 +310,7 @@ impl Engine {
             self.inner.compact_views().await;
         }
         if let Err(error) = self.inner.log.close().await {
-            tracing::warn!(%error, "the log was not closed cleanly; it is repaired at the next start");
+            tracing::warn!(error = %with_causes(&error), "the log was not closed cleanly; it is repaired at the next start");
         }
     }
 }
@@ -366,7 +367,7 @@ impl Inner {
         let however_long = self.options.dense == super::Dense::WhenClosed;
         let compact = move || {
             if let Err(error) = Views::compact(&path, however_long) {
-                tracing::warn!(%error, "the views' file is as large as before");
+                tracing::warn!(error = %with_causes(&error), "the views' file is as large as before");
             }
         };
         // A panic has told of itself.
@@ -410,8 +411,12 @@ async fn tend_views(inner: std::sync::Weak<Inner>) {
         let done = tokio::task::spawn_blocking(move || views.make_durable()).await;
         match done {
             Ok(Ok(_)) => durable_to = published,
-            Ok(Err(error)) => tracing::warn!(%error, "the views were not made durable"),
-            Err(error) => tracing::warn!(%error, "the views were not made durable"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = %with_causes(&error), "the views were not made durable")
+            }
+            Err(error) => {
+                tracing::warn!(error = %with_causes(&error), "the views were not made durable")
+            }
         }
     }
 }
@@ -428,10 +433,10 @@ async fn share_memory(inner: std::sync::Weak<Inner>) {
     }
 }
 
-fn failed(dir: &Path, error: &impl std::fmt::Display) -> OpenError {
+fn failed(dir: &Path, error: impl Into<Box<dyn Error + Send + Sync>>) -> OpenError {
     OpenError::Failed {
         path: dir.to_owned(),
-        message: error.to_string(),
+        source: Cause::of(error),
     }
 }
 
@@ -448,15 +453,15 @@ pub(super) fn log_refused(dir: &Path, error: LogError) -> OpenError {
         LogError::WentBack { what } => OpenError::WentBack { path, what },
         error @ LogError::NewerFormat { .. } => OpenError::NewerFormat {
             path,
-            message: error.to_string(),
+            source: Cause::of(error),
         },
         error @ LogError::Damaged { .. } => OpenError::Damaged {
             path,
-            message: error.to_string(),
+            source: Cause::of(error),
         },
         error => OpenError::Failed {
             path,
-            message: error.to_string(),
+            source: Cause::of(error),
         },
     }
 }
@@ -467,7 +472,7 @@ fn index_refused(dir: &Path, error: super::indexer::IndexRefused) -> OpenError {
             path: dir.to_owned(),
             what,
         },
-        super::indexer::IndexRefused::Index(error) => failed(dir, &error),
+        super::indexer::IndexRefused::Index(error) => failed(dir, error),
     }
 }
 
@@ -476,12 +481,15 @@ fn read_refused(dir: &Path, error: ReadError) -> OpenError {
     match error {
         error @ ReadError::Damaged { .. } => OpenError::Damaged {
             path,
-            message: error.to_string(),
+            source: Cause::of(error),
         },
-        ReadError::NewerFormat { message } => OpenError::NewerFormat { path, message },
+        ReadError::NewerFormat(error) => OpenError::NewerFormat {
+            path,
+            source: Cause::of(error),
+        },
         error => OpenError::Failed {
             path,
-            message: error.to_string(),
+            source: Cause::of(error),
         },
     }
 }

@@ -19,7 +19,7 @@ use super::{
     states::SharedViews,
 };
 use crate::{
-    domain::ConversationRow,
+    domain::{ConversationRow, with_causes},
     log::{Beat, CommittedGroup, LogReader, PublishError, Publisher},
     views::{ViewDelta, Views, ViewsError},
 };
@@ -85,8 +85,8 @@ impl EnginePublisher {
     /// they are opened again and read from the log what they miss. Appends wait
     /// meanwhile.
     fn recover(&self, head: u64, error: &ViewsError, beat: &Beat) -> Result<(), PublishError> {
-        tracing::warn!(%error, "the views failed; they are opened again and follow the log");
-        let mut last = error.to_string();
+        tracing::warn!(error = %with_causes(&error), "the views failed; they are opened again and follow the log");
+        let mut last = with_causes(error).to_string();
         while !self.closing.load(Ordering::Acquire) {
             match self.catch_up(head, beat) {
                 Ok(()) => return Ok(()),
@@ -101,7 +101,7 @@ impl EnginePublisher {
     fn catch_up(&self, head: u64, beat: &Beat) -> Result<(), String> {
         // The file can be opened again only once it is not open any more.
         self.views.store(Arc::new(Views::closed()));
-        let views = (self.reopen)().map_err(|error| error.to_string())?;
+        let views = (self.reopen)().map_err(|error| with_causes(&error).to_string())?;
         let path = self.views_path.as_deref();
         if views.path().as_deref() == path {
             // They answer as of an earlier event meanwhile. Such as are made anew
@@ -109,9 +109,10 @@ impl EnginePublisher {
             self.views.store(Arc::new(views.clone()));
         }
         let whole = catch_up(views, path, &self.reader, head, |_| beat.sign());
-        let whole = futures::executor::block_on(whole).map_err(|error| error.to_string())?;
+        let whole =
+            futures::executor::block_on(whole).map_err(|error| with_causes(&error).to_string())?;
         let marked = self.marks.replace(&whole);
-        marked.map_err(|error| error.to_string())?;
+        marked.map_err(|error| with_causes(&error).to_string())?;
         self.views.store(Arc::new(whole));
         Ok(())
     }

@@ -184,15 +184,43 @@ pub struct ConversationView {
     pub branch: Arc<BranchState>,
 }
 
+/// A branch, by names: what most reads and commands are about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BranchAddress {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Branch; none: the active one.
+    pub branch: Option<BranchName>,
+}
+
+impl BranchAddress {
+    /// A conversation's active branch.
+    #[must_use]
+    pub fn active(namespace: Namespace, conversation: ConversationId) -> Self {
+        Self {
+            namespace,
+            conversation,
+            branch: None,
+        }
+    }
+
+    /// This branch of the same conversation.
+    #[must_use]
+    pub fn on(self, branch: BranchName) -> Self {
+        Self {
+            branch: Some(branch),
+            ..self
+        }
+    }
+}
+
 /// A fork to make.
 #[derive(Clone, Debug)]
 pub struct ForkCommand {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Conversation to fork.
-    pub conversation: ConversationId,
-    /// Branch to leave; none: the active one.
-    pub branch: Option<BranchName>,
+    /// The branch to leave.
+    pub address: BranchAddress,
     /// Last revision to share; none: the branch's head.
     pub at: Option<Revision>,
     /// Name of the new branch, or title of the new conversation.
@@ -325,12 +353,8 @@ pub struct ToolCall {
 /// Which tool calls.
 #[derive(Clone, Debug)]
 pub struct ToolHistoryQuery {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Conversation.
-    pub conversation: ConversationId,
-    /// Branch; none: the active one.
-    pub branch: Option<BranchName>,
+    /// The branch.
+    pub address: BranchAddress,
     /// As of this revision; none: now.
     pub as_of: Option<Revision>,
     /// Only this tool.

@@ -152,9 +152,7 @@ async fn chain(engine: &Engine, depth: usize) -> ConversationId {
     append(engine, vec![created(id), said(id, "root".to_owned())]).await;
     for number in 0..depth {
         let fork = ForkCommand {
-            namespace: ns(),
-            conversation: id,
-            branch: None,
+            address: BranchAddress::active(ns(), id),
             at: None,
             name: format!("b{number}"),
             system_prompt: String::new(),
@@ -247,7 +245,10 @@ async fn an_event_that_is_not_the_one_named_is_damage() {
     damage.push(ours.read_all(query).await.unwrap_err());
     damage.push(ours.source_meta(&ns(), other_id).await.unwrap_err());
     damage.push(ours.pending(&ns(), None, None, 10).await.unwrap_err());
-    let build = BuildQuery::new(ns(), other_id, crate::context::Provider::Neutral);
+    let build = BuildQuery::new(
+        BranchAddress::active(ns(), other_id),
+        crate::context::Provider::Neutral,
+    );
     match ours.build(build).await {
         Err(ContextError::Read(error)) => damage.push(error),
         other => panic!("{other:?}"),
@@ -367,7 +368,7 @@ async fn whatever_a_request_refers_to_can_be_read_back() {
     append(&engine, vec![pending_call(id, "c")]).await;
     let read = async |revision| {
         let which = WhichResult::Revision(Revision(revision));
-        engine.result(&ns(), id, None, which).await
+        engine.result(&BranchAddress::active(ns(), id), which).await
     };
     let message = read(2).await.unwrap();
     assert_eq!((&*message.text, &*message.tool), ("all of it", ""));

@@ -17,6 +17,7 @@ use super::{
     query::{Progress, RebuildItem, RebuildOutcome},
     sequencer::lock,
 };
+use crate::domain::{NotDone, with_causes};
 use crate::views::Views;
 
 impl Engine {
@@ -52,7 +53,7 @@ impl Inner {
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "the views were not made anew; it is tried again");
+                tracing::error!(error = %with_causes(&error), "the views were not made anew; it is tried again");
                 false
             }
         }
@@ -76,8 +77,9 @@ async fn rebuild(
     if index {
         let head = inner.published.load(Ordering::Acquire);
         let made = super::indexer::remake(inner, |done| report(reports, "index", done, head));
-        let made = made.await.map_err(|error| ReadError::Storage {
-            message: format!("the search index was not made anew, the old one stays: {error}"),
+        let made = made.await.map_err(|error| {
+            let what = "the search index was not made anew, the old one stays";
+            ReadError::storage(NotDone::new(what, error))
         })?;
         outcome.events = outcome.events.max(head);
         (outcome.documents, outcome.not_indexed) = (made.documents, made.not_indexed);
@@ -101,7 +103,7 @@ async fn rebuild_views(inner: &Arc<Inner>, reports: &mut Reports) -> Result<(u64
     if let (Err(_), Some(place)) = (&made, &place)
         && let Err(error) = Views::wipe(place)
     {
-        tracing::warn!(%error, "unfinished views stay on the disk; the next rebuild removes them");
+        tracing::warn!(error = %with_causes(&error), "unfinished views stay on the disk; the next rebuild removes them");
     }
     made
 }
@@ -128,8 +130,7 @@ async fn fill_and_swap(
         let head = inner.published.load(Ordering::Acquire);
         futures::executor::block_on(folder.run(head, |_| {}))?;
         if inner.closing.load(Ordering::Acquire) {
-            let message = "the engine is closing".to_owned();
-            return Err(ReadError::Storage { message });
+            return Err(ReadError::storage("the engine is closing"));
         }
         if let Some(old) = &inner.views_path {
             take_place(&views, old)?;
@@ -138,9 +139,7 @@ async fn fill_and_swap(
         let damaged = inner.marks.replace(&views)?;
         Ok::<_, ReadError>((head, damaged as u64))
     });
-    last.await.map_err(|error| ReadError::Storage {
-        message: error.to_string(),
-    })?
+    last.await.map_err(ReadError::storage)?
 }
 
 /// The publisher makes views at another place when it must: the two never meet.

@@ -10,8 +10,12 @@ use super::{
     Inner,
     indexer::{Failure, IndexPlace, Indexer, RETRY_PAUSE, add_some, blocking, open_index, sign},
 };
-use crate::search::{IndexError, SearchIndex, SearchOptions};
-use crate::{disk, log::LogIdentity};
+use crate::{
+    disk,
+    domain::with_causes,
+    log::LogIdentity,
+    search::{IndexError, SearchIndex, SearchOptions},
+};
 
 /// So many failures in a row end the making of an index.
 const FAILURES_MAX: u32 = 3;
@@ -114,7 +118,7 @@ async fn follow(
     let (mut failures, mut not_indexed) = (0, 0);
     loop {
         if inner.closing.load(Ordering::Acquire) {
-            return Err(Failure::Task("the engine is closing".to_owned()));
+            return Err(Failure::Closing);
         }
         let head = inner.published.load(Ordering::Acquire);
         if fresh.added_to().offset >= head {
@@ -200,7 +204,7 @@ fn swap_folders(
     if opened.is_ok()
         && let Err(error) = disk::remove(&old)
     {
-        tracing::warn!(%error, "the old search index stays on the disk until the next start");
+        tracing::warn!(error = %with_causes(&error), "the old search index stays on the disk until the next start");
     }
     opened
 }

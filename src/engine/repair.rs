@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     disk,
-    domain::{ConversationId, ShardId, TimestampMicros},
+    domain::{Cause, ConversationId, NotDone, ShardId, TimestampMicros},
     log::{LogError, LogReader, RedbLog, Repair as LogRepair, Repairing, Witness},
     search::SearchIndex,
     views::Views,
@@ -46,7 +46,7 @@ pub async fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> 
         .unwrap_or_else(|error| {
             Err(OpenError::Failed {
                 path: PathBuf::new(),
-                message: error.to_string(),
+                source: Cause::of(error),
             })
         })
 }
@@ -191,7 +191,10 @@ fn move_aside(dir: &Path, paths: &[PathBuf]) -> Result<(), OpenError> {
             .and_then(|()| disk::rename(path, &aside.join(name)))
             .map_err(|error| OpenError::Failed {
                 path: path.clone(),
-                message: format!("it could not be moved to {}: {error}", aside.display()),
+                source: Cause::of(NotDone::new(
+                    format!("it could not be moved to {}", aside.display()),
+                    error,
+                )),
             })?;
     }
     Ok(())

@@ -353,7 +353,10 @@ async fn a_conversation_that_ends_in_a_loss_is_marked() {
     before.limit = 2;
     assert_eq!(engine.read_all(before).await.unwrap().len(), 2);
     let ns = Namespace::default();
-    let named = engine.conversation(&ns, gone, None, None).await.unwrap();
+    let named = engine
+        .conversation(&BranchAddress::active(ns.clone(), gone), None)
+        .await
+        .unwrap();
     assert!(named.summary.damage.is_some());
     let query = ReadQuery::all(ns, Source::Conversation(gone));
     let read = engine.read_all(query).await.unwrap_err();

@@ -30,8 +30,8 @@ use super::{
 use crate::{
     codec,
     domain::{
-        BranchId, ContentHash, ConversationCreated, ConversationId, Custom, EventBody, EventHeader,
-        EventId, Namespace, Position, Revision, ShardId, TimestampMicros,
+        BranchId, Cause, ContentHash, ConversationCreated, ConversationId, Custom, EventBody,
+        EventHeader, EventId, Namespace, Position, Revision, ShardId, TimestampMicros, with_causes,
     },
     log::{
         Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError,
@@ -113,7 +113,7 @@ pub enum SalvageError {
         path: PathBuf,
     },
     /// The source cannot be read at all.
-    #[error("the store in {path} cannot be read: {source}")]
+    #[error("the store in {path} cannot be read")]
     Source {
         /// The folder.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum SalvageError {
     #[error(transparent)]
     Held(OpenError),
     /// The new store cannot be written.
-    #[error("the new store in {path} cannot be written: {source}")]
+    #[error("the new store in {path} cannot be written")]
     Target {
         /// The folder.
         path: PathBuf,
@@ -132,12 +132,12 @@ pub enum SalvageError {
         source: LogError,
     },
     /// The new store does not open, or is not sound.
-    #[error("the new store in {path} is not usable: {message}")]
+    #[error("the new store in {path} is not usable")]
     Unusable {
         /// The folder.
         path: PathBuf,
         /// Why.
-        message: String,
+        source: Cause,
     },
 }
 
@@ -190,7 +190,7 @@ pub async fn salvage(
     }
     let closed = source.log().close().await;
     if let Err(error) = closed {
-        tracing::warn!(%error, "the damaged store was not closed cleanly");
+        tracing::warn!(error = %with_causes(&error), "the damaged store was not closed cleanly");
     }
     let outcome = taking.end().await?;
     check_target(to).await?;
@@ -252,21 +252,21 @@ async fn open_source(from: &Path) -> Result<(LogReader, u64), SalvageError> {
 
 /// The new store must open, and nothing in it may be damaged.
 async fn check_target(to: &Path) -> Result<(), SalvageError> {
-    let unusable = |message: String| SalvageError::Unusable {
+    let unusable = |source: Cause| SalvageError::Unusable {
         path: to.to_owned(),
-        message,
+        source,
     };
     let opened = Engine::open(OpenOptions::new(to)).await;
-    let engine = opened.map_err(|error: OpenError| unusable(error.to_string()))?;
+    let engine = opened.map_err(|error: OpenError| unusable(Cause::of(error)))?;
     let damaged = engine.inner.views.load().damaged();
     engine.close().await;
     match damaged {
         Ok(rows) if rows.is_empty() => Ok(()),
-        Ok(rows) => Err(unusable(format!(
-            "{} conversations are damaged",
-            rows.len()
-        ))),
-        Err(error) => Err(unusable(error.to_string())),
+        Ok(rows) => {
+            let what = format!("{} conversations are damaged", rows.len());
+            Err(unusable(Cause::of(what)))
+        }
+        Err(error) => Err(unusable(Cause::of(error))),
     }
 }
 
@@ -370,7 +370,7 @@ impl Taking {
         })?;
         let body = decode_body(offset, header.kind, &bytes).map_err(|error| match error {
             ReadError::Damaged { message, .. } => message,
-            error => error.to_string(),
+            error => with_causes(&error).to_string(),
         })?;
         match (&body, known) {
             (EventBody::ConversationCreated(created), None) => self.check_inherited(created)?,

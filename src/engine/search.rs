@@ -17,9 +17,9 @@ use super::{
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
-    domain::{BranchId, BranchName, ConversationId, Namespace, Position},
+    domain::{BranchId, BranchName, Cause, ConversationId, Namespace, Position},
     search::{
-        Hit, IndexError, LineageSegment, Reading, Scope, SearchError as Failed, SearchFilters,
+        Hit, IndexError, IndexSearchError, LineageSegment, Reading, Scope, SearchFilters,
         SearchIndex, SearchQuery, Snippeter,
     },
 };
@@ -83,13 +83,13 @@ impl Engine {
     }
 }
 
-fn refused(error: Failed) -> SearchError {
+fn refused(error: IndexSearchError) -> SearchError {
     match error {
-        Failed::Index(IndexError::NeedsRebuild { reason }) => {
+        IndexSearchError::Index(IndexError::NeedsRebuild { reason }) => {
             SearchError::IndexDamaged { message: reason }
         }
-        Failed::Index(error) => SearchError::Index {
-            message: error.to_string(),
+        IndexSearchError::Index(error) => SearchError::Index {
+            source: Cause::of(error),
         },
         other => SearchError::Query {
             message: other.to_string(),
@@ -201,8 +201,12 @@ impl Inner {
     }
 
     /// Why a search of this index has no answer. One that is damaged is made anew.
-    pub(super) fn search_failed(&self, index: &Arc<SearchIndex>, error: Failed) -> SearchError {
-        if let Failed::Index(IndexError::NeedsRebuild { reason }) = &error {
+    pub(super) fn search_failed(
+        &self,
+        index: &Arc<SearchIndex>,
+        error: IndexSearchError,
+    ) -> SearchError {
+        if let IndexSearchError::Index(IndexError::NeedsRebuild { reason }) = &error {
             self.indexer.condemn(index, reason);
         }
         refused(error)

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     domain::{
         BranchId, ConversationId, EventBody, EventHeader, EventKind, EventRef, Position, Role,
-        ToolCallRequested,
+        ToolCallRequested, with_causes,
     },
     search::{SearchableEvent, call_target, searchable_text},
 };
@@ -72,7 +72,7 @@ pub(super) async fn searchable(
         let body = match history.decode(offset, &record).await {
             Ok(body) => body,
             Err(error @ ReadError::Damaged { .. }) => {
-                tracing::warn!(%error, "an event cannot be indexed");
+                tracing::warn!(error = %with_causes(&error), "an event cannot be indexed");
                 found.not_indexed += 1;
                 continue;
             }

@@ -20,13 +20,14 @@ use super::{
 };
 use crate::{
     domain::{
-        AppendOutcome, Appended, BranchId, ContentHash, ConversationId, ConversationState, Decided,
-        EventBody, EventHeader, Limits, Lookup, Namespace, Need, PastBranch, Placed, Position,
-        Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
+        AppendOutcome, Appended, BranchId, Cause, ContentHash, ConversationId, ConversationState,
+        Decided, EventBody, EventHeader, Limits, Lookup, Namespace, Need, PastBranch, Placed,
+        Position, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
         limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
+        with_causes,
     },
     log::{
-        AppendKey, BlobRef, CommittedGroup, LogError, NewBlob, Record, RecordBody, Sequencer,
+        AppendKey, BlobRef, CommittedGroup, GroupError, NewBlob, Record, RecordBody, Sequencer,
         Staged,
     },
     views::{KeyEntry, ViewDelta},
@@ -120,7 +121,7 @@ impl EngineSequencer {
             return Ok(facts.entry.clone());
         }
         let read = self.cache.views().key(&command.namespace, key);
-        let (reached, entry) = read.map_err(|error| AppendError::of_views(&error))?;
+        let (reached, entry) = read.map_err(AppendError::of_views)?;
         // A key that is not found in views that went back may have been used.
         if entry.is_none() && reached < self.keys_pruned_to {
             return Err(AppendError::views_behind());
@@ -189,25 +190,25 @@ impl EngineSequencer {
         for (index, (placed, body)) in decided.events.iter().zip(&prepared.bodies).enumerate() {
             let stored = self.stored_body(request, body, &mut batch);
             let header = header(prepared, index, *placed, now);
-            let previous = match decided.drafts.get(&placed.at.conversation) {
-                Some(draft) => draft.row.chain_hash,
+            let previous = match decided.changed.get(&placed.at.conversation) {
+                Some(changed) => changed.row.chain_hash,
                 None => ContentHash::default(),
             };
             let key = (index == 0).then(|| append_key(prepared)).flatten();
             let record =
                 Record::seal(previous, header, stored, body.hash, key).map_err(|error| {
                     AppendError::Storage {
-                        message: error.to_string(),
+                        source: Cause::of(error),
                     }
                 })?;
-            if let Some(draft) = decided.drafts.get_mut(&placed.at.conversation) {
+            if let Some(changed) = decided.changed.get_mut(&placed.at.conversation) {
                 let position = Position::local(batch.offset());
-                draft.row.chain_hash = record.chain_hash();
-                draft.row.last_position = position;
+                changed.row.chain_hash = record.chain_hash();
+                changed.row.last_position = position;
                 let is_first = placed.at.revision == Revision(1);
-                draft.row.note_times(&record.header, is_first);
+                changed.row.note_times(&record.header, is_first);
                 if is_first {
-                    draft.row.first_position = position;
+                    changed.row.first_position = position;
                 }
             }
             batch.push(record, *placed);
@@ -287,14 +288,14 @@ impl EngineSequencer {
             self.recent_keys
                 .insert((command.namespace.clone(), key.key), entry);
         }
-        for (id, draft) in decided.drafts {
+        for (id, changed) in decided.changed {
             self.staged_conversations.insert(id);
             match self.cache.take(id) {
                 Some(state) => {
-                    let state = self.staged.absorb(Some(state), draft);
+                    let state = self.staged.absorb(Some(state), changed);
                     self.cache.put_back(state);
                 }
-                None => self.cache.put(self.staged.absorb(None, draft)),
+                None => self.cache.put(self.staged.absorb(None, changed)),
             }
         }
     }
@@ -345,8 +346,8 @@ impl Sequencer for EngineSequencer {
         self.cache.shrink(published);
     }
 
-    fn aborted(&mut self, error: &LogError) {
-        tracing::warn!(%error, "a group was not written; its states are read again");
+    fn aborted(&mut self, error: &GroupError) {
+        tracing::warn!(error = %with_causes(&error), "a group was not written; its states are read again");
         self.staged = DeltaBuilder::default();
         for blob in self.staged_blobs.drain(..) {
             self.recent_blobs.remove(&blob);
@@ -366,7 +367,7 @@ impl Sequencer for EngineSequencer {
             .forget(self.staged_conversations.drain(), committed);
     }
 
-    fn failed(&self, answer: WriteAnswer, error: &LogError) -> WriteAnswer {
+    fn failed(&self, answer: WriteAnswer, error: &GroupError) -> WriteAnswer {
         match answer {
             // That batch was committed before, whatever became of this group.
             WriteAnswer::Repeated(entry) if self.is_committed(&entry) => {
@@ -391,7 +392,7 @@ impl Sequencer for EngineSequencer {
         }
     }
 
-    fn refused(&self, request: WriteRequest, error: &LogError) -> WriteAnswer {
+    fn refused(&self, request: WriteRequest, error: &GroupError) -> WriteAnswer {
         match self.used_key(&request) {
             Some(entry) if self.is_committed(&entry) => WriteAnswer::Repeated(entry),
             // This very batch is the one that may be in the log.

@@ -150,7 +150,7 @@ impl StateCache {
             Some(loaded) if loaded.reached >= self.dropped_to => loaded.state,
             _ => {
                 let read = self.views().state_with_mark(id);
-                let (reached, state) = read.map_err(|error| AppendError::of_views(&error))?;
+                let (reached, state) = read.map_err(AppendError::of_views)?;
                 if reached < self.dropped_to {
                     return Err(AppendError::views_behind());
                 }

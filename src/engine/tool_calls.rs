@@ -14,8 +14,8 @@ use super::{
     error::ReadError,
     history::{decode_body, stored},
     query::{
-        CallStatus, NamedEvent, ReadQuery, RecordedResult, Source, ToolCall, ToolHistoryQuery,
-        WhichResult,
+        BranchAddress, CallStatus, NamedEvent, ReadQuery, RecordedResult, Source, ToolCall,
+        ToolHistoryQuery, WhichResult,
     },
     work::{self, Lane, lane_for},
 };
@@ -63,13 +63,9 @@ impl Engine {
         T: Send + 'static,
         F: Future<Output = Result<T, ReadError>> + Send + 'static,
     {
-        let (namespace, id, name) = (
-            query.namespace.clone(),
-            query.conversation,
-            query.branch.clone(),
-        );
+        let address = query.address.clone();
         let lane = self.on(Lane::Short, |engine| async move {
-            let branch = engine.inner.branch(&namespace, id, name.as_ref())?;
+            let branch = engine.inner.branch_at(&address)?;
             Ok::<_, ReadError>(lane_for(branch.history_events))
         });
         let lane = lane.await?;
@@ -82,8 +78,8 @@ impl Engine {
         query: ToolHistoryQuery,
         wanted: impl Fn(&ToolCall) -> bool + Send + Sync,
     ) -> Result<Vec<ToolCall>, ReadError> {
-        let (namespace, id) = (&query.namespace, query.conversation);
-        let branch = self.inner.branch(namespace, id, query.branch.as_ref())?;
+        let (namespace, id) = (&query.address.namespace, query.address.conversation);
+        let branch = self.inner.branch_at(&query.address)?;
         if let Some(revision) = query.as_of {
             self.inner.as_of(id, &branch, revision).await?;
         }
@@ -137,18 +133,17 @@ impl Engine {
     /// [`ReadError::CallNotFound`] when the branch has no such call.
     pub async fn wait_for_decision(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         call_id: &str,
         timeout: Duration,
     ) -> Result<(ToolCall, bool), ReadError> {
         let inner = &self.inner;
+        let (namespace, id) = (&address.namespace, address.conversation);
         let deadline = tokio::time::Instant::now() + timeout;
         let mut news = inner.news.of(id);
         loop {
             news.mark_unchanged();
-            let state = inner.branch(namespace, id, branch)?;
+            let state = inner.branch_at(address)?;
             let open = state.open_calls.get(call_id);
             if open.is_none_or(|open| open.approval != ApprovalStatus::Pending) {
                 // Read from the events: the state does not hold who decided.
@@ -168,38 +163,30 @@ impl Engine {
     /// [`ReadError::CallNotFound`] or [`ReadError::RevisionNotFound`].
     pub async fn result(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         which: WhichResult,
     ) -> Result<RecordedResult, ReadError> {
-        let (namespace, branch) = (namespace.clone(), branch.cloned());
-        let read = |engine: Self| async move {
-            engine
-                .result_here(&namespace, id, branch.as_ref(), which)
-                .await
-        };
+        let address = address.clone();
+        let read = |engine: Self| async move { engine.result_here(&address, which).await };
         self.on(Lane::Short, read).await
     }
 
     async fn result_here(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         which: WhichResult,
     ) -> Result<RecordedResult, ReadError> {
         let inner = &self.inner;
-        let state = inner.branch(namespace, id, branch)?;
+        let (id, state) = (address.conversation, inner.branch_at(address)?);
         let query = ReadQuery {
             backward: true,
             kinds: vec![EventKind::ToolResultRecorded],
-            ..branch_query(namespace, id, &state)
+            ..branch_query(&address.namespace, id, &state)
         };
         let call_id = match which {
             WhichResult::Revision(revision) => {
                 // A reference names an event, on whatever branch it is.
-                let source = match branch {
+                let source = match address.branch {
                     None => Source::Conversation(id),
                     Some(_) => query.source.clone(),
                 };
@@ -243,27 +230,23 @@ impl Engine {
     /// [`ReadError`] when the branch is not there or the arguments are not JSON.
     pub async fn recorded(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         tool: &str,
         arguments: &JsonText,
         occurrence: u32,
     ) -> Result<Option<(ToolCall, RecordedResult)>, ReadError> {
         let wanted = parsed(arguments)?;
         let query = ToolHistoryQuery {
-            namespace: namespace.clone(),
-            conversation: id,
-            branch: branch.cloned(),
+            address: address.clone(),
             as_of: None,
             tool: Some(tool.to_owned()),
             // From the end the first one is the last; from the start all count.
             limit: if occurrence == 0 { 1 } else { usize::MAX },
         };
         let find = |engine: Self, mut query: ToolHistoryQuery| async move {
-            let (namespace, id) = (query.namespace.clone(), query.conversation);
-            let state = engine.inner.branch(&namespace, id, query.branch.as_ref())?;
-            query.branch = Some(state.name.clone());
+            let state = engine.inner.branch_at(&query.address)?;
+            query.address.branch = Some(state.name.clone());
+            let address = query.address.clone();
             let same = |call: &ToolCall| {
                 matches!(call.status, CallStatus::Succeeded | CallStatus::Failed)
                     && parsed(&call.arguments).is_ok_and(|arguments| arguments == wanted)
@@ -277,7 +260,7 @@ impl Engine {
             };
             let Some(call) = found else { return Ok(None) };
             let which = WhichResult::Revision(call.end_revision.unwrap_or_default());
-            let result = engine.result(&namespace, id, Some(&state.name), which);
+            let result = engine.result(&address, which);
             Ok(Some((call, result.await?)))
         };
         self.on_history(query, find).await

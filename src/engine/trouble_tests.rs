@@ -8,7 +8,9 @@ use std::{
 use bytes::Bytes;
 use futures::StreamExt;
 
-use super::{AppendError, Dense, Engine, OpenError, OpenOptions, ReadError, VerifyItem};
+use super::{
+    AppendError, BranchAddress, Dense, Engine, OpenError, OpenOptions, ReadError, VerifyItem,
+};
 use crate::{
     domain::*,
     log::{
@@ -194,7 +196,8 @@ async fn a_store_of_a_newer_version_says_so() {
     let opened = Engine::over(Arc::new(log), dir.path()).await;
     let error = opened.err().unwrap();
     assert!(matches!(error, OpenError::NewerFormat { .. }), "{error}");
-    let text = error.to_string();
+    // As the command line tells it.
+    let text = with_causes(&error).to_string();
     assert!(
         text.contains("version 2") && text.contains("up to 1"),
         "{text}"
@@ -260,7 +263,10 @@ async fn damaged_views_are_made_anew_while_they_are_served() {
     let read = || async {
         let namespace = Namespace::default();
         engine
-            .conversation(&namespace, conversation, None, None)
+            .conversation(
+                &BranchAddress::active(namespace.clone(), conversation),
+                None,
+            )
             .await
     };
     let met = read().await.unwrap_err();

@@ -18,7 +18,7 @@ use super::{
     work::Stop,
 };
 use crate::{
-    domain::{ConversationId, EventKind, Namespace, Position, Revision, ShardId},
+    domain::{ConversationId, EventKind, Namespace, Position, Revision, ShardId, with_causes},
     log::{Record, RecordBody},
     search::{passages, searchable_text},
     views::{Head, Heads, Views},
@@ -44,7 +44,7 @@ struct TemporaryFile(PathBuf);
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if let Err(error) = Views::wipe(&self.0) {
-            tracing::warn!(%error, "the views that a verification made are left behind");
+            tracing::warn!(error = %with_causes(&error), "the views that a verification made are left behind");
         }
     }
 }
@@ -78,9 +78,7 @@ impl Engine {
             index_reached: Position::local(inner.indexer.reached()),
             log_bytes: log.bytes,
             views_bytes: views.file_bytes(),
-            index_bytes: index.size_bytes().map_err(|error| ReadError::Storage {
-                message: error.to_string(),
-            })?,
+            index_bytes: index.size_bytes().map_err(ReadError::storage)?,
             log_segments: log.segments,
             damaged_conversations: damaged.count() as u64,
             unreadable_positions: views.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
@@ -159,7 +157,10 @@ impl Check {
         self.check_heads(head).await?;
         if deep && let Err(error) = self.check_views(log_is_whole).await {
             self.stop.check()?;
-            let message = format!("they cannot be compared with a rebuild: {error}");
+            let message = format!(
+                "they cannot be compared with a rebuild: {}",
+                with_causes(&error)
+            );
             self.fault("views", None, message).await;
         }
         self.check_index(deep && log_is_whole, head).await
@@ -239,8 +240,8 @@ impl Check {
                     RecordBody::Blob(_) => "blob",
                     RecordBody::Inline(_) => "log",
                 };
-                self.fault(part, Some((offset, record)), error.to_string())
-                    .await;
+                let message = with_causes(&error).to_string();
+                self.fault(part, Some((offset, record)), message).await;
             }
         }
         Ok(())
@@ -373,7 +374,8 @@ impl Check {
             }
         };
         if let Err(error) = reached {
-            self.fault("index", None, error.to_string()).await;
+            let message = with_causes(&error).to_string();
+            self.fault("index", None, message).await;
             return Ok(());
         }
         let at_head = self.inner.published.load(Ordering::Acquire) == head;

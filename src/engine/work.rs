@@ -11,6 +11,7 @@
 
 use std::{
     cell::RefCell,
+    error::Error,
     future::Future,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -27,7 +28,7 @@ use tokio::{
 };
 
 use super::{Engine, error::ReadError};
-use crate::domain::Limits;
+use crate::domain::{Limits, NotDone};
 
 /// One that was stopped, or has told its last, ends within this.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(1);
@@ -297,8 +298,9 @@ impl Threads {
                 job();
             }
         });
-        started.map(drop).map_err(|error| ReadError::Storage {
-            message: format!("no thread could be started for a long read: {error}; try again"),
+        started.map(drop).map_err(|error| {
+            let what = "no thread could be started for a long read (try again)";
+            ReadError::storage(NotDone::new(what, error))
         })
     }
 }
@@ -335,10 +337,8 @@ fn step_back() {
     }
 }
 
-fn panicked(error: impl std::fmt::Display) -> ReadError {
-    ReadError::Storage {
-        message: format!("a read was broken off: {error}"),
-    }
+fn panicked(error: impl Into<Box<dyn Error + Send + Sync>>) -> ReadError {
+    ReadError::storage(NotDone::new("a read was broken off", error))
 }
 
 #[cfg(test)]

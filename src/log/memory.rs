@@ -121,7 +121,7 @@ impl EventLog for MemoryLog {
         let mut shards = self.shards();
         let state = shards.entry(shard).or_default();
         let actual = state.open()?;
-        check_owner(shard, epoch, state.epoch)?;
+        epoch.check(shard, state.epoch)?;
         if actual != head {
             return Err(LogError::HeadMismatch {
                 expected: head,
@@ -218,22 +218,10 @@ impl EventLog for MemoryLog {
     }
 }
 
-/// Fails unless `epoch` is the owner's.
-pub(super) fn check_owner(shard: ShardId, epoch: Epoch, current: Epoch) -> Result<(), LogError> {
-    if epoch == current && epoch != Epoch::default() {
-        return Ok(());
-    }
-    Err(LogError::NotOwner {
-        shard,
-        epoch,
-        current,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::conformance;
+    use crate::log::testkit::conformance;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn the_log_in_memory_conforms() {

@@ -10,8 +10,6 @@
 pub mod block;
 mod codec;
 #[cfg(test)]
-pub mod conformance;
-#[cfg(test)]
 pub(crate) mod fallible;
 pub mod frame;
 pub mod memory;
@@ -20,8 +18,8 @@ pub mod reader;
 pub mod record;
 #[cfg(feature = "redb")]
 pub mod redb;
-#[cfg(test)]
-pub(crate) mod samples;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 pub mod writer;
 
 #[cfg(feature = "redb")]
@@ -37,6 +35,6 @@ pub use port::{
 pub use reader::LogReader;
 pub use record::{AppendKey, BlobRef, Record, RecordBody};
 pub use writer::{
-    Beat, CommittedGroup, GroupWriter, NotTaken, PublishError, Publisher, QueueFull, Sequencer,
-    ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits,
+    Beat, CommittedGroup, GroupError, GroupWriter, NotTaken, PublishError, Publisher, QueueFull,
+    Sequencer, ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits,
 };

@@ -17,6 +17,24 @@ use crate::domain::{ContentHash, Namespace, ShardId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Epoch(pub u64);
 
+impl Epoch {
+    /// For a backend: whether who shows this epoch may append to a shard, of which
+    /// `current` is the owner's.
+    ///
+    /// # Errors
+    /// [`LogError::NotOwner`].
+    pub fn check(self, shard: ShardId, current: Self) -> Result<(), LogError> {
+        if self == current && self != Self::default() {
+            return Ok(());
+        }
+        Err(LogError::NotOwner {
+            shard,
+            epoch: self,
+            current,
+        })
+    }
+}
+
 /// What an owner got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquired {
@@ -52,6 +70,18 @@ pub struct EncodedFrame {
 }
 
 impl EncodedFrame {
+    /// Records as a backend was given them. Bytes that are no frame are found when they
+    /// are read.
+    #[must_use]
+    pub fn new(first_offset: u64, count: u32, bytes: Bytes) -> Self {
+        Self {
+            first_offset,
+            count,
+            bytes,
+            dictionary: None,
+        }
+    }
+
     /// Offset of its last record.
     #[must_use]
     pub fn last_offset(&self) -> u64 {
@@ -161,7 +191,8 @@ impl std::fmt::Display for LockHolder {
     }
 }
 
-/// Why the log did not do it.
+/// Why the log did not do it. It is a backend's own word; what becomes of a group of appends
+/// is told by [`GroupError`](super::GroupError).
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {
     /// Someone else owns the shard now.
@@ -247,29 +278,6 @@ pub enum LogError {
         /// What went wrong.
         what: String,
     },
-    /// The outcome of a batch was not known; then the log said that it is not there.
-    #[error("the log failed ({what}), and has said since that nothing was appended")]
-    NotAppended {
-        /// What went wrong.
-        what: String,
-    },
-    /// It is not known what became of an earlier batch, so that this one has no
-    /// place yet. It was not appended.
-    #[error(
-        "the log is being asked what became of an earlier batch ({what}); nothing of this one was appended"
-    )]
-    Unsettled {
-        /// What went wrong.
-        what: String,
-        /// When the log is asked again, in milliseconds.
-        retry_after_ms: u64,
-    },
-    /// The writer cannot be trusted any more. Nothing was appended.
-    #[error("the log's writer has failed: {what}; nothing was appended")]
-    Broken {
-        /// What happened to it.
-        what: String,
-    },
     /// Another process has the folder open.
     #[error("{path} is held by {holder}")]
     Locked {
@@ -315,12 +323,6 @@ pub enum LogError {
     /// The log has been closed.
     #[error("the log is closed")]
     Closed,
-    /// An earlier group is on disk but could not be shown to readers.
-    #[error("the views could not follow the log ({what}); nothing was appended")]
-    Unpublished {
-        /// What the publisher said.
-        what: String,
-    },
 }
 
 impl LogError {
@@ -348,7 +350,8 @@ impl LogError {
     }
 
     /// Damage at an offset.
-    pub(crate) fn damaged(offset: u64, what: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn damaged(offset: u64, what: impl Into<String>) -> Self {
         Self::Damaged {
             offset,
             what: what.into(),
@@ -356,7 +359,8 @@ impl LogError {
     }
 }
 
-/// A log of frames. `conformance` says what every backend must do.
+/// A log of frames. The feature `testkit` has the suite that every backend passes
+/// (`log::testkit`).
 #[async_trait]
 pub trait EventLog: Send + Sync + 'static {
     /// Which log it is.

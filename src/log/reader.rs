@@ -379,7 +379,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::log::{MemoryLog, fallible::Fallible, samples};
+    use crate::log::{MemoryLog, fallible::Fallible, testkit::samples};
 
     // A server under mixed load took several times what its caches counted: each
     // message of a window was a few bytes of a frame, and kept all of it.

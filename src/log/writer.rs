@@ -13,6 +13,7 @@
 //! it for good. [`WriterHealth`] says how it stands.
 
 mod commit;
+mod error;
 mod queue;
 mod vitals;
 
@@ -30,11 +31,14 @@ use std::{
 
 use futures::channel::oneshot;
 
-pub use self::vitals::{Beat, WriterHealth};
 use self::{
     commit::{Committer, Owner},
     queue::{Queue, Waiting, Woken},
     vitals::{Appends, EndNoted, Vitals},
+};
+pub use self::{
+    error::GroupError,
+    vitals::{Beat, WriterHealth},
 };
 use super::{
     port::{Epoch, EventLog, LogError, NewBlob},
@@ -84,16 +88,16 @@ pub trait Sequencer: Send + 'static {
     ///
     /// Between a group whose outcome is not known and the call that settles it,
     /// [`Self::committed`] or this one, nothing is staged.
-    fn aborted(&mut self, error: &LogError);
+    fn aborted(&mut self, error: &GroupError);
 
     /// The answer for a request of a group that was not appended, or of which
     /// that is not known ([`LogError::UnknownOutcome`]), in place of `answer`,
     /// which is what [`Self::stage`] said.
-    fn failed(&self, answer: Self::Answer, error: &LogError) -> Self::Answer;
+    fn failed(&self, answer: Self::Answer, error: &GroupError) -> Self::Answer;
 
     /// The answer for a request that is not decided, because nothing can be
     /// appended now.
-    fn refused(&self, request: Self::Request, error: &LogError) -> Self::Answer;
+    fn refused(&self, request: Self::Request, error: &GroupError) -> Self::Answer;
 }
 
 /// Makes a group visible to readers: while the next one is being written, if there
@@ -104,7 +108,7 @@ pub trait Publisher: Send + 'static {
     ///
     /// # Errors
     /// Stops the writer: the group is durable and its answers go out, but what
-    /// comes later is refused with [`LogError::Unpublished`], and this is not
+    /// comes later is refused with [`GroupError::Unpublished`], and this is not
     /// called again.
     fn publish(&mut self, group: &Arc<CommittedGroup>, beat: &Beat) -> Result<(), PublishError>;
 }
@@ -375,7 +379,7 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
         let unpublished = lock(&self.desk.unpublished).clone();
         match unpublished {
             Some(PublishError { what }) => {
-                commit::refuse_all(&self.sequencer, ready, &LogError::Unpublished { what })
+                commit::refuse_all(&self.sequencer, ready, &GroupError::Unpublished { what })
             }
             None => {
                 let limits = self.queue.limits();
@@ -423,7 +427,7 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
 
     fn stop_after_panic(&mut self) {
         let what = PANIC.to_owned();
-        self.committer.stop(LogError::Broken { what });
+        self.committer.stop(GroupError::Broken { what });
     }
 }
 

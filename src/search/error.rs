@@ -53,7 +53,7 @@ pub enum IndexError {
 
 /// Why a search has no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum SearchError {
+pub enum IndexSearchError {
     /// The query cannot be searched.
     #[error(transparent)]
     Query(#[from] QueryError),

@@ -33,7 +33,7 @@ mod unchanged;
 
 pub use arguments::{CallTarget, call_target};
 pub use document::{Passage, SearchableEvent, passage_at, passages, searchable_text};
-pub use error::{IndexError, SearchError};
+pub use error::{IndexError, IndexSearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
 pub use pattern::Pattern;
 pub use query::{

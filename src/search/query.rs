@@ -5,7 +5,7 @@ use tantivy::{Term, query::Query};
 use super::{
     analyser::Analyser,
     best::Best,
-    error::{IndexError, SearchError},
+    error::{IndexError, IndexSearchError},
     hits::{self, unreadable},
     index::{Published, SearchIndex},
     plan::{NamespaceStatistics, Planner, Purpose},
@@ -164,9 +164,9 @@ impl SearchIndex {
     /// Searches what is committed.
     ///
     /// # Errors
-    /// [`SearchError::Query`] for a query that cannot be searched, others for a
+    /// [`IndexSearchError::Query`] for a query that cannot be searched, others for a
     /// page or filter over its bound or a damaged index.
-    pub fn search(&self, query: &SearchQuery) -> Result<SearchResults, SearchError> {
+    pub fn search(&self, query: &SearchQuery) -> Result<SearchResults, IndexSearchError> {
         self.search_by(query, Way::Shortest)
     }
 
@@ -174,7 +174,7 @@ impl SearchIndex {
         &self,
         query: &SearchQuery,
         way: Way,
-    ) -> Result<SearchResults, SearchError> {
+    ) -> Result<SearchResults, IndexSearchError> {
         check_bounds(query)?;
         let (planned, read_as) = self.planned(query, way)?;
         let published = self.published();
@@ -200,7 +200,11 @@ impl SearchIndex {
         found.into_iter().map(|(score, _)| score).collect()
     }
 
-    fn planned(&self, query: &SearchQuery, way: Way) -> Result<(Planned, Reading), SearchError> {
+    fn planned(
+        &self,
+        query: &SearchQuery,
+        way: Way,
+    ) -> Result<(Planned, Reading), IndexSearchError> {
         let (parsed, read_as) = syntax::read(&query.text, query.reading)?;
         let mut planner = self.planner(query);
         let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
@@ -320,10 +324,10 @@ pub(super) struct Planned {
     pub counted: Box<dyn Query>,
 }
 
-pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
+pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), IndexSearchError> {
     let (offset, limit, max) = (query.offset, query.limit, HITS_MAX);
     if offset.saturating_add(limit) > max {
-        return Err(SearchError::TooFar { offset, limit, max });
+        return Err(IndexSearchError::TooFar { offset, limit, max });
     }
     let filters = &query.filters;
     let lineage = match &filters.scope {
@@ -340,7 +344,7 @@ pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), SearchError> {
         ("paths", filters.paths.len()),
     ] {
         if count > max {
-            return Err(SearchError::FilterTooLarge { what, count, max });
+            return Err(IndexSearchError::FilterTooLarge { what, count, max });
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{
     analyser::{AnalysedTerm, Analyser, Analysis, Form},
     document::{ceil_boundary, floor_boundary},
-    error::SearchError,
+    error::IndexSearchError,
     index::SearchIndex,
     query::SearchQuery,
     schema::{namespace_tag, text_term},
@@ -49,8 +49,8 @@ impl Snippeter {
     /// from the index.
     ///
     /// # Errors
-    /// [`SearchError::Query`] for a query that cannot be searched.
-    pub fn for_query(index: &SearchIndex, query: &SearchQuery) -> Result<Self, SearchError> {
+    /// [`IndexSearchError::Query`] for a query that cannot be searched.
+    pub fn for_query(index: &SearchIndex, query: &SearchQuery) -> Result<Self, IndexSearchError> {
         let (parsed, _) = syntax::read(&query.text, query.reading)?;
         let mut this = Self {
             patterns: Vec::new(),

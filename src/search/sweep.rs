@@ -13,7 +13,7 @@ use tantivy::{
 
 use super::{
     columns::Columns,
-    error::{IndexError, SearchError},
+    error::{IndexError, IndexSearchError},
     hits::{self, Ranked, unreadable},
     index::{Published, SearchIndex},
     pattern::{Needs, Pattern},
@@ -43,8 +43,8 @@ impl Candidates {
     /// not known. Empty behind the last one.
     ///
     /// # Errors
-    /// [`SearchError`] for a damaged index.
-    pub fn hits(&self, from: usize, count: usize) -> Result<Vec<Hit>, SearchError> {
+    /// [`IndexSearchError`] for a damaged index.
+    pub fn hits(&self, from: usize, count: usize) -> Result<Vec<Hit>, IndexSearchError> {
         let rest = self.places.get(from..).unwrap_or_default();
         let ranked = |&(position, address): &(Position, DocAddress)| Ranked {
             address,
@@ -63,12 +63,12 @@ impl SearchIndex {
     /// filters of a query; its text plays no part. At most [`CANDIDATES_MAX`].
     ///
     /// # Errors
-    /// [`SearchError`] for a filter over its bound or a damaged index.
+    /// [`IndexSearchError`] for a filter over its bound or a damaged index.
     pub fn candidates(
         &self,
         pattern: &Pattern,
         query: &SearchQuery,
-    ) -> Result<Candidates, SearchError> {
+    ) -> Result<Candidates, IndexSearchError> {
         check_bounds(query)?;
         let planner = self.planner(query);
         let published = self.published();
@@ -105,7 +105,7 @@ impl SearchIndex {
     pub fn by_conversation(
         &self,
         query: &SearchQuery,
-    ) -> Result<Vec<(ConversationId, u64)>, SearchError> {
+    ) -> Result<Vec<(ConversationId, u64)>, IndexSearchError> {
         check_bounds(query)?;
         let (parsed, _) = syntax::read(&query.text, query.reading)?;
         let mut planner = self.planner(query);

@@ -1147,7 +1147,7 @@ proptest::proptest! {
             static INDEX: SearchIndex = corpus();
         }
         INDEX.with(|index| match index.search(&query(&text)) {
-            Ok(_) | Err(SearchError::Query(_)) => Ok(()),
+            Ok(_) | Err(IndexSearchError::Query(_)) => Ok(()),
             Err(error) => Err(proptest::test_runner::TestCaseError::fail(error.to_string())),
         })?;
     }

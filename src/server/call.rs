@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     domain::{ConversationId, Namespace},
-    engine::Engine,
+    engine::{BranchAddress, Engine},
 };
 
 /// The metadata key that names the namespace.
@@ -41,6 +41,21 @@ impl Shared {
         from_proto::required(field, id)?;
         from_proto::check_short(field, id)?;
         Ok(self.engine.resolve(&call.namespace, id).await?)
+    }
+
+    /// The branch that a request is about: its `conversation_id` and `branch`.
+    pub async fn address(
+        &self,
+        call: &Call,
+        id: &str,
+        branch: &str,
+    ) -> Result<BranchAddress, Refusal> {
+        let branch = from_proto::branch("branch", branch)?;
+        Ok(BranchAddress {
+            namespace: call.namespace.clone(),
+            conversation: self.conversation(call, "conversation_id", id).await?,
+            branch,
+        })
     }
 }
 

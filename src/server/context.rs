@@ -18,10 +18,10 @@ use crate::{
         envelope,
         pb::{self, contexts_server::Contexts},
     },
-    domain::{BranchName, ContextSet, ConversationId},
+    domain::{ContextSet, ConversationId},
     engine::{
-        BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery, Return, SetContext,
-        Spawn,
+        BranchAddress, BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery, Return,
+        SetContext, Spawn,
     },
 };
 
@@ -33,21 +33,13 @@ impl ContextsService {
         self.0.conversation(call, "conversation_id", id).await
     }
 
-    /// The branch that a request is about.
-    async fn place(
-        &self,
-        call: &Call,
-        id: &str,
-        branch: &str,
-    ) -> Result<(ConversationId, Option<BranchName>), Refusal> {
-        let branch = from_proto::branch("branch", branch)?;
-        Ok((self.find(call, id).await?, branch))
-    }
-
     async fn scope(&self, call: &Call, id: &str, branch: &str) -> Result<ContextScope, Refusal> {
         if !id.is_empty() {
-            let (id, branch) = self.place(call, id, branch).await?;
-            return Ok(ContextScope::Conversation { id, branch });
+            let address = self.0.address(call, id, branch).await?;
+            return Ok(ContextScope::Conversation {
+                id: address.conversation,
+                branch: address.branch,
+            });
         }
         if !branch.is_empty() {
             let message = "names a branch, but conversation_id is empty";
@@ -59,17 +51,17 @@ impl ContextsService {
     async fn query(&self, request: Request<pb::BuildRequest>) -> Result<BuildQuery, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let (conversation, branch) = self
-            .place(&call, &request.conversation_id, &request.branch)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let provider = proto::provider(request.provider)?;
         Ok(BuildQuery {
-            branch,
             as_of: from_proto::revision(request.as_of_revision),
             model: from_proto::optional("model", request.model)?,
             policy: proto::policy(request.policy)?,
             at_least: request.at_least.as_ref().map(envelope::position_from_pb),
-            ..BuildQuery::new(call.namespace, conversation, provider)
+            ..BuildQuery::new(address, provider)
         })
     }
 
@@ -123,15 +115,15 @@ impl Contexts for ContextsService {
     ) -> Result<Response<pb::PlanCompactionResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let (conversation, branch) = self
-            .place(&call, &request.conversation_id, &request.branch)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let query = PlanQuery {
-            branch,
             keep_turns: request.keep_turns,
             model: from_proto::optional("model", request.model)?,
             policy: proto::policy(request.policy)?,
-            ..PlanQuery::new(call.namespace, conversation)
+            ..PlanQuery::new(address)
         };
         let plan = self.0.engine.plan_compaction(query).await?;
         Ok(Response::new(pb::PlanCompactionResponse {
@@ -146,11 +138,11 @@ impl Contexts for ContextsService {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
-        let (conversation, branch) = self
-            .place(&call, &request.conversation_id, &request.branch)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let command = CompactCommand {
-            branch,
             cut: from_proto::revision(request.cut_revision),
             keep_turns: request.keep_turns,
             expected_head: from_proto::revision(request.expected_head),
@@ -158,7 +150,7 @@ impl Contexts for ContextsService {
             trigger: proto::trigger(request.trigger)?,
             summary: request.summary,
             actor: request.actor,
-            ..CompactCommand::new(call.namespace, conversation)
+            ..CompactCommand::new(address)
         };
         let outcome = self.0.engine.compact(command).await?;
         Ok(Response::new(proto::compacted(outcome)))
@@ -170,14 +162,13 @@ impl Contexts for ContextsService {
     ) -> Result<Response<Self::ExpandStream>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let (id, branch) = self
-            .place(&call, &request.conversation_id, &request.branch)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let compaction = from_proto::revision(request.compaction_revision);
         let engine = &self.0.engine;
-        let events = engine
-            .expand(&call.namespace, id, branch.as_ref(), compaction)
-            .await?;
+        let events = engine.expand(&address, compaction).await?;
         let events = events.map_ok(|batch| read::converted(batch, false));
         let messages = read::messages(events).map(|message| {
             let events = message?.events;
@@ -202,9 +193,12 @@ impl Contexts for ContextsService {
         let engine = &self.0.engine;
         if let ContextScope::Conversation { id, branch } = &scope {
             // A name that is not there is an answer, not an item.
-            engine
-                .conversation(&call.namespace, *id, branch.as_ref(), None)
-                .await?;
+            let address = BranchAddress {
+                namespace: call.namespace.clone(),
+                conversation: *id,
+                branch: branch.clone(),
+            };
+            engine.conversation(&address, None).await?;
         }
         let changes = engine.watch_context(call.namespace.clone(), scope, request.keys);
         let items = changes.map(|change| Ok(proto::context_change(change?)));
@@ -250,11 +244,11 @@ impl Contexts for ContextsService {
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         from_proto::check_short("call_id", &request.call_id)?;
-        let (conversation, branch) = self
-            .place(&call, &request.conversation_id, &request.branch)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
         let spawn = Spawn {
-            branch,
             call_id: request.call_id,
             purpose: request.purpose,
             title: request.title,
@@ -265,7 +259,7 @@ impl Contexts for ContextsService {
             child: proto::child_id(&request.child_id)?,
             idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
             actor: request.actor,
-            ..Spawn::new(call.namespace, conversation)
+            ..Spawn::new(address)
         };
         let spawned = self.0.engine.spawn(spawn).await?;
         Ok(Response::new(pb::SpawnResponse {

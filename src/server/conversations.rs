@@ -35,14 +35,16 @@ impl Conversations for ConversationsService {
     ) -> Result<Response<pb::ConversationState>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
         let as_of = from_proto::revision(request.as_of_revision);
-        let id = self.resolve(&call, &request.conversation_id).await?;
-        let engine = &self.0.engine;
-        let view = engine
-            .conversation(&call.namespace, id, branch.as_ref(), as_of)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
-        let meta = engine.source_meta(&call.namespace, id).await?;
+        let engine = &self.0.engine;
+        let view = engine.conversation(&address, as_of).await?;
+        let meta = engine
+            .source_meta(&call.namespace, address.conversation)
+            .await?;
         let state = to_proto::conversation(&view, meta.as_bytes().clone());
         Ok(Response::new(state))
     }
@@ -111,11 +113,12 @@ impl Conversations for ConversationsService {
             BranchName::new(&request.name).map_err(|e| from_proto::bad_name("name", &e))?;
         }
         from_proto::check_short("actor", &request.actor)?;
-        let branch = from_proto::branch("branch", &request.branch)?;
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
+            .await?;
         let command = ForkCommand {
-            conversation: self.resolve(&call, &request.conversation_id).await?,
-            namespace: call.namespace,
-            branch,
+            address,
             at: from_proto::revision(request.at_revision),
             name: request.name,
             system_prompt: request.system_prompt,
@@ -141,10 +144,12 @@ impl Conversations for ConversationsService {
     ) -> Result<Response<pb::LineageResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
-        let id = self.resolve(&call, &request.conversation_id).await?;
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
+            .await?;
         let engine = &self.0.engine;
-        let lineage = engine.lineage(&call.namespace, id, branch.as_ref()).await?;
+        let lineage = engine.lineage(&address).await?;
         Ok(Response::new(to_proto::lineage(&lineage)))
     }
 

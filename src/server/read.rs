@@ -146,9 +146,7 @@ mod tests {
     // A damaged event must not take the sound ones before it along.
     #[tokio::test]
     async fn a_fault_comes_after_what_was_read() {
-        let fault = ReadError::Storage {
-            message: "gone".into(),
-        };
+        let fault = ReadError::storage("gone");
         let batches = vec![Ok(vec![event(1, 1)]), Err(fault), Ok(vec![event(2, 1)])];
         assert_eq!(shape(batches).await, vec![vec![1], vec![]]);
     }

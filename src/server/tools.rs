@@ -16,8 +16,10 @@ use super::{
 };
 use crate::{
     codec::pb::{self, tools_server::Tools},
-    domain::{BranchName, ConversationId, Revision},
-    engine::{KnowledgeQuery, LineageStep, ReadError, ToolHistoryQuery, WhichResult},
+    domain::{ConversationId, Revision},
+    engine::{
+        BranchAddress, KnowledgeQuery, LineageStep, ReadError, ToolHistoryQuery, WhichResult,
+    },
 };
 
 /// A result in pieces.
@@ -42,16 +44,18 @@ impl ToolsService {
     async fn read_shortened(
         &self,
         call: Call,
-        branch: Option<&BranchName>,
         request: &pb::GetResultRequest,
     ) -> Result<Response<Results>, Status> {
         let asked = result_text::asked(request)?;
-        let id = self.find(&call, &request.conversation_id).await?;
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
+            .await?;
         let engine = &self.0.engine;
-        let of = asked.conversation.unwrap_or(id);
-        if of != id {
+        let of = asked.conversation.unwrap_or(address.conversation);
+        if of != address.conversation {
             // A model reads what its own history holds, and nothing else.
-            let lineage = engine.lineage(&call.namespace, id, branch).await?;
+            let lineage = engine.lineage(&address).await?;
             let held = |step: &LineageStep| step.conversation == of && asked.revision <= step.up_to;
             if !lineage.steps.iter().any(held) {
                 let message = "names a result that is not in the history of this conversation";
@@ -59,7 +63,9 @@ impl ToolsService {
             }
         }
         let which = WhichResult::Revision(asked.revision);
-        let result = engine.result(&call.namespace, of, None, which).await?;
+        let result = engine
+            .result(&BranchAddress::active(address.namespace, of), which)
+            .await?;
         let range = result_text::Range::Lines {
             first: asked.line_first,
             last: asked.line_last,
@@ -83,12 +89,12 @@ impl Tools for ToolsService {
     ) -> Result<Response<pb::ToolHistoryResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
         let tool = from_proto::optional("tool", request.tool)?;
         let query = ToolHistoryQuery {
-            conversation: self.find(&call, &request.conversation_id).await?,
-            namespace: call.namespace,
-            branch,
+            address: self
+                .0
+                .address(&call, &request.conversation_id, &request.branch)
+                .await?,
             as_of: from_proto::revision(request.as_of_revision),
             tool,
             limit: self.page(request.limit),
@@ -133,20 +139,16 @@ impl Tools for ToolsService {
         let request = request.into_inner();
         from_proto::required("call_id", &request.call_id)?;
         from_proto::check_short("call_id", &request.call_id)?;
-        let branch = from_proto::branch("branch", &request.branch)?;
-        let id = self.find(&call, &request.conversation_id).await?;
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
+            .await?;
         let timeout = match request.timeout_ms {
             0 => DECISION_WAIT_MAX,
             asked => Duration::from_millis(asked).min(DECISION_WAIT_MAX),
         };
         let engine = &self.0.engine;
-        let waited = engine.wait_for_decision(
-            &call.namespace,
-            id,
-            branch.as_ref(),
-            &request.call_id,
-            timeout,
-        );
+        let waited = engine.wait_for_decision(&address, &request.call_id, timeout);
         let (tool_call, decided) = tokio::select! {
             waited = waited => waited?,
             () = self.0.stop.reached(Phase::Draining) => return Err(shutting_down()),
@@ -164,9 +166,8 @@ impl Tools for ToolsService {
         use pb::get_result_request::Which;
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
         if !request.arguments.is_empty() {
-            return self.read_shortened(call, branch.as_ref(), &request).await;
+            return self.read_shortened(call, &request).await;
         }
         let range = result_text::Range::of(&request)?;
         let which = match request.which {
@@ -181,11 +182,12 @@ impl Tools for ToolsService {
                 return Err(Malformed::new("which", message).into());
             }
         };
-        let id = self.find(&call, &request.conversation_id).await?;
-        let engine = &self.0.engine;
-        let result = engine
-            .result(&call.namespace, id, branch.as_ref(), which)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
+        let engine = &self.0.engine;
+        let result = engine.result(&address, which).await?;
         let messages = futures::stream::iter(result_text::messages(result, range)?);
         let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
@@ -212,19 +214,14 @@ impl Tools for ToolsService {
         let request = request.into_inner();
         from_proto::required("tool", &request.tool)?;
         from_proto::check_short("tool", &request.tool)?;
-        let branch = from_proto::branch("branch", &request.branch)?;
         let arguments = from_proto::json("arguments", request.arguments)?;
-        let id = self.find(&call, &request.conversation_id).await?;
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
+            .await?;
         let engine = &self.0.engine;
         let recorded = engine
-            .recorded(
-                &call.namespace,
-                id,
-                branch.as_ref(),
-                &request.tool,
-                &arguments,
-                request.occurrence,
-            )
+            .recorded(&address, &request.tool, &arguments, request.occurrence)
             .await?;
         let Some((tool_call, recorded)) = recorded else {
             return Ok(Response::new(pb::RecordedResponse::default()));
@@ -249,13 +246,13 @@ impl Tools for ToolsService {
     ) -> Result<Response<pb::KnowledgeResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
         let tool = from_proto::optional("tool", request.tool)?;
         let max = self.0.engine.limits().page_events_max;
         let query = KnowledgeQuery {
-            conversation: self.find(&call, &request.conversation_id).await?,
-            namespace: call.namespace,
-            branch,
+            address: self
+                .0
+                .address(&call, &request.conversation_id, &request.branch)
+                .await?,
             as_of: from_proto::revision(request.as_of_revision),
             recent: from_proto::page(request.recent, knowledge::RECENT_DEFAULT, max),
             tool,
@@ -270,14 +267,14 @@ impl Tools for ToolsService {
     ) -> Result<Response<pb::SuggestArgumentsResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
         let tool = knowledge::tool(&request.tool)?;
         let arguments = knowledge::arguments(&request.arguments)?;
-        let id = self.find(&call, &request.conversation_id).await?;
-        let engine = &self.0.engine;
-        let suggested = engine
-            .suggest_arguments(&call.namespace, id, branch.as_ref(), tool, arguments)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
+        let engine = &self.0.engine;
+        let suggested = engine.suggest_arguments(&address, tool, arguments).await?;
         Ok(Response::new(knowledge::suggestions(suggested)))
     }
 
@@ -287,13 +284,13 @@ impl Tools for ToolsService {
     ) -> Result<Response<pb::MissingPrerequisitesResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
         let tool = knowledge::tool(&request.tool)?;
-        let id = self.find(&call, &request.conversation_id).await?;
-        let engine = &self.0.engine;
-        let prerequisites = engine
-            .missing_prerequisites(&call.namespace, id, branch.as_ref(), tool)
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
+        let engine = &self.0.engine;
+        let prerequisites = engine.missing_prerequisites(&address, tool).await?;
         Ok(Response::new(pb::MissingPrerequisitesResponse {
             missing: prerequisites.missing,
             configured: prerequisites.configured,
@@ -306,12 +303,12 @@ impl Tools for ToolsService {
     ) -> Result<Response<pb::GuidanceResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
-        let id = self.find(&call, &request.conversation_id).await?;
-        let engine = &self.0.engine;
-        let guidance = engine
-            .tool_guidance(&call.namespace, id, branch.as_ref())
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
             .await?;
+        let engine = &self.0.engine;
+        let guidance = engine.tool_guidance(&address).await?;
         Ok(Response::new(pb::GuidanceResponse { guidance }))
     }
 
@@ -321,13 +318,15 @@ impl Tools for ToolsService {
     ) -> Result<Response<pb::SnapshotsResponse>, Status> {
         let call = Call::of(request.metadata())?;
         let request = request.into_inner();
-        let branch = from_proto::branch("branch", &request.branch)?;
         let as_of = from_proto::revision(request.as_of_revision);
         let limit = self.page(request.limit);
-        let id = self.find(&call, &request.conversation_id).await?;
+        let address = self
+            .0
+            .address(&call, &request.conversation_id, &request.branch)
+            .await?;
         let engine = &self.0.engine;
         let snapshots = engine
-            .snapshots(&call.namespace, id, branch.as_ref(), as_of, limit)
+            .snapshots(&address, as_of, limit)
             .await
             .map_err(knowledge::snapshots_refused)?;
         Ok(Response::new(pb::SnapshotsResponse {

@@ -11,7 +11,7 @@ use crate::domain::{BranchId, ConversationId};
 
 /// A branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct BranchKey {
     pub conversation: ConversationId,
     pub branch: BranchId,
 }
@@ -27,15 +27,15 @@ struct Waiting {
 /// What waits.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    order: VecDeque<Place>,
-    waiting: HashMap<Place, Waiting>,
+    order: VecDeque<BranchKey>,
+    waiting: HashMap<BranchKey, Waiting>,
     /// The endpoint is left alone until then.
     rest_until: Option<Instant>,
 }
 
 impl Queue {
     /// A branch has news.
-    pub fn note(&mut self, place: Place, offset: u64, settle: Duration) {
+    pub fn note(&mut self, place: BranchKey, offset: u64, settle: Duration) {
         self.waiting.entry(place).or_insert_with(|| {
             self.order.push_back(place);
             Waiting {
@@ -47,12 +47,12 @@ impl Queue {
     }
 
     /// The first branch whose turn it is.
-    pub fn due(&self) -> Option<Place> {
+    pub fn due(&self) -> Option<BranchKey> {
         let now = Instant::now();
         if self.rest_until.is_some_and(|until| until > now) {
             return None;
         }
-        let due = |place: &&Place| self.waiting.get(place).is_some_and(|w| w.not_before <= now);
+        let due = |place: &&BranchKey| self.waiting.get(place).is_some_and(|w| w.not_before <= now);
         self.order.iter().find(due).copied()
     }
 
@@ -67,14 +67,14 @@ impl Queue {
     }
 
     /// Nothing more is to be done there.
-    pub fn done(&mut self, place: Place) {
+    pub fn done(&mut self, place: BranchKey) {
         self.waiting.remove(&place);
         self.order.retain(|waiting| *waiting != place);
         self.rest_until = None;
     }
 
     /// There is more to do there, after the others.
-    pub fn again(&mut self, place: Place) {
+    pub fn again(&mut self, place: BranchKey) {
         self.move_back(place, Duration::ZERO);
         self.rest_until = None;
         if let Some(waiting) = self.waiting.get_mut(&place) {
@@ -83,7 +83,7 @@ impl Queue {
     }
 
     /// It could not be done; the others go on meanwhile.
-    pub fn postpone(&mut self, place: Place, wait: Duration) {
+    pub fn postpone(&mut self, place: BranchKey, wait: Duration) {
         self.move_back(place, wait);
     }
 
@@ -93,14 +93,14 @@ impl Queue {
     }
 
     /// How often a branch's next task has failed.
-    pub fn failures(&self, place: Place) -> u32 {
+    pub fn failures(&self, place: BranchKey) -> u32 {
         self.waiting
             .get(&place)
             .map_or(0, |waiting| waiting.failures)
     }
 
     /// Counts one more failure, and returns how many there are.
-    pub fn failed(&mut self, place: Place) -> u32 {
+    pub fn failed(&mut self, place: BranchKey) -> u32 {
         self.waiting.get_mut(&place).map_or(1, |waiting| {
             waiting.failures = waiting.failures.saturating_add(1);
             waiting.failures
@@ -115,7 +115,7 @@ impl Queue {
             .min()
     }
 
-    fn move_back(&mut self, place: Place, wait: Duration) {
+    fn move_back(&mut self, place: BranchKey, wait: Duration) {
         if let Some(waiting) = self.waiting.get_mut(&place) {
             waiting.not_before = Instant::now() + wait;
             self.order.retain(|waiting| *waiting != place);
@@ -128,8 +128,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn place(branch: u64) -> Place {
-        Place {
+    fn place(branch: u64) -> BranchKey {
+        BranchKey {
             conversation: ConversationId(uuid::Uuid::from_u128(1)),
             branch: BranchId(branch),
         }

@@ -8,7 +8,7 @@ use std::{
 use super::{
     config::{Fallback, SummariserConfig},
     endpoint::{Endpoint, EndpointError},
-    queue::Place,
+    queue::BranchKey,
 };
 use crate::{
     context::{
@@ -22,11 +22,13 @@ use crate::{
         window::WindowInput,
     },
     domain::{
-        AppendCommand, BranchState, CompactionTrigger, ContentPart, EventBody, Namespace, NewEvent,
-        Revision, Rule, SummaryRecorded, ToolResultRecorded, ToolSnapshotRecorded,
+        AppendCommand, BranchName, BranchState, CompactionTrigger, ContentPart, ConversationId,
+        EventBody, Namespace, NewEvent, Revision, Rule, SummaryRecorded, ToolResultRecorded,
+        ToolSnapshotRecorded, with_causes,
     },
     engine::{
-        AppendError, CompactCommand, CompactionPlan, ContextError, Engine, PlanQuery, ReadError,
+        AppendError, BranchAddress, CompactCommand, CompactionPlan, ContextError, Engine,
+        PlanQuery, ReadError,
     },
 };
 
@@ -76,8 +78,8 @@ impl From<ReadError> for WorkError {
         match error {
             ReadError::ConversationNotFound { .. }
             | ReadError::BranchNotFound { .. }
-            | ReadError::RevisionNotFound { .. } => Self::Needless(error.to_string()),
-            _ => Self::Later(error.to_string()),
+            | ReadError::RevisionNotFound { .. } => Self::Needless(with_causes(&error).to_string()),
+            _ => Self::Later(with_causes(&error).to_string()),
         }
     }
 }
@@ -87,10 +89,10 @@ impl From<AppendError> for WorkError {
         match error {
             AppendError::Rejected(_)
             | AppendError::Invalid { .. }
-            | AppendError::TooLarge { .. } => Self::Needless(error.to_string()),
+            | AppendError::TooLarge { .. } => Self::Needless(with_causes(&error).to_string()),
             AppendError::Closing => Self::Closing,
             AppendError::Read(error) => error.into(),
-            _ => Self::Later(error.to_string()),
+            _ => Self::Later(with_causes(&error).to_string()),
         }
     }
 }
@@ -100,7 +102,7 @@ impl From<ContextError> for WorkError {
         match error {
             ContextError::Read(error) => error.into(),
             ContextError::Append(error) => error.into(),
-            _ => Self::Needless(error.to_string()),
+            _ => Self::Needless(with_causes(&error).to_string()),
         }
     }
 }
@@ -155,7 +157,7 @@ struct Question<'a> {
 impl Worker {
     /// Does what is due on a branch: snapshots, the dialogue summary, a
     /// compaction. `failures`: how often its next task has failed before.
-    pub async fn work(&mut self, place: Place, failures: u32) -> Result<Done, WorkError> {
+    pub async fn work(&mut self, place: BranchKey, failures: u32) -> Result<Done, WorkError> {
         let Some(branch) = self.ready(place).await? else {
             return Ok(Done::All);
         };
@@ -163,7 +165,7 @@ impl Worker {
         if tasks.snapshots || tasks.dialogue {
             let window = self
                 .engine
-                .dialogue_window(&self.namespace, place.conversation, Some(&branch.name))
+                .dialogue_window(&self.address(place.conversation, &branch.name))
                 .await?;
             if tasks.snapshots && self.snapshots(place, &window, failures).await? == Done::More {
                 return Ok(Done::More);
@@ -181,10 +183,17 @@ impl Worker {
     }
 
     /// The branch, if a turn of it has ended and it takes something.
-    async fn ready(&self, place: Place) -> Result<Option<Arc<BranchState>>, WorkError> {
+    fn address(&self, conversation: ConversationId, branch: &BranchName) -> BranchAddress {
+        BranchAddress::active(self.namespace.clone(), conversation).on(branch.clone())
+    }
+
+    async fn ready(&self, place: BranchKey) -> Result<Option<Arc<BranchState>>, WorkError> {
         let view = self
             .engine
-            .conversation(&self.namespace, place.conversation, None, None)
+            .conversation(
+                &BranchAddress::active(self.namespace.clone(), place.conversation),
+                None,
+            )
             .await?;
         let branch = view
             .branches
@@ -198,7 +207,7 @@ impl Worker {
 
     async fn snapshots(
         &self,
-        place: Place,
+        place: BranchKey,
         window: &WindowInput,
         failures: u32,
     ) -> Result<Done, WorkError> {
@@ -239,7 +248,7 @@ impl Worker {
 
     async fn dialogue(
         &self,
-        place: Place,
+        place: BranchKey,
         window: &WindowInput,
         due: DialogueDue<'_>,
         failures: u32,
@@ -278,15 +287,12 @@ impl Worker {
 
     async fn compaction(
         &mut self,
-        place: Place,
+        place: BranchKey,
         branch: &BranchState,
         failures: u32,
     ) -> Result<(), WorkError> {
         for _ in 0..PLANS_MAX {
-            let query = PlanQuery {
-                branch: Some(branch.name.clone()),
-                ..PlanQuery::new(self.namespace.clone(), place.conversation)
-            };
+            let query = PlanQuery::new(self.address(place.conversation, &branch.name));
             let plan = self.engine.plan_compaction(query).await?;
             let Some(cut) = plan.cut.filter(|_| plan.due) else {
                 return Ok(());
@@ -330,7 +336,7 @@ impl Worker {
     async fn summary_of(&self, plan: &CompactionPlan, failures: u32) -> Result<Answer, WorkError> {
         let window = self
             .engine
-            .dialogue_window(&self.namespace, plan.conversation, Some(&plan.branch))
+            .dialogue_window(&self.address(plan.conversation, &plan.branch))
             .await?;
         let question = Question {
             instruction: INSTRUCTION,
@@ -350,14 +356,13 @@ impl Worker {
         answer: Answer,
     ) -> Result<(), ContextError> {
         let command = CompactCommand {
-            branch: Some(plan.branch.clone()),
             summary: answer.text,
             cut: Some(cut),
             expected_head: Some(plan.head),
             idempotency_key: Some(key),
             actor: answer.actor.to_owned(),
             trigger: CompactionTrigger::Threshold,
-            ..CompactCommand::new(self.namespace.clone(), plan.conversation)
+            ..CompactCommand::new(self.address(plan.conversation, &plan.branch))
         };
         let outcome = self.engine.compact(command).await?;
         tracing::info!(
@@ -420,7 +425,7 @@ impl Worker {
                 if !last || self.config.fallback != Fallback::Extract {
                     return Err(error.into());
                 }
-                tracing::warn!(%error, "the endpoint failed too often: the engine's extract serves");
+                tracing::warn!(error = %with_causes(&error), "the endpoint failed too often: the engine's extract serves");
                 Ok(Answer {
                     text: extract(),
                     actor: ACTOR_EXTRACT,
@@ -446,7 +451,7 @@ impl Worker {
         let second = match ask(correction).await {
             Ok(second) => second,
             Err(error) => {
-                tracing::warn!(%error, "a summary that names tools could not be made again");
+                tracing::warn!(error = %with_causes(&error), "a summary that names tools could not be made again");
                 return Ok(text);
             }
         };
@@ -468,8 +473,8 @@ impl Worker {
 }
 
 /// What a task is known by, for ever.
-fn key(task: &str, place: Place, revision: Revision) -> String {
-    let Place {
+fn key(task: &str, place: BranchKey, revision: Revision) -> String {
+    let BranchKey {
         conversation,
         branch,
     } = place;

@@ -13,11 +13,11 @@ use super::{
     config::SummariserConfig,
     endpoint::Endpoint,
     mark::Mark,
-    queue::{Place, Queue},
+    queue::{BranchKey, Queue},
     tasks::{Done, WorkError, Worker},
 };
 use crate::{
-    domain::{EventKind, Namespace},
+    domain::{EventKind, Namespace, with_causes},
     engine::{Engine, ReadError, Source, StartAfter, SubscribeQuery, Subscribed},
 };
 
@@ -51,7 +51,7 @@ impl Summariser {
         let _ = self.stop.send(true);
         for worker in std::mem::take(&mut self.workers) {
             if let Err(error) = worker.await {
-                tracing::error!(%error, "a summariser ended badly");
+                tracing::error!(error = %with_causes(&error), "a summariser ended badly");
             }
         }
     }
@@ -163,7 +163,7 @@ impl Follower {
         match item {
             Some(Ok(Subscribed::Event(event))) => {
                 let offset = event.event.position.offset;
-                let place = Place {
+                let place = BranchKey {
                     conversation: event.event.header.conversation,
                     branch: event.event.header.branch,
                 };
@@ -177,7 +177,7 @@ impl Follower {
             }
             Some(Ok(Subscribed::FellBehind(_))) => true,
             Some(Err(error)) => {
-                tracing::error!(%error, "the summariser cannot read the log: it ends");
+                tracing::error!(error = %with_causes(&error), "the summariser cannot read the log: it ends");
                 false
             }
             None => false,
@@ -185,8 +185,8 @@ impl Follower {
     }
 
     /// Notes how a branch's work ended; false when the worker is to end.
-    fn settle(&mut self, place: Place, outcome: Result<Done, WorkError>) -> bool {
-        let Place {
+    fn settle(&mut self, place: BranchKey, outcome: Result<Done, WorkError>) -> bool {
+        let BranchKey {
             conversation,
             branch,
         } = place;
@@ -202,7 +202,7 @@ impl Follower {
                 let wait = self.worker.config.back_off.after(failures);
                 let wait = error.retry_after().map_or(wait, |asked| asked.max(wait));
                 tracing::warn!(
-                    %conversation, %branch, failures, wait_ms = wait.as_millis(), %error,
+                    %conversation, %branch, failures, wait_ms = wait.as_millis(), error = %with_causes(&error),
                     "a summary has to wait"
                 );
                 if error.is_about_the_endpoint() {
@@ -238,8 +238,12 @@ impl Follower {
         let mark = self.mark.clone();
         match tokio::task::spawn_blocking(move || mark.write(offset)).await {
             Ok(Ok(())) => self.marked = offset,
-            Ok(Err(error)) => tracing::warn!(%error, "the summariser's mark cannot be written"),
-            Err(error) => tracing::warn!(%error, "the summariser's mark was not written"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = %with_causes(&error), "the summariser's mark cannot be written")
+            }
+            Err(error) => {
+                tracing::warn!(error = %with_causes(&error), "the summariser's mark was not written")
+            }
         }
     }
 }

@@ -32,12 +32,12 @@ pub(super) type Row = (Bytes, Bytes);
 #[derive(Debug)]
 pub(super) struct Block {
     bytes: Bytes,
-    rows: Vec<Place>,
+    rows: Vec<RowPlace>,
 }
 
 /// Where a row is in a block's bytes.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct RowPlace {
     key: u32,
     value: u32,
     end: u32,
@@ -85,7 +85,7 @@ impl Block {
 
     /// What it takes in memory, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
-        (self.bytes.len() + self.rows.len() * size_of::<Place>() + size_of::<Self>()) as u64
+        (self.bytes.len() + self.rows.len() * size_of::<RowPlace>() + size_of::<Self>()) as u64
     }
 
     pub(super) fn key(&self, at: usize) -> &[u8] {
@@ -159,7 +159,7 @@ fn write_length(raw: &mut Vec<u8>, bytes: usize) -> Result<(), ViewsError> {
     Ok(())
 }
 
-fn places(bytes: &[u8]) -> Option<Vec<Place>> {
+fn places(bytes: &[u8]) -> Option<Vec<RowPlace>> {
     let number = |at: usize| {
         let bytes = bytes.get(at..at + LENGTH_BYTES)?.try_into().ok()?;
         Some(u32::from_le_bytes(bytes))
@@ -168,7 +168,7 @@ fn places(bytes: &[u8]) -> Option<Vec<Place>> {
     while at < bytes.len() {
         let (key, value) = (number(at)?, number(at + LENGTH_BYTES)?);
         let start = u32::try_from(at + 2 * LENGTH_BYTES).ok()?;
-        let place = Place {
+        let place = RowPlace {
             key: start,
             value: start.checked_add(key)?,
             end: start.checked_add(key)?.checked_add(value)?,

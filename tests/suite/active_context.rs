@@ -109,9 +109,7 @@ async fn a_watch_sees_every_change_of_its_own_branch() {
     engine.set_context(set(&main, "file", "1")).await.unwrap();
     engine.set_context(set(&main, "other", "1")).await.unwrap();
     let fork = ForkCommand {
-        namespace: ns(),
-        conversation: id,
-        branch: None,
+        address: BranchAddress::active(ns(), id),
         at: None,
         name: "try".into(),
         system_prompt: String::new(),
@@ -210,7 +208,10 @@ async fn long_term_context_comes_to_be_once() {
         assert!(next(&mut watch).await.ends_with("=true"));
     }
     let id = ns().long_term_conversation();
-    let view = engine.conversation(&ns(), id, None, None).await.unwrap();
+    let view = engine
+        .conversation(&BranchAddress::active(ns(), id), None)
+        .await
+        .unwrap();
     assert_eq!(view.summary.head, Revision(21));
     assert_eq!(view.summary.info.labels["treering.long_term"], "true");
     let other = Namespace::new("other").unwrap();

@@ -76,7 +76,10 @@ async fn with_turns(engine: &Engine, count: usize) -> ConversationId {
 }
 
 async fn branch_state(engine: &Engine, id: ConversationId) -> BranchState {
-    let view = engine.conversation(&ns(), id, None, None).await.unwrap();
+    let view = engine
+        .conversation(&BranchAddress::active(ns(), id), None)
+        .await
+        .unwrap();
     (*view.branch).clone()
 }
 
@@ -86,7 +89,16 @@ async fn expanded(
     branch: Option<&BranchName>,
     at: Option<Revision>,
 ) -> Vec<u64> {
-    let events = engine.expand(&ns(), id, branch, at).await.unwrap();
+    let events = engine
+        .expand(
+            &BranchAddress {
+                branch: branch.cloned(),
+                ..BranchAddress::active(ns(), id)
+            },
+            at,
+        )
+        .await
+        .unwrap();
     let batches: Vec<Vec<NamedEvent>> = events.try_collect().await.unwrap();
     batches
         .concat()
@@ -96,7 +108,7 @@ async fn expanded(
 }
 
 fn compact(id: ConversationId) -> CompactCommand {
-    CompactCommand::new(ns(), id)
+    CompactCommand::new(BranchAddress::active(ns(), id))
 }
 
 fn compacted(summary: &str, cut: u64, tokens: u64, trigger: CompactionTrigger) -> EventBody {
@@ -119,7 +131,7 @@ async fn a_plan_tells_what_it_would_do() {
     let id = with_turns(&engine, 5).await;
     let before = engine.head();
     let plan = engine
-        .plan_compaction(PlanQuery::new(ns(), id))
+        .plan_compaction(PlanQuery::new(BranchAddress::active(ns(), id)))
         .await
         .unwrap();
     assert_eq!((plan.cut, plan.head), (Some(Revision(11)), Revision(26)));
@@ -136,7 +148,7 @@ async fn a_plan_tells_what_it_would_do() {
     let query = PlanQuery {
         keep_turns: Some(9),
         policy: r#"{"budget_tokens": 20}"#.to_owned(),
-        ..PlanQuery::new(ns(), id)
+        ..PlanQuery::new(BranchAddress::active(ns(), id))
     };
     let none = engine.plan_compaction(query).await.unwrap();
     assert_eq!(none.cut, None);
@@ -177,12 +189,15 @@ async fn a_plan_counts_what_the_request_holds() {
         said(id, Role::Assistant, "Three."),
     ];
     append(&engine, listing).await.unwrap();
-    let query = BuildQuery::new(ns(), id, treering::context::Provider::Neutral);
+    let query = BuildQuery::new(
+        BranchAddress::active(ns(), id),
+        treering::context::Provider::Neutral,
+    );
     let told = engine.explain(query).await.unwrap();
     let knowledge = treering::context::Section::Knowledge;
     assert!(told.items.iter().any(|item| item.section == knowledge));
     let plan = engine
-        .plan_compaction(PlanQuery::new(ns(), id))
+        .plan_compaction(PlanQuery::new(BranchAddress::active(ns(), id)))
         .await
         .unwrap();
     assert_eq!(plan.tokens_before, told.tokens);
@@ -336,7 +351,7 @@ async fn news_are_not_overwritten() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = with_turns(&engine, 5).await;
     let plan = engine
-        .plan_compaction(PlanQuery::new(ns(), id))
+        .plan_compaction(PlanQuery::new(BranchAddress::active(ns(), id)))
         .await
         .unwrap();
     turns(&engine, id, 6..=6).await;
@@ -454,7 +469,7 @@ async fn warnings_within_a_batch() {
 async fn each_compaction_expands_to_its_own_events() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = with_turns(&engine, 4).await;
-    let none = engine.expand(&ns(), id, None, None).await;
+    let none = engine.expand(&BranchAddress::active(ns(), id), None).await;
     assert!(matches!(none, Err(ContextError::Invalid { .. })));
     let first = engine.compact(compact(id)).await.unwrap();
     assert_eq!(first.cut, Revision(6));
@@ -470,15 +485,15 @@ async fn each_compaction_expands_to_its_own_events() {
         expanded(&engine, id, None, Some(second.event.revision)).await,
         between
     );
-    let no_compaction = engine.expand(&ns(), id, None, Some(Revision(3))).await;
+    let no_compaction = engine
+        .expand(&BranchAddress::active(ns(), id), Some(Revision(3)))
+        .await;
     assert!(matches!(no_compaction, Err(ContextError::Invalid { .. })));
 
     // A fork before the second one has the first one only.
     let into = ConversationId::generate();
     let fork = ForkCommand {
-        namespace: ns(),
-        conversation: id,
-        branch: None,
+        address: BranchAddress::active(ns(), id),
         at: Some(first.event.revision),
         name: String::new(),
         system_prompt: String::new(),
@@ -496,7 +511,7 @@ async fn each_compaction_expands_to_its_own_events() {
     let plan = engine
         .plan_compaction(PlanQuery {
             keep_turns: Some(0),
-            ..PlanQuery::new(ns(), into)
+            ..PlanQuery::new(BranchAddress::active(ns(), into))
         })
         .await
         .unwrap();
@@ -576,7 +591,10 @@ async fn snapshots_of_finished_calls() {
         open_call,
     ];
     append(&engine, events).await.unwrap();
-    let all = engine.snapshots(&ns(), id, None, None, 10).await.unwrap();
+    let all = engine
+        .snapshots(&BranchAddress::active(ns(), id), None, 10)
+        .await
+        .unwrap();
     let told: Vec<_> = all
         .iter()
         .map(|s| {
@@ -602,7 +620,7 @@ async fn snapshots_of_finished_calls() {
         ("get_page", "{}")
     );
     let early = engine
-        .snapshots(&ns(), id, None, Some(Revision(11)), 1)
+        .snapshots(&BranchAddress::active(ns(), id), Some(Revision(11)), 1)
         .await
         .unwrap();
     assert_eq!((early.len(), early[0].recorded), (1, false));
@@ -669,9 +687,7 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
         };
         let name = format!("fork {at}");
         let fork = ForkCommand {
-            namespace: ns(),
-            conversation: id,
-            branch: None,
+            address: BranchAddress::active(ns(), id),
             at: Some(Revision(*head)),
             name: name.clone(),
             system_prompt: String::new(),
@@ -691,9 +707,8 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
         };
         for keep in [3, 1, 0] {
             let query = PlanQuery {
-                branch: Some(branch.clone()),
                 keep_turns: Some(keep),
-                ..PlanQuery::new(ns(), id)
+                ..PlanQuery::new(BranchAddress::active(ns(), id).on(branch.clone()))
             };
             let plan = engine.plan_compaction(query).await.unwrap();
             let Some(cut) = plan.cut else {
@@ -704,7 +719,7 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
             assert!(plan.kept_turns >= keep);
             assert!(plan.tokens_kept <= plan.tokens_before);
             let command = CompactCommand {
-                branch: Some(branch.clone()),
+                address: BranchAddress::active(ns(), id).on(branch.clone()),
                 keep_turns: Some(keep),
                 expected_head: Some(plan.head),
                 ..compact(id)

@@ -103,9 +103,7 @@ async fn sample() -> Sample {
 
 fn fork_of(conversation: ConversationId, at: u64, name: &str) -> ForkCommand {
     ForkCommand {
-        namespace: store::ns(),
-        conversation,
-        branch: None,
+        address: BranchAddress::active(store::ns(), conversation),
         at: Some(Revision(at)),
         name: name.into(),
         system_prompt: String::new(),

@@ -14,7 +14,7 @@ use treering::{
 use super::store::ns;
 
 fn query(id: ConversationId) -> BuildQuery {
-    BuildQuery::new(ns(), id, Provider::Neutral)
+    BuildQuery::new(BranchAddress::active(ns(), id), Provider::Neutral)
 }
 
 fn say(id: ConversationId, role: Role, text: &str) -> NewEvent {

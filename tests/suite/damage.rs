@@ -92,7 +92,9 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> Seen {
         let read = async {
             let source = Source::Conversation(*id);
             let all = engine.read_all(ReadQuery::all(store::ns(), source)).await?;
-            let view = engine.conversation(&store::ns(), *id, None, None).await?;
+            let view = engine
+                .conversation(&BranchAddress::active(store::ns(), *id), None)
+                .await?;
             let branches = view.branches.iter().map(|b| (**b).clone()).collect();
             Ok::<_, ReadError>((events(all), view.summary.head.0, branches))
         };
@@ -160,9 +162,7 @@ async fn sample() -> Sample {
             store::append(&engine, events).await.unwrap();
         }
         let fork = ForkCommand {
-            namespace: store::ns(),
-            conversation: id,
-            branch: None,
+            address: BranchAddress::active(store::ns(), id),
             at: Some(Revision(5)),
             name: "other".into(),
             system_prompt: String::new(),

@@ -95,7 +95,9 @@ async fn assert_readable(engine: &Engine, id: ConversationId, events: u64) {
     let read = engine.read_all(ReadQuery::all(store::ns(), source));
     let read = timeout(child::PATIENCE, read).await.expect("a read hangs");
     assert_eq!(read.unwrap().len() as u64, events);
-    let state = engine.conversation(&store::ns(), id, None, None).await;
+    let state = engine
+        .conversation(&BranchAddress::active(store::ns(), id), None)
+        .await;
     assert_eq!(state.unwrap().summary.head, Revision(events));
     let search = engine.search(SearchRequest::new(store::ns(), "hello", 5));
     let found = timeout(child::PATIENCE, search)

@@ -86,9 +86,7 @@ async fn a_store_survives_reopening() {
     .await;
     let forked = engine
         .fork(ForkCommand {
-            namespace: ns(),
-            conversation: id,
-            branch: None,
+            address: BranchAddress::active(ns(), id),
             at: Some(Revision(3)),
             name: "other".into(),
             system_prompt: String::new(),
@@ -136,16 +134,17 @@ async fn a_store_survives_reopening() {
     assert_eq!(answer.hits.len(), 1);
     assert_eq!(answer.hits[0].revision, Revision(6));
     let text = engine
-        .result(&ns(), id, None, WhichResult::CallId("c1".into()))
+        .result(
+            &BranchAddress::active(ns(), id),
+            WhichResult::CallId("c1".into()),
+        )
         .await
         .unwrap()
         .text;
     assert_eq!(text, big);
     let history = engine
         .tool_history(ToolHistoryQuery {
-            namespace: ns(),
-            conversation: id,
-            branch: None,
+            address: BranchAddress::active(ns(), id),
             as_of: None,
             tool: None,
             limit: 10,
@@ -187,9 +186,7 @@ fn text_of(event: &NamedEvent) -> String {
 
 fn fork_at(id: ConversationId, branch: &str, at: u64, name: &str) -> ForkCommand {
     ForkCommand {
-        namespace: ns(),
-        conversation: id,
-        branch: Some(BranchName::new(branch).unwrap()),
+        address: BranchAddress::active(ns(), id).on(BranchName::new(branch).unwrap()),
         at: Some(Revision(at)),
         name: name.into(),
         system_prompt: String::new(),
@@ -250,12 +247,18 @@ async fn forks_of_forks_a_thousand_deep() {
     let middle = events[2 * 500 + 1].event.header.revision;
     let branch = BranchName::new(&parent).unwrap();
     let view = engine
-        .conversation(&ns(), id, Some(&branch), Some(middle))
+        .conversation(
+            &BranchAddress::active(ns(), id).on(branch.clone()),
+            Some(middle),
+        )
         .await
         .unwrap();
     assert_eq!(view.branch.depth, 500);
     assert_eq!(view.branch.history_events, 2 + 2 * 500);
-    let lineage = engine.lineage(&ns(), id, Some(&branch)).await.unwrap();
+    let lineage = engine
+        .lineage(&BranchAddress::active(ns(), id).on(branch.clone()))
+        .await
+        .unwrap();
     assert_eq!(lineage.steps.len() as u64, DEPTH + 1);
     let (outcome, faults) = verify(&engine).await;
     assert_eq!(faults, []);
@@ -305,7 +308,10 @@ async fn a_fork_into_a_new_conversation_shares_history() {
         "another three",
     ];
     assert_eq!(texts, expected);
-    let lineage = engine.lineage(&ns(), id, None).await.unwrap();
+    let lineage = engine
+        .lineage(&BranchAddress::active(ns(), id))
+        .await
+        .unwrap();
     assert_eq!(lineage.children, [other]);
     let refused = engine
         .append(AppendCommand::new(
@@ -392,7 +398,7 @@ async fn approvals_survive_a_restart() {
         let patience = std::time::Duration::from_secs(20);
         tokio::spawn(async move {
             engine
-                .wait_for_decision(&ns(), id, None, "c1", patience)
+                .wait_for_decision(&BranchAddress::active(ns(), id), "c1", patience)
                 .await
         })
     };
@@ -527,7 +533,7 @@ async fn namespaces_are_kept_apart() {
         .unwrap();
     assert!(log.is_empty());
     let refused = engine
-        .conversation(&other, id, None, None)
+        .conversation(&BranchAddress::active(other.clone(), id), None)
         .await
         .unwrap_err();
     assert!(matches!(refused, ReadError::ConversationNotFound { .. }));

@@ -78,9 +78,12 @@ async fn as_of(
     revision: Option<u64>,
 ) -> Result<Arc<Knowledge>, ReadError> {
     let query = KnowledgeQuery {
-        branch: branch.map(|name| BranchName::new(name).unwrap()),
         as_of: revision.map(Revision),
-        ..KnowledgeQuery::new(ns(), id)
+        ..KnowledgeQuery::new(BranchAddress {
+            namespace: ns(),
+            conversation: id,
+            branch: branch.map(|name| BranchName::new(name).unwrap()),
+        })
     };
     Ok(engine.knowledge(query).await?.knowledge)
 }
@@ -141,9 +144,7 @@ async fn forks_know_their_own_history() {
     let other = ConversationId::generate();
     for (into, name) in [(None, "retry"), (Some(other), "elsewhere")] {
         let command = ForkCommand {
-            namespace: ns(),
-            conversation: id,
-            branch: None,
+            address: BranchAddress::active(ns(), id),
             at: Some(Revision(4)),
             name: name.into(),
             system_prompt: String::new(),
@@ -189,24 +190,31 @@ async fn tool_context_management_isolation_by_conversation() {
     assert_eq!(known(&engine, mine, None).await.files().len(), 2);
     assert!(known(&engine, yours, None).await.files().is_empty());
     let suggested = engine
-        .suggest_arguments(&ns(), yours, None, "read", r#"{"path": null}"#)
+        .suggest_arguments(
+            &BranchAddress::active(ns(), yours),
+            "read",
+            r#"{"path": null}"#,
+        )
         .await
         .unwrap();
     assert!(suggested.suggestions.is_empty());
-    let query = KnowledgeQuery::new(other.clone(), mine);
+    let query = KnowledgeQuery::new(BranchAddress::active(other.clone(), mine));
     let refused = engine.knowledge(query).await;
     assert!(matches!(
         refused,
         Err(ReadError::ConversationNotFound { .. })
     ));
     for refused in [
-        engine.tool_guidance(&other, mine, None).await.unwrap_err(),
         engine
-            .knowledge_summary(&other, mine, None, None)
+            .tool_guidance(&BranchAddress::active(other.clone(), mine))
             .await
             .unwrap_err(),
         engine
-            .missing_prerequisites(&other, mine, None, "x")
+            .knowledge_summary(&BranchAddress::active(other.clone(), mine), None)
+            .await
+            .unwrap_err(),
+        engine
+            .missing_prerequisites(&BranchAddress::active(other.clone(), mine), "x")
             .await
             .unwrap_err(),
     ] {
@@ -254,7 +262,7 @@ async fn a_small_cache_and_many_readers() {
         assert_eq!(now.files().len(), 12);
         let query = KnowledgeQuery {
             recent: 3,
-            ..KnowledgeQuery::new(ns(), id)
+            ..KnowledgeQuery::new(BranchAddress::active(ns(), id))
         };
         let answer = engine.knowledge(query).await.unwrap();
         assert_eq!(answer.recent.len(), 3);

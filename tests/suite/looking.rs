@@ -260,7 +260,7 @@ async fn a_store_that_went_back_says_so_and_goes_on_when_told() {
         assert!(engine.head().offset < lost, "{what}");
         assert!(
             engine
-                .conversation(&store::ns(), id, None, None)
+                .conversation(&BranchAddress::active(store::ns(), id), None)
                 .await
                 .is_err()
         );

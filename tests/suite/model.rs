@@ -178,7 +178,10 @@ impl Both {
             if self.model.conversations.contains_key(&id) {
                 self.compare_conversation(id).await?;
             } else {
-                let answer = self.engine.conversation(&ns(), id, None, None).await;
+                let answer = self
+                    .engine
+                    .conversation(&BranchAddress::active(ns(), id), None)
+                    .await;
                 same!(
                     answer.is_err(),
                     true,
@@ -197,7 +200,10 @@ impl Both {
 
     async fn compare_conversation(&self, id: ConversationId) -> Result<(), TestCaseError> {
         let model = &self.model;
-        let view = self.engine.conversation(&ns(), id, None, None).await;
+        let view = self
+            .engine
+            .conversation(&BranchAddress::active(ns(), id), None)
+            .await;
         let view = view.map_err(|error| failed(error.to_string()))?;
         let summary = &view.summary;
         let events = &model.conversations[&id];
@@ -256,7 +262,10 @@ impl Both {
         for (revision, state) in pending {
             let past = self
                 .engine
-                .conversation(&ns(), id, Some(&branch.name), Some(Revision(revision)))
+                .conversation(
+                    &BranchAddress::active(ns(), id).on(branch.name.clone()),
+                    Some(Revision(revision)),
+                )
                 .await
                 .map_err(|error| failed(format!("{name} of {id} as of {revision}: {error}")))?;
             same!(

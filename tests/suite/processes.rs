@@ -13,7 +13,7 @@ use super::{
     child::{self, PATIENCE, Server},
     store,
 };
-use treering::engine::{Engine, OpenError, OpenOptions};
+use treering::engine::{BranchAddress, Engine, OpenError, OpenOptions};
 
 /// What scripts are told when a store is held by another process.
 const UNAVAILABLE: i32 = 5;
@@ -165,13 +165,13 @@ async fn a_killed_holder_lets_go() {
     let again = store::open(dir.path()).await;
     assert!(
         again
-            .conversation(&store::ns(), id, None, None)
+            .conversation(&BranchAddress::active(store::ns(), id), None)
             .await
             .is_ok()
     );
     assert!(
         engine
-            .conversation(&store::ns(), id, None, None)
+            .conversation(&BranchAddress::active(store::ns(), id), None)
             .await
             .is_err()
     );

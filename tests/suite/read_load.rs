@@ -63,7 +63,7 @@ async fn fill(engine: &Engine, events: usize) -> ConversationId {
 fn build(id: ConversationId) -> BuildQuery {
     BuildQuery {
         policy: r#"{"budget_tokens": 1000}"#.to_owned(),
-        ..BuildQuery::new(ns(), id, Provider::OpenAiChat)
+        ..BuildQuery::new(BranchAddress::active(ns(), id), Provider::OpenAiChat)
     }
 }
 

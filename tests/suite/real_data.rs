@@ -173,7 +173,13 @@ async fn is_found(engine: &Engine, imported: &importer::ImportedConversation) ->
         let which = WhichResult::Revision(hit.revision);
         let branch = Some(&hit.branch_name);
         let stored = engine
-            .result(&ns(), hit.conversation, branch, which)
+            .result(
+                &BranchAddress {
+                    branch: branch.cloned(),
+                    ..BranchAddress::active(ns(), hit.conversation)
+                },
+                which,
+            )
             .await
             .unwrap();
         assert_eq!(
@@ -215,7 +221,10 @@ async fn forks_read_the_same(
     seed: u64,
 ) {
     let id = imported.conversation;
-    let view = engine.conversation(&ns(), id, None, None).await.unwrap();
+    let view = engine
+        .conversation(&BranchAddress::active(ns(), id), None)
+        .await
+        .unwrap();
     let names: HashSet<_> = view.branches.iter().map(|b| b.name.clone()).collect();
     assert_eq!(names.len(), view.branches.len());
     for parent in &view.branches {
@@ -230,9 +239,7 @@ async fn forks_read_the_same(
         let name = format!("fork of {}", parent.id.0);
         let forked = engine
             .fork(ForkCommand {
-                namespace: ns(),
-                conversation: id,
-                branch: Some(parent.name.clone()),
+                address: BranchAddress::active(ns(), id).on(parent.name.clone()),
                 at: Some(history[at].header.revision),
                 name,
                 system_prompt: String::new(),

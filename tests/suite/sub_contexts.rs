@@ -60,7 +60,7 @@ fn research(id: ConversationId) -> Spawn {
         title: "tides".into(),
         system_prompt: "You read tide tables.".into(),
         actor: "agent".into(),
-        ..Spawn::new(ns(), id)
+        ..Spawn::new(BranchAddress::active(ns(), id))
     }
 }
 
@@ -75,7 +75,10 @@ async fn bodies(engine: &Engine, id: ConversationId) -> Vec<EventBody> {
 }
 
 async fn head(engine: &Engine, id: ConversationId) -> (Revision, bool) {
-    let view = engine.conversation(&ns(), id, None, None).await.unwrap();
+    let view = engine
+        .conversation(&BranchAddress::active(ns(), id), None)
+        .await
+        .unwrap();
     (view.summary.head, view.summary.sealed)
 }
 
@@ -96,14 +99,20 @@ async fn a_task_is_spawned_by_a_call_and_returns_its_summary() {
         ..research(id)
     };
     let child = engine.spawn(spawn).await.unwrap().child;
-    let view = engine.conversation(&ns(), child, None, None).await.unwrap();
+    let view = engine
+        .conversation(&BranchAddress::active(ns(), child), None)
+        .await
+        .unwrap();
     assert_eq!(view.branch.config, config);
     assert!(view.branch.system_prompt.is_some());
     assert!(!view.summary.info.shares_history);
     assert_eq!(view.summary.info.sub_context_depth, 1);
     let asked = view.summary.info.parent.clone().unwrap();
     assert_eq!((asked.conversation, &*asked.call_id), (id, "c1"));
-    let lineage = engine.lineage(&ns(), id, None).await.unwrap();
+    let lineage = engine
+        .lineage(&BranchAddress::active(ns(), id))
+        .await
+        .unwrap();
     assert_eq!(lineage.children, [child]);
 
     append(&engine, vec![said(child, Role::User, "Tides of Lisbon?")]).await;
@@ -133,7 +142,10 @@ async fn a_task_is_spawned_by_a_call_and_returns_its_summary() {
     assert!(result.success && result.call_id == "c1");
     assert_eq!(result.parts[0].text(), Some("High at quarter past six."));
     assert!(head(&engine, child).await.1, "the child is sealed");
-    let now = engine.conversation(&ns(), id, None, None).await.unwrap();
+    let now = engine
+        .conversation(&BranchAddress::active(ns(), id), None)
+        .await
+        .unwrap();
     assert!(now.branch.sub_contexts.is_empty() && now.branch.open_calls.is_empty());
 
     let search = SearchRequest {
@@ -253,10 +265,13 @@ async fn what_cannot_be_spawned_leaves_no_trace() {
     assert!(refused.to_string().contains("c9"), "{refused}");
     let mut deepest = id;
     for _ in 0..2 {
-        let spawn = Spawn::new(ns(), deepest);
+        let spawn = Spawn::new(BranchAddress::active(ns(), deepest));
         deepest = engine.spawn(spawn).await.unwrap().child;
     }
-    let deep = engine.spawn(Spawn::new(ns(), deepest)).await.unwrap_err();
+    let deep = engine
+        .spawn(Spawn::new(BranchAddress::active(ns(), deepest)))
+        .await
+        .unwrap_err();
     assert!(deep.to_string().contains("sub_context_depth_max"), "{deep}");
     assert_eq!(head(&engine, deepest).await, (Revision(1), false));
     assert_eq!(head(&engine, id).await.0, Revision(5));
@@ -283,7 +298,11 @@ async fn many_sub_contexts_of_a_busy_parent() {
         .map(|n| {
             let engine = engine.clone();
             tokio::spawn(async move {
-                let child = engine.spawn(Spawn::new(ns(), id)).await.unwrap().child;
+                let child = engine
+                    .spawn(Spawn::new(BranchAddress::active(ns(), id)))
+                    .await
+                    .unwrap()
+                    .child;
                 let text = format!("answer {n}");
                 append(&engine, vec![said(child, Role::Assistant, &text)]).await;
                 let ends = [Return::new(ns(), child), Return::new(ns(), child)];

@@ -49,7 +49,7 @@ pub struct Call {
 
 /// What a call returned.
 #[derive(Args, Debug, Clone)]
-pub struct Result {
+pub struct CallResult {
     /// The call
     call_id: String,
     /// What it returned
@@ -140,7 +140,7 @@ pub struct Snapshot {
     text: String,
 }
 
-fn pair(text: &str) -> std::result::Result<(String, String), String> {
+fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=JSON")?;
     if serde_json::from_str::<serde::de::IgnoredAny>(value).is_err() {
         return Err(format!("the value of {name} is no JSON"));
@@ -184,7 +184,7 @@ pub fn covering_all(body: Body, head: u64) -> Body {
 }
 
 impl Message {
-    pub fn body(&self) -> std::result::Result<Body, CliError> {
+    pub fn body(&self) -> Result<Body, CliError> {
         let role = match self.role {
             Role::System => pb::Role::System,
             Role::Developer => pb::Role::Developer,
@@ -204,7 +204,7 @@ const ID_BEGINNINGS: [&str; 5] = ["call_", "call-", "toolu_", "tooluse_", "fc_"]
 
 impl Call {
     /// Refuses a call whose words are in another order than CALL_ID TOOL ARGUMENTS.
-    pub fn checked(&self) -> std::result::Result<&Self, CliError> {
+    pub fn checked(&self) -> Result<&Self, CliError> {
         let is_json = |text: &str| text.trim_start().starts_with(['{', '[', '"']);
         let is_id = |text: &str| ID_BEGINNINGS.iter().any(|start| text.starts_with(start));
         let is_swapped = is_id(&self.tool) && !is_id(&self.call_id);
@@ -221,7 +221,7 @@ impl Call {
         Ok(self)
     }
 
-    pub fn body(&self) -> std::result::Result<Body, CliError> {
+    pub fn body(&self) -> Result<Body, CliError> {
         Ok(Body::ToolCallRequested(encode(&pb::ToolCallRequested {
             call_id: self.call_id.clone(),
             tool: self.tool.clone(),
@@ -232,8 +232,8 @@ impl Call {
     }
 }
 
-impl Result {
-    pub fn body(&self) -> std::result::Result<Body, CliError> {
+impl CallResult {
+    pub fn body(&self) -> Result<Body, CliError> {
         Ok(Body::ToolResultRecorded(encode(&pb::ToolResultRecorded {
             call_id: self.call_id.clone(),
             success: self.failed.is_none(),
@@ -246,23 +246,23 @@ impl Result {
 }
 
 impl Prompt {
-    fn prompt(&self) -> std::result::Result<pb::SystemPromptSet, CliError> {
+    fn prompt(&self) -> Result<pb::SystemPromptSet, CliError> {
         Ok(pb::SystemPromptSet {
             id: String::new(),
             content: text_of(&self.text)?,
         })
     }
 
-    pub fn system(&self) -> std::result::Result<Body, CliError> {
+    pub fn system(&self) -> Result<Body, CliError> {
         Ok(Body::SystemPromptSet(encode(&self.prompt()?)))
     }
 
-    pub fn user(&self) -> std::result::Result<Body, CliError> {
+    pub fn user(&self) -> Result<Body, CliError> {
         // Both prompts have the same fields.
         Ok(Body::UserPromptSet(encode(&self.prompt()?)))
     }
 
-    pub fn summary(&self) -> std::result::Result<Body, CliError> {
+    pub fn summary(&self) -> Result<Body, CliError> {
         Ok(Body::SummaryRecorded(encode(&pb::SummaryRecorded {
             content: text_of(&self.text)?,
             ..Default::default()
@@ -299,7 +299,7 @@ struct Tool {
 }
 
 impl Tools {
-    pub fn body(&self) -> std::result::Result<Body, CliError> {
+    pub fn body(&self) -> Result<Body, CliError> {
         let tools: Vec<Tool> =
             serde_json::from_str(&text_of(&self.definitions)?).map_err(|error| {
                 CliError::Usage {
@@ -335,7 +335,7 @@ impl Words {
 }
 
 impl Guidance {
-    pub fn body(&self) -> std::result::Result<Body, CliError> {
+    pub fn body(&self) -> Result<Body, CliError> {
         Ok(Body::GuidanceGiven(encode(&pb::GuidanceGiven {
             guidance: vec![pb::Guidance {
                 tool: self.tool.clone(),
@@ -358,7 +358,7 @@ impl Entity {
 }
 
 impl Snapshot {
-    pub fn body(&self) -> std::result::Result<Body, CliError> {
+    pub fn body(&self) -> Result<Body, CliError> {
         Ok(Body::ToolSnapshotRecorded(encode(
             &pb::ToolSnapshotRecorded {
                 call_id: self.call_id.clone(),

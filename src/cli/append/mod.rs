@@ -14,7 +14,7 @@ use super::{
     output::{Out, Tone},
     pb, read,
 };
-use bodies::{Call, Config, Message, Prompt, Result as CallResult, Tools, Words};
+use bodies::{Call, CallResult, Config, Message, Prompt, Tools, Words};
 
 /// Append an event: what was said, called, returned, found
 ///
@@ -47,7 +47,7 @@ pub struct AppendArgs {
     #[arg(long, value_name = "REVISION", global = true)]
     expect: Option<u64>,
     #[command(subcommand)]
-    what: What,
+    what: BodyArgs,
 }
 
 impl AppendArgs {
@@ -66,7 +66,7 @@ impl AppendArgs {
 }
 
 #[derive(Subcommand, Debug, Clone)]
-enum What {
+enum BodyArgs {
     /// Something that was said
     Message(Message),
     /// A call that the model asks for
@@ -93,7 +93,7 @@ enum What {
     Snapshot(bodies::Snapshot),
 }
 
-impl What {
+impl BodyArgs {
     fn body(&self) -> Result<pb::new_event::Body, CliError> {
         match self {
             Self::Message(message) => message.body(),

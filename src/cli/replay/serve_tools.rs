@@ -98,7 +98,7 @@ impl ReplayArgs {
 
 /// A branch by names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct NamedBranch {
     conversation: String,
     branch: String,
 }
@@ -204,12 +204,15 @@ pub async fn run(args: &ReplayArgs, store: &Connection, out: &mut Out) -> Result
 }
 
 /// The branch that is played on, and the one that was recorded.
-async fn places(args: &ReplayArgs, store: &Connection) -> Result<(Place, Place), CliError> {
+async fn places(
+    args: &ReplayArgs,
+    store: &Connection,
+) -> Result<(NamedBranch, NamedBranch), CliError> {
     let id = |state: &pb::ConversationState| {
         let summary = state.summary.as_ref();
         summary.map_or_else(String::new, |summary| summary.conversation_id.clone())
     };
-    let named = |state: &pb::ConversationState| Place {
+    let named = |state: &pb::ConversationState| NamedBranch {
         conversation: id(state),
         branch: state
             .branch
@@ -231,7 +234,7 @@ async fn places(args: &ReplayArgs, store: &Connection) -> Result<(Place, Place),
             ..Default::default()
         };
         let forked = store.conversations().fork(request).await?.into_inner();
-        let played = Place {
+        let played = NamedBranch {
             conversation: forked.conversation_id,
             branch: forked.branch.unwrap_or_default().name,
         };
@@ -261,7 +264,7 @@ async fn places(args: &ReplayArgs, store: &Connection) -> Result<(Place, Place),
         Some(name) => branch.name == *name,
         None => Some(branch.branch_id) == left,
     };
-    let source = recorded.iter().find(wanted).map(|branch| Place {
+    let source = recorded.iter().find(wanted).map(|branch| NamedBranch {
         conversation,
         branch: branch.name.clone(),
     });
@@ -283,8 +286,8 @@ async fn places(args: &ReplayArgs, store: &Connection) -> Result<(Place, Place),
 struct Replay<'a> {
     args: &'a ServeToolsArgs,
     store: &'a Connection,
-    source: Place,
-    played: Place,
+    source: NamedBranch,
+    played: NamedBranch,
     tally: Tally,
 }
 

@@ -17,7 +17,7 @@ const BLOB_HEAD: usize = 16;
 
 /// What stands where a text was cut.
 pub(super) struct Mark {
-    of: &'static str,
+    pub of: &'static str,
     /// Where the whole is, or nothing.
     pub whole: String,
     /// The line of a file that the text begins with, where that is another one than the

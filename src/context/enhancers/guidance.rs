@@ -76,14 +76,14 @@ pub(crate) fn missing(window: &WindowInput) -> Vec<String> {
 }
 
 /// What one event says.
-struct Told {
+struct ToldGuidance {
     at: EventRef,
     place: usize,
     text: String,
     tools: usize,
 }
 
-fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<Told> {
+fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<ToldGuidance> {
     let defined = tools::by_name(defined);
     let mut known = BTreeSet::new();
     let mut told = Vec::new();
@@ -96,7 +96,7 @@ fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<Told> {
             .map(|(tool, text)| format!("{tool}: {text}"))
             .collect();
         if !new.is_empty() {
-            told.push(Told {
+            told.push(ToldGuidance {
                 at: event.at,
                 place,
                 text: format!("[TOOL GUIDANCE]\n{}", new.join("\n\n")),
@@ -123,7 +123,7 @@ fn texts<'a>(event: &'a WindowEvent, defined: &tools::ByName<'a>) -> Vec<(&'a st
 }
 
 /// Puts each at its place: before the first item that began after it.
-fn insert(window: &WindowInput, told: Vec<Told>, draft: &mut Draft) {
+fn insert(window: &WindowInput, told: Vec<ToldGuidance>, draft: &mut Draft) {
     let places = window.places();
     let mut told = told.into_iter().peekable();
     let mut items = Vec::with_capacity(draft.items.len() + told.len());
@@ -144,7 +144,7 @@ fn insert(window: &WindowInput, told: Vec<Told>, draft: &mut Draft) {
     draft.items = items;
 }
 
-fn message(told: Told, turn: u32, is_volatile: bool) -> Item {
+fn message(told: ToldGuidance, turn: u32, is_volatile: bool) -> Item {
     let content = Content::Message(Message::text(Speaker::User, told.text));
     let mut item = Item::new(Section::Guidance, NAME, content);
     item.events = vec![told.at];

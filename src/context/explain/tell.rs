@@ -8,7 +8,7 @@ use crate::{
         budget::Fitted,
         draft::{Block, Content, Draft, Fate, Item, Outcome, Section, Speaker, Step},
         enhancers,
-        shared::Told as SharedTold,
+        shared::Caption,
         tokens::Tally,
         window::WindowInput,
     },
@@ -20,7 +20,7 @@ const HEAD_CHARS: usize = 100;
 
 /// What an explanation is made of, besides the draft itself.
 #[derive(Debug)]
-pub struct Told<'a> {
+pub struct Telling<'a> {
     /// The window that the draft was made of.
     pub window: &'a WindowInput,
     /// What it was counted with.
@@ -35,7 +35,7 @@ pub struct Told<'a> {
     pub budget_tokens: u64,
 }
 
-impl Told<'_> {
+impl Telling<'_> {
     /// The explanation of the draft as it is now.
     #[must_use]
     pub fn explain(self, draft: &Draft, shared_prefix: Option<SharedPrefix>) -> Explanation {
@@ -113,7 +113,7 @@ pub fn items(draft: &Draft) -> Vec<ExplainedItem> {
 }
 
 fn explained(item: &Item) -> ExplainedItem {
-    let told = item.content.told(|| SharedTold {
+    let told = item.content.told(|| Caption {
         label: label(&item.content),
         head: head(&item.content),
     });

@@ -36,7 +36,7 @@ impl Kind {
 
 /// Where in a request a medium stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MediaPlace {
     /// A user's message.
     User,
     /// A system or developer message.
@@ -47,7 +47,7 @@ pub enum Place {
     Result,
 }
 
-impl Place {
+impl MediaPlace {
     /// In a message of this speaker.
     #[must_use]
     pub fn of(speaker: Speaker) -> Self {

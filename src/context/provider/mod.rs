@@ -51,7 +51,7 @@ mod tests;
 mod units;
 
 pub(in crate::context) use self::{
-    media::Place,
+    media::MediaPlace,
     sent::{Sent, sent, sent_thoughts},
 };
 pub use self::{

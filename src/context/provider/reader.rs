@@ -13,7 +13,7 @@ use super::{
     Provider, RenderError,
     json::{self, Fields, Raw},
     maker::{self, StaysOut, Vendor},
-    media::{self, Kind, Medium, Place},
+    media::{self, Kind, MediaPlace, Medium},
     names::{CallIds, ToolNames},
     parameters::{self, Parameters, ToolChoice},
     table::{Reshaping, Takes},
@@ -80,7 +80,7 @@ pub(super) enum Spoken<'a> {
 
 /// The outcome of a call, as it is told.
 #[derive(Clone, Debug)]
-pub(super) struct Told<'a> {
+pub(super) struct ToldOutcome<'a> {
     /// The call failed, or has no result.
     pub is_error: bool,
     /// Never empty.
@@ -89,7 +89,7 @@ pub(super) struct Told<'a> {
     pub value: Option<Raw<'a>>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ToldOutcome<'a> {
     /// Its texts, one under the other.
     pub fn text(&self) -> Cow<'a, str> {
         if let [Piece::Text(text)] = self.pieces.as_slice() {
@@ -270,14 +270,14 @@ impl<'a, 'p> Reader<'a, 'p> {
     /// # Errors
     /// [`RenderError::Unsupported`].
     pub fn message(&mut self, message: &'a Message) -> Pieces<'a> {
-        let pieces = self.pieces(&message.parts, Place::of(message.speaker))?;
+        let pieces = self.pieces(&message.parts, MediaPlace::of(message.speaker))?;
         if pieces.is_empty() {
             self.left_out_empty();
         }
         Ok(pieces)
     }
 
-    fn pieces(&mut self, parts: &'a [ContentPart], place: Place) -> Pieces<'a> {
+    fn pieces(&mut self, parts: &'a [ContentPart], place: MediaPlace) -> Pieces<'a> {
         let mut pieces = Vec::with_capacity(parts.len());
         for part in parts {
             pieces.extend(self.piece(part, place)?);
@@ -288,7 +288,7 @@ impl<'a, 'p> Reader<'a, 'p> {
     fn piece(
         &mut self,
         part: &'a ContentPart,
-        place: Place,
+        place: MediaPlace,
     ) -> Result<Option<Piece<'a>>, RenderError> {
         let (kind, media) = match part {
             ContentPart::Text(text) | ContentPart::Refusal(text) => return Ok(text_piece(text)),
@@ -310,7 +310,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         &mut self,
         kind: Kind,
         media: &'a Media,
-        place: Place,
+        place: MediaPlace,
     ) -> Result<Piece<'a>, RenderError> {
         let why = match taken(self.takes, kind, media, place) {
             Ok(piece) => return Ok(piece),
@@ -347,7 +347,7 @@ impl<'a, 'p> Reader<'a, 'p> {
                         spoken.push(Spoken::Refusal(text));
                     }
                     part => {
-                        let piece = self.piece(part, Place::Assistant)?;
+                        let piece = self.piece(part, MediaPlace::Assistant)?;
                         spoken.extend(piece.map(Spoken::Piece));
                     }
                 },
@@ -376,10 +376,10 @@ impl<'a, 'p> Reader<'a, 'p> {
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
-    pub fn outcome(&mut self, call: &'a Call) -> Result<Told<'a>, RenderError> {
+    pub fn outcome(&mut self, call: &'a Call) -> Result<ToldOutcome<'a>, RenderError> {
         match &call.outcome {
             Outcome::Result(result) => self.result(result),
-            Outcome::Snapshot(snapshot) => Ok(Told {
+            Outcome::Snapshot(snapshot) => Ok(ToldOutcome {
                 is_error: !snapshot.success,
                 pieces: vec![Piece::Text(Cow::Owned(snapshot.text()))],
                 value: None,
@@ -390,7 +390,7 @@ impl<'a, 'p> Reader<'a, 'p> {
                 } else {
                     why
                 };
-                Ok(Told {
+                Ok(ToldOutcome {
                     is_error: true,
                     pieces: vec![Piece::Text(Cow::Borrowed(why))],
                     value: None,
@@ -399,8 +399,8 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    fn result(&mut self, result: &'a ResultOutcome) -> Result<Told<'a>, RenderError> {
-        let mut pieces = self.pieces(&result.parts, Place::Result)?;
+    fn result(&mut self, result: &'a ResultOutcome) -> Result<ToldOutcome<'a>, RenderError> {
+        let mut pieces = self.pieces(&result.parts, MediaPlace::Result)?;
         let has_text = pieces.iter().any(|piece| matches!(piece, Piece::Text(_)));
         let mut value = None;
         if !has_text && !result.structured.as_str().trim().is_empty() {
@@ -423,7 +423,7 @@ impl<'a, 'p> Reader<'a, 'p> {
             };
             pieces.push(Piece::Text(Cow::Borrowed(nothing)));
         }
-        Ok(Told {
+        Ok(ToldOutcome {
             is_error: !result.success,
             pieces,
             value,
@@ -444,7 +444,7 @@ pub(super) fn taken<'a>(
     takes: Takes,
     kind: Kind,
     media: &'a Media,
-    place: Place,
+    place: MediaPlace,
 ) -> Result<Piece<'a>, &'static str> {
     let medium = Medium::read(kind, media)?;
     match takes(place, &medium) {
@@ -476,7 +476,7 @@ pub(super) fn raw_literal(text: &'static str) -> Raw<'static> {
 
 /// Takes the media out of results, for providers whose results are text: a note
 /// stands where each was.
-pub(super) fn set_media_aside<'a>(told: &mut Told<'a>) -> Vec<Medium<'a>> {
+pub(super) fn set_media_aside<'a>(told: &mut ToldOutcome<'a>) -> Vec<Medium<'a>> {
     let mut aside = Vec::new();
     for piece in &mut told.pieces {
         if let Piece::Medium(medium) = piece {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::{
     Provider, maker,
-    media::{Kind, Place},
+    media::{Kind, MediaPlace},
     reader::{Piece, left_out, taken},
     table::Thoughts,
 };
@@ -25,7 +25,11 @@ pub(in crate::context) enum Sent<'a> {
 
 /// What becomes of a part of a message, a step or a result; a step's reasoning is
 /// [apart](sent_thoughts).
-pub(in crate::context) fn sent(provider: Provider, part: &ContentPart, place: Place) -> Sent<'_> {
+pub(in crate::context) fn sent(
+    provider: Provider,
+    part: &ContentPart,
+    place: MediaPlace,
+) -> Sent<'_> {
     let reshaping = provider.description().reshaping;
     let is_blank = |text: &str| reshaping.is_some() && text.trim().is_empty();
     let (kind, media) = match part {
@@ -103,7 +107,7 @@ pub(in crate::context) fn sent_thoughts<'a>(
 }
 
 fn sent_at_all(provider: Provider, part: &ContentPart) -> bool {
-    self::sent(provider, part, Place::Assistant) != Sent::Nothing
+    self::sent(provider, part, MediaPlace::Assistant) != Sent::Nothing
 }
 
 fn settle<'a>(place: Thoughts, waiting: &mut Vec<&'a Reasoning>, sent: &mut Vec<&'a Reasoning>) {

@@ -3,7 +3,7 @@
 use super::{
     Provider,
     maker::Vendor,
-    media::{Medium, Place},
+    media::{MediaPlace, Medium},
     names::Charset,
     render::{Check, RenderError, Rendered},
 };
@@ -47,7 +47,7 @@ pub(in crate::context) struct Reshaping {
 }
 
 /// Whether a provider takes a medium at a place, or why not.
-pub(in crate::context) type Takes = fn(Place, &Medium<'_>) -> Result<(), &'static str>;
+pub(in crate::context) type Takes = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
 
 /// Where in a step's message its reasoning stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

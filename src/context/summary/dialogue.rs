@@ -50,14 +50,14 @@ fn finish(text: String, tools: &BTreeSet<String>, max_chars: usize) -> String {
 
 /// What there is to tell.
 struct Story {
-    turns: Vec<Told>,
+    turns: Vec<ToldTurn>,
     facts: Facts,
     open: Vec<String>,
 }
 
 /// One turn.
 #[derive(Default)]
-struct Told {
+struct ToldTurn {
     asked: String,
     answered: String,
     failures: Vec<String>,
@@ -73,7 +73,7 @@ impl Story {
         let spans = turns(conversation, events);
         let told = spans
             .iter()
-            .map(|turn| Told::of(&events[turn.first..turn.end]))
+            .map(|turn| ToldTurn::of(&events[turn.first..turn.end]))
             .collect();
         let open = spans
             .last()
@@ -146,7 +146,7 @@ impl Story {
     }
 }
 
-impl Told {
+impl ToldTurn {
     fn of(events: &[Arc<WindowEvent>]) -> Self {
         let mut told = Self::default();
         for event in events {

@@ -8,7 +8,7 @@ use super::{CountedFor, Counter, Encoding};
 use crate::{
     context::{
         draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
-        provider::{self, Place, Provider, Sent},
+        provider::{self, MediaPlace, Provider, Sent},
         shared::{Counts, SharedContent},
     },
     domain::{ContentPart, Media, ToolDefinition},
@@ -219,7 +219,7 @@ impl Tally {
     }
 
     fn message(&self, message: &Message) -> u64 {
-        let place = Place::of(message.speaker);
+        let place = MediaPlace::of(message.speaker);
         let author = match self.provider.description().names_authors {
             true => self.text(&message.author),
             false => 0,
@@ -274,7 +274,7 @@ impl Tally {
                 Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)) => {
                     counts.thinks = true;
                 }
-                Block::Part(part) => counts.whole += self.part(part, Place::Assistant),
+                Block::Part(part) => counts.whole += self.part(part, MediaPlace::Assistant),
                 Block::Call(call) => {
                     let called = self.text(&call.tool) + self.text(call.arguments.as_str());
                     let outcome = self.outcome(call);
@@ -310,7 +310,7 @@ impl Tally {
     }
 
     fn result(&self, result: &ResultOutcome) -> u64 {
-        let parts = self.parts(&result.parts, Place::Result);
+        let parts = self.parts(&result.parts, MediaPlace::Result);
         if self.provider == Provider::Neutral {
             let structured = match result.parts.is_empty() {
                 true => self.text(result.structured.as_str()),
@@ -330,11 +330,11 @@ impl Tally {
         parts + structured + error
     }
 
-    fn parts(&self, parts: &[ContentPart], place: Place) -> u64 {
+    fn parts(&self, parts: &[ContentPart], place: MediaPlace) -> u64 {
         parts.iter().map(|part| self.part(part, place)).sum()
     }
 
-    fn part(&self, part: &ContentPart, place: Place) -> u64 {
+    fn part(&self, part: &ContentPart, place: MediaPlace) -> u64 {
         match provider::sent(self.provider, part, place) {
             Sent::Nothing => 0,
             Sent::Text(text) => self.text(&text),

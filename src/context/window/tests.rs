@@ -478,7 +478,7 @@ fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
         folded = folded.grown(&input.branch, &input.events);
         // What was counted and told of an item must go where the item changes.
         for item in folded.items() {
-            let told = || crate::context::shared::Told {
+            let told = || crate::context::shared::Caption {
                 label: format!("{:?}", *item.content),
                 head: String::new(),
             };

@@ -95,19 +95,19 @@ impl World {
         for (event, placed) in command.events.iter().zip(&decided.events) {
             folds.record(event, *placed);
         }
-        for (id, draft) in decided.drafts {
-            let branches = draft.branches.into_values().collect();
+        for (id, changed) in decided.changed {
+            let branches = changed.branches.into_values().collect();
             match self.states.get_mut(&id) {
-                Some(state) => state.absorb(draft.row, branches),
+                Some(state) => state.absorb(changed.row, branches),
                 None => {
-                    let state = ConversationState::new(draft.row, branches);
+                    let state = ConversationState::new(changed.row, branches);
                     self.states.insert(id, state);
                 }
             }
             for (id, state) in &self.states[&id].branches {
                 let head = usize::try_from(state.head.0).unwrap();
                 let past = &folds.past[&state_conversation(&self.states, state, *id)];
-                assert_eq!(past[head - 1].after, *state, "the draft is the fold");
+                assert_eq!(past[head - 1].after, *state, "what changed is the fold");
             }
         }
         self.past = folds.past;

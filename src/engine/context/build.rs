@@ -12,7 +12,7 @@ use crate::{
         budget::{self, Fitted},
         enhancer,
         enhancers::KNOWLEDGE,
-        explain::{EnhancerReport, TokenBasis, Told},
+        explain::{EnhancerReport, Telling, TokenBasis},
         policy::{CONTEXT_POLICY, ContextPolicy},
         prefix::SentUnits,
         provider::{self, Check, Rendered, maker},
@@ -71,7 +71,7 @@ impl Engine {
             let check = match inner
                 .contexts
                 .checks
-                .next(query.conversation, query.provider)
+                .next(query.address.conversation, query.provider)
             {
                 _ if cfg!(debug_assertions) => Check::Body,
                 check => check,
@@ -81,8 +81,8 @@ impl Engine {
             let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
             let shared = is_next.then(|| {
                 let to = SentTo {
-                    namespace: query.namespace,
-                    conversation: query.conversation,
+                    namespace: query.address.namespace,
+                    conversation: query.address.conversation,
                     branch: finished.assembled.window.branch.id,
                     provider: finished.assembled.draft.provider,
                     model: finished.assembled.draft.config.model_id.clone(),
@@ -131,10 +131,9 @@ impl Engine {
         if let Some(position) = query.at_least {
             self.inner.wait_for(position).await?;
         }
-        let (namespace, id) = (query.namespace.clone(), query.conversation);
-        let name = query.branch.clone();
+        let address = query.address.clone();
         let size = |engine: Self| async move {
-            let branch = engine.inner.branch(&namespace, id, name.as_ref())?;
+            let branch = engine.inner.branch_at(&address)?;
             Ok::<_, ReadError>(lane_for(match branch.cut {
                 Revision::NONE => branch.history_events,
                 cut => branch.head.0.saturating_sub(cut.0),
@@ -159,12 +158,7 @@ impl Engine {
         let asked = gathered.policy.enhancers.get(KNOWLEDGE);
         if asked.is_some_and(|set| set.enabled) {
             let revision = gathered.window.revision;
-            let known = self.knowledge_summary(
-                &query.namespace,
-                query.conversation,
-                query.branch.as_ref(),
-                Some(revision),
-            );
+            let known = self.knowledge_summary(&query.address, Some(revision));
             gathered.window.knowledge = Some(known.await?);
         }
         Ok(gathered)
@@ -174,12 +168,7 @@ impl Engine {
 impl Inner {
     async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
         let window = self
-            .window(
-                &query.namespace,
-                query.conversation,
-                query.branch.as_ref(),
-                query.as_of,
-            )
+            .window(&query.address, query.as_of)
             .await
             .inspect_err(|error| self.noticed(error))?;
         let own = window.info.policies.get(CONTEXT_POLICY);
@@ -201,8 +190,8 @@ impl Inner {
                 return Ok(());
             }
             if news.changed().await.is_err() {
-                let message = "the store was closed while a request waited".to_owned();
-                return Err(ReadError::Storage { message }.into());
+                let what = "the store was closed while a request waited";
+                return Err(ReadError::storage(what).into());
             }
         }
     }
@@ -330,7 +319,7 @@ impl Assembled {
     }
 
     fn explain(self, fitted: Fitted, shared: Option<SharedPrefix>) -> Explanation {
-        let told = Told {
+        let told = Telling {
             window: &self.window,
             tally: &self.tally,
             basis: self.basis,

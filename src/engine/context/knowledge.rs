@@ -14,15 +14,15 @@ use tokio::sync::Mutex;
 use crate::{
     context::knowledge::{KNOWLEDGE_POLICY, Knowledge, KnowledgePolicy, Suggested},
     domain::{
-        BranchId, BranchName, BranchState, ConversationId, EventBody, EventRef, Namespace,
-        Revision, ToolDefinition,
+        BranchId, BranchState, ConversationId, EventBody, EventRef, Namespace, Revision,
+        ToolDefinition,
     },
     engine::{
         Engine, Inner,
         error::ReadError,
         history::decode_body,
         memory,
-        query::{CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
+        query::{BranchAddress, CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
         work::{Lane, lane_for},
     },
 };
@@ -35,12 +35,8 @@ const USUAL_BYTES: u64 = 16 << 10;
 /// Which knowledge.
 #[derive(Clone, Debug)]
 pub struct KnowledgeQuery {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Conversation.
-    pub conversation: ConversationId,
-    /// Branch; none: the active one.
-    pub branch: Option<BranchName>,
+    /// The branch.
+    pub address: BranchAddress,
     /// As the branch was at this revision; none: now.
     pub as_of: Option<Revision>,
     /// So many recent results, newest first.
@@ -52,11 +48,9 @@ pub struct KnowledgeQuery {
 impl KnowledgeQuery {
     /// What the active branch knows now, without recent results.
     #[must_use]
-    pub fn new(namespace: Namespace, conversation: ConversationId) -> Self {
+    pub fn new(address: BranchAddress) -> Self {
         Self {
-            namespace,
-            conversation,
-            branch: None,
+            address,
             as_of: None,
             recent: 0,
             tool: None,
@@ -160,16 +154,13 @@ impl Engine {
     /// [`ReadError::Invalid`] when the conversation's `knowledge` policy cannot be
     /// used.
     pub async fn knowledge(&self, query: KnowledgeQuery) -> Result<KnowledgeAnswer, ReadError> {
-        let (namespace, id) = (&query.namespace, query.conversation);
-        let asked = self.inner.asked(namespace, id, query.branch.as_ref())?;
+        let asked = self.inner.asked(&query.address)?;
         let (revision, knowledge) = self.known(&asked, query.as_of).await?;
         let recent = if query.recent == 0 {
             Vec::new()
         } else {
             let history = ToolHistoryQuery {
-                namespace: query.namespace,
-                conversation: id,
-                branch: Some(asked.branch.name.clone()),
+                address: query.address.on(asked.branch.name.clone()),
                 as_of: query.as_of,
                 tool: query.tool,
                 limit: query.recent,
@@ -197,13 +188,11 @@ impl Engine {
     /// JSON object.
     pub async fn suggest_arguments(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         tool: &str,
         arguments: &str,
     ) -> Result<Suggested, ReadError> {
-        let asked = self.inner.asked(namespace, id, branch)?;
+        let asked = self.inner.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
         let tools = self.inner.definitions(&asked.branch).await?;
         let definition = tools.iter().find(|definition| definition.name == tool);
@@ -221,12 +210,10 @@ impl Engine {
     /// As [`Engine::knowledge`].
     pub async fn missing_prerequisites(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         tool: &str,
     ) -> Result<Prerequisites, ReadError> {
-        let asked = self.inner.asked(namespace, id, branch)?;
+        let asked = self.inner.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
         Ok(Prerequisites {
             missing: knowledge.missing_prerequisites(tool),
@@ -238,13 +225,8 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::knowledge`].
-    pub async fn tool_guidance(
-        &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
-    ) -> Result<String, ReadError> {
-        let asked = self.inner.asked(namespace, id, branch)?;
+    pub async fn tool_guidance(&self, address: &BranchAddress) -> Result<String, ReadError> {
+        let asked = self.inner.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
         let tools = self.inner.definitions(&asked.branch).await?;
         let discovered = &asked.branch.memory.discovered_tools;
@@ -263,12 +245,10 @@ impl Engine {
     /// As [`Engine::knowledge`].
     pub async fn knowledge_summary(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         as_of: Option<Revision>,
     ) -> Result<String, ReadError> {
-        let asked = self.inner.asked(namespace, id, branch)?;
+        let asked = self.inner.asked(address)?;
         let (_, knowledge) = self.known(&asked, as_of).await?;
         Ok(knowledge.summary_text())
     }
@@ -370,22 +350,17 @@ impl Engine {
 }
 
 impl Inner {
-    fn asked(
-        &self,
-        namespace: &Namespace,
-        conversation: ConversationId,
-        branch: Option<&BranchName>,
-    ) -> Result<Asked, ReadError> {
-        let info = self.row(namespace, conversation)?.info;
+    fn asked(&self, address: &BranchAddress) -> Result<Asked, ReadError> {
+        let info = self.row(&address.namespace, address.conversation)?.info;
         let text = info.policies.get(KNOWLEDGE_POLICY);
         let policy = KnowledgePolicy::merged(text.map_or("", String::as_str));
         let policy = policy.map_err(|error| ReadError::Invalid {
             message: error.to_string(),
         })?;
         Ok(Asked {
-            namespace: namespace.clone(),
-            conversation,
-            branch: self.branch(namespace, conversation, branch)?,
+            namespace: address.namespace.clone(),
+            conversation: address.conversation,
+            branch: self.branch_at(address)?,
             policy: Arc::new(policy),
         })
     }

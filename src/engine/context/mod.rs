@@ -21,7 +21,10 @@ pub use self::{
     sub_contexts::{Return, Spawn, Spawned},
 };
 pub(super) use self::{cache::ContextCaches, compact::compactions_of, knowledge::KnowledgeCache};
-use super::error::{AppendError, ReadError};
+use super::{
+    error::{AppendError, ReadError},
+    query::BranchAddress,
+};
 use crate::{
     context::{
         enhancer::Enhancer,
@@ -29,18 +32,14 @@ use crate::{
         policy::PolicyError,
         provider::{Provider, RenderError},
     },
-    domain::{BranchName, ConversationId, Namespace, Position, Revision},
+    domain::{Position, Revision},
 };
 
 /// Which request.
 #[derive(Clone)]
 pub struct BuildQuery {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Conversation.
-    pub conversation: ConversationId,
-    /// Branch; none: the active one.
-    pub branch: Option<BranchName>,
+    /// The branch.
+    pub address: BranchAddress,
     /// As the branch was at this revision; none: now.
     pub as_of: Option<Revision>,
     /// Whose body.
@@ -58,11 +57,9 @@ pub struct BuildQuery {
 impl BuildQuery {
     /// The next request of a conversation's active branch.
     #[must_use]
-    pub fn new(namespace: Namespace, conversation: ConversationId, provider: Provider) -> Self {
+    pub fn new(address: BranchAddress, provider: Provider) -> Self {
         Self {
-            namespace,
-            conversation,
-            branch: None,
+            address,
             as_of: None,
             provider,
             model: None,

@@ -8,14 +8,13 @@ use super::ContextError;
 use crate::{
     context::{draft::full_result_ref, summary::result_summary},
     domain::{
-        BranchName, ConversationId, EventBody, EventKind, EventRef, JsonText, Namespace, Revision,
-        ToolCallRequested, ToolResultRecorded,
+        EventBody, EventKind, EventRef, JsonText, Revision, ToolCallRequested, ToolResultRecorded,
     },
     engine::{
         Engine,
         error::ReadError,
         history::decode_body,
-        query::{NamedEvent, ReadQuery, Source, ToolHistoryQuery},
+        query::{BranchAddress, NamedEvent, ReadQuery, Source, ToolHistoryQuery},
     },
 };
 
@@ -65,16 +64,12 @@ impl Engine {
     /// [`ContextError::Read`] when the branch or the revision is not there.
     pub async fn snapshots(
         &self,
-        namespace: &Namespace,
-        conversation: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         as_of: Option<Revision>,
         limit: usize,
     ) -> Result<Vec<ToolSnapshot>, ContextError> {
         let query = ToolHistoryQuery {
-            namespace: namespace.clone(),
-            conversation,
-            branch: branch.cloned(),
+            address: address.clone(),
             as_of,
             tool: None,
             limit,
@@ -84,10 +79,8 @@ impl Engine {
     }
 
     async fn snapshots_of(&self, query: ToolHistoryQuery) -> Result<Vec<ToolSnapshot>, ReadError> {
-        let (conversation, as_of, limit) = (query.conversation, query.as_of, query.limit);
-        let now = self
-            .inner
-            .branch(&query.namespace, conversation, query.branch.as_ref())?;
+        let (conversation, as_of, limit) = (query.address.conversation, query.as_of, query.limit);
+        let now = self.inner.branch_at(&query.address)?;
         if let Some(revision) = as_of {
             self.inner.as_of(conversation, &now, revision).await?;
         }
@@ -99,7 +92,7 @@ impl Engine {
             backward: true,
             to: as_of.unwrap_or(now.head).0,
             kinds: KINDS.to_vec(),
-            ..ReadQuery::all(query.namespace.clone(), source)
+            ..ReadQuery::all(query.address.namespace.clone(), source)
         });
         let mut later = Later::default();
         let mut snapshots = Vec::new();

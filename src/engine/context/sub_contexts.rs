@@ -6,15 +6,15 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{ContextError, recorded::RecordedBatch};
 use crate::{
     domain::{
-        AppendCommand, AppendOutcome, BranchName, BranchState, Config, ContentPart,
-        ConversationCreated, ConversationId, ConversationRow, EventBody, EventKind, Expectation,
-        ExpectedRevision, MessageAppended, Namespace, NewEvent, ParentRef, PromptSet, Rejection,
-        Role, Rule, SubContextReturned, SubContextSpawned, TimestampMicros, ToolResultRecorded,
+        AppendCommand, AppendOutcome, BranchState, Config, ContentPart, ConversationCreated,
+        ConversationId, ConversationRow, EventBody, EventKind, Expectation, ExpectedRevision,
+        MessageAppended, Namespace, NewEvent, ParentRef, PromptSet, Rejection, Role, Rule,
+        SubContextReturned, SubContextSpawned, TimestampMicros, ToolResultRecorded,
     },
     engine::{
         Engine, Inner,
         error::{AppendError, ReadError},
-        query::{ReadQuery, Source},
+        query::{BranchAddress, ReadQuery, Source},
     },
 };
 use futures::StreamExt;
@@ -27,12 +27,8 @@ const FAILED: &str = "the sub-context did not succeed";
 /// A sub-context to begin.
 #[derive(Clone, Debug)]
 pub struct Spawn {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// The parent.
-    pub conversation: ConversationId,
-    /// Its branch; none: the active one.
-    pub branch: Option<BranchName>,
+    /// The parent's branch.
+    pub address: BranchAddress,
     /// The open call that asks for it, or empty.
     pub call_id: String,
     /// What it is to do. The parent keeps it.
@@ -58,11 +54,9 @@ pub struct Spawn {
 impl Spawn {
     /// A sub-context of a conversation's active branch that no call asked for.
     #[must_use]
-    pub fn new(namespace: Namespace, conversation: ConversationId) -> Self {
+    pub fn new(address: BranchAddress) -> Self {
         Self {
-            namespace,
-            conversation,
-            branch: None,
+            address,
             call_id: String::new(),
             purpose: String::new(),
             title: String::new(),
@@ -129,7 +123,7 @@ impl Engine {
     /// sub-contexts are nested too deep.
     pub async fn spawn(&self, spawn: Spawn) -> Result<Spawned, ContextError> {
         let inner = &self.inner;
-        let (namespace, id) = (&spawn.namespace, spawn.conversation);
+        let namespace = &spawn.address.namespace;
         let key = spawn.idempotency_key.as_ref();
         let mut attempt = 0;
         loop {
@@ -137,7 +131,7 @@ impl Engine {
             if let Some(recorded) = inner.recorded_batch(namespace, key).await? {
                 return recorded_spawn(&spawn, recorded);
             }
-            let parent = inner.branch(namespace, id, spawn.branch.as_ref())?;
+            let parent = inner.branch_at(&spawn.address)?;
             let child = spawn.child.unwrap_or_else(ConversationId::generate);
             let command = AppendCommand {
                 idempotency_key: spawn.idempotency_key.clone(),
@@ -412,7 +406,7 @@ fn spawn_events(spawn: &Spawn, parent: &BranchState, child: ConversationId) -> V
             .unwrap_or_else(|| parent.config.clone()),
         labels: spawn.labels.clone(),
         parent: Some(ParentRef {
-            conversation: spawn.conversation,
+            conversation: spawn.address.conversation,
             branch: parent.id,
             revision: parent.head,
             call_id: spawn.call_id.clone(),
@@ -433,7 +427,7 @@ fn spawn_events(spawn: &Spawn, parent: &BranchState, child: ConversationId) -> V
         call_id: spawn.call_id.clone(),
         purpose: spawn.purpose.clone(),
     });
-    events.push(NewEvent::new(spawn.conversation, spawned).on_branch(parent.name.clone()));
+    events.push(NewEvent::new(spawn.address.conversation, spawned).on_branch(parent.name.clone()));
     for event in &mut events {
         event.actor.clone_from(&spawn.actor);
     }
@@ -459,7 +453,7 @@ fn recorded_spawn(spawn: &Spawn, recorded: RecordedBatch) -> Result<Spawned, Con
         purpose: spawn.purpose.clone(),
     });
     let same = *last == asked
-        && spawned_at.conversation == spawn.conversation
+        && spawned_at.conversation == spawn.address.conversation
         && spawn.child.is_none_or(|id| id == child)
         && spawn.title == created.title
         && spawn.policies == created.policies

@@ -15,13 +15,12 @@ use crate::{
         stopping,
         window::{Folded, LongTermEntry, WindowEvent, WindowInput},
     },
-    domain::{
-        BranchName, BranchState, ConversationId, EventKind, EventRef, Namespace, Position, Revision,
-    },
+    domain::{BranchState, ConversationId, EventKind, EventRef, Namespace, Position, Revision},
     engine::{
         Inner,
         error::ReadError,
         history::{ENTRIES_PAGE, PAGE_BYTES, Segment, decode_body, first_own},
+        query::BranchAddress,
         work,
     },
     views::EventEntry,
@@ -48,14 +47,13 @@ impl Inner {
     /// Everything that a request of a branch is made of, now or as of a revision.
     pub(super) async fn window(
         &self,
-        namespace: &Namespace,
-        id: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         as_of: Option<Revision>,
     ) -> Result<WindowInput, ReadError> {
+        let (namespace, id) = (&address.namespace, address.conversation);
         let row = self.row(namespace, id)?;
         self.check_whole(id, as_of.unwrap_or(Revision(u64::MAX)))?;
-        let now = self.branch(namespace, id, branch)?;
+        let now = self.branch_at(address)?;
         let past = match as_of {
             Some(revision) if revision != now.head => Some(self.as_of(id, &now, revision).await?),
             _ => None,
@@ -286,11 +284,14 @@ impl Inner {
     ) -> Result<(Arc<WindowEvent>, u64), ReadError> {
         work::check()?;
         let found = self.history().event(namespace, at).await?;
-        let (offset, record) = found.ok_or_else(|| ReadError::Storage {
-            message: format!(
-                "the views have no revision {} of conversation {}",
-                at.revision, at.conversation
-            ),
+        let (offset, record) = found.ok_or_else(|| {
+            let EventRef {
+                conversation,
+                revision,
+            } = at;
+            ReadError::storage(format!(
+                "the views have no revision {revision} of conversation {conversation}"
+            ))
         })?;
         let body = self.reader.body_to_keep(&record).await?;
         let event = WindowEvent {

@@ -144,7 +144,7 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::samples;
+    use crate::log::testkit::samples;
 
     // A segment of images and archives was trained on for half of the time that it
     // took to write it anew, for a dictionary of nothing.

@@ -100,7 +100,7 @@ fn no_length_is_believed() {
 // One long text in a table could be named by every record.
 #[test]
 fn a_text_is_not_handed_out_for_ever() {
-    let mut records = crate::log::samples::records(1_000, 0);
+    let mut records = crate::log::testkit::samples::records(1_000, 0);
     for record in &mut records {
         record.header.actor = "x".repeat(10_000);
     }

@@ -9,7 +9,7 @@ use crate::{
     log::{
         frame::tests::{a_record, documented, hex_lines},
         record::{AppendKey, Record, RecordBody},
-        samples,
+        testkit::samples,
     },
 };
 

@@ -5,7 +5,7 @@ use allocation_counter::measure;
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::samples;
+use crate::log::testkit::samples;
 
 /// What is held in memory for each byte of unpacked records: a record of the
 /// fewest bytes is some hundred in memory.

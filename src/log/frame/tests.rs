@@ -12,7 +12,7 @@ use crate::{
     },
     log::{
         record::{AppendKey, BlobRef, RecordBody},
-        samples,
+        testkit::samples,
     },
 };
 

@@ -57,7 +57,6 @@ pub use self::{
 };
 
 use super::{
-    memory::check_owner,
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
     record::BlobRef,
 };
@@ -379,7 +378,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
             return Err(LogError::OpenedToRead);
         }
         let owner = lock_of(&self.owner);
-        check_owner(shard, epoch, owner.epoch)?;
+        epoch.check(shard, owner.epoch)?;
         self.open_to_write()?;
         drop(self.active()?);
         let actual = self.head.borrow().offset;

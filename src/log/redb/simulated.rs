@@ -13,7 +13,7 @@ use super::{
     file::SegmentFile,
     folder::{Access, Folder},
 };
-use crate::log::samples::Random;
+use crate::log::testkit::samples::Random;
 
 /// A torn write is torn between sectors, in bytes.
 const SECTOR_BYTES: usize = 512;

@@ -12,7 +12,12 @@ mod rewriting;
 use std::sync::Arc;
 
 use super::{simulated::SimulatedDisk, *};
-use crate::log::{conformance, port::NewBlob, reader::LogReader, record::Record, samples};
+use crate::log::{
+    port::NewBlob,
+    reader::LogReader,
+    record::Record,
+    testkit::{conformance, samples},
+};
 
 const SHARD: ShardId = ShardId(0);
 

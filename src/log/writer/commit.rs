@@ -10,7 +10,7 @@ use std::{
 use futures::{channel::oneshot, executor::block_on};
 
 use super::{
-    CommittedGroup, Sequencer, WriterLimits,
+    CommittedGroup, GroupError, Sequencer, WriterLimits,
     queue::Waiting,
     vitals::{Appends, Vitals},
 };
@@ -55,7 +55,7 @@ impl<A> Done<A> {
 pub(super) fn refuse_all<S: Sequencer>(
     sequencer: &S,
     ready: &mut VecDeque<Waiting<S>>,
-    error: &LogError,
+    error: &GroupError,
 ) -> Done<S::Answer> {
     let mut done = Done {
         group: None,
@@ -84,7 +84,7 @@ enum State {
     /// staged, and nothing is staged behind it, until the log says.
     Unsettled(Unsettled),
     /// This writer can never append again.
-    Stopped(LogError),
+    Stopped(GroupError),
 }
 
 /// A group that is in the log or is not.
@@ -108,7 +108,7 @@ struct Group<A> {
 /// How an append ended.
 enum Outcome {
     There,
-    NotThere(LogError),
+    NotThere(GroupError),
     /// With where the head would be, and why.
     Unknown {
         wanted: u64,
@@ -139,8 +139,8 @@ impl Committer {
     }
 
     /// Never appends again. A group that is not settled stays that way.
-    pub(super) fn stop(&mut self, error: LogError) {
-        let fault = matches!(error, LogError::Broken { .. });
+    pub(super) fn stop(&mut self, error: GroupError) {
+        let fault = matches!(error, GroupError::Broken { .. });
         tracing::error!(%error, "appends are stopped");
         let what = error.to_string();
         self.vitals.set(Appends::Stopped { what, fault });
@@ -243,7 +243,7 @@ impl Committer {
     fn append(&mut self, first_offset: u64, records: &[Record], blobs: Vec<NewBlob>) -> Outcome {
         let frames = match frame::encode_group(first_offset, records) {
             Ok(frames) => frames,
-            Err(error) => return Outcome::NotThere(error),
+            Err(error) => return Outcome::NotThere(error.into()),
         };
         let batch = FrameBatch { frames, blobs };
         let Owner { shard, epoch, head } = self.owner;
@@ -254,7 +254,7 @@ impl Committer {
                 Outcome::There
             }
             Err(LogError::UnknownOutcome { what, .. }) => self.ask_while_waiting(wanted, what),
-            Err(error) => Outcome::NotThere(error),
+            Err(error) => Outcome::NotThere(error.into()),
         }
     }
 
@@ -292,7 +292,7 @@ impl Committer {
         if acquired.head == wanted {
             Outcome::There
         } else if acquired.head == head {
-            Outcome::NotThere(LogError::NotAppended { what })
+            Outcome::NotThere(GroupError::NotAppended { what })
         } else {
             Outcome::Lost(LogError::HeadMismatch {
                 expected: head,
@@ -302,13 +302,19 @@ impl Committer {
     }
 
     /// A group is certainly not in the log, or the log is another owner's.
-    fn not_there<S: Sequencer>(&mut self, sequencer: &mut S, error: &LogError) {
+    fn not_there<S: Sequencer>(&mut self, sequencer: &mut S, error: &GroupError) {
         sequencer.aborted(error);
-        if ends_ownership(error) {
+        let of_log = match error {
+            GroupError::Log(error) => Some(error),
+            _ => None,
+        };
+        if of_log.is_some_and(ends_ownership) {
             return self.stop(error.clone());
         }
         // A batch that cannot be encoded says nothing about the log.
-        if !matches!(error, LogError::TooLarge { .. } | LogError::Gap { .. }) {
+        let is_batch =
+            |error: &LogError| matches!(error, LogError::TooLarge { .. } | LogError::Gap { .. });
+        if !of_log.is_some_and(is_batch) {
             self.vitals.set(Appends::Failed {
                 at: Instant::now(),
                 what: error.to_string(),
@@ -318,7 +324,7 @@ impl Committer {
 
     /// What was staged stays staged: nobody will know whether it is there. Returns
     /// what those who wait for it are told.
-    fn lose(&mut self, error: LogError) -> LogError {
+    fn lose(&mut self, error: LogError) -> GroupError {
         let what = match &error {
             LogError::HeadMismatch { actual, .. } => {
                 format!("the log's head is {actual} now: someone else has written")
@@ -326,20 +332,18 @@ impl Committer {
             LogError::NotOwner { .. } => "another owner has the log now".to_owned(),
             other => other.to_string(),
         };
-        self.stop(error);
-        LogError::UnknownOutcome {
-            head: self.owner.head,
-            what,
-        }
+        self.stop(error.into());
+        let head = self.owner.head;
+        LogError::UnknownOutcome { head, what }.into()
     }
 
     /// Keeps a group until the log says what became of it. Returns what those who
     /// wait for it are told.
-    fn keep(&mut self, group: Arc<CommittedGroup>, wanted: u64, what: String) -> LogError {
-        let error = LogError::UnknownOutcome {
+    fn keep(&mut self, group: Arc<CommittedGroup>, wanted: u64, what: String) -> GroupError {
+        let error = GroupError::from(LogError::UnknownOutcome {
             head: self.owner.head,
             what: what.clone(),
-        };
+        });
         tracing::error!(
             %error,
             first_offset = group.first_offset,
@@ -409,9 +413,9 @@ impl Committer {
 }
 
 impl Unsettled {
-    fn refusal(&self) -> LogError {
+    fn refusal(&self) -> GroupError {
         let left = self.ask_at.saturating_duration_since(Instant::now());
-        LogError::Unsettled {
+        GroupError::Unsettled {
             what: self.what.clone(),
             retry_after_ms: left.max(RETRY_MIN).as_millis() as u64,
         }

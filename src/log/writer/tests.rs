@@ -12,7 +12,7 @@ use crate::log::{
     fallible::{Fallible, Outcome},
     port::FrameBatch,
     reader::LogReader,
-    samples,
+    testkit::samples,
 };
 
 mod trouble;
@@ -76,15 +76,15 @@ impl Sequencer for Counter {
         self.committed += std::mem::take(&mut self.staged);
     }
 
-    fn aborted(&mut self, _: &LogError) {
+    fn aborted(&mut self, _: &GroupError) {
         self.staged = 0;
     }
 
-    fn failed(&self, _: Answer, error: &LogError) -> Answer {
+    fn failed(&self, _: Answer, error: &GroupError) -> Answer {
         Answer::Failed(error.to_string())
     }
 
-    fn refused(&self, _: Ask, error: &LogError) -> Answer {
+    fn refused(&self, _: Ask, error: &GroupError) -> Answer {
         Answer::Failed(error.to_string())
     }
 }

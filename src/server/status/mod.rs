@@ -38,6 +38,7 @@ use crate::{
     domain::{
         Rejection,
         limits::{INDEX_RETRY, VIEWS_RETRY},
+        with_causes,
     },
     engine::{AppendError, ContextError, ReadError, SearchError},
 };
@@ -194,7 +195,7 @@ impl From<Rejection> for Refusal {
 
 impl From<AppendError> for Refusal {
     fn from(error: AppendError) -> Self {
-        let of = |code, reason| Self::new(code, reason, &error);
+        let of = |code, reason| Self::new(code, reason, with_causes(&error));
         match &error {
             AppendError::Rejected(rejection) => rejection.clone().into(),
             AppendError::Invalid { event_index, .. } => of(Code::InvalidArgument, "INVALID_EVENT")
@@ -231,7 +232,7 @@ impl From<AppendError> for Refusal {
 
 impl From<ReadError> for Refusal {
     fn from(error: ReadError) -> Self {
-        let of = |code, reason| Self::new(code, reason, &error);
+        let of = |code, reason| Self::new(code, reason, with_causes(&error));
         match &error {
             ReadError::ConversationNotFound { id } => {
                 of(Code::NotFound, "CONVERSATION_NOT_FOUND").fact("conversation", id)
@@ -293,7 +294,7 @@ impl From<ReadError> for Refusal {
 
 impl From<SearchError> for Refusal {
     fn from(error: SearchError) -> Self {
-        let of = |code, reason| Self::new(code, reason, &error);
+        let of = |code, reason| Self::new(code, reason, with_causes(&error));
         match &error {
             SearchError::Query { .. } => of(Code::InvalidArgument, "QUERY").field("query"),
             SearchError::Read(error) => error.clone().into(),
@@ -320,7 +321,7 @@ impl From<PolicyError> for Refusal {
 
 impl From<RenderError> for Refusal {
     fn from(error: RenderError) -> Self {
-        let of = |code, reason| Self::new(code, reason, &error);
+        let of = |code, reason| Self::new(code, reason, with_causes(&error));
         match &error {
             RenderError::Unsupported {
                 provider, medium, ..

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::domain::{
-    ApprovalStatus, BranchId, BranchName, ConversationId, EventKind, Position, Revision, Rule,
+    ApprovalStatus, BranchId, BranchName, Cause, ConversationId, EventKind, Position, Revision,
+    Rule,
 };
+use crate::log::LogError;
 
 const FACTS_MAX: usize = 4;
 
@@ -285,7 +287,9 @@ fn other_failures_of_an_append() {
             "APPENDS_STOPPED",
         ),
         (
-            AppendError::Storage { message: message() },
+            AppendError::Storage {
+                source: Cause::of(message()),
+            },
             Code::Internal,
             "STORAGE",
         ),
@@ -329,7 +333,9 @@ fn what_became_of_a_batch_is_said_once() {
         (AppendError::NoSpace, Code::ResourceExhausted, false, true),
         (AppendError::ReadOnly, Code::FailedPrecondition, false, true),
         (
-            AppendError::Storage { message: message() },
+            AppendError::Storage {
+                source: Cause::of(message()),
+            },
             Code::Internal,
             false,
             true,
@@ -399,14 +405,18 @@ fn failures_of_reads_and_searches() {
             Code::DataLoss,
         ),
         (
-            ReadError::NewerFormat { message: message() },
+            ReadError::NewerFormat(LogError::NewerFormat {
+                offset: 1,
+                version: 2,
+                supported: 1,
+            }),
             Code::FailedPrecondition,
         ),
         (
             ReadError::ViewsDamaged { message: message() },
             Code::Unavailable,
         ),
-        (ReadError::Storage { message: message() }, Code::Internal),
+        (ReadError::storage(message()), Code::Internal),
     ] {
         assert_eq!(Status::from(error.clone()).code(), code, "{error:?}");
         let search = SearchError::Read(error);
@@ -421,7 +431,12 @@ fn failures_of_reads_and_searches() {
             SearchError::IndexDamaged { message: message() },
             Code::Unavailable,
         ),
-        (SearchError::Index { message: message() }, Code::Internal),
+        (
+            SearchError::Index {
+                source: Cause::of(message()),
+            },
+            Code::Internal,
+        ),
     ] {
         assert_eq!(Status::from(error).code(), code);
     }
@@ -481,7 +496,7 @@ fn failures_of_requests() {
             "NO_SPACE",
         ),
         (
-            ContextError::Read(ReadError::Storage { message: message() }),
+            ContextError::Read(ReadError::storage(message())),
             Code::Internal,
             "STORAGE",
         ),

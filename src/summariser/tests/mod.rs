@@ -470,7 +470,7 @@ async fn news_while_the_model_writes() {
     );
     assert_eq!(model.count(), 1);
     let state = engine
-        .conversation(&ns(), id, None, None)
+        .conversation(&BranchAddress::active(ns(), id), None)
         .await
         .unwrap()
         .branch;

@@ -86,7 +86,7 @@ impl History {
     async fn step(&mut self) {
         let view = self
             .engine
-            .conversation(&ns(), self.id, None, None)
+            .conversation(&BranchAddress::active(ns(), self.id), None)
             .await
             .unwrap();
         let number = self.random.below(view.branches.len() as u64) as usize;
@@ -165,9 +165,7 @@ impl History {
             .collect();
         let at = self.random.pick(&own).event.header.revision;
         let fork = ForkCommand {
-            namespace: ns(),
-            conversation: self.id,
-            branch: Some(branch.name.clone()),
+            address: BranchAddress::active(ns(), self.id).on(branch.name.clone()),
             at: Some(at),
             name,
             system_prompt: String::new(),
@@ -223,14 +221,17 @@ impl History {
     async fn look(&mut self, branch: BranchName) {
         let view = self
             .engine
-            .conversation(&ns(), self.id, Some(&branch), None)
+            .conversation(
+                &BranchAddress::active(ns(), self.id).on(branch.clone()),
+                None,
+            )
             .await
             .unwrap();
         let state = &view.branch;
         let mut all = Vec::new();
         for (provider, policy) in variants() {
             let query = BuildQuery {
-                branch: Some(branch.clone()),
+                address: BranchAddress::active(ns(), self.id).on(branch.clone()),
                 provider,
                 policy: policy.to_owned(),
                 ..query(self.id)
@@ -240,7 +241,7 @@ impl History {
             all.push((provider, policy, built));
         }
         let query = BuildQuery {
-            branch: Some(branch.clone()),
+            address: BranchAddress::active(ns(), self.id).on(branch.clone()),
             ..query(self.id)
         };
         let (draft, _) = self.engine.draft(query).await.unwrap();
@@ -279,7 +280,7 @@ impl History {
         }
         for ((branch, revision), moment) in last {
             let query = BuildQuery {
-                branch: Some(branch.clone()),
+                address: BranchAddress::active(ns(), self.id).on(branch.clone()),
                 as_of: Some(revision),
                 ..query(self.id)
             };
@@ -294,7 +295,7 @@ impl History {
     async fn bodies_are_as_they_were(&self, moment: &Moment) {
         for (provider, policy, then) in &moment.built {
             let query = BuildQuery {
-                branch: Some(moment.branch.clone()),
+                address: BranchAddress::active(ns(), self.id).on(moment.branch.clone()),
                 as_of: Some(moment.revision),
                 provider: *provider,
                 policy: (*policy).to_owned(),

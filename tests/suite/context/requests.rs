@@ -8,7 +8,7 @@ use treering::{
         ContextPolicy, Item, Message, Section, Speaker, WindowInput, enhancer::Enhancer,
         explain::EnhancerReport,
     },
-    engine::ContextError,
+    engine::{BranchAddress, ContextError},
 };
 
 use super::{
@@ -227,9 +227,7 @@ async fn branches_have_their_own_windows() {
         .unwrap();
     engine.build(query(id)).await.unwrap();
     let fork = ForkCommand {
-        namespace: ns(),
-        conversation: id,
-        branch: None,
+        address: BranchAddress::active(ns(), id),
         at: Some(Revision(3)),
         name: "other".to_owned(),
         system_prompt: "be someone else".to_owned(),
@@ -250,7 +248,7 @@ async fn branches_have_their_own_windows() {
     let (draft, _) = engine.draft(query(id)).await.unwrap();
     assert_eq!(texts(&draft), ["hello", "both", "step run", "there"]);
     let fork = BuildQuery {
-        branch: Some(name),
+        address: BranchAddress::active(ns(), id).on(name),
         ..query(id)
     };
     let (draft, _) = engine.draft(fork).await.unwrap();
@@ -362,9 +360,11 @@ async fn windows_begin_at_the_cut() {
             append(&engine, vec![event]).await.unwrap();
         }
         let fork = ForkCommand {
-            namespace: ns(),
-            conversation: id,
-            branch: branch.clone(),
+            address: BranchAddress {
+                namespace: ns(),
+                conversation: id,
+                branch: branch.clone(),
+            },
             at: None,
             name: format!("b{number}"),
             system_prompt: String::new(),
@@ -377,7 +377,10 @@ async fn windows_begin_at_the_cut() {
     }
     let (draft, _) = engine
         .draft(BuildQuery {
-            branch,
+            address: BranchAddress {
+                branch,
+                ..BranchAddress::active(ns(), id)
+            },
             ..query(id)
         })
         .await

@@ -522,7 +522,10 @@ async fn enhancers_are_named_steps_that_anyone_can_switch_or_add() {
 
     let own = BuildQuery {
         enhancers: vec![Arc::new(House)],
-        ..BuildQuery::new(ns(), conversation(&id), Provider::Anthropic)
+        ..BuildQuery::new(
+            BranchAddress::active(ns(), conversation(&id)),
+            Provider::Anthropic,
+        )
     };
     let built = world.engine().build(own).await.unwrap();
     let body = String::from_utf8(built.request).unwrap();
@@ -583,7 +586,10 @@ async fn adapters_are_typed_for_each_provider() {
         result("call_2", "412"),
     ];
     world.then(&id, rest).await;
-    let query = BuildQuery::new(ns(), conversation(&id), Provider::Neutral);
+    let query = BuildQuery::new(
+        BranchAddress::active(ns(), conversation(&id)),
+        Provider::Neutral,
+    );
     let (draft, _) = world.engine().draft(query).await.unwrap();
     let policy = ContextPolicy::default();
     macro_rules! typed {
@@ -706,7 +712,7 @@ async fn hierarchical_contexts_return_a_summary() {
     );
     let state = world
         .engine()
-        .conversation(&ns(), conversation(&child), None, None)
+        .conversation(&BranchAddress::active(ns(), conversation(&child)), None)
         .await;
     assert!(state.unwrap().summary.sealed);
     let more = world
@@ -740,7 +746,7 @@ async fn hierarchical_contexts_return_a_summary() {
     // One that no call asked for comes back as a message.
     let own = Spawn {
         purpose: "name the branch".into(),
-        ..Spawn::new(ns(), conversation(&id))
+        ..Spawn::new(BranchAddress::active(ns(), conversation(&id)))
     };
     let own = world.engine().spawn(own).await.unwrap().child;
     let settings = world.request(next(&own.to_string())).await.body;

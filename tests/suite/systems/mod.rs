@@ -92,10 +92,16 @@ impl World {
     pub async fn request(&self, query: pb::BuildRequest) -> Request {
         let provider = provider_of(query.provider());
         let own = BuildQuery {
-            branch: branch(&query.branch),
             as_of: Some(Revision(query.as_of_revision)).filter(|at| *at > Revision::NONE),
             policy: String::from_utf8(query.policy.to_vec()).unwrap(),
-            ..BuildQuery::new(ns(), conversation(&query.conversation_id), provider)
+            ..BuildQuery::new(
+                BranchAddress {
+                    namespace: ns(),
+                    conversation: conversation(&query.conversation_id),
+                    branch: branch(&query.branch),
+                },
+                provider,
+            )
         };
         let answer = self.contexts().build(query).await.unwrap().into_inner();
         let built = self.engine().build(own).await.unwrap();
@@ -132,7 +138,13 @@ impl World {
         let named = branch(name);
         let own = self
             .engine()
-            .conversation(&ns(), conversation(id), named.as_ref(), None)
+            .conversation(
+                &BranchAddress {
+                    branch: named.clone(),
+                    ..BranchAddress::active(ns(), conversation(id))
+                },
+                None,
+            )
             .await
             .unwrap()
             .branch;

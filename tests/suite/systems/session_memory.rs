@@ -256,8 +256,7 @@ async fn summary_is_updated_before_the_request_is_built() {
         let own = BuildQuery {
             at_least: Some(due),
             ..BuildQuery::new(
-                ns(),
-                conversation(&id),
+                BranchAddress::active(ns(), conversation(&id)),
                 treering::context::Provider::Neutral,
             )
         };

@@ -159,9 +159,7 @@ async fn history(world: &World, id: &str) -> Vec<pb::ToolCall> {
     let calls = world.server.tools().history(request).await.unwrap();
     let calls = calls.into_inner().calls;
     let own = ToolHistoryQuery {
-        namespace: ns(),
-        conversation: conversation(id),
-        branch: None,
+        address: BranchAddress::active(ns(), conversation(id)),
         as_of: None,
         tool: None,
         limit: 100,
@@ -185,7 +183,7 @@ async fn snapshots(world: &World, id: &str) -> Vec<pb::ToolSnapshot> {
     let answer = answer.into_inner().snapshots;
     let own = world
         .engine()
-        .snapshots(&ns(), conversation(id), None, None, 100)
+        .snapshots(&BranchAddress::active(ns(), conversation(id)), None, 100)
         .await
         .unwrap();
     let told: Vec<_> = answer
@@ -386,7 +384,7 @@ async fn full_results_are_stored_for_long_beside_the_loop() {
     let which = WhichResult::Revision(Revision(recorded.events[0].revision));
     let own = world
         .engine()
-        .result(&ns(), conversation(&id), None, which)
+        .result(&BranchAddress::active(ns(), conversation(&id)), which)
         .await
         .unwrap();
     assert!(own.text == log);
@@ -493,7 +491,7 @@ async fn full_result_is_read_by_its_reference() {
     let which = WhichResult::Revision(Revision(revision));
     let own = world
         .engine()
-        .result(&ns(), conversation(&id), None, which)
+        .result(&BranchAddress::active(ns(), conversation(&id)), which)
         .await
         .unwrap();
     assert_eq!((&*own.tool, &*own.text), ("read_file", SOURCE));
@@ -567,7 +565,11 @@ async fn snapshots_are_written_at_turn_end_and_history_is_cleared() {
 
     let early = world
         .engine()
-        .snapshots(&ns(), conversation(&id), None, Some(Revision(7)), 100)
+        .snapshots(
+            &BranchAddress::active(ns(), conversation(&id)),
+            Some(Revision(7)),
+            100,
+        )
         .await
         .unwrap();
     let early: Vec<_> = early.iter().map(|s| &*s.call_id).collect();

@@ -87,11 +87,14 @@ async fn analysing(world: &World) -> String {
 /// What is known. gRPC and the library must agree.
 async fn known(world: &World, request: pb::KnowledgeRequest) -> pb::KnowledgeResponse {
     let own = KnowledgeQuery {
-        branch: branch(&request.branch),
         as_of: Some(Revision(request.as_of_revision)).filter(|at| *at > Revision::NONE),
         recent: request.recent as usize,
         tool: Some(request.tool.clone()).filter(|tool| !tool.is_empty()),
-        ..KnowledgeQuery::new(ns(), conversation(&request.conversation_id))
+        ..KnowledgeQuery::new(BranchAddress {
+            namespace: ns(),
+            conversation: conversation(&request.conversation_id),
+            branch: branch(&request.branch),
+        })
     };
     let answer = world
         .server
@@ -158,7 +161,11 @@ async fn suggested(
         .into_inner();
     let own = world
         .engine()
-        .suggest_arguments(&ns(), conversation(id), None, tool, arguments)
+        .suggest_arguments(
+            &BranchAddress::active(ns(), conversation(id)),
+            tool,
+            arguments,
+        )
         .await
         .unwrap();
     assert_eq!(answer.arguments, own.arguments.as_bytes());
@@ -181,7 +188,7 @@ async fn missing(world: &World, id: &str, tool: &str) -> Vec<String> {
     let answer = answer.into_inner();
     let own = world
         .engine()
-        .missing_prerequisites(&ns(), conversation(id), None, tool)
+        .missing_prerequisites(&BranchAddress::active(ns(), conversation(id)), tool)
         .await
         .unwrap();
     assert_eq!(
@@ -206,7 +213,7 @@ async fn guidance(world: &World, id: &str) -> String {
         .guidance;
     let own = world
         .engine()
-        .tool_guidance(&ns(), conversation(id), None)
+        .tool_guidance(&BranchAddress::active(ns(), conversation(id)))
         .await
         .unwrap();
     assert_eq!(answer, own);
@@ -251,7 +258,7 @@ async fn full_tool_result_record() {
     let which = WhichResult::CallId("call_i1".into());
     let whole = world
         .engine()
-        .result(&ns(), conversation(&id), None, which)
+        .result(&BranchAddress::active(ns(), conversation(&id)), which)
         .await
         .unwrap();
     assert_eq!(

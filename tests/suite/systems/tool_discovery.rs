@@ -267,7 +267,10 @@ async fn compaction_leaves_the_summary_and_the_last_turns() {
     let plan = plan.into_inner().plan.unwrap();
     let own = world
         .engine()
-        .plan_compaction(PlanQuery::new(ns(), conversation(&id)))
+        .plan_compaction(PlanQuery::new(BranchAddress::active(
+            ns(),
+            conversation(&id),
+        )))
         .await;
     let own = own.unwrap();
     assert_eq!(
@@ -343,12 +346,12 @@ async fn compaction_is_a_full_reset() {
     assert!(state.entities.is_empty() && state.tool_uses.is_empty());
     let own = world
         .engine()
-        .conversation(&ns(), conversation(&id), None, None)
+        .conversation(&BranchAddress::active(ns(), conversation(&id)), None)
         .await;
     assert_eq!(own.unwrap().branch.memory, WorkingMemory::default());
     assert_eq!(state.active_context.len(), 1, "the workspace is as it was");
     assert_eq!(state.system_prompt, before.system_prompt);
-    let knowledge = KnowledgeQuery::new(ns(), conversation(&id));
+    let knowledge = KnowledgeQuery::new(BranchAddress::active(ns(), conversation(&id)));
     let known = world.engine().knowledge(knowledge).await.unwrap().knowledge;
     assert_eq!(known.files().len(), 2, "what results have shown stays");
     assert_eq!(offered(&world, &id).await, ["searchTools", "finalAnswer"]);
@@ -433,7 +436,7 @@ async fn summaries_tell_outcomes_without_tool_names() {
     chat(&world, &other, 1).await;
     let own = CompactCommand {
         keep_turns: Some(1),
-        ..CompactCommand::new(ns(), conversation(&other))
+        ..CompactCommand::new(BranchAddress::active(ns(), conversation(&other)))
     };
     let extract = world.engine().compact(own).await.unwrap();
     assert_eq!(extract.warnings, Vec::<String>::new());

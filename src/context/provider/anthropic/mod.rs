@@ -22,10 +22,10 @@ use crate::context::{
         Adapted, Adapter, Provider, RenderError,
         json::{self, Fields},
         maker::Vendor,
-        media::{self, IMAGES, Kind, Medium, Place},
+        media::{self, IMAGES, Kind, MediaPlace, Medium},
         names::Charset,
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, OPENING, Piece, Reader, Spoken, Told, system_message},
+        reader::{NOTHING_SAID, OPENING, Piece, Reader, Spoken, ToldOutcome, system_message},
         render_with,
         table::{Cutting, Description, Reshaping, Thoughts},
     },
@@ -85,11 +85,11 @@ const RESHAPING: Reshaping = Reshaping {
     takes,
 };
 
-fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
+fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     let (is_inline, is_web) = (medium.is_inline(), medium.is_web());
     let media_type = medium.media_type.as_ref();
     match (place, medium.kind) {
-        (Place::Assistant | Place::Instruction, _) => {
+        (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
             Err("only messages of the user and results take media here")
         }
         (_, Kind::Audio) => Err("audio is not taken"),
@@ -273,11 +273,11 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
-        let place = Place::of(message.speaker);
+        let place = MediaPlace::of(message.speaker);
         let pieces = self.reader.message(message)?;
         for piece in pieces {
             let content = match (place, piece) {
-                (Place::Instruction, Piece::Text(text)) => Content::Text {
+                (MediaPlace::Instruction, Piece::Text(text)) => Content::Text {
                     text: system_message(&text).into(),
                 },
                 (_, piece) => content(piece),
@@ -379,7 +379,7 @@ fn thought(reasoning: &Reasoning) -> Content<'_> {
     }
 }
 
-fn tool_result<'a>(tool_use_id: Cow<'a, str>, told: Told<'a>) -> Content<'a> {
+fn tool_result<'a>(tool_use_id: Cow<'a, str>, told: ToldOutcome<'a>) -> Content<'a> {
     Content::ToolResult {
         tool_use_id,
         content: told.pieces.into_iter().map(content).collect(),

@@ -343,7 +343,7 @@ fn check_role<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, repor
 
 /// What the blocks of a message tell about the batch.
 #[derive(Default)]
-struct Told<'a> {
+struct Blocks<'a> {
     /// Place and id.
     calls: Vec<(usize, Cow<'a, str>)>,
     results: Vec<Cow<'a, str>>,
@@ -356,9 +356,9 @@ fn check_blocks<'a>(
     message: &Message<'a>,
     state: &mut State<'a>,
     report: &mut Report,
-) -> Told<'a> {
+) -> Blocks<'a> {
     let role = message.role.as_ref();
-    let mut told = Told::default();
+    let mut told = Blocks::default();
     let blocks = message.content.list();
     if blocks.is_empty() {
         report.add(

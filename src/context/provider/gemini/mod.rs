@@ -20,11 +20,12 @@ use crate::context::{
         Adapted, Adapter, Provider, RenderError,
         json::{self, Fields, Raw},
         maker::{Vendor, family},
-        media::{self, Kind, Medium, Place, Source},
+        media::{self, Kind, MediaPlace, Medium, Source},
         names::Charset,
         parameters::ToolChoice,
         reader::{
-            NOTHING_SAID, OPENING, Piece, Reader, Spoken, Told, set_media_aside, system_message,
+            NOTHING_SAID, OPENING, Piece, Reader, Spoken, ToldOutcome, set_media_aside,
+            system_message,
         },
         render_with,
         table::{Cutting, Description, Reshaping, Thoughts},
@@ -89,7 +90,7 @@ const RESHAPING: Reshaping = Reshaping {
 /// on, the first call of a content must be signed.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
-fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
+fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     const IMAGES: [&str; 5] = [
         "image/png",
         "image/jpeg",
@@ -122,7 +123,7 @@ fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
     ];
     let is_gs = matches!(medium.source, Source::Url(url) if url.starts_with("gs://"));
     let media_type = medium.media_type.as_ref();
-    if place == Place::Instruction {
+    if place == MediaPlace::Instruction {
         return Err("only messages and results take media here");
     }
     if !medium.is_inline() && !medium.is_web() && !is_gs {
@@ -277,13 +278,13 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn message(&mut self, at: usize, message: &'a Said) -> Result<(), RenderError> {
-        let place = Place::of(message.speaker);
+        let place = MediaPlace::of(message.speaker);
         let pieces = self.reader.message(message)?;
         if pieces.is_empty() {
             return Ok(());
         }
         let parts = pieces.into_iter().map(|piece| match (place, piece) {
-            (Place::Instruction, Piece::Text(text)) => text_part(system_message(&text).into()),
+            (MediaPlace::Instruction, Piece::Text(text)) => text_part(system_message(&text).into()),
             (_, piece) => part(piece),
         });
         let parts = parts.collect();
@@ -371,7 +372,7 @@ impl<'a> Writer<'a, '_> {
 }
 
 /// What came of a call, as an object.
-fn response<'a>(told: Told<'a>) -> Raw<'a> {
+fn response<'a>(told: ToldOutcome<'a>) -> Raw<'a> {
     let is_whole = told.pieces.len() == 1 && !told.is_error;
     let mut fields = Fields::default();
     match &told.value {

@@ -17,7 +17,7 @@ use crate::context::{
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
-        media::{IMAGES, Kind, Medium, Place, Source},
+        media::{IMAGES, Kind, MediaPlace, Medium, Source},
         names::Charset,
         openai_responses,
         parameters::ToolChoice,
@@ -74,10 +74,10 @@ const RESHAPING: Reshaping = Reshaping {
     takes,
 };
 
-fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
+fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     let is_inline = medium.is_inline();
     match (place, medium.kind) {
-        (Place::Assistant | Place::Instruction, _) => {
+        (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
             Err("only messages of the user take media here")
         }
         (_, Kind::Image) if !is_inline => medium

@@ -21,7 +21,7 @@ use crate::context::{
     provider::{
         Adapted, Adapter, Provider, RenderError,
         maker::{Vendor, family},
-        media::{self, IMAGES, Kind, Medium, Place, Source},
+        media::{self, IMAGES, Kind, MediaPlace, Medium, Source},
         names::Charset,
         openai_chat::{detail, file_name},
         parameters::ToolChoice,
@@ -84,10 +84,10 @@ const RESHAPING: Reshaping = Reshaping {
     takes,
 };
 
-fn takes(place: Place, medium: &Medium<'_>) -> Result<(), &'static str> {
+fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     let (is_inline, is_web) = (medium.is_inline(), medium.is_web());
     match (place, medium.kind) {
-        (Place::Assistant | Place::Instruction, _) => {
+        (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
             Err("only messages of the user and results take media here")
         }
         (_, Kind::Audio) => Err("audio is not taken"),

@@ -4,11 +4,11 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 
 use super::{ContextError, invalid};
 use crate::{
-    domain::{BranchName, BranchState, ConversationId, EventBody, EventRef, Namespace, Revision},
+    domain::{BranchState, ConversationId, EventBody, EventRef, Revision},
     engine::{
         Engine, Inner,
         error::ReadError,
-        query::{NamedEvent, ReadQuery, Source},
+        query::{BranchAddress, NamedEvent, ReadQuery, Source},
     },
 };
 
@@ -28,13 +28,12 @@ impl Engine {
     /// [`ContextError::Invalid`] when the branch was not compacted (there).
     pub async fn expand(
         &self,
-        namespace: &Namespace,
-        conversation: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
         compaction: Option<Revision>,
     ) -> Result<BoxStream<'static, Result<Vec<NamedEvent>, ReadError>>, ContextError> {
         let inner = &self.inner;
-        let now = inner.branch(namespace, conversation, branch)?;
+        let (namespace, conversation) = (&address.namespace, address.conversation);
+        let now = inner.branch_at(address)?;
         let then = match compaction {
             Some(revision) => inner.as_of(conversation, &now, revision).await?,
             None => now.clone(),

@@ -9,27 +9,23 @@ pub(in crate::engine) use self::warnings::compactions_of;
 use super::{BuildQuery, ContextError, build::Assembled, recorded::RecordedBatch};
 use crate::{
     context::{
-        compaction::{self, Plan, threshold_tokens},
+        compaction::{self, PlannedCompaction, threshold_tokens},
         provider::Provider,
         tokens::Tally,
         window::WindowInput,
     },
     domain::{
         AppendCommand, Appended, BranchName, Compacted, CompactionTrigger, ConversationId,
-        EventBody, Expectation, ExpectedRevision, Namespace, NewEvent, Revision,
+        EventBody, Expectation, ExpectedRevision, NewEvent, Revision,
     },
-    engine::{Engine, Inner},
+    engine::{Engine, Inner, query::BranchAddress},
 };
 
 /// Which compaction to plan.
 #[derive(Clone, Debug)]
 pub struct PlanQuery {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Conversation.
-    pub conversation: ConversationId,
-    /// Branch; none: the active one.
-    pub branch: Option<BranchName>,
+    /// The branch.
+    pub address: BranchAddress,
     /// Finished turns that stay; none: the policy's.
     pub keep_turns: Option<u32>,
     /// The model whose tokens are counted; none: the conversation's.
@@ -41,11 +37,9 @@ pub struct PlanQuery {
 impl PlanQuery {
     /// A plan for a conversation's active branch, by its policy.
     #[must_use]
-    pub fn new(namespace: Namespace, conversation: ConversationId) -> Self {
+    pub fn new(address: BranchAddress) -> Self {
         Self {
-            namespace,
-            conversation,
-            branch: None,
+            address,
             keep_turns: None,
             model: None,
             policy: String::new(),
@@ -92,12 +86,8 @@ pub struct CompactionPlan {
 /// A compaction to append.
 #[derive(Clone, Debug)]
 pub struct CompactCommand {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Conversation.
-    pub conversation: ConversationId,
-    /// Branch; none: the active one.
-    pub branch: Option<BranchName>,
+    /// The branch.
+    pub address: BranchAddress,
     /// The summary; empty: the engine's own extract.
     pub summary: String,
     /// Where to cut; none: where a plan would.
@@ -117,11 +107,9 @@ pub struct CompactCommand {
 impl CompactCommand {
     /// The engine's own extract for the active branch, where a plan would cut.
     #[must_use]
-    pub fn new(namespace: Namespace, conversation: ConversationId) -> Self {
+    pub fn new(address: BranchAddress) -> Self {
         Self {
-            namespace,
-            conversation,
-            branch: None,
+            address,
             summary: String::new(),
             cut: None,
             keep_turns: None,
@@ -134,9 +122,8 @@ impl CompactCommand {
 
     fn plan_query(&self) -> PlanQuery {
         PlanQuery {
-            branch: self.branch.clone(),
             keep_turns: self.keep_turns,
-            ..PlanQuery::new(self.namespace.clone(), self.conversation)
+            ..PlanQuery::new(self.address.clone())
         }
     }
 }
@@ -166,20 +153,11 @@ impl Engine {
     /// [`ContextError::Read`] when the branch is not there.
     pub async fn dialogue_window(
         &self,
-        namespace: &Namespace,
-        conversation: ConversationId,
-        branch: Option<&BranchName>,
+        address: &BranchAddress,
     ) -> Result<WindowInput, ContextError> {
-        let query = BuildQuery {
-            branch: branch.cloned(),
-            ..BuildQuery::new(namespace.clone(), conversation, Provider::Neutral)
-        };
+        let query = BuildQuery::new(address.clone(), Provider::Neutral);
         let read = |engine: Self, query: BuildQuery| async move {
-            let (namespace, id) = (&query.namespace, query.conversation);
-            let window = engine
-                .inner
-                .window(namespace, id, query.branch.as_ref(), None);
-            Ok(window.await?)
+            Ok(engine.inner.window(&query.address, None).await?)
         };
         self.on_window(query, read).await
     }
@@ -243,7 +221,7 @@ impl Engine {
 /// A plan with what it was made of.
 struct Planned {
     window: WindowInput,
-    plan: Plan,
+    plan: PlannedCompaction,
     tokens: WindowTokens,
     tally: Tally,
     threshold_tokens: u64,
@@ -258,14 +236,9 @@ impl Engine {
         cut: Option<Revision>,
     ) -> Result<Planned, ContextError> {
         let build = BuildQuery {
-            branch: query.branch.clone(),
             model: query.model.clone(),
             policy: query.policy.clone(),
-            ..BuildQuery::new(
-                query.namespace.clone(),
-                query.conversation,
-                Provider::Neutral,
-            )
+            ..BuildQuery::new(query.address.clone(), Provider::Neutral)
         };
         let keep_turns = query.keep_turns;
         let plan = move |engine: Self, build: BuildQuery| async move {
@@ -301,7 +274,7 @@ impl Inner {
         command: &CompactCommand,
     ) -> Result<Option<CompactOutcome>, ContextError> {
         let key = command.idempotency_key.as_ref();
-        let Some(batch) = self.recorded_batch(&command.namespace, key).await? else {
+        let Some(batch) = self.recorded_batch(&command.address.namespace, key).await? else {
             return Ok(None);
         };
         self.same_compaction(command, batch).await.map(Some)
@@ -320,11 +293,11 @@ impl Inner {
         let [(event, EventBody::Compacted(compacted))] = &batch.events[..] else {
             return Err(other());
         };
-        let named = command.branch.as_ref();
-        let branch = self.branch(&command.namespace, event.conversation, named);
+        let named = command.address.branch.as_ref();
+        let branch = self.branch(&command.address.namespace, event.conversation, named);
         let elsewhere = named.is_some() && branch.is_ok_and(|branch| branch.id != event.branch);
         let differs = elsewhere
-            || event.conversation != command.conversation
+            || event.conversation != command.address.conversation
             || (!command.summary.is_empty() && command.summary != compacted.summary)
             || command.cut.is_some_and(|cut| cut != compacted.cut_revision);
         if differs {
@@ -390,16 +363,19 @@ impl Planned {
 
     fn batch(&self, command: &CompactCommand, compacted: Compacted) -> AppendCommand {
         let branch = self.window.branch.name.clone();
-        let mut event = NewEvent::new(command.conversation, EventBody::Compacted(compacted))
-            .on_branch(branch.clone());
+        let mut event = NewEvent::new(
+            command.address.conversation,
+            EventBody::Compacted(compacted),
+        )
+        .on_branch(branch.clone());
         event.actor = command.actor.clone();
         let expectations = command.expected_head.map(|head| Expectation {
-            conversation: command.conversation,
+            conversation: command.address.conversation,
             branch: Some(branch),
             expected: ExpectedRevision::Exact(head),
         });
         AppendCommand {
-            namespace: command.namespace.clone(),
+            namespace: command.address.namespace.clone(),
             expectations: expectations.into_iter().collect(),
             idempotency_key: command.idempotency_key.clone(),
             events: vec![event],

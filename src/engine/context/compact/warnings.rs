@@ -7,7 +7,7 @@ use crate::{
     context::compaction::tool_names_in,
     domain::{
         AppendOutcome, Appended, BranchId, BranchState, Compacted, CompactionTrigger,
-        ConversationId, EventBody, NewEvent, Revision,
+        ConversationId, EventBody, NewEvent, Revision, with_causes,
     },
     engine::{
         Inner,
@@ -70,7 +70,9 @@ impl Inner {
         match self.tools_before(event).await {
             Ok(tools) => warnings.extend(naming(at, &compacted.summary, &tools)),
             // It was appended: a warning more or less is no reason to say otherwise.
-            Err(error) => tracing::warn!(%error, "a compaction could not be looked through"),
+            Err(error) => {
+                tracing::warn!(error = %with_causes(&error), "a compaction could not be looked through")
+            }
         }
         warnings
     }

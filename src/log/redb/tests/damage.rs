@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::log::samples::Random;
+use crate::log::testkit::samples::Random;
 
 fn segment_paths(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut paths: Vec<_> = std::fs::read_dir(folder.join(LOG_FOLDER))

@@ -4,7 +4,7 @@
 use super::*;
 use crate::log::{
     redb::simulated::{Fault, SimulatedDisk},
-    samples::Random,
+    testkit::samples::Random,
 };
 
 fn options() -> RedbLogOptions {

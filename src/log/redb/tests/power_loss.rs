@@ -4,7 +4,7 @@ use super::*;
 use crate::domain::ContentHash;
 use crate::log::{
     record::{BlobRef, RecordBody},
-    samples::Random,
+    testkit::samples::Random,
 };
 
 /// How many seeds; more with `TREERING_POWER_LOSS_SEEDS`.

@@ -13,7 +13,7 @@ use crate::domain::ContentHash;
 use crate::log::{
     BlobRef,
     redb::simulated::{Fault, Full, SimulatedDisk},
-    samples::Random,
+    testkit::samples::Random,
 };
 
 static NEVER: AtomicBool = AtomicBool::new(false);

@@ -13,7 +13,7 @@ use super::{
 
 /// A conversation as it would be.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct ChangedConversation {
     /// As a whole.
     pub row: ConversationRow,
     /// The branches that changed.
@@ -23,7 +23,7 @@ pub struct Draft {
     renamed: BTreeMap<BranchName, Option<BranchId>>,
 }
 
-impl Draft {
+impl ChangedConversation {
     /// A conversation that is there.
     #[must_use]
     pub fn of(state: &ConversationState) -> Self {

@@ -1,18 +1,20 @@
-//! Records and bodies for the log's tests.
+//! Records and bodies to fill a log with.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::{
-    frame,
-    port::FrameBatch,
-    record::{Record, RecordBody},
-};
-use crate::domain::{
-    BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
-    TimestampMicros,
+use crate::{
+    domain::{
+        BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
+        TimestampMicros,
+    },
+    log::{
+        frame,
+        port::FrameBatch,
+        record::{Record, RecordBody},
+    },
 };
 
 static SEED: AtomicU64 = AtomicU64::new(1);
@@ -39,7 +41,7 @@ fn random() -> Random {
 }
 
 /// Bytes that do not pack.
-pub(crate) fn noise(bytes: usize) -> Bytes {
+pub fn noise(bytes: usize) -> Bytes {
     let mut random = random();
     let mut out = Vec::with_capacity(bytes + 8);
     while out.len() < bytes {
@@ -50,7 +52,7 @@ pub(crate) fn noise(bytes: usize) -> Bytes {
 }
 
 /// Bytes that pack about as text does.
-pub(crate) fn prose(bytes: usize) -> Bytes {
+pub fn prose(bytes: usize) -> Bytes {
     const WORDS: [&str; 12] = [
         "the ",
         "log ",
@@ -68,13 +70,14 @@ pub(crate) fn prose(bytes: usize) -> Bytes {
     let mut random = random();
     let mut out = Vec::with_capacity(bytes + 16);
     while out.len() < bytes {
-        out.extend_from_slice(WORDS[random.below(12) as usize].as_bytes());
+        out.extend_from_slice(WORDS[random.below(WORDS.len() as u64) as usize].as_bytes());
     }
     out.truncate(bytes);
     Bytes::from(out)
 }
 
-pub(crate) fn header(revision: u64) -> EventHeader {
+/// The header of an event at this revision.
+pub fn header(revision: u64) -> EventHeader {
     EventHeader {
         id: EventId::generate(),
         namespace: Namespace::default(),
@@ -82,7 +85,7 @@ pub(crate) fn header(revision: u64) -> EventHeader {
         branch: BranchId::MAIN,
         revision: Revision(revision),
         kind: 9,
-        recorded_at: TimestampMicros(1_700_000_000_000_000 + revision as i64),
+        recorded_at: TimestampMicros(1_700_000_000_000_000 + revision.cast_signed()),
         occurred_at: None,
         actor: String::new(),
         causation_id: None,
@@ -102,20 +105,29 @@ fn inline(revision: u64, body: Bytes) -> Record {
     .unwrap()
 }
 
-/// Records with text bodies of this size.
-pub(crate) fn records(count: usize, body_bytes: usize) -> Vec<Record> {
+/// Records with text bodies of this size, in bytes.
+///
+/// # Panics
+/// When a record cannot be sealed, which is a fault.
+pub fn records(count: usize, body_bytes: usize) -> Vec<Record> {
     (1..=count as u64)
         .map(|revision| inline(revision, prose(body_bytes)))
         .collect()
 }
 
 /// A record whose body does not pack.
-pub(crate) fn noisy_record(body_bytes: usize) -> Record {
+///
+/// # Panics
+/// As [`records`].
+pub fn noisy_record(body_bytes: usize) -> Record {
     inline(1, noise(body_bytes))
 }
 
-/// A batch without blobs.
-pub(crate) fn batch(first_offset: u64, records: &[Record]) -> FrameBatch {
+/// A batch without blobs, its first record at this offset.
+///
+/// # Panics
+/// When the records cannot be encoded, which is a fault.
+pub fn batch(first_offset: u64, records: &[Record]) -> FrameBatch {
     FrameBatch {
         frames: frame::encode_group(first_offset, records).unwrap(),
         blobs: Vec::new(),

@@ -5,36 +5,38 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{
-    frame,
-    port::{EventLog, FrameBatch, LogError, NewBlob},
-    reader::LogReader,
-    record::{BlobRef, Record, RecordBody},
-    samples,
+use super::samples;
+use crate::{
+    domain::{Namespace, ShardId},
+    log::{
+        frame,
+        port::{EventLog, FrameBatch, LogError, NewBlob},
+        reader::LogReader,
+        record::{BlobRef, Record, RecordBody},
+    },
 };
-use crate::domain::{Namespace, ShardId};
 
 const SHARD: ShardId = ShardId(0);
 
-/// Runs the suite; `make` gives an empty log each time.
-pub(crate) async fn run_all<L: EventLog>(make: impl Fn() -> L) {
-    an_empty_log_has_no_head(&make()).await;
-    what_is_appended_is_read_back(make()).await;
+/// Runs the suite; `make` gives an empty log each time. Runs on tokio, with more than one
+/// thread.
+///
+/// # Panics
+/// When the log does something else than [`EventLog`] says.
+pub async fn run_all<L: EventLog>(make: impl Fn() -> L) {
+    run_whatever_the_frames(&make).await;
     a_read_starts_at_the_frame_that_holds_the_offset(&make()).await;
     a_read_stops_at_its_bound(&make()).await;
-    a_wrong_head_appends_nothing(&make()).await;
-    an_earlier_owner_cannot_append(&make()).await;
-    a_gap_is_refused(&make()).await;
-    blobs_come_back_in_their_namespace_only(&make()).await;
-    a_blob_goes_with_its_batch(&make()).await;
-    a_tail_wakes_when_the_head_moves(make()).await;
-    stats_grow(&make()).await;
-    a_closed_log_says_so(&make()).await;
+    the_next_frame_is_found(&make()).await;
 }
 
 /// What holds whatever the units are in which records are stored: for a log that
 /// makes other ones of the frames that it was given.
-pub(crate) async fn run_whatever_the_frames<L: EventLog>(make: impl Fn() -> L) {
+///
+/// # Panics
+/// As [`run_all`].
+pub async fn run_whatever_the_frames<L: EventLog>(make: impl Fn() -> L) {
+    a_log_knows_itself(&make());
     an_empty_log_has_no_head(&make()).await;
     what_is_appended_is_read_back(make()).await;
     a_wrong_head_appends_nothing(&make()).await;
@@ -53,6 +55,12 @@ async fn append(log: &impl EventLog, records: &[Record]) -> u64 {
     log.append(SHARD, owner.epoch, owner.head, batch)
         .await
         .unwrap()
+}
+
+fn a_log_knows_itself(log: &impl EventLog) {
+    // What was made from a log is used with that log only.
+    assert_eq!(log.identity(), log.identity());
+    assert!(log.knows_timeline(log.identity().timeline));
 }
 
 async fn an_empty_log_has_no_head(log: &impl EventLog) {
@@ -111,6 +119,22 @@ async fn a_read_stops_at_its_bound(log: &impl EventLog) {
     assert_eq!(log.read(SHARD, 1, 1).await.unwrap().len(), 1);
     let some = log.read(SHARD, 1, 2500).await.unwrap().len();
     assert!((2..10).contains(&some), "{some} frames");
+}
+
+async fn the_next_frame_is_found(log: &impl EventLog) {
+    // Who goes on behind a damaged frame must find the one that follows it, and the end.
+    append(log, &samples::records(3, 10)).await;
+    append(log, &samples::records(4, 10)).await;
+    for (after, first) in [
+        (0, Some(1)),
+        (1, Some(4)),
+        (3, Some(4)),
+        (4, None),
+        (7, None),
+    ] {
+        let found = log.next_frame(SHARD, after).await.unwrap();
+        assert_eq!(found, first, "after {after}");
+    }
 }
 
 async fn a_wrong_head_appends_nothing(log: &impl EventLog) {
