@@ -19,7 +19,8 @@ use crate::domain::EventKind;
 /// Print what a tool returned, whole or a part of it
 ///
 /// A snapshot in a request stands for a result with a reference, and a note for what
-/// was left out: this is how to read what they stand for. The text goes to standard output as it was recorded.
+/// was left out: this is how to read what they stand for: a result, a message, a summary, or
+/// the arguments of a call. The text goes to standard output as it was recorded.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -28,14 +29,17 @@ Examples:
   treering result CONVERSATION --call call_7 --branch retry > result.txt
   treering result treering:CONVERSATION/14 --bytes 0-4095 --json")]
 pub struct ResultArgs {
-    /// CONVERSATION#REVISION, or a reference of a snapshot
-    /// (treering:CONVERSATION/REVISION), of a result or of the call that it answers; with
+    /// CONVERSATION#REVISION of a result, or of the call that it answers; a reference of a
+    /// request (treering:CONVERSATION/REVISION): what it names, of a call its arguments; with
     /// --call a conversation
     #[arg(value_name = "REFERENCE")]
     reference: String,
     /// The revision that the reference names.
     #[arg(skip)]
     at: u64,
+    /// It is a reference as requests have it: it names this event and no other.
+    #[arg(skip)]
+    is_exact: bool,
     /// The last result of the call with this id
     #[arg(long, value_name = "CALL_ID")]
     call: Option<String>,
@@ -66,6 +70,7 @@ impl ResultArgs {
         if self.call.is_none() && is_path_to_event(&self.reference) {
             self.reference.insert_str(0, SCHEME);
         }
+        self.is_exact = self.reference.starts_with(SCHEME);
         Named::new(&mut self.reference)
             .branch(&mut self.branch)
             .event(&mut self.at)
@@ -153,6 +158,9 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
             ),
         });
     }
+    if args.is_exact {
+        return Ok(args.at);
+    }
     let at = |request: pb::ReadRequest| pb::ReadRequest {
         from_revision: args.at,
         ..request
@@ -182,7 +190,13 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
             if is_result_of(event, &call_id) {
-                return Ok(event.revision);
+                let (call, result) = (args.at, event.revision);
+                anstream::eprintln!(
+                    "#{call} is a call, and this is its result, #{result}; its arguments: \
+                     treering result {}/{call}",
+                    args.reference
+                );
+                return Ok(result);
             }
         }
     }

@@ -157,6 +157,18 @@ async fn conversations_are_named_as_people_do() {
     for line in lines {
         assert_eq!(shell.ok(line).await, "the lamp is out", "{line:?}");
     }
+    // A request names a call for arguments that it cut: its result was printed instead.
+    for line in ["7ad31c26/4", "treering:7ad31c26/4"] {
+        let arguments = shell.ok(&["result", line]).await;
+        let arguments: serde_json::Value = serde_json::from_str(&arguments).unwrap();
+        assert!(arguments.is_object(), "{line}: {arguments}");
+    }
+    let ended = shell.run(&["result", "7ad31c26#4"]).await;
+    assert!(
+        ended.err.contains("this is its result, #5"),
+        "{}",
+        ended.err
+    );
     for (line, code, said) in [
         (
             &["show", "tua/3-0"][..],

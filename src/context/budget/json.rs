@@ -312,10 +312,10 @@ fn apply(value: &mut Value, shape: &Shape, limits: Limits, beside: &mut Beside) 
         }
         Value::Array(items) => {
             let (head, tail) = ends(items.len(), limits.items_max);
-            for item in items[..head].iter_mut() {
+            for item in &mut items[..head] {
                 apply(item, shape.item(), limits, beside);
             }
-            for item in items[tail..].iter_mut() {
+            for item in &mut items[tail..] {
                 apply(item, shape.item(), limits, beside);
             }
             if head < tail {

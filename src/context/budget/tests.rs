@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     context::{
-        draft::{Content, Outcome, Step},
+        draft::{Block, Content, Outcome, Step},
         enhancer,
         explain::sections,
         policy::{CompactionPolicy, ToolResults},
@@ -408,6 +408,64 @@ fn encoded_data_goes_first() {
             "{told}"
         );
     }
+}
+
+// The user asked for a plan. The two answers that were the plan went whole, and a file that had
+// been read for them kept 1,975 tokens: "put more stuff into that" made no sense any more.
+#[test]
+fn long_answers_are_cut_and_not_dropped() {
+    let plan = |name: &str| {
+        format!(
+            "{name} begins.\n{}{name} ends.",
+            "a step of it\n".repeat(700)
+        )
+    };
+    let story = Story::new().user("analyse it, then give me a plan");
+    let story = story
+        .assistant("")
+        .call("r")
+        .result("r", &"word ".repeat(9_000));
+    let story = story.assistant(&plan("The analysis")).user("and the plan?");
+    let story = story
+        .assistant("")
+        .call("s")
+        .result("s", &"word ".repeat(9_000));
+    let story = story
+        .assistant(&plan("The plan"))
+        .user("can we put more into that?");
+    let mut story = story.assistant("We can.").user("ok, create a branch");
+    for step in 0..6 {
+        let id = format!("c{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(300));
+    }
+    let (draft, fitted) = fitted(&story, &policy(8_000));
+    assert!(!fitted.over_budget && fitted.tokens > 5_600, "{fitted:?}");
+    let stays: Vec<String> = draft
+        .items
+        .iter()
+        .filter(|item| item.fate != Fate::Dropped)
+        .filter_map(Item::step)
+        .map(|step| {
+            let texts = step.blocks.iter().filter_map(|block| match block {
+                Block::Part(part) => part.text(),
+                Block::Call(_) => None,
+            });
+            texts.collect()
+        })
+        .collect();
+    for name in ["The analysis", "The plan"] {
+        let told = stays
+            .iter()
+            .find(|text| text.starts_with(&format!("{name} begins.")));
+        let told = told.unwrap_or_else(|| panic!("{name} is not in {stays:#?}"));
+        assert!(told.ends_with(&format!("{name} ends.")), "{told}");
+    }
+    // The older one is cut; there is room for the plan.
+    let is_cut = |text: &String| text.contains("bytes of what was said are left out");
+    assert!(stays.iter().any(is_cut), "{stays:#?}");
 }
 
 // The same file was read nine times, and took nine times its room.
