@@ -182,7 +182,7 @@ async fn day_note(args: &LogArgs, store: &Connection, out: &Out) -> &'static str
     // What is wrong with the conversation, reading its events says.
     let summary = state.ok().and_then(|state| state.summary);
     match summary.as_ref().is_some_and(is_undated) {
-        true => ", when it was recorded: its source says no times",
+        true => ", when recorded: its source says no times",
         false => "",
     }
 }

@@ -422,7 +422,7 @@ async fn an_import_without_times_says_so() {
         ),
         (
             &["log", "old"],
-            "when it was recorded: its source says no times",
+            "when recorded: its source says no times",
         ),
         (&["search", "lighthouse"], "recorded just now"),
         (&["export", "old", "--format", "markdown"], "· recorded 2"),
