@@ -420,10 +420,7 @@ async fn an_import_without_times_says_so() {
             &["show", "old"],
             "its source says no times; recorded just now",
         ),
-        (
-            &["log", "old"],
-            "when recorded: its source says no times",
-        ),
+        (&["log", "old"], "when recorded: its source says no times"),
         (&["search", "lighthouse"], "recorded just now"),
         (&["export", "old", "--format", "markdown"], "· recorded 2"),
     ] {
