@@ -165,22 +165,38 @@ def check_list(store, files):
         for conversation, _ in source_lines(file):
             row = listed.pop(key(conversation), None)
             must(row is not None, "ls has every conversation", missing=key(conversation))
-            leaves = leaves_of(conversation["messages"])
-            forks += leaves > 1
-            must(row["branches"] == leaves, "each leaf of a tree is a branch", leaves=leaves, row=row)
+            least, most = leaves_of(conversation["messages"])
+            forks += row["branches"] > 1
+            held = least <= row["branches"] <= most
+            must(held, "each leaf of a tree is a branch", leaves=(least, most), row=row)
     must(not listed, "ls has nothing else", more=list(listed)[:3])
     print(f"ls: all there; {forks} with branches")
 
 
 def leaves_of(messages):
-    """Ends of the tree that `x.parent` makes; a list has one."""
+    """Ends of the tree that `x.parent` makes: those that must be branches, and all. A list
+    has one. An end need be none where the line goes on without it: a result, a notice, what
+    was said while calls ran."""
     followed = set()
     for at, message in enumerate(messages):
-        x = message.get("x") or {}
         # A message without a parent follows the one before it.
-        parent = x.get("parent")
-        followed.add(at - 1 if parent is None else parent)
-    return max(1, len(messages) - len(followed - {-1}))
+        followed.add(parent_of(message, at))
+    ends = [at for at in range(len(messages)) if at not in followed]
+    may_be_none = [at for at in ends if told_beside(messages, at)]
+    return max(1, len(ends) - len(may_be_none)), max(1, len(ends))
+
+
+def parent_of(message, at):
+    parent = (message.get("x") or {}).get("parent")
+    return at - 1 if parent is None else parent
+
+
+def told_beside(messages, at):
+    message, parent = messages[at], parent_of(messages[at], at)
+    if message["role"] == "user":
+        asks = parent >= 0 and messages[parent].get("tool_calls")
+        return bool((message.get("x") or {}).get("meta") or asks)
+    return message["role"] == "tool"
 
 
 def check_search(store, files):
