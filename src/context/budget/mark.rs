@@ -192,4 +192,21 @@ mod tests {
         assert!(whole.clone().count() >= 2, "{told}");
         assert!(whole.clone().all(is_whole), "{told}");
     }
+
+    // What is known of runs of tests must be asked when one is cut, or the line that says
+    // what failed is in the middle again. What somebody said is no run.
+    #[test]
+    fn a_run_of_tests_is_cut_as_one() {
+        let passed = |from: usize| -> String {
+            let line = |at| format!("ok  \texample.org/cli/part{at}\t(cached)\n");
+            (from..from + 12).map(line).collect()
+        };
+        let failed = "FAIL\texample.org/cli/part12 [build failed]\n";
+        let text = format!("{}{failed}{}", passed(0), passed(13));
+        let told = Mark::of(RESULT, None).cut(&text, 300);
+        assert!(told.contains(failed.trim_end()), "{told}");
+        assert!(!told.contains("(cached)"), "{told}");
+        let said = Mark::of("this message", None).cut(&text, 300);
+        assert!(said.contains("(cached)"), "{said}");
+    }
 }
