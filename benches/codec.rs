@@ -7,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use treering::{
     codec::{body, json},
     domain::*,
-    log::{Record, RecordBody, frame},
+    log::{Record, RecordBody, Salt, frame},
 };
 use uuid::Uuid;
 
@@ -37,7 +37,8 @@ fn record(number: u64) -> Record {
         correlation_id: String::new(),
     };
     let body = RecordBody::Inline(bytes);
-    Record::seal(ContentHash::default(), header, body, hash, None).unwrap()
+    let salted = Salt::random().hash(hash);
+    Record::seal(ContentHash::default(), header, body, salted, None).unwrap()
 }
 
 fn bodies(criterion: &mut Criterion) {

@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 use treering::{
-    domain::{ContentHash, Namespace, ShardId},
+    domain::ShardId,
     log::{
         Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity,
-        LogStats, MemoryLog, OpenMode, RedbLog, RedbLogOptions, testkit::conformance,
+        LogStats, MemoryLog, OpenMode, Record, RedbLog, RedbLogOptions, testkit::conformance,
     },
 };
 use uuid::Uuid;
@@ -29,7 +29,7 @@ struct ListLog {
 struct Shard {
     epoch: Epoch,
     frames: Vec<EncodedFrame>,
-    blobs: HashMap<(Namespace, ContentHash), Bytes>,
+    blobs: HashMap<u64, Bytes>,
     /// None: closed.
     head: watch::Sender<Option<u64>>,
 }
@@ -100,7 +100,7 @@ impl EventLog for ListLog {
         batch.check(head)?;
         let new_head = batch.new_head(head);
         for blob in batch.blobs {
-            list.blobs.insert((blob.namespace, blob.hash), blob.bytes);
+            list.blobs.insert(blob.home_offset, blob.bytes);
         }
         // As a backend would that has written them somewhere and reads them again.
         let stored = batch.frames.into_iter();
@@ -139,16 +139,15 @@ impl EventLog for ListLog {
         Ok(firsts.find(|first| *first > after))
     }
 
-    async fn blob(
-        &self,
-        shard: ShardId,
-        namespace: &Namespace,
-        blob: &BlobRef,
-    ) -> Result<Bytes, LogError> {
+    async fn blob(&self, shard: ShardId, blob: &BlobRef) -> Result<Bytes, LogError> {
         let mut shards = self.shards();
         let list = shards.entry(shard).or_default();
         list.head()?;
-        let found = list.blobs.get(&(namespace.clone(), blob.hash)).cloned();
+        let found = list.blobs.get(&blob.home_offset).cloned();
+        let is_named = |body: &Bytes| {
+            body.len() as u64 == blob.bytes_len && Record::hash_body(body) == blob.hash
+        };
+        let found = found.filter(is_named);
         found.ok_or_else(|| LogError::damaged(blob.home_offset, "a body is missing"))
     }
 

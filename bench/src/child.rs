@@ -4,7 +4,7 @@ use std::{env, fs, path::Path, process::Stdio};
 
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
-    process::{ChildStdout, Command},
+    process::{ChildStdin, ChildStdout, Command},
 };
 
 use super::failed;
@@ -13,12 +13,14 @@ use treering::cli::{connect::Connection, error::CliError};
 /// Clock ticks of `/proc` in a second, on every platform of ours.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A server. It is killed when this is dropped.
+/// A server. It is killed when this is dropped, and ends by itself when this process is
+/// killed: with its standard input.
 #[derive(Debug)]
 pub struct Child {
     process: tokio::process::Child,
     /// Kept open: a server that cannot print would end.
     _said: Lines<BufReader<ChildStdout>>,
+    _alive: Option<ChildStdin>,
     /// Where it is.
     pub url: String,
 }
@@ -30,8 +32,8 @@ impl Child {
     /// When it does not start.
     pub async fn serve(data: &Path) -> Result<Self, CliError> {
         let mut command = this_program()?;
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
-        command.arg(data);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--until-stdin-closes"]);
+        command.arg("--data").arg(data);
         Self::start(command).await
     }
 
@@ -46,30 +48,32 @@ impl Child {
     }
 
     async fn start(mut command: Command) -> Result<Self, CliError> {
-        let refused = |error: &dyn std::fmt::Display| failed("starting a server", error);
+        const STARTING: &str = "starting a server";
         let mut process = command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| refused(&error))?;
+            .map_err(|error| failed(STARTING, error))?;
         let stdout = process
             .stdout
             .take()
-            .ok_or_else(|| refused(&"it has no standard output"))?;
+            .ok_or_else(|| failed(STARTING, "it has no standard output"))?;
         let mut said = BufReader::new(stdout).lines();
         while let Some(line) = said.next_line().await? {
             if let Some(at) = line.find("http://") {
                 let url = line[at..].trim_end().to_owned();
+                let alive = process.stdin.take();
                 return Ok(Self {
                     process,
+                    _alive: alive,
                     _said: said,
                     url,
                 });
             }
         }
-        Err(refused(&"it ended at once"))
+        Err(failed(STARTING, "it ended at once"))
     }
 
     /// Connects to it.

@@ -8,7 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::{
+    FutureExt,
+    future::{BoxFuture, select},
+};
 use http::uri::PathAndQuery;
 use tonic::{
     Request, Response, Status,
@@ -24,7 +27,7 @@ use treering::cli::{
     connect::Transport,
     error::CliError,
     output::Out,
-    serve::{listen_any, stop_signal},
+    serve::{listen_any, stdin_end, stop_signal},
 };
 
 const PATH: &str = "/treering.bench.Empty/Call";
@@ -79,7 +82,7 @@ impl tower::Service<http::Request<Body>> for Empty {
     }
 }
 
-/// Serves both until the process is told to stop. Says where, as
+/// Serves both until the process is told to stop, or who started it is gone. Says where, as
 /// `serve` does.
 ///
 /// # Errors
@@ -93,7 +96,7 @@ pub async fn serve(out: &mut Out) -> Result<(), CliError> {
         .add_service(Empty)
         .serve_with_incoming_shutdown(
             TcpIncoming::from(listener).with_nodelay(Some(true)),
-            stop_signal(),
+            select(Box::pin(stop_signal()), stdin_end(true)).map(|_| ()),
         )
         .await
         .map_err(|error| failed("serving the empty call", error))

@@ -27,7 +27,7 @@ mod soak;
 mod stores;
 mod turns;
 
-use std::{env, fmt::Display, fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{env, error::Error, fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use indicatif::ProgressBar;
@@ -36,10 +36,13 @@ use folder::TempFolder;
 use machine::Machine;
 use payload::Payloads;
 use row::Row;
-use treering::cli::{
-    args::Color,
-    error::{CliError, Exit},
-    output::{Out, Unit, progress},
+use treering::{
+    cli::{
+        args::Color,
+        error::{CliError, Exit},
+        output::{BarUnit, Out, progress},
+    },
+    domain::with_causes,
 };
 
 /// As the program that is measured has it.
@@ -155,7 +158,7 @@ struct Setup {
     trajectories: Option<PathBuf>,
     payloads: Payloads,
     quick: bool,
-    soak: soak::Plan,
+    soak: soak::SoakOptions,
     bar: ProgressBar,
 }
 
@@ -217,10 +220,11 @@ impl Setup {
     }
 }
 
-/// Something went wrong while it was measured.
-fn failed(doing: &'static str, why: impl Display) -> CliError {
+/// Something went wrong while it was measured: an error with its causes, or a text.
+fn failed(doing: &'static str, why: impl Into<Box<dyn Error + Send + Sync>>) -> CliError {
+    let why = why.into();
     CliError::Outcome {
-        what: format!("{doing} failed: {why}"),
+        what: format!("{doing} failed: {}", with_causes(&*why)),
         hint: "`treering-bench --only ROWS` measures the other rows; --dir chooses another disk"
             .into(),
         exit: Exit::Failed,
@@ -251,11 +255,11 @@ async fn run(args: BenchArgs) -> Result<(), CliError> {
         trajectories: args.trajectories,
         payloads: Payloads::new(),
         quick: args.quick,
-        soak: soak::Plan {
+        soak: soak::SoakOptions {
             time: Duration::from_secs(args.minutes * 60),
             samples: args.samples,
         },
-        bar: progress("bench", None, Unit::Things),
+        bar: progress("bench", None, BarUnit::Things),
         parent,
     };
     let machine = Machine::with(&setup.parent);

@@ -55,7 +55,7 @@ const FORK_EVERY: usize = 100;
 
 /// How long, and where the samples go.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SoakOptions {
     /// For how long.
     pub time: Duration,
     /// CSV file for the samples.
@@ -132,7 +132,7 @@ impl Sample {
 ///
 /// # Errors
 /// When a server or a call fails, or the samples cannot be written.
-pub(super) async fn measure(setup: &Setup, plan: &Plan) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup, plan: &SoakOptions) -> Result<Vec<Row>, CliError> {
     let lives = lives(setup)?;
     let folder = setup.folder()?;
     let store = folder.path().join("store");

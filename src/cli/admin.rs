@@ -1,5 +1,7 @@
 //! `verify`, `rebuild`, `stats`: the store itself.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use indicatif::ProgressBar;
 use tonic::{Code, Status};
@@ -8,7 +10,7 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     json::{self, Object},
-    output::{Out, Tone, Unit, progress},
+    output::{BarUnit, Out, Tone, progress},
     pb,
     text::{bytes_human, count, day_clock},
 };
@@ -22,6 +24,9 @@ pub struct VerifyArgs {
     /// Compare views and index with a rebuild too (slower)
     #[arg(long)]
     deep: bool,
+    /// Check instead that what a receipt of `erase` says is so
+    #[arg(long, value_name = "RECEIPT", conflicts_with = "deep")]
+    erased: Option<PathBuf>,
 }
 
 /// Build the views and the search index anew from the log
@@ -49,7 +54,10 @@ pub struct StatsArgs {}
 /// [`CliError::Outcome`] when something is not sound, and what the store or the
 /// output says.
 pub async fn verify(args: &VerifyArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let bar = progress("verify", None, Unit::Things);
+    if let Some(receipt) = &args.erased {
+        return super::erased::check(receipt, store, out).await;
+    }
+    let bar = progress("verify", None, BarUnit::Things);
     let request = pb::VerifyRequest { deep: args.deep };
     let mut answers = store.admin().verify(request).await?.into_inner();
     let mut outcome = None;
@@ -150,7 +158,7 @@ pub async fn rebuild(
         views: both || args.views,
         index: both || args.index,
     };
-    let bar = progress("rebuild", None, Unit::Things);
+    let bar = progress("rebuild", None, BarUnit::Things);
     let mut answers = store.admin().rebuild(request).await?.into_inner();
     let mut outcome = None;
     while let Some(answer) = answers.message().await? {

@@ -69,12 +69,12 @@ enum BranchCommand {
 }
 
 /// Which branch.
-#[derive(Args, Debug, Clone)]
-struct NamedBranch {
+#[derive(Args, Debug, Clone, PartialEq, Eq)]
+pub struct NamedBranch {
     /// The conversation: an id or the beginning of one, @last, or words of its title
-    conversation: String,
+    pub conversation: String,
     /// The branch
-    branch: String,
+    pub branch: String,
 }
 
 impl BranchArgs {

@@ -5,7 +5,9 @@ use clap::{Args, Subcommand};
 
 use super::{
     approve::person,
+    branch::NamedBranch,
     connect::Connection,
+    context::{merged_policy, policy_bytes},
     error::CliError,
     json,
     named::Named,
@@ -80,11 +82,14 @@ struct PlanArgs {
     #[arg(long, value_name = "TURNS")]
     keep_turns: Option<u32>,
     /// The model whose tokens are counted [default: the conversation's]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
     /// Merged over the conversation's `context` policy: JSON, @FILE, or -
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
+    /// For requests of at most so many tokens, as `treering context --budget` makes them
+    #[arg(long, value_name = "TOKENS")]
+    budget: Option<u64>,
     /// Print the instruction and the material for a summarising model, and
     /// nothing else
     #[arg(long)]
@@ -142,24 +147,19 @@ pub async fn run(args: CompactArgs, store: &Connection, out: &mut Out) -> Result
     }
 }
 
-struct NamedBranch {
-    conversation: String,
-    branch: String,
-}
-
 async fn plan(
     args: PlanArgs,
     place: NamedBranch,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    let policy = args.policy.as_deref().map(text_of).transpose()?;
+    let policy = merged_policy(args.policy.as_deref(), args.budget)?;
     let request = pb::PlanCompactionRequest {
         conversation_id: place.conversation,
         branch: place.branch,
         keep_turns: args.keep_turns,
         model: args.model.unwrap_or_default(),
-        policy: policy.unwrap_or_default().into(),
+        policy: policy_bytes(policy).into(),
     };
     let answer = store.contexts().plan_compaction(request).await?;
     let plan = answer.into_inner().plan.ok_or(CliError::Answer {
@@ -202,6 +202,12 @@ fn plan_lines(plan: &pb::CompactionPlan, out: &Out) -> Vec<String> {
     ];
     if plan.cut_revision == 0 {
         lines.push(format!("Nothing to cut: {}", plan.reason));
+        if plan.reason.contains(" finished turn") && !plan.reason.contains("no finished turn") {
+            let id = &plan.conversation_id;
+            lines.push(format!(
+                "Next: `treering compact {id} --keep-turns 0` cuts after the last of them"
+            ));
+        }
         return lines;
     }
     let stays = format!(
@@ -226,6 +232,10 @@ fn plan_lines(plan: &pb::CompactionPlan, out: &Out) -> Vec<String> {
     ] {
         let name = paint.text(Tone::Strong, format!("{name:<11}"));
         lines.push(format!("{name} {text}"));
+    }
+    if plan.kept_turns > 0 && plan.tokens_kept > plan.threshold_tokens / 4 * 3 {
+        let text = paint.text(Tone::Wait, "What stays is nearly due by itself:");
+        lines.push(format!("{text} `--keep-turns 0` keeps the open turn alone"));
     }
     let heading = |text: &str| paint.text(Tone::Strong, text);
     lines.push(String::new());

@@ -21,7 +21,7 @@ use tonic::{
 use super::{
     args::{Common, Target},
     embedded::{self, Embedded},
-    error::CliError,
+    error::{CliError, Exit},
     pb,
     text::printable,
 };
@@ -121,6 +121,31 @@ impl Waiting {
             } => Err(error),
             error => self.for_holder(error).await,
         }
+    }
+
+    /// The same for what only works on a folder that nobody has: a server that has it is to
+    /// be ended, not asked.
+    ///
+    /// # Errors
+    /// As [`Waiting::for_command`].
+    pub async fn for_folder_alone(&mut self, error: CliError) -> Result<(), CliError> {
+        self.for_command(error).await.map_err(|error| match error {
+            CliError::Locked {
+                dir,
+                holder,
+                server: Some(url),
+            } => CliError::Outcome {
+                what: format!(
+                    "the data folder {} is in use by {holder}, which serves it at {url}",
+                    dir.display()
+                ),
+                hint: "end that server first: this works on the folder itself, and not through a \
+                       server"
+                    .into(),
+                exit: Exit::Unavailable,
+            },
+            error => error,
+        })
     }
 }
 

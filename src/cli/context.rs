@@ -10,7 +10,7 @@ use super::{
     named::Named,
     output::{Out, Tone},
     pb,
-    text::{ExplanationText, count, explanation_lines, pretty_json},
+    text::{ExplanationText, compact_command, count, explanation_lines, pretty_json},
     text_arg::text_of,
 };
 use crate::context::Provider;
@@ -35,8 +35,8 @@ Examples:
 
 One fork, two providers:
   treering fork CONVERSATION --at 41 --name retry
-  treering context CONVERSATION -b retry --provider openai-chat
-  treering context CONVERSATION -b retry --provider anthropic")]
+  treering context CONVERSATION -b retry --provider openai-chat --model gpt-4o
+  treering context CONVERSATION -b retry --provider anthropic --model claude-sonnet-4-5")]
 pub struct ContextArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
     conversation: String,
@@ -46,7 +46,7 @@ pub struct ContextArgs {
     /// Whose request body
     #[arg(long, short, value_enum, value_name = "PROVIDER", default_value_t)]
     provider: Provider,
-    /// The model that it is for [default: the conversation's]
+    /// The model that it is for [default: the conversation's; none is named if it has none]
     #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
     /// Most tokens of the request [default: the conversation's policy, else no bound]
@@ -237,7 +237,7 @@ fn round_up(tokens: u64) -> u64 {
 fn tell_warnings(told: &pb::Explanation, out: &Out) {
     let mut warnings = told.warnings.clone();
     if told.compaction_due {
-        let command = format!("treering compact {}", told.conversation_id);
+        let command = compact_command(told);
         warnings.push(format!("a compaction is due: see `{command}`"));
     }
     for warning in warnings {
@@ -248,13 +248,7 @@ fn tell_warnings(told: &pb::Explanation, out: &Out) {
 
 /// The call's policy: what `--policy` says, and the shorter options over it.
 fn policy(args: &ContextArgs) -> Result<Vec<u8>, CliError> {
-    let mut policy = match &args.policy {
-        Some(argument) => object(&text_of(argument)?)?,
-        None => Map::new(),
-    };
-    if let Some(budget) = args.budget {
-        policy.insert("budget_tokens".into(), budget.into());
-    }
+    let mut policy = merged_policy(args.policy.as_deref(), args.budget)?;
     if let Some(when) = &args.tool_results {
         policy.insert("tool_results".into(), when.clone());
     }
@@ -266,10 +260,30 @@ fn policy(args: &ContextArgs) -> Result<Vec<u8>, CliError> {
         let step = enhancers.entry(step).or_insert_with(|| json!({}));
         step["enabled"] = Value::Bool(false);
     }
-    if policy.is_empty() {
-        return Ok(Vec::new());
+    Ok(policy_bytes(policy))
+}
+
+/// What `--policy` says, with the budget that `--budget` says.
+pub(super) fn merged_policy(
+    said: Option<&str>,
+    budget: Option<u64>,
+) -> Result<Map<String, Value>, CliError> {
+    let mut policy = match said {
+        Some(argument) => object(&text_of(argument)?)?,
+        None => Map::new(),
+    };
+    if let Some(budget) = budget {
+        policy.insert("budget_tokens".into(), budget.into());
     }
-    Ok(Value::Object(policy).to_string().into_bytes())
+    Ok(policy)
+}
+
+/// A policy as a request takes it; empty: there is none.
+pub(super) fn policy_bytes(policy: Map<String, Value>) -> Vec<u8> {
+    if policy.is_empty() {
+        return Vec::new();
+    }
+    Value::Object(policy).to_string().into_bytes()
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, CliError> {

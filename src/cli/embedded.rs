@@ -1,7 +1,7 @@
 //! The engine in this process, served on whatever connections come in: a pipe
 //! in memory, or a network listener.
 
-use std::{io, time::Duration};
+use std::{fs, io, path::Path, time::Duration};
 
 use futures::Stream;
 use tokio::{
@@ -11,10 +11,13 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
-use super::error::{CliError, Exit};
+use super::{
+    connect,
+    error::{CliError, Exit},
+};
 use crate::{
     domain::with_causes,
-    engine::{Engine, OpenError, OpenOptions},
+    engine::{Engine, OpenError, OpenMode, OpenOptions},
     server::{self, ServeError, ServeOptions},
     summariser::{Summariser, SummariserConfig},
 };
@@ -25,9 +28,52 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Opens a folder in this process.
 ///
 /// # Errors
-/// [`CliError::Locked`], [`CliError::Open`].
+/// [`CliError::Locked`], [`CliError::Open`]; [`CliError::Usage`] for what is no folder for a
+/// store.
 pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
+    check_folder(&options.data_dir, options.mode)?;
     Engine::open(options).await.map_err(refused)
+}
+
+/// What is in a store's folder, however it was left.
+const OWN_NAMES: [&str; 5] = ["LOCK", "log", "index", "views", "summariser"];
+/// What file systems put into their topmost folders.
+const SYSTEMS_NAME: &str = "lost+found";
+
+/// Refuses a file, and a new store among other things: its folder was mistyped.
+fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
+    if dir.is_file() {
+        return Err(CliError::Usage {
+            what: format!("{} is a file, and a store is a folder", dir.display()),
+            hint: "name a folder with --data".into(),
+        });
+    }
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) if mode == OpenMode::Create && !connect::has_store(dir) => entries,
+        // Opening says what is wrong with it.
+        _ => return Ok(()),
+    };
+    let is_other = |name: &String| {
+        !name.starts_with('.')
+            && name != SYSTEMS_NAME
+            && !OWN_NAMES.iter().any(|own| name.starts_with(own))
+    };
+    let names = entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let Some(other) = names.filter(is_other).min() else {
+        return Ok(());
+    };
+    Err(CliError::Usage {
+        what: format!(
+            "{} has no store, but other files ({other}), and a store has its folder for itself",
+            dir.display()
+        ),
+        hint: format!(
+            "name a new folder, for example --data {}",
+            dir.join("store").display()
+        ),
+    })
 }
 
 /// An engine that runs in this process.
@@ -147,6 +193,17 @@ pub(super) fn refused(error: OpenError) -> CliError {
                 exit: Exit::Damaged,
             };
         }
+        OpenError::OlderFormat { path, .. } => {
+            return CliError::Outcome {
+                hint: format!(
+                    "export it with the program that wrote it and import that into a new folder, \
+                     or name another one than {} with --data",
+                    path.display()
+                ),
+                what: cause,
+                exit: Exit::Refused,
+            };
+        }
         OpenError::Damaged { path, .. } => (path, Exit::Damaged),
         OpenError::ReadOnly { path } => (path, Exit::Unavailable),
         OpenError::NewerFormat { path, .. } => (path, Exit::Newer),
@@ -172,6 +229,31 @@ mod tests {
     use super::*;
     use crate::domain::Cause;
 
+    // A mistyped `--data ~/projects` made a store among the projects, and that of a file was
+    // told in words of the system. What is hidden, or was left of a store, is no hindrance.
+    #[test]
+    fn a_new_store_has_its_folder_for_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("notes.txt");
+        let refused = |dir: &Path, mode| check_folder(dir, mode).is_err();
+        let is_made = OpenMode::Create;
+        assert!(!refused(dir.path(), is_made) && !refused(&dir.path().join("new"), is_made));
+        for own in [".gitignore", "lost+found", "LOCK", "views.redb"] {
+            fs::write(dir.path().join(own), "").unwrap();
+        }
+        assert!(!refused(dir.path(), is_made));
+        fs::write(&file, "").unwrap();
+        let error = check_folder(dir.path(), is_made).unwrap_err();
+        assert!(error.to_string().contains("notes.txt"), "{error}");
+        assert!(!refused(dir.path(), OpenMode::Read));
+        for mode in [OpenMode::Read, OpenMode::Append, is_made] {
+            assert!(refused(&file, mode));
+        }
+        // A store that has got other files is still one.
+        fs::create_dir(dir.path().join("log")).unwrap();
+        assert!(!refused(dir.path(), is_made));
+    }
+
     /// A store of a newer version was told as a matter of permissions, with the
     /// exit code of anything.
     #[test]
@@ -190,6 +272,20 @@ mod tests {
         let hint = error.hint().unwrap();
         assert!(
             hint.contains("as new as") && !hint.contains("permissions"),
+            "{hint}"
+        );
+    }
+
+    /// One from before the first release is not of a newer version, and not damaged.
+    #[test]
+    fn an_older_store_is_told_what_to_do() {
+        let error = refused(OpenError::OlderFormat {
+            path: "store".into(),
+            source: Cause::of("version 1"),
+        });
+        let hint = error.hint().unwrap();
+        assert!(
+            hint.contains("export it") && hint.contains("store"),
             "{hint}"
         );
     }

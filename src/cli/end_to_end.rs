@@ -321,6 +321,21 @@ async fn the_demo_tells_its_story() {
         ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }
+        // What it says to try next works, and can be typed.
+        let (_, next) = text.split_once("Try next").unwrap();
+        let lines: Vec<&str> = next
+            .lines()
+            .filter(|line| line.contains("--data"))
+            .collect();
+        assert!(lines.len() > 5, "{text}");
+        for line in lines {
+            let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+            let typed = words.iter().filter(|word| **word != data);
+            assert!(typed.clone().all(|word| word.len() < 36), "{line}");
+            if round == 1 {
+                ok(&words).await;
+            }
+        }
         let list = ok(&["--data", &data, "ls", "--json"]).await;
         assert_eq!(list.lines().count(), round);
     }
@@ -393,6 +408,9 @@ async fn a_request_is_built_explained_and_compacted() {
     assert!(plan.contains("Cut after"), "{plan}");
     let short = ok(&["--data", &data, "compact", "two"]).await;
     assert!(short.contains("Nothing to cut"), "{short}");
+    // A compaction was due, and the command that was named cut nothing and named no other.
+    let default = ok(&["--data", &data, "compact", "one"]).await;
+    assert!(default.contains("--keep-turns 0` cuts"), "{default}");
     let apply = [
         "--data",
         &data,

@@ -10,14 +10,16 @@ use tonic_types::StatusExt;
 /// Exit codes, for `--help`.
 pub const EXIT_CODES_HELP: &str = "\
 Exit codes:
-  0  it worked
+  0  it worked; a search that finds nothing has worked, too
   1  it failed
   2  the command line (or a query, id or name in it) cannot be understood
   3  there is no such conversation, branch, call or revision
   4  refused: a rule, an expected revision or a budget stands against it
-  5  the store is locked by another process, or the server cannot be reached
+  5  the store cannot be used now: another process has it, it may only be read, or the
+     server cannot be reached
   6  the store is damaged
-  7  a newer version of treering wrote the store";
+  7  a newer version of treering wrote the store
+  130  interrupted (Ctrl-C)";
 
 /// How a command ended, as scripts see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub enum Exit {
     Damaged = 6,
     /// A newer version wrote the store.
     Newer = 7,
+    /// Somebody pressed Ctrl-C: what shells say of a process that it ended.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {
@@ -304,7 +308,9 @@ fn status_hint(status: &Status) -> Option<String> {
         Code::FailedPrecondition | Code::Aborted => {
             "look at the branch as it is now with `treering log`, then try again"
         }
-        Code::InvalidArgument | Code::OutOfRange => "see --help for what is expected",
+        Code::InvalidArgument | Code::OutOfRange => {
+            "`--help` behind the command says what it takes, with examples"
+        }
         Code::ResourceExhausted => "the store is busy: try again in a moment",
         Code::Unavailable => "check that the server runs and that the address is right",
         Code::DeadlineExceeded => "try again, or look at the server's load",

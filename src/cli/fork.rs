@@ -9,7 +9,7 @@ use super::{
     named::Named,
     names,
     output::{Out, Tone},
-    pb,
+    pb, read,
     text::short_id,
 };
 
@@ -21,6 +21,7 @@ use super::{
 Examples:
   treering fork CONVERSATION --at 41 --name retry
   treering fork CONVERSATION#41 --name retry      the same, as a search has printed it
+  treering fork CONVERSATION#41                   the same, called at-41
   treering fork CONVERSATION --at 41 --name \"another model\" --new-conversation
   treering fork CONVERSATION --branch retry --at 57 --name again --activate")]
 pub struct ForkArgs {
@@ -34,9 +35,9 @@ pub struct ForkArgs {
         hide_default_value = true
     )]
     at: u64,
-    /// Name of the new branch (with --new-conversation: its title)
+    /// Name of the new branch (with --new-conversation: its title) [default: at-REVISION]
     #[arg(long, value_name = "NAME")]
-    name: String,
+    name: Option<String>,
     /// The branch to fork [default: the one that has the revision]
     #[arg(long, short, value_name = "NAME")]
     branch: Option<String>,
@@ -60,16 +61,45 @@ impl ForkArgs {
     }
 }
 
+/// The name of a branch that nobody has named: by where it begins, and a number when there
+/// is one of that name.
+async fn own_name(args: &ForkArgs, store: &Connection) -> Result<String, CliError> {
+    let branch = args.branch.as_deref().unwrap_or("");
+    let state = read::state(store, &args.conversation, branch, 0).await?;
+    let at = match args.at {
+        0 => state.branch.map_or(0, |branch| branch.head),
+        at => at,
+    };
+    if args.new_conversation {
+        let title = state
+            .summary
+            .map(|summary| summary.title)
+            .unwrap_or_default();
+        return Ok(format!("{title} (from #{at})").trim_start().to_owned());
+    }
+    let is_taken = |name: &String| state.branches.iter().any(|branch| branch.name == *name);
+    let first = format!("at-{at}");
+    let others = (2..).map(|number: u64| format!("{first}-{number}"));
+    let free = std::iter::once(first.clone())
+        .chain(others)
+        .find(|name| !is_taken(name));
+    Ok(free.unwrap_or_default())
+}
+
 /// Forks and says where.
 ///
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => own_name(&args, store).await?,
+    };
     let request = pb::ForkRequest {
         conversation_id: args.conversation,
         branch: args.branch.unwrap_or_default(),
         at_revision: args.at,
-        name: args.name,
+        name,
         system_prompt: args.system_prompt.unwrap_or_default(),
         into_conversation: if args.new_conversation {
             "new".into()

@@ -50,7 +50,7 @@ pub struct KnowledgeArgs {
     )]
     as_of: u64,
     /// Recent results of this tool only
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     tool: Option<String>,
     /// So many recent results
     #[arg(long, value_name = "N", default_value_t = 5)]

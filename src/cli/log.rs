@@ -10,7 +10,7 @@ use super::{
     names,
     output::{Out, Tone},
     pb,
-    read::{self, Kind},
+    read::{self, KindArg},
     text::{EventText, day, event_lines, is_undated},
 };
 
@@ -72,7 +72,7 @@ pub struct LogArgs {
         value_name = "KIND",
         hide_possible_values = true
     )]
-    kinds: Vec<Kind>,
+    kinds: Vec<KindArg>,
     /// First revision to show
     #[arg(
         long,

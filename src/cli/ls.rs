@@ -1,20 +1,22 @@
 //! `ls`: the conversations of a namespace.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use clap::{Args, ValueEnum};
 
 use super::{
     connect::Connection,
     error::CliError,
-    json,
+    json, names,
     output::{Out, Tone},
     pb,
-    text::{count, first_line, happened, is_undated, printable, short_id},
+    text::{count, first_line, happened, is_undated, printable},
 };
 
 /// Conversations asked for at once.
 const PAGE: u32 = 500;
+/// Names that are told of many.
+const NAMED_MAX: usize = 20;
 /// Columns of when it happened.
 const WHEN_COLUMNS: usize = 10;
 /// Columns of a day and time.
@@ -68,6 +70,9 @@ impl From<By> for pb::ListOrder {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    if args.limit == Some(0) {
+        return Ok(());
+    }
     let mut left = args.limit.unwrap_or(usize::MAX);
     let mut page_token = String::new();
     let mut shown = 0_u64;
@@ -82,7 +87,7 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
         };
         let page = store.conversations().list(request).await?.into_inner();
         let listed = &page.conversations[..left.min(page.conversations.len())];
-        let ids = ids(listed);
+        let ids = names::apart(listed);
         let times = times(listed, out);
         let columns = ids.iter().map(|id| id.chars().count()).max().unwrap_or(0);
         for ((summary, id), when) in listed.iter().zip(ids).zip(times) {
@@ -102,7 +107,10 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
     }
     if shown == 0 && !out.json {
         match &args.source {
-            Some(source) => nothing_from(source, store, out).await?,
+            Some(source) => {
+                let names = names(store).await?;
+                out.row(none_from(source, &names.sources))?;
+            }
             None => out.line(
                 "No conversations here yet. Try `treering demo`, or `treering import --help`.",
             )?,
@@ -111,9 +119,31 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
     Ok(())
 }
 
-/// Says which sources there are, when the one that was named is none of them.
-async fn nothing_from(source: &str, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let mut sources = BTreeSet::new();
+/// Names that conversations of a namespace have.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Where they came from.
+    pub sources: BTreeSet<String>,
+    /// Their labels, `NAME=VALUE`, or `NAME` of one without a value.
+    pub labels: BTreeSet<String>,
+}
+
+impl Names {
+    /// Whether a conversation has a label, which may be named without its value.
+    #[must_use]
+    pub fn has_label(&self, label: &str) -> bool {
+        let begun = format!("{label}=");
+        let mut from = self.labels.range(begun.clone()..);
+        self.labels.contains(label) || from.next().is_some_and(|next| next.starts_with(&begun))
+    }
+}
+
+/// The names of all conversations.
+///
+/// # Errors
+/// What the store says.
+pub async fn names(store: &Connection) -> Result<Names, CliError> {
+    let mut names = Names::default();
     let mut page_token = String::new();
     loop {
         let request = pb::ListConversationsRequest {
@@ -122,38 +152,44 @@ async fn nothing_from(source: &str, store: &Connection, out: &mut Out) -> Result
             ..Default::default()
         };
         let page = store.conversations().list(request).await?.into_inner();
-        sources.extend(page.conversations.into_iter().map(|one| one.source));
+        for summary in page.conversations {
+            names.sources.insert(summary.source);
+            let labels = summary
+                .labels
+                .into_iter()
+                .map(|(name, value)| match &value[..] {
+                    "" => name,
+                    value => format!("{name}={value}"),
+                });
+            names.labels.extend(labels);
+        }
         page_token = page.next_page_token;
         if page_token.is_empty() {
-            break;
+            names.sources.remove("");
+            return Ok(names);
         }
     }
-    sources.remove("");
-    let sources: Vec<_> = sources.iter().map(|source| printable(source)).collect();
-    let there_is = match &sources[..] {
-        [] => "nothing here was imported".to_owned(),
-        sources => format!("there are {}", sources.join(", ")),
-    };
-    let source = printable(source);
-    Ok(out.line(format!("No conversations from {source}: {there_is}."))?)
 }
 
-/// What each is called: short, unless two would be called the same.
-fn ids(summaries: &[pb::ConversationSummary]) -> Vec<String> {
-    let short = |summary: &pb::ConversationSummary| {
-        short_id(&summary.source_id, &summary.conversation_id).to_owned()
+/// That nothing came from a source, and which sources there are.
+#[must_use]
+pub fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
+    let there_is = match some_of(sources) {
+        some if some.is_empty() => "nothing here was imported".to_owned(),
+        some => format!("there are {some}"),
     };
-    let mut times: HashMap<String, u32> = HashMap::new();
-    for summary in summaries {
-        *times.entry(short(summary)).or_default() += 1;
+    format!("No conversations from {}: {there_is}.", printable(source))
+}
+
+/// The first names of many.
+#[must_use]
+pub fn some_of(names: &BTreeSet<String>) -> String {
+    let first = names.iter().take(NAMED_MAX).map(|name| printable(name));
+    let mut some = first.collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED_MAX {
+        some.push_str(" …");
     }
-    summaries
-        .iter()
-        .map(|summary| match short(summary) {
-            short if times.get(&short) == Some(&1) => printable(&short),
-            _ => summary.conversation_id.clone(),
-        })
-        .collect()
+    some
 }
 
 /// When each was, all equally wide.
@@ -202,27 +238,4 @@ fn row(summary: &pb::ConversationSummary, id: &str, when: &str, out: &Out) -> St
         count(summary.head),
         marks.collect::<String>(),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // What `ls` prints is typed again, so it must name one conversation: two whose ids
-    // begin alike are called by all of them.
-    #[test]
-    fn ids_of_a_list_name_one_each() {
-        let summary = |id: &str, source_id: &str| pb::ConversationSummary {
-            conversation_id: id.into(),
-            source_id: source_id.into(),
-            ..Default::default()
-        };
-        let (one, two) = (
-            "7ad31c26-9708-4bd2-bbd5-9a3c977380c2",
-            "7ad31c26-9708-4bd2-bbd5-000000000000",
-        );
-        let short = ids(&[summary(one, ""), summary("x", "tau/3")]);
-        assert_eq!(short, ["7ad31c26", "tau/3"]);
-        assert_eq!(ids(&[summary(one, ""), summary(two, "")]), [one, two]);
-    }
 }

@@ -16,9 +16,12 @@ mod compact;
 mod completions;
 pub mod connect;
 mod context;
+mod dashes;
 pub mod demo;
 mod diff;
 mod embedded;
+mod erase;
+mod erased;
 pub mod error;
 mod export;
 mod fork;
@@ -48,9 +51,9 @@ mod time_arg;
 mod tool_stats;
 mod tools;
 
-use std::{io::Write, process::ExitCode};
+use std::{env, io::Write, process::ExitCode, time::Instant};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub use args::{Color, Common};
 pub use connect::{Connection, Opening};
@@ -105,6 +108,7 @@ enum Command {
     Approve(approve::ApproveArgs),
     Deny(approve::DenyArgs),
     Annotate(annotate::AnnotateArgs),
+    Erase(erase::EraseArgs),
     Verify(admin::VerifyArgs),
     Rebuild(admin::RebuildArgs),
     Repair(repair::RepairArgs),
@@ -118,7 +122,8 @@ enum Command {
 #[must_use]
 pub fn main() -> ExitCode {
     completions::answer();
-    let cli = Cli::parse();
+    let words = env::args_os().collect();
+    let cli = Cli::parse_from(dashes::told_apart(words, Cli::command()));
     disk::keep_private();
     crate::contained::keep_contained_panics_quiet();
     log_to_stderr(matches!(cli.command, Command::Serve(_)));
@@ -225,10 +230,15 @@ async fn open_and_run(
     out: &mut Out,
 ) -> Result<(), CliError> {
     let store = Connection::open(common, opening).await?;
+    let packs = command.ends_dense();
     let done = on_store(command, &store, out).await;
     // What was printed is shown before the engine takes its time to end.
     let shown = out.flush();
+    let started = Instant::now();
     let closed = store.close().await;
+    if packs {
+        import::tell_time("Packed", started);
+    }
     done?;
     shown?;
     closed
@@ -260,6 +270,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Approve(args) => approve::approve(args, store, out).await,
         Command::Deny(args) => approve::deny(args, store, out).await,
         Command::Annotate(args) => annotate::run(args, store, out).await,
+        Command::Erase(args) => erase::run(args, store, out).await,
         Command::Verify(args) => admin::verify(&args, store, out).await,
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
@@ -326,6 +337,7 @@ impl Command {
             | Self::Repair(_)
             | Self::Rebuild(_) => OpenMode::Append,
             Self::Compact(args) if args.appends() => OpenMode::Append,
+            Self::Erase(args) if args.erases() => OpenMode::Append,
             Self::Sub(args) if args.appends() => OpenMode::Append,
             Self::Branch(args) if args.appends() => OpenMode::Append,
             // What it indexes is kept.
@@ -342,6 +354,7 @@ impl Command {
             | Self::Knowledge(_)
             | Self::Context(_)
             | Self::Compact(_)
+            | Self::Erase(_)
             | Self::Watch(_)
             | Self::Sub(_)
             | Self::Branch(_)
@@ -381,7 +394,7 @@ mod end_to_end;
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::collections::HashMap;
 
     use super::*;
 
@@ -389,6 +402,82 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The README's picture showed options that were gone, ids that nobody types, and a port
+    /// that was not the default one: what it shows to type must be understood.
+    #[test]
+    fn the_picture_shows_what_can_be_typed() {
+        let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/images/demo.svg");
+        let picture = std::fs::read_to_string(picture).unwrap();
+        let texts = picture.split("<text ").skip(1).filter_map(|text| {
+            let (attributes, rest) = text.split_once('>')?;
+            let (said, _) = rest.split_once("</text>")?;
+            let row = attributes.split("y=\"").nth(1)?.split('"').next()?;
+            Some((row.to_owned(), said.replace("&#160;", " ")))
+        });
+        let mut rows: Vec<(String, String)> = Vec::new();
+        for (row, said) in texts {
+            match rows.last_mut() {
+                Some((last, line)) if *last == row => line.push_str(&said),
+                _ => rows.push((row, said)),
+            }
+        }
+        let typed = |line: &str| {
+            line.trim_start_matches(['$', ' '])
+                .starts_with("treering -")
+        };
+        let lines: Vec<String> = rows.into_iter().map(|(_, line)| line).collect();
+        let commands: Vec<&String> = lines.iter().filter(|line| typed(line)).collect();
+        assert!(commands.len() > 5, "{lines:#?}");
+        for line in commands {
+            let words = line.split_whitespace().skip_while(|word| *word == "$");
+            let words: Vec<&str> = words.collect();
+            assert!(
+                Cli::try_parse_from(&words).is_ok(),
+                "not understood: {line}"
+            );
+            assert!(words.iter().all(|word| word.len() < 36), "{line}");
+        }
+        let served = format!("http://{}", serve::listen_default());
+        assert!(
+            lines.iter().any(|line| line.contains(&served)),
+            "{lines:#?}"
+        );
+    }
+
+    /// `-n` here and `-k` there, `--kind` and `--kinds`: what one command was asked with was
+    /// refused by the next. An option has one short name wherever it is.
+    #[test]
+    fn one_flag_for_one_thing() {
+        type Shorts = HashMap<String, (Option<char>, String)>;
+        fn walk(command: &clap::Command, shorts: &mut Shorts, clashes: &mut Vec<String>) {
+            for arg in command.get_arguments() {
+                let Some(long) = arg.get_long() else { continue };
+                let here = (arg.get_short(), command.get_name().to_owned());
+                let first = shorts.entry(long.to_owned()).or_insert(here);
+                if first.0 != arg.get_short() {
+                    clashes.push(format!(
+                        "--{long} of {} and {}",
+                        first.1,
+                        command.get_name()
+                    ));
+                }
+                if long == "kind" {
+                    let aliases = arg.get_all_aliases().unwrap_or_default();
+                    assert!(aliases.contains(&"kinds"), "{}", command.get_name());
+                }
+            }
+            for command in command.get_subcommands() {
+                walk(command, shorts, clashes);
+            }
+        }
+        let mut shorts = HashMap::new();
+        let mut clashes = Vec::new();
+        walk(&Cli::command(), &mut shorts, &mut clashes);
+        assert_eq!(clashes, [] as [String; 0]);
+        assert_eq!(shorts["limit"].0, Some('n'));
+        assert!(!shorts.contains_key("kinds"), "another flag for --kind");
     }
 
     /// Scripts rely on these lines as they stand.

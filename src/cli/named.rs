@@ -193,6 +193,8 @@ impl Command {
             | Self::Ls(_)
             | Self::Verify(_)
             | Self::Rebuild(_)
+            // It takes several, and ranges.
+            | Self::Erase(_)
             | Self::Repair(_)
             | Self::Salvage(_)
             | Self::Stats(_)

@@ -6,6 +6,10 @@
 //! words of a title.
 //! `NAME#REVISION`, as commands print it, names one event of it.
 
+mod mistyped;
+
+use std::collections::{BTreeSet, HashMap};
+
 use strsim::jaro_winkler;
 use tonic::Code;
 
@@ -20,8 +24,10 @@ use super::{
 const PAGE: u32 = 500;
 /// Conversations that a part of an id may name, before they are no more counted.
 const NAMED_MAX: u32 = 100;
-/// A part of an id that is shorter than this names nothing.
-const PART_CHARS_MIN: usize = 2;
+/// A part of an id, or word of a title, that is shorter than this in bytes names nothing.
+const PART_BYTES_MIN: usize = 2;
+/// At least so much is shown of an id where short forms are the same.
+const APART_CHARS_MIN: usize = 8;
 /// Conversations that an error lists.
 const LISTED_MAX: usize = 6;
 /// Near names that an error tells.
@@ -35,7 +41,7 @@ pub const SCHEME: &str = "treering:";
 
 /// A conversation, and maybe one event of it.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundConversation {
     /// The conversation, as every call takes it.
     pub id: String,
     /// The event that was named with it.
@@ -44,7 +50,7 @@ pub struct Found {
     pub state: Option<pb::ConversationState>,
 }
 
-impl Found {
+impl FoundConversation {
     /// What it is called in a message.
     #[must_use]
     pub fn called(&self) -> String {
@@ -61,26 +67,44 @@ impl Found {
 /// # Errors
 /// [`CliError::NotFound`] with those that may be meant; [`CliError::Usage`] when
 /// several are; what the store says.
-pub async fn find(store: &Connection, text: &str) -> Result<Found, CliError> {
+pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, CliError> {
     if let Some(found) = exactly(store, text, None).await? {
         return Ok(found);
     }
-    let place = split(text);
-    if let Some((name, revision)) = place
-        && let Some(found) = exactly(store, name, Some(revision)).await?
-    {
-        return Ok(found);
-    }
-    let (name, revision) = match place {
+    let (name, revision) = match split(text) {
         Some((name, revision)) => (name, Some(revision)),
         None => (text, None),
     };
+    let found = match by_name(store, name).await {
+        Err(error @ CliError::NotFound { .. }) => {
+            // The conversation may be right, and what stands behind it wrong.
+            let Some((name, rest)) = mistyped::halves(text) else {
+                return Err(error);
+            };
+            return Err(match by_name(store, name).await {
+                Ok(found) => mistyped::no_place(text, rest, &found),
+                Err(_) => error,
+            });
+        }
+        found => found?,
+    };
+    if revision == Some(0) {
+        return Err(mistyped::no_zeroth(&found));
+    }
+    Ok(FoundConversation { revision, ..found })
+}
+
+/// The conversation that a name without a revision means.
+async fn by_name(store: &Connection, name: &str) -> Result<FoundConversation, CliError> {
+    if let Some(found) = exactly(store, name, None).await? {
+        return Ok(found);
+    }
     let id = match counted(name) {
         Some(number) => newest(store, number).await?,
         None => by_part(store, name).await?,
     };
-    let found = exactly(store, &id, revision).await?;
-    found.ok_or_else(|| not_found(text, &[]))
+    let found = exactly(store, &id, None).await?;
+    found.ok_or_else(|| not_found(name, &[]))
 }
 
 /// Name and revision of `NAME#REVISION`, or of a reference to a result.
@@ -93,6 +117,7 @@ pub fn split(text: &str) -> Option<(&str, u64)> {
         None => text.rsplit_once('#')?,
     };
     let revision = revision.trim_start_matches('#').parse().ok()?;
+    let name = name.trim_end();
     (!name.is_empty()).then_some((name, revision))
 }
 
@@ -109,11 +134,11 @@ async fn exactly(
     store: &Connection,
     name: &str,
     revision: Option<u64>,
-) -> Result<Option<Found>, CliError> {
+) -> Result<Option<FoundConversation>, CliError> {
     match read::state(store, name, "", 0).await {
         Ok(state) => {
             let summary = state.summary.as_ref();
-            Ok(Some(Found {
+            Ok(Some(FoundConversation {
                 id: summary.map_or_else(|| name.to_owned(), |s| s.conversation_id.clone()),
                 revision,
                 state: Some(state),
@@ -121,11 +146,13 @@ async fn exactly(
         }
         Err(CliError::Status(status)) if status.code() == Code::NotFound => Ok(None),
         // It is there: the command itself tells what is wrong with it.
-        Err(CliError::Status(status)) if status.code() == Code::DataLoss => Ok(Some(Found {
-            id: name.to_owned(),
-            revision,
-            state: None,
-        })),
+        Err(CliError::Status(status)) if status.code() == Code::DataLoss => {
+            Ok(Some(FoundConversation {
+                id: name.to_owned(),
+                revision,
+                state: None,
+            }))
+        }
         Err(error) => Err(error),
     }
 }
@@ -165,14 +192,22 @@ async fn page(
 
 /// The one conversation that a part of an id, or words of a title, name.
 async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
-    if name.chars().count() >= PART_CHARS_MIN {
+    if name.len() < PART_BYTES_MIN {
+        return Err(CliError::Usage {
+            what: format!("`{}` is too short to name a conversation", printable(name)),
+            hint: "type more of an id, or words of a title; `treering ls` lists them".into(),
+        });
+    }
+    let small = name.to_lowercase();
+    let parts = [Some(name), Some(&*small).filter(|small| *small != name)];
+    for part in parts.into_iter().flatten() {
         let request = pb::FindConversationsRequest {
-            id_part: name.to_owned(),
+            id_part: part.to_owned(),
             limit: NAMED_MAX,
         };
         let found = store.conversations().find(request).await?.into_inner();
         if !found.conversations.is_empty() {
-            return only(name, &found.conversations, found.more);
+            return only(part, &found.conversations, found.more);
         }
     }
     // No id has it: only titles are left, and all of them are read.
@@ -252,7 +287,7 @@ fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<Str
             printable(name),
             found.len()
         ),
-        hint: format!("type more of it: {}", listed(found)),
+        hint: format!("type more of it: {}", listed(name, found)),
     })
 }
 
@@ -298,23 +333,59 @@ fn not_found(name: &str, near: &[pb::ConversationSummary]) -> CliError {
             [] => "`treering ls` lists the conversations; @last is the newest, and the beginning \
                    of an id is enough"
                 .into(),
-            near => format!("did you mean {}", listed(near)),
+            near => format!("did you mean {}", listed(name, near)),
         },
     }
 }
 
-/// Conversations with their titles, the first few of them.
-fn listed(summaries: &[pb::ConversationSummary]) -> String {
-    let shown = summaries.iter().take(LISTED_MAX).map(|summary| {
-        // Whole: short forms of what a name may mean are often the same.
-        let id = match summary.source_id.as_str() {
-            "" => summary.conversation_id.as_str(),
-            source_id => source_id,
+/// What each of some conversations is called: short, and by more where two would be called
+/// the same.
+pub fn apart(summaries: &[pb::ConversationSummary]) -> Vec<String> {
+    let short = |summary: &pb::ConversationSummary| {
+        short_id(&summary.source_id, &summary.conversation_id).to_owned()
+    };
+    let mut times: HashMap<String, u32> = HashMap::new();
+    let mut uuids: BTreeSet<&str> = BTreeSet::new();
+    for summary in summaries {
+        *times.entry(short(summary)).or_default() += 1;
+        uuids.insert(&summary.conversation_id);
+    }
+    summaries
+        .iter()
+        .map(|summary| match short(summary) {
+            short if times.get(&short) == Some(&1) => printable(&short),
+            _ => beginning(&summary.conversation_id, &uuids).to_owned(),
+        })
+        .collect()
+}
+
+/// As much of an id as none of the others begins with.
+fn beginning<'a>(id: &'a str, others: &BTreeSet<&str>) -> &'a str {
+    let before = others.range(..id).next_back();
+    let after = others.range(id..).find(|other| **other != id);
+    let alike = before.into_iter().chain(after).map(|other| {
+        let alike = id.bytes().zip(other.bytes());
+        alike.take_while(|(own, other)| own == other).count()
+    });
+    let chars = alike
+        .max()
+        .map_or(0, |alike| alike + 1)
+        .max(APART_CHARS_MIN);
+    id.get(..chars).unwrap_or(id)
+}
+
+/// Conversations with their titles, the first few of them: each by an id that has the name in
+/// it, so that it can be seen what more may be typed.
+fn listed(name: &str, summaries: &[pb::ConversationSummary]) -> String {
+    let called = summaries.iter().zip(apart(summaries)).take(LISTED_MAX);
+    let shown = called.map(|(summary, called)| {
+        let id = match id_with(name, summary) {
+            Some(id) if !called.contains(name) => printable(id),
+            _ => called,
         };
-        let title = first_line(&summary.title, TITLE_CHARS);
-        match title.as_str() {
-            "" => printable(id),
-            title => format!("{} ({title})", printable(id)),
+        match first_line(&summary.title, TITLE_CHARS).as_str() {
+            "" => id,
+            title => format!("{id} ({title})"),
         }
     });
     let mut text = shown.collect::<Vec<_>>().join(", ");
@@ -324,6 +395,13 @@ fn listed(summaries: &[pb::ConversationSummary]) -> String {
     text
 }
 
+/// Of a conversation's ids the one that has a part in it.
+fn id_with<'a>(part: &str, summary: &'a pb::ConversationSummary) -> Option<&'a str> {
+    let own = summary.conversation_id.as_str();
+    let ids = [&summary.source_id, short_id("", own), own];
+    ids.into_iter().find(|id| id.contains(part))
+}
+
 /// The branch that a revision is on: the one that is named, or the active one, when it
 /// has it in its history, else the branch that it was appended to.
 ///
@@ -331,7 +409,7 @@ fn listed(summaries: &[pb::ConversationSummary]) -> String {
 /// [`CliError::NotFound`] says where the revision is.
 pub async fn branch_of(
     store: &Connection,
-    found: &Found,
+    found: &FoundConversation,
     branch: Option<&str>,
     revision: u64,
 ) -> Result<Option<String>, CliError> {
@@ -401,7 +479,7 @@ pub async fn first(
 ///
 /// # Errors
 /// [`CliError::NotFound`]; [`CliError::Usage`] for an empty name.
-pub fn check_branch(found: &Found, branch: &str) -> Result<(), CliError> {
+pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), CliError> {
     let Some(state) = &found.state else {
         return Ok(());
     };
@@ -491,7 +569,7 @@ mod tests {
             );
             assert!(error.hint().unwrap().contains("tau/3-"), "{several}");
         }
-        for none in ["b", "pars", "nothing like it", ""] {
+        for none in ["pars", "nothing like it", ""] {
             let error = meant(none).unwrap_err();
             assert!(
                 matches!(error, CliError::NotFound { .. }),
@@ -522,12 +600,46 @@ mod tests {
         assert!(one_of(&[]).is_none());
     }
 
+    // The beginning of an id that nobody sees was told as an id without that beginning in it,
+    // and a near name with all of its 36 letters.
+    #[test]
+    fn what_may_be_meant_is_listed_as_it_can_be_typed() {
+        let (one, other) = (
+            "8c0a1c26-9708-4bd2-bbd5-9a3c977380c2",
+            "8c0f3b54-9708-4bd2-bbd5-9a3c977380c2",
+        );
+        let all = [
+            summary(one, "agentdojo/banking", "Pay the bill"),
+            summary(other, "", ""),
+            summary("x", "runs/8c0", "Wash"),
+        ];
+        assert_eq!(
+            listed("8c0", &all),
+            "8c0a1c26 (Pay the bill), 8c0f3b54, runs/8c0 (Wash)"
+        );
+        assert_eq!(
+            listed("8c0a1c26-97", &all[..1]),
+            format!("{one} (Pay the bill)")
+        );
+        assert_eq!(
+            listed("bill", &all[..1]),
+            "agentdojo/banking (Pay the bill)"
+        );
+        let alike = "8c0a1c26-9708-4bd2-bbd5-000000000000";
+        let both = [summary(one, "", ""), summary(alike, "", "")];
+        assert_eq!(
+            listed("nothing", &both),
+            format!("{}, {}", &one[..25], &alike[..25])
+        );
+    }
+
     // What commands print is typed again: with a hash, or as a reference to a result.
     #[test]
     fn places_are_read_as_they_are_printed() {
         assert_eq!(split("tau/3-0#14"), Some(("tau/3-0", 14)));
         assert_eq!(split("@last#2"), Some(("@last", 2)));
         assert_eq!(split("treering:tau/3-0/9"), Some(("tau/3-0", 9)));
+        assert_eq!(split("tau/3-0 #14"), Some(("tau/3-0", 14)));
         for none in ["tau/3-0", "tau/9", "#4", "a#b", "treering:x"] {
             assert_eq!(split(none), None, "{none}");
         }
@@ -536,5 +648,24 @@ mod tests {
             (counted("@0"), counted("@x"), counted("last")),
             (None, None, None)
         );
+    }
+
+    // What `ls` prints is typed again, so it must name one conversation: two whose ids
+    // begin alike are called by as much as tells them apart.
+    #[test]
+    fn ids_of_a_list_name_one_each() {
+        let summary = |id: &str, source_id: &str| pb::ConversationSummary {
+            conversation_id: id.into(),
+            source_id: source_id.into(),
+            ..Default::default()
+        };
+        let (one, two) = (
+            "7ad31c26-9708-4bd2-bbd5-9a3c977380c2",
+            "7ad31c26-9708-4bd2-bbd5-000000000000",
+        );
+        let short = apart(&[summary(one, ""), summary("x", "tau/3")]);
+        assert_eq!(short, ["7ad31c26", "tau/3"]);
+        let alike = apart(&[summary(one, ""), summary(two, "")]);
+        assert_eq!(alike, [&one[..25], &two[..25]]);
     }
 }

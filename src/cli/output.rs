@@ -16,7 +16,7 @@ use prost_types::Timestamp;
 use super::{
     args::Color,
     pager::Pager,
-    text::{ago, cut, day_clock, wrapped},
+    text::{ago, cut, day_clock, row_around, wrapped},
 };
 
 /// Bytes gathered before they are written, when nobody watches live.
@@ -145,6 +145,16 @@ impl Out {
             self.line(line)?;
         }
         Ok(())
+    }
+
+    /// Writes a row with an address in it: on a terminal what stands before and after gives
+    /// way, and never the address.
+    ///
+    /// # Errors
+    /// What the stream says.
+    pub fn row_around(&mut self, before: &str, address: &str, after: &str) -> io::Result<()> {
+        let columns = if self.cuts { self.width } else { usize::MAX };
+        self.line(row_around(before, address, after, columns))
     }
 
     /// An output that a test reads.
@@ -318,7 +328,7 @@ impl Paint {
 
 /// A progress bar on standard error; none when that is no terminal.
 #[must_use]
-pub fn progress(what: &str, total: Option<u64>, unit: Unit) -> ProgressBar {
+pub fn progress(what: &str, total: Option<u64>, unit: BarUnit) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -337,18 +347,18 @@ pub fn progress(what: &str, total: Option<u64>, unit: Unit) -> ProgressBar {
 
 /// What a bar counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum BarUnit {
     /// Bytes.
     Bytes,
     /// Anything else.
     Things,
 }
 
-fn template(known: bool, unit: Unit) -> &'static str {
+fn template(known: bool, unit: BarUnit) -> &'static str {
     match (known, unit) {
-        (true, Unit::Bytes) => "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-        (true, Unit::Things) => "{msg} {bar:30} {human_pos}/{human_len} {eta}",
-        (false, Unit::Bytes) => "{spinner} {msg} {bytes} {bytes_per_sec}",
-        (false, Unit::Things) => "{spinner} {msg} {human_pos}",
+        (true, BarUnit::Bytes) => "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+        (true, BarUnit::Things) => "{msg} {bar:30} {human_pos}/{human_len} {eta}",
+        (false, BarUnit::Bytes) => "{spinner} {msg} {bytes} {bytes_per_sec}",
+        (false, BarUnit::Things) => "{spinner} {msg} {human_pos}",
     }
 }

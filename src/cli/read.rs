@@ -8,12 +8,12 @@ use crate::domain::EventKind;
 
 /// A kind of event on the command line, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind(pub EventKind);
+pub struct KindArg(pub EventKind);
 
-impl clap::ValueEnum for Kind {
+impl clap::ValueEnum for KindArg {
     fn value_variants<'a>() -> &'a [Self] {
-        static KINDS: std::sync::LazyLock<Vec<Kind>> =
-            std::sync::LazyLock::new(|| EventKind::ALL.iter().copied().map(Kind).collect());
+        static KINDS: std::sync::LazyLock<Vec<KindArg>> =
+            std::sync::LazyLock::new(|| EventKind::ALL.iter().copied().map(KindArg).collect());
         &KINDS
     }
 
@@ -22,7 +22,7 @@ impl clap::ValueEnum for Kind {
     }
 }
 
-impl Kind {
+impl KindArg {
     /// The number on the wire.
     #[must_use]
     pub fn number(self) -> i32 {

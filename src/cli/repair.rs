@@ -45,7 +45,7 @@ pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<()
     if common.server.is_some() {
         return Err(CliError::Usage {
             what: "a store is repaired where its folder is, and not through a server".into(),
-            hint: "stop the server, then: treering repair --data DIR".into(),
+            hint: "end the server, then: treering repair --data DIR".into(),
         });
     }
     let dir = common.data_dir()?;
@@ -53,7 +53,7 @@ pub async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<()
     let repair = loop {
         match engine::repair(&dir, args.accept_loss).await {
             Ok(repair) => break repair,
-            Err(error) => waiting.for_command(refused(error)).await?,
+            Err(error) => waiting.for_folder_alone(refused(error)).await?,
         }
     };
     print(&repair, out)?;

@@ -191,10 +191,10 @@ async fn result_of(args: &ResultArgs, store: &Connection) -> Result<u64, CliErro
         for event in &batch.events {
             if is_result_of(event, &call_id) {
                 let (call, result) = (args.at, event.revision);
+                let id = called(args, store).await?;
                 anstream::eprintln!(
                     "#{call} is a call, and this is its result, #{result}; its arguments: \
-                     treering result {}/{call}",
-                    args.reference
+                     treering result {id}/{call}"
                 );
                 return Ok(result);
             }

@@ -10,7 +10,7 @@ use super::{
     embedded::refused as held,
     error::{CliError, Exit},
     json::Object,
-    output::{Out, Unit, progress},
+    output::{BarUnit, Out, progress},
     text::count,
 };
 use crate::domain::with_causes;
@@ -40,10 +40,10 @@ pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(
     let Target::Data(from) = common.target()? else {
         return Err(CliError::Usage {
             what: "a server's store cannot be salvaged through the server".into(),
-            hint: "stop the server, and name its folder with --data DIR".into(),
+            hint: "end the server, then: treering salvage --data DIR --to DIR".into(),
         });
     };
-    let bar = progress("salvage", None, Unit::Things);
+    let bar = progress("salvage", None, BarUnit::Things);
     let mut waiting = Waiting::new(common.wait);
     let done = loop {
         let done = salvage(&from, &args.to, |step| {
@@ -52,7 +52,7 @@ pub async fn run(args: &SalvageArgs, common: &Common, out: &mut Out) -> Result<(
         });
         match done.await {
             Ok(done) => break done,
-            Err(error) => waiting.for_command(refused(error)).await?,
+            Err(error) => waiting.for_folder_alone(refused(error)).await?,
         }
     };
     bar.finish_and_clear();

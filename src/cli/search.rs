@@ -2,10 +2,12 @@
 //! said.
 
 mod asked;
+mod deed;
+mod why;
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use tonic::Code;
 
 use super::{
@@ -13,10 +15,10 @@ use super::{
     error::CliError,
     json,
     named::Named,
-    output::{Out, Paint, Tone, Unit, progress},
+    output::{BarUnit, Out, Paint, Tone, progress},
     pb,
-    read::Kind,
-    text::{count, first_line, printable, short_id, things},
+    read::KindArg,
+    text::{address, count, first_line, printable, short_id, things},
     time_arg::Moment,
 };
 
@@ -32,9 +34,10 @@ const WAIT_STEP: Duration = Duration::from_millis(500);
 
 /// Search in what tools did and returned, and in what was said
 ///
-/// Type words, or paste a line: names, whole lines and words that stand together come
-/// first. A query that is nothing but "exact phrases", beginnings (pre*), AND, OR, NOT,
-/// +must and -mustnot is read as one; in anything else they are words.
+/// Type words, or paste a line, which may begin with a dash: names, whole lines and words
+/// that stand together come first. A query that is nothing but "exact phrases", beginnings
+/// (pre*), AND, OR, NOT, +must and -mustnot is read as one; in anything else they are words.
+/// Signs alone are looked for as they stand. Nothing found is no failure: the exit code is 0.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -45,11 +48,13 @@ Examples:
   treering search --path 'src/**/*.rs' --since '2 days' parse_config
   treering search --kind tool_call_requested 'rm -rf'
   treering search --regex -C 3 'error\\[E\\d+\\]'
+  treering search --regex -i 'token|secret'
+  treering search '--- FAIL: TestExplain (0.03s)'
   treering search --conversation ID --branch retry 'parse* AND config'
   treering search --json -n 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
 pub struct SearchArgs {
     /// What to look for; several words are one query
-    #[arg(required = true, value_name = "QUERY")]
+    #[arg(required = true, value_name = "QUERY", value_hint = ValueHint::Other)]
     words: Vec<String>,
     /// Read it as a query: "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups)
     #[arg(long)]
@@ -60,6 +65,9 @@ pub struct SearchArgs {
     /// It is a regular expression, matched against stored texts, newest first
     #[arg(long, conflicts_with_all = ["query", "plain"])]
     regex: bool,
+    /// With --regex: capitals are not told from small letters, as with words
+    #[arg(long, short)]
+    ignore_case: bool,
     /// At most so many hits, or conversations [default: 10 hits, all conversations]
     #[arg(short = 'n', short_alias = 'k', long = "limit", value_name = "N")]
     limit: Option<u32>,
@@ -71,16 +79,19 @@ pub struct SearchArgs {
     tool: Vec<String>,
     /// Only calls, and their results, that name such a path: src/**/*.rs (may be given
     /// again)
+    ///
+    /// It is compared with whole names of files and folders: manual_commit.go,
+    /// '*manual_commit*'.
     #[arg(long, value_name = "GLOB")]
     path: Vec<String>,
     /// Only what happened then or later: '2 days', 3h, yesterday, 2026-01-31, a time in
     /// RFC 3339
     ///
-    /// Days are those of UTC. What was recorded without a time of its own counts from
+    /// Also '2026-01-31 08:00', 2026-01 and 'last week'. Days are those of UTC. What was recorded without a time of its own counts from
     /// when it was recorded: of an import, from the import.
     #[arg(long, value_name = "TIME")]
     since: Option<Moment>,
-    /// Only what happened then or earlier
+    /// Only what happened then or earlier; of a day or month, to its end
     #[arg(long, value_name = "TIME")]
     until: Option<Moment>,
     /// Only conversations that came from here: claude-code, openai-chat … (may be given
@@ -98,7 +109,7 @@ pub struct SearchArgs {
     #[arg(long, short, value_name = "ID")]
     conversation: Option<String>,
     /// Only what this branch has in its history
-    #[arg(long, short, value_name = "NAME", requires = "conversation")]
+    #[arg(long, short, value_name = "NAME")]
     branch: Option<String>,
     /// In the conversation's sub-contexts too
     #[arg(long, requires = "conversation")]
@@ -112,7 +123,7 @@ pub struct SearchArgs {
         value_name = "KIND",
         hide_possible_values = true
     )]
-    kind: Vec<Kind>,
+    kind: Vec<KindArg>,
     /// Show so many lines before and after each match
     #[arg(
         short = 'C',
@@ -128,13 +139,24 @@ pub struct SearchArgs {
     /// Print the conversations with hits, the best first, with their numbers of hits
     #[arg(long, visible_alias = "files", conflicts_with = "count")]
     by_conversation: bool,
-    /// Count all hits, not only the first 1,000
+    /// With hits, say how many there are in all, not only up to 1,000 (--count does)
     #[arg(long)]
     count_all: bool,
+    /// Show each event as a hit of its own, also those with one text
+    ///
+    /// Otherwise events of one kind whose whole text is equal (a file that was read twice, a
+    /// session that came again as another conversation) are one hit, which says where the
+    /// others are.
+    #[arg(long)]
+    copies: bool,
     /// Only results of calls that worked
     #[arg(long, conflicts_with = "failed")]
     success: bool,
-    /// Only results of calls that failed
+    /// Only results of calls that failed, as whoever ran them said
+    ///
+    /// What a result's text says of it is not looked at: a command that ends in `| tail`
+    /// works although its tests fail. When that hides something clearly better, a line
+    /// says so.
     #[arg(long)]
     failed: bool,
     /// Wait until all is indexed, with a progress bar, and keep what was indexed
@@ -191,16 +213,45 @@ impl SearchArgs {
         }
     }
 
+    /// Refuses what can find nothing.
+    fn check(&self) -> Result<(), CliError> {
+        if let (None, Some(branch)) = (&self.conversation, &self.branch) {
+            return Err(CliError::Usage {
+                what: format!(
+                    "--branch {} is a branch of which conversation?",
+                    printable(branch)
+                ),
+                hint: "name it with --conversation".into(),
+            });
+        }
+        match (self.since, self.until) {
+            (Some(since), Some(until)) if since.is_after(until) => Err(CliError::Usage {
+                what: "--since is after --until: nothing is between them".into(),
+                hint: "give the earlier time to --since".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&self) -> String {
+        let text = self.words.join(" ");
+        match self.regex && self.ignore_case {
+            true => format!("(?i){text}"),
+            false => text,
+        }
+    }
+
     fn request(self) -> pb::SearchRequest {
         pb::SearchRequest {
             mode: self.mode().into(),
-            query: self.words.join(" "),
+            query: self.text(),
             regex: self.regex,
             by_conversation: self.by_conversation,
             limit: if self.count || self.by_conversation {
                 1
             } else {
-                self.limit.unwrap_or(HITS_DEFAULT)
+                // None are asked for, but to hear how many there are.
+                self.limit.unwrap_or(HITS_DEFAULT).max(1)
             },
             // Of conversations all are counted.
             offset: if self.by_conversation { 0 } else { self.offset },
@@ -212,8 +263,8 @@ impl SearchArgs {
             sources: self.source,
             labels: self.label,
             roles: self.role.iter().map(|role| role.number()).collect(),
-            happened_from: self.since.map(Moment::timestamp),
-            happened_to: self.until.map(Moment::timestamp),
+            happened_from: self.since.map(Moment::beginning),
+            happened_to: self.until.map(Moment::end),
             success: match (self.success, self.failed) {
                 (true, _) => Some(true),
                 (_, true) => Some(false),
@@ -221,6 +272,7 @@ impl SearchArgs {
             },
             kinds: self.kind.iter().map(|kind| kind.number()).collect(),
             count_all: self.count_all || self.count,
+            every_copy: self.copies,
             context_lines: self.context,
             ..Default::default()
         }
@@ -232,23 +284,26 @@ impl SearchArgs {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    args.check()?;
     let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
-    let asked = Asked::of(&args);
+    let mut asked = Asked::of(&args);
     // Whatever is in the store now shall be found: the index may lag behind.
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if wait {
         wait_for_index(&stats, store).await?;
     }
-    let request = pb::SearchRequest {
+    let mut request = pb::SearchRequest {
         at_least: stats.head,
         wait_max: WAIT_DEFAULT.try_into().ok(),
         ..args.request()
     };
-    let answer = store.search().search(request).await;
-    let answer = answer.map_err(without_words)?.into_inner();
+    let mut answer = answer(&mut request, store).await?;
+    asked.is_regex = request.regex;
+    answer.hits.truncate(asked.hits_max());
+    let is_nothing = answer.total == 0 && answer.conversations.is_empty();
     if only_count {
         out.line(answer.total)?;
-    } else if grouped {
+    } else if grouped && !is_nothing {
         let shown = asked.conversations(&answer.conversations);
         for hits in shown {
             print_conversation(hits, out)?;
@@ -268,14 +323,19 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         }
     } else {
         for hit in &answer.hits {
-            print(hit, out)?;
+            print(hit, asked.is_regex, out)?;
         }
         let note = out.paint.text(Tone::Dim, asked.note(&answer));
         out.row(note)?;
     }
-    for hint in asked.hints(store).await {
+    let mut hints = asked.told(&answer);
+    hints.extend(asked.hints(store).await);
+    if is_nothing {
+        hints.extend(why::nothing_found(&request, store).await?);
+    }
+    for hint in hints {
         if out.json || only_count {
-            eprintln!("{hint}");
+            anstream::eprintln!("{hint}");
         } else {
             out.row(out.paint.text(Tone::Dim, hint))?;
         }
@@ -291,6 +351,31 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
     Ok(())
 }
 
+/// The store's answer. What has no word in it, signs alone, is looked for as it stands.
+async fn answer(
+    request: &mut pb::SearchRequest,
+    store: &Connection,
+) -> Result<pb::SearchResponse, CliError> {
+    let status = match store.search().search(request.clone()).await {
+        Ok(answer) => return Ok(answer.into_inner()),
+        Err(status) => status,
+    };
+    let is_wordless =
+        status.code() == Code::InvalidArgument && status.message().contains("no word");
+    let signs = request.query.trim();
+    if !is_wordless || signs.is_empty() || request.mode == i32::from(pb::QueryMode::Query) {
+        return Err(if is_wordless {
+            without_words()
+        } else {
+            status.into()
+        });
+    }
+    request.query = regex::escape(signs);
+    request.regex = true;
+    request.mode = pb::QueryMode::Unspecified.into();
+    Ok(store.search().search(request.clone()).await?.into_inner())
+}
+
 /// Shows how far the index is, until it has all that the store has now.
 ///
 /// # Errors
@@ -301,7 +386,7 @@ pub(super) async fn wait_for_index(
 ) -> Result<(), CliError> {
     let offset = |position: Option<pb::Position>| position.map_or(0, |position| position.offset);
     let head = offset(stats.head);
-    let bar = progress("indexing", Some(head), Unit::Things);
+    let bar = progress("indexing", Some(head), BarUnit::Things);
     loop {
         let request = pb::SearchRequest {
             query: "index".to_owned(),
@@ -351,20 +436,15 @@ fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), 
     Ok(())
 }
 
-/// What to do when there is no word in what was typed.
-fn without_words(status: tonic::Status) -> CliError {
-    if status.code() != Code::InvalidArgument || !status.message().contains("no word") {
-        return status.into();
-    }
+/// What to do when there is nothing in what was typed.
+fn without_words() -> CliError {
     CliError::Usage {
         what: "there is no word to search for".into(),
-        hint: "type at least one letter or digit; signs alone are found with --regex, for \
-               example --regex '=>'"
-            .into(),
+        hint: "type at least one letter, digit or sign".into(),
     }
 }
 
-fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {
+fn print(hit: &pb::SearchHit, is_regex: bool, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
     let tone = match hit.success {
         Some(false) => Tone::Bad,
@@ -380,17 +460,24 @@ fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {
         },
         format!("on {}", hit.branch),
         format!("line {}", hit.line),
-        format!("score {:.1}", hit.score),
     ];
+    if !is_regex {
+        place.push(format!("score {:.1}", hit.score));
+    }
     if hit.success == Some(false) {
         place.push("failed".to_owned());
     }
-    out.row(format!(
-        "{}  {}  {}",
-        paint.text(tone, printable(&what(hit))),
-        paint.text(Tone::Name, place_of(hit)),
-        paint.text(Tone::Dim, place.join(", ")),
-    ))?;
+    out.row_around(
+        &paint.text(tone, printable(&what(hit))),
+        &paint.text(
+            Tone::Name,
+            address(&hit.source_id, &hit.conversation_id, hit.revision),
+        ),
+        &paint.text(Tone::Dim, place.join(", ")),
+    )?;
+    if hit.copies > 0 {
+        out.row(paint.text(Tone::Dim, format!("  {}", copies(hit))))?;
+    }
     for about in about(hit, out.width.saturating_sub(6)) {
         out.row(paint.text(Tone::Dim, format!("  {about}")))?;
     }
@@ -411,15 +498,26 @@ fn print(hit: &pb::SearchHit, out: &mut Out) -> Result<(), CliError> {
     Ok(out.line("")?)
 }
 
-/// Where a hit is, as other commands take it.
-fn place_of(hit: &pb::SearchHit) -> String {
-    let id = short_id(&hit.source_id, &hit.conversation_id);
-    format!("{}#{}", printable(id), hit.revision)
+/// How often its text is there else, and where.
+fn copies(hit: &pb::SearchHit) -> String {
+    let mut places: Vec<String> = hit
+        .copies_at
+        .iter()
+        .map(|copy| address(&copy.source_id, &copy.conversation_id, copy.revision))
+        .collect();
+    let others = hit.copies.saturating_sub(places.len() as u64);
+    if others > 0 {
+        places.push(things(others, "more", "more"));
+    }
+    format!("the same at {}", places.join(", "))
 }
 
 /// What a hit is: a tool's result or call, somebody's message, or a kind.
 fn what(hit: &pb::SearchHit) -> String {
     let is = |kind: pb::EventKind| hit.kind == i32::from(kind);
+    if hit.in_reasoning {
+        return format!("{} thought", json::role_name(hit.role));
+    }
     if hit.role != 0 && hit.tool.is_empty() {
         return format!("{} said", json::role_name(hit.role));
     }
@@ -440,7 +538,7 @@ fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
         about.push(first_line(&hit.title, chars_max));
     }
     if !is_call && !hit.command.is_empty() {
-        about.push(format!("$ {}", first_line(&hit.command, chars_max)));
+        about.push(deed::shown(&hit.tool, &first_line(&hit.command, chars_max)));
     }
     if !hit.path.is_empty() && !hit.command.contains(&hit.path) && !is_call {
         about.push(printable(&hit.path));

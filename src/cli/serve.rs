@@ -177,7 +177,7 @@ fn tell_who_holds(error: &CliError, out: &mut Out) -> Result<(), CliError> {
 }
 
 /// Ready when standard input has ended, if that is wanted; never otherwise.
-fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
+pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
     if !wanted {
         return Either::Left(future::pending());
     }

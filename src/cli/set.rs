@@ -1,6 +1,6 @@
 //! `set` and `watch`: the active context of a branch, or of the namespace.
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use super::{
     approve::person,
@@ -27,7 +27,7 @@ Examples:
   treering set --long-term preferences '{\"language\": \"de\"}'")]
 pub struct SetArgs {
     /// The conversation (not with --long-term), then keys and JSON values in turn
-    #[arg(value_name = "CONVERSATION KEY JSON", num_args = 0..)]
+    #[arg(value_name = "CONVERSATION KEY JSON", num_args = 0.., value_hint = ValueHint::Other)]
     words: Vec<String>,
     /// The namespace's long-term context
     #[arg(long, conflicts_with = "branch")]
@@ -40,7 +40,7 @@ pub struct SetArgs {
     remove: Vec<String>,
     /// Who provides the values, for example `workspace`
     #[arg(
-        long,
+        long = "given-by",
         value_name = "NAME",
         default_value = "",
         hide_default_value = true

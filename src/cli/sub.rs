@@ -88,7 +88,7 @@ struct SpawnArgs {
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
     /// Its model [default: the parent's settings]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
     /// Its mode, for example `research`
     #[arg(

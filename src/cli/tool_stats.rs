@@ -211,7 +211,9 @@ fn length(milliseconds: u64) -> String {
     match milliseconds {
         0..1_000 => format!("{milliseconds} ms"),
         1_000..100_000 => format!("{:.1} s", milliseconds as f64 / 1_000.0),
-        _ => format!("{} s", count(milliseconds / 1_000)),
+        100_000..594_000 => format!("{:.1} min", milliseconds as f64 / 60_000.0),
+        594_000..6_000_000 => format!("{:.0} min", milliseconds as f64 / 60_000.0),
+        _ => format!("{:.1} h", milliseconds as f64 / 3_600_000.0),
     }
 }
 
@@ -291,6 +293,23 @@ mod tests {
         let bash = &counting.tools["bash"];
         assert_eq!((bash.calls, bash.failed, bash.open), (2, 1, 1));
         assert_eq!(bash.took_ms, [40]);
+    }
+
+    // A call that waited for a person over night took "45,654 s", which was wider than its
+    // column and told nobody anything.
+    #[test]
+    fn durations_fit_their_column() {
+        for (milliseconds, told) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_500, "1.5 s"),
+            (160_000, "2.7 min"),
+            (599_000, "10 min"),
+            (45_654_000, "12.7 h"),
+        ] {
+            assert_eq!(length(milliseconds), told);
+            assert!(told.len() <= 7);
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct ToolsArgs {
     #[arg(long, short, value_name = "NAME")]
     branch: Option<String>,
     /// Only this tool
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME")]
     tool: Option<String>,
     /// As it was at this revision
     #[arg(

@@ -70,10 +70,15 @@ pub(crate) fn body_of(kind: EventKind) -> BoxedStrategy<EventBody> {
         EventKind::ConversationSealed => (text(), text())
             .prop_map(|(reason, summary)| EventBody::ConversationSealed { reason, summary })
             .boxed(),
-        EventKind::ContentErased => (prop::collection::btree_set(any::<u64>(), 1..4), text())
-            .prop_map(|(revisions, reason)| EventBody::ContentErased {
+        EventKind::ContentErased => (
+            prop::collection::btree_set(any::<u64>(), 1..4),
+            text(),
+            any::<Option<[u8; 32]>>(),
+        )
+            .prop_map(|(revisions, reason, stubs)| EventBody::ContentErased {
                 revisions: revisions.into_iter().map(Revision).collect(),
                 reason,
+                stubs: stubs.map(ContentHash),
             })
             .boxed(),
         EventKind::ContextSet

@@ -167,6 +167,7 @@ pub fn event_to_pb(event: &StoredEvent, branch_name: Option<&str>, with_body: bo
         correlation_id: header.correlation_id.clone(),
         kind: header.kind.into(),
         chain_hash: Bytes::copy_from_slice(&event.chain_hash.get().0),
+        erased: event.erased,
         body: if with_body {
             event_arm(header.kind, event.body.clone())
         } else {
@@ -213,6 +214,7 @@ pub fn event_from_pb(event: pb::Event, namespace: Namespace) -> Result<StoredEve
             .map(|bytes| ContentHash(bytes).into())
             .map_err(|_| EnvelopeFault::HashLength { bytes })?,
         body,
+        erased: event.erased,
     })
 }
 
@@ -334,6 +336,7 @@ mod tests {
             position: Position::local(99),
             chain_hash: ContentHash([7; 32]).into(),
             body,
+            erased: false,
         }
     }
 

@@ -8,6 +8,7 @@ mod blobs;
 mod cut;
 mod file_lines;
 mod json;
+mod laid_out;
 mod layout;
 mod mark;
 mod note;
@@ -19,7 +20,7 @@ mod said;
 
 pub(super) use note::BUDGET;
 
-use self::layout::{May, Plan};
+use self::{laid_out::LaidOut, layout::May};
 use super::{
     compaction::threshold_tokens,
     draft::{Draft, Fate, Item, Section},
@@ -80,7 +81,7 @@ pub fn fit(
 fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
     let budget = policy.budget_tokens;
     let mut may = May::default();
-    let mut plan: Option<Plan> = None;
+    let mut plan: Option<LaidOut> = None;
     for (at, measure) in policy.drop_order.iter().enumerate() {
         if tally.is_stopped() {
             return;
@@ -104,7 +105,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
         if !is_last && !layout::may_fit(draft, tally, may, budget) {
             continue;
         }
-        let made = layout::plan(draft, window.conversation, tally, may, budget);
+        let made = layout::lay_out(draft, window.conversation, tally, may, budget);
         // Without more to let go, a starved conversation is what there is.
         let is_enough = made.fits && (!may.steps || made.room >= budget / STARVED_SHARE);
         plan = Some(made);
@@ -173,6 +174,8 @@ fn drop(item: &mut Item, reason: &'static str) {
     item.reason = reason.into();
 }
 
+#[cfg(test)]
+mod real_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

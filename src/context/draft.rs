@@ -142,6 +142,12 @@ impl Item {
             Content::Instruction(_) | Content::Message(_) => None,
         }
     }
+
+    /// Told as a message and nobody's word: it gives way like a result.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        matches!(&*self.content, Content::Message(message) if message.is_told)
+    }
 }
 
 impl Draft {

@@ -217,8 +217,7 @@ fn telling_a_turn_of_many_questions() {
             story = story.user(&format!("and {number}?"));
         }
         let window = story.input();
-        let tools = BTreeSet::new();
-        steps::of(|| dialogue_summary(conversation(), &window.events, &tools, 2_000)).0
+        steps::of(|| dialogue_summary(conversation(), &window.events, 2_000)).0
     });
 }
 

@@ -15,7 +15,8 @@
 //! - [`explain`]: what is told about it;
 //! - [`digest`], [`references`]: a result in a few lines, and how to get it back;
 //! - [`compaction`], [`summary`]: what stands for what was cut;
-//! - [`knowledge`]: what tool results have shown.
+//! - [`knowledge`]: what tool results have shown;
+//! - `words`: what the user said, and what only stands in his place.
 
 pub mod budget;
 pub mod compaction;
@@ -27,7 +28,6 @@ pub mod explain;
 #[cfg(test)]
 mod growth_tests;
 pub mod knowledge;
-mod local_command;
 pub mod pairing;
 pub mod policy;
 pub mod prefix;
@@ -41,6 +41,7 @@ pub mod stopping;
 pub mod summary;
 pub mod tokens;
 pub mod window;
+mod words;
 
 pub use draft::*;
 pub use explain::*;

@@ -1,6 +1,6 @@
 //! How much of the last request the front of the next one repeats.
 
-use super::{draft::Draft, explain::SharedPrefix, provider::Unit};
+use super::{draft::Draft, explain::SharedPrefix, provider::CacheUnit};
 use crate::domain::Revision;
 
 /// What is remembered of a request: its units, not their text.
@@ -21,7 +21,7 @@ impl SentUnits {
     /// The units of a body, with the tokens of the items that went into each. An
     /// item that became several units is shared out by their bytes.
     #[must_use]
-    pub fn new(revision: Revision, draft: &Draft, units: &[Unit]) -> Self {
+    pub fn new(revision: Revision, draft: &Draft, units: &[CacheUnit]) -> Self {
         let mut bytes_of_item = vec![0_u64; draft.items.len()];
         for unit in units {
             for item in &unit.items {
@@ -123,8 +123,8 @@ mod tests {
         }
     }
 
-    fn unit(hash: u8, bytes: u64, items: &[usize]) -> Unit {
-        Unit {
+    fn unit(hash: u8, bytes: u64, items: &[usize]) -> CacheUnit {
+        CacheUnit {
             hash: u128::from(hash),
             bytes,
             items: items.to_vec(),

@@ -25,7 +25,7 @@ pub struct SharedContent(Arc<Noted>);
 /// A content, and what is known of it.
 struct Noted {
     content: Content,
-    counts: [OnceLock<Counts>; CountedFor::COUNT],
+    counts: [OnceLock<TokenCounts>; CountedFor::COUNT],
     told: OnceLock<Caption>,
     /// Some of its texts are encoded data.
     encoded: OnceLock<bool>,
@@ -33,7 +33,7 @@ struct Noted {
 
 /// Tokens of a content, not scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TokenCounts {
     /// All that is sent of it, without its reasoning.
     pub whole: u64,
     /// What came of a step's calls.
@@ -42,7 +42,7 @@ pub(super) struct Counts {
     pub thinks: bool,
 }
 
-impl Counts {
+impl TokenCounts {
     /// Those of something without calls.
     pub fn of(whole: u64) -> Self {
         Self {
@@ -76,15 +76,15 @@ impl SharedContent {
     pub(super) fn counts(
         &self,
         counted_for: CountedFor,
-        count: impl FnOnce() -> Option<Counts>,
-    ) -> Counts {
+        count: impl FnOnce() -> Option<TokenCounts>,
+    ) -> TokenCounts {
         let place = &self.0.counts[counted_for.index()];
         if let Some(known) = place.get() {
             return *known;
         }
         match count() {
             Some(counts) => *place.get_or_init(|| counts),
-            None => Counts::of(0),
+            None => TokenCounts::of(0),
         }
     }
 

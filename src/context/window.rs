@@ -4,7 +4,6 @@
 mod calls;
 mod fold;
 mod maker;
-mod marks;
 #[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]

@@ -102,10 +102,41 @@ pub fn decide<B: Borrow<EventBody>>(
     command: &AppendCommand<B>,
     limits: &Limits,
 ) -> Result<Decided, Undecided> {
+    decide_of(lookup, command, limits, Author::Client)
+}
+
+/// Decides a batch in which the engine says what content it erases: wherever that is, also
+/// in what is sealed or archived.
+///
+/// # Errors
+/// As [`decide`].
+pub fn decide_erasure<B: Borrow<EventBody>>(
+    lookup: &impl Lookup,
+    command: &AppendCommand<B>,
+    limits: &Limits,
+) -> Result<Decided, Undecided> {
+    decide_of(lookup, command, limits, Author::Eraser)
+}
+
+/// Who appends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Author {
+    Client,
+    /// The engine, which erases.
+    Eraser,
+}
+
+fn decide_of<B: Borrow<EventBody>>(
+    lookup: &impl Lookup,
+    command: &AppendCommand<B>,
+    limits: &Limits,
+    author: Author,
+) -> Result<Decided, Undecided> {
     let mut batch = Batch {
         lookup,
         command,
         limits,
+        author,
         changed: BTreeMap::new(),
         starts_with_call: BTreeMap::new(),
     };
@@ -156,6 +187,7 @@ struct Batch<'a, L, B> {
     lookup: &'a L,
     command: &'a AppendCommand<B>,
     limits: &'a Limits,
+    author: Author,
     changed: BTreeMap<ConversationId, ChangedConversation>,
     /// Whether the batch's first event on a branch is a tool call, so that the
     /// message at the branch's stored head did not end its turn.
@@ -221,15 +253,18 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
             self.changed.insert(id, ChangedConversation::of(state));
         }
         let base = self.lookup.conversation(id)?;
-        if self
-            .changed
-            .get(&id)
-            .is_some_and(|changed| changed.row.sealed)
+        let erases = self.erases(body);
+        if !erases
+            && self
+                .changed
+                .get(&id)
+                .is_some_and(|changed| changed.row.sealed)
         {
             return Err(Rule::Sealed { conversation: id }.into());
         }
         let branch = match body {
             EventBody::BranchForked(forked) => self.fork(id, base, forked)?,
+            _ if erases => self.changed[&id].row.active,
             body => self.check_on_branch(id, base, event.branch.as_ref(), body)?,
         };
         let Some(changed) = self.changed.get_mut(&id) else {
@@ -239,6 +274,11 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         let is_call = matches!(body, EventBody::ToolCallRequested(_));
         self.starts_with_call.entry((id, branch)).or_insert(is_call);
         Ok(Placed { branch, at })
+    }
+
+    /// True for what the engine says of its own erasing, which no rule keeps out.
+    fn erases(&self, body: &EventBody) -> bool {
+        self.author == Author::Eraser && matches!(body, EventBody::ContentErased { .. })
     }
 
     fn check_on_branch(

@@ -59,8 +59,10 @@ pub struct StoredEvent {
     /// BLAKE3 over the conversation's previous hash, the header and the body's
     /// hash.
     pub chain_hash: ChainHash,
-    /// The protobuf body.
+    /// The protobuf body; of one that was erased, its stub.
     pub body: Bytes,
+    /// Its content was erased.
+    pub erased: bool,
 }
 
 /// A fact on its way in. `B` says what happened: an [`EventBody`], or such a one with

@@ -7,7 +7,7 @@ use super::{
         AnnotationAdded, BranchForked, Compacted, Config, ContextSet, ConversationCreated, Entity,
         Guidance, PromptSet, SummaryRecorded,
     },
-    id::{BranchName, Revision},
+    id::{BranchName, ContentHash, Revision},
     message::MessageAppended,
     tool::{
         ApprovalDecided, Custom, SubContextReturned, SubContextSpawned, ToolCallCancelled,
@@ -78,8 +78,9 @@ macro_rules! event_kinds {
             46 annotation_added AnnotationAdded(added: AnnotationAdded);
             /// What a framework stores of its own.
             47 custom Custom(custom: Custom);
-            /// Content is to go.
-            48 content_erased ContentErased { revisions: Vec<Revision>, reason: String };
+            /// The content of these revisions of its conversation is gone; `stubs` is the
+            /// hash of what is left of them.
+            48 content_erased ContentErased { revisions: Vec<Revision>, reason: String, stubs: Option<ContentHash> };
         }
     };
 }

@@ -23,7 +23,7 @@ use super::{
 /// A branch's state is written down each time its history has grown by so many
 /// events, so that the state as of any revision is a snapshot and a tail of at
 /// most this length. Part of the views' format.
-pub const SNAPSHOT_EVERY_EVENTS: u64 = 256;
+pub const SNAPSHOT_EVERY_EVENTS: u64 = 64;
 
 /// Opening system and developer messages that a branch remembers.
 pub const PREAMBLE_MAX: usize = 16;

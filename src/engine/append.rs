@@ -105,7 +105,7 @@ impl Engine {
         let inner = std::sync::Arc::clone(&self.inner);
         let compactions = compactions_of(&prepared.command.events);
         let request = inner.look_up(prepared).await?;
-        let answer = inner.enqueue(request)?;
+        let answer = inner.enqueue(request).await?;
         Ok(Box::pin(async move {
             let mut outcome = inner.settle(answer.await).await?;
             inner.warn_of_compactions(&compactions, &mut outcome).await;
@@ -116,7 +116,8 @@ impl Engine {
 
 impl Inner {
     /// Loads what the decision looks at, so that the writer need not.
-    async fn look_up(&self, prepared: Prepared) -> Result<WriteRequest, AppendError> {
+    pub(super) async fn look_up(&self, prepared: Prepared) -> Result<WriteRequest, AppendError> {
+        let erasures = self.hot.erasures();
         let views = self.views.load_full();
         let storage = AppendError::of_views;
         let mut loaded = Vec::new();
@@ -140,9 +141,8 @@ impl Inner {
             if let Some(home) = views
                 .blob_home(&command.namespace, &body.hash)
                 .map_err(storage)?
-                && self
-                    .is_readable(&command.namespace, body.reference(home))
-                    .await
+                && self.hot.may_refer_to(home)
+                && self.is_readable(body.reference(home)).await
             {
                 blob_homes.insert(body.hash, home);
             }
@@ -160,14 +160,15 @@ impl Inner {
             past,
             key,
             blob_homes,
+            erasures,
         })
     }
 
     /// A stored body that cannot be read is not named again, but stored anew: what is
     /// acknowledged must be there.
-    async fn is_readable(&self, namespace: &Namespace, blob: BlobRef) -> bool {
+    async fn is_readable(&self, blob: BlobRef) -> bool {
         let shard = crate::domain::ShardId::default();
-        let read = self.log.blob(shard, namespace, &blob).await;
+        let read = self.log.blob(shard, &blob).await;
         read.inspect_err(|error| tracing::warn!(error = %with_causes(&error), "a large body is stored a second time"))
             .is_ok()
     }
@@ -189,7 +190,16 @@ impl Inner {
             .await
     }
 
-    fn enqueue(
+    /// Hands a request to the writer, as soon as nobody has to be alone.
+    async fn enqueue(
+        &self,
+        request: WriteRequest,
+    ) -> Result<impl Future<Output = Result<WriteAnswer, WriterGone>> + use<>, AppendError> {
+        let _not_alone = self.appending.read().await;
+        self.hand_over(request)
+    }
+
+    pub(super) fn hand_over(
         &self,
         request: WriteRequest,
     ) -> Result<impl Future<Output = Result<WriteAnswer, WriterGone>> + use<>, AppendError> {
@@ -224,7 +234,11 @@ impl Inner {
                 let found = self.past(place, true).await?;
                 request.past.insert(place, found);
             }
-            answer = self.enqueue(*request)?.await.map_err(never_answered)?;
+            answer = self
+                .enqueue(*request)
+                .await?
+                .await
+                .map_err(never_answered)?;
         }
         Err(AppendError::Storage {
             source: Cause::of("the decision needs more of the past than a batch may touch"),

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{error::ReadError, fold::Folder, history::decode_body, witness};
+use super::{error::ReadError, fold::ViewFold, history::decode_body, witness};
 use crate::{
     disk,
     domain::{DamageKind, NotDone, with_causes},
@@ -120,7 +120,7 @@ async fn follow(
     head: u64,
     report: impl Fn(u64),
 ) -> Result<(), Failed> {
-    let folder = Folder::new(Arc::new(views.clone()), Arc::clone(reader));
+    let folder = ViewFold::new(Arc::new(views.clone()), Arc::clone(reader));
     let mut folder = folder.map_err(Failed::Views)?;
     if let Some(before) = before {
         folder = folder.after(before);

@@ -19,7 +19,7 @@ use crate::{
         ConversationId, ConversationRow, EventBody, EventRef, JsonText, Namespace, NewEvent,
         ParentRef, PromptSet, Revision,
     },
-    views::Page,
+    views::ListPage,
 };
 
 impl Engine {
@@ -252,7 +252,7 @@ impl Engine {
 impl Inner {
     fn list(&self, query: &ListQuery) -> Result<ConversationPage, ReadError> {
         let limit = query.limit.clamp(1, self.options.limits.page_events_max);
-        let (rows, next) = self.views.load().list(&Page {
+        let (rows, next) = self.views.load().list(&ListPage {
             namespace: &query.namespace,
             after: query.after,
             limit,

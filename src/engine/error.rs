@@ -245,6 +245,14 @@ pub enum OpenError {
         /// Where, and the versions of the format.
         source: Cause,
     },
+    /// A version from before the first release wrote it. Nothing was changed.
+    #[error("the data folder {path} was written before the first release of Treering")]
+    OlderFormat {
+        /// The folder.
+        path: PathBuf,
+        /// The versions of the format, and what to do.
+        source: Cause,
+    },
     /// There is none, and none was to be made.
     #[error("there is no store in {path}")]
     NoStore {
@@ -345,6 +353,7 @@ impl From<LogError> for AppendError {
             | LogError::NoStore { .. }
             | LogError::WentBack { .. }
             | LogError::NewerFormat { .. }
+            | LogError::OlderFormat { .. }
             | LogError::TooLarge { .. }
             | LogError::NotFound { .. }
             | LogError::UnknownShard { .. } => Self::Storage {
@@ -361,6 +370,13 @@ impl AppendError {
         Self::Unready {
             message: "the views are catching up with the log".to_owned(),
             retry_after_ms: VIEWS_RETRY.as_millis() as u64,
+        }
+    }
+
+    /// The store failed of this.
+    pub(super) fn storage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Storage {
+            source: Cause::of(error),
         }
     }
 

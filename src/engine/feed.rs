@@ -57,6 +57,11 @@ impl Feed {
         while groups.bytes > self.bytes_max && groups.pop().is_some() {}
     }
 
+    /// Forgets all that waits: the log has it.
+    pub fn clear(&self) {
+        *lock(&self.groups) = Groups::default();
+    }
+
     /// Some records from an offset on that are not behind `last`, about
     /// `records_max` of them. Empty: the log has them.
     pub fn take(&self, from: u64, last: u64, records_max: usize) -> Vec<(u64, Record)> {

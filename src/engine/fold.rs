@@ -38,7 +38,7 @@ const READ_BYTES: usize = 4 << 20;
 const STATES_MAX: usize = 20_000;
 
 /// Folds the log into views.
-pub(super) struct Folder {
+pub(super) struct ViewFold {
     views: Arc<Views>,
     reader: Arc<LogReader>,
     states: HashMap<ConversationId, ConversationState>,
@@ -85,7 +85,7 @@ impl From<LogError> for Stop {
     }
 }
 
-impl Folder {
+impl ViewFold {
     /// Goes on where the views are.
     pub fn new(views: Arc<Views>, reader: Arc<LogReader>) -> Result<Self, ReadError> {
         witness::sign(&views, reader.log().identity())?;
@@ -438,6 +438,7 @@ impl Folder {
                 namespace: record.header.namespace.clone(),
                 key: key.key.clone(),
                 content_hash: key.content_hash,
+                salt: key.salt.map(|salt| salt.0),
                 first_offset: offset,
                 events: key.events,
             });

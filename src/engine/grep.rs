@@ -1,7 +1,7 @@
 //! Searching by a regular expression: the index says which events may match, their
 //! stored text says which do and where.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{
     Inner,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     domain::ConversationId,
-    search::{Pattern, Reading, SearchQuery},
+    search::{Copies, Hit, Pattern, Reading, SearchQuery},
 };
 
 /// Candidates that are looked up at a time.
@@ -47,7 +47,9 @@ impl Inner {
             context_lines: wanted.context_lines,
             finds: Finds::Pattern(&pattern),
         };
-        let mut hits: Vec<SearchHit> = Vec::new();
+        let (mut hits, mut of_page): (Vec<SearchHit>, Vec<Hit>) = (Vec::new(), Vec::new());
+        // Texts that were looked at, and those of them that match.
+        let (mut texts, mut matching) = (HashSet::new(), HashSet::new());
         let (mut total, mut more) = (0_usize, candidates.more);
         let mut counts: HashMap<ConversationId, u64> = HashMap::new();
         let counts_all = query.count_all || wanted.by_conversation;
@@ -71,11 +73,13 @@ impl Inner {
             {
                 continue;
             }
-            let is_full = hits.len() >= query.limit;
-            if is_full && !counts_all {
-                more = true;
-                break;
+            if !texts.insert(candidate.text_hash) && query.copies == Copies::Folded {
+                if wanted.by_conversation && matching.contains(&candidate.text_hash) {
+                    *counts.entry(candidate.conversation).or_default() += 1;
+                }
+                continue;
             }
+            let is_full = hits.len() >= query.limit;
             let conversation = candidate.conversation;
             let found = match self.read_hit(&candidate, &mut reader).await {
                 Ok(found) => found,
@@ -86,11 +90,23 @@ impl Inner {
                 Err(error) => return Err(error.into()),
             };
             let Some(found) = found else { continue };
+            // Only what was found says that there is more.
+            if is_full && !counts_all {
+                more = true;
+                break;
+            }
             total += 1;
+            matching.insert(candidate.text_hash);
             *counts.entry(conversation).or_default() += 1;
             if total > query.offset && !is_full {
-                hits.push(self.named(candidate, found, &mut names, query)?);
+                hits.push(self.named(candidate.clone(), found, &mut names, query)?);
+                of_page.push(candidate);
             }
+        }
+        let copies = index.copies(query, &of_page);
+        let copies = copies.map_err(|error| self.search_failed(&index, error))?;
+        for (hit, copies) in hits.iter_mut().zip(copies) {
+            self.add_copies(hit, copies, &mut names, query)?;
         }
         let conversations = if wanted.by_conversation {
             self.hits_by_conversation(counts, HashMap::new(), &mut names, query)?

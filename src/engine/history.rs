@@ -25,6 +25,9 @@ use crate::{
 /// Entries read at once.
 pub(super) const ENTRIES_PAGE: usize = 512;
 
+/// Entries read at first by who mostly wants the first one.
+const ENTRIES_FIRST: usize = 8;
+
 /// Bytes of records, bodies included, that are read at once.
 pub(super) const PAGE_BYTES: usize = 1 << 20;
 
@@ -125,18 +128,40 @@ impl History {
             return Ok(None);
         };
         let until = leaves_at.unwrap_or(owner.head);
-        let next = self
-            .views
-            .entries(conversation, revision.next(), until, ENTRIES_PAGE, false)?
-            .into_iter()
-            .find(|entry| entry.branch == owner.id);
-        let followed_by_call =
-            next.is_some_and(|entry| entry.kind == EventKind::ToolCallRequested.number());
         let state = self.state_of(conversation, owner.id, revision).await?;
+        let followed_by_call = state.at_turn_boundary()
+            && self
+                .next_own(conversation, owner.id, revision, until)?
+                .is_some_and(|next| next.kind == EventKind::ToolCallRequested.number());
         Ok(Some(PastBranch {
             state: Arc::new(state),
             followed_by_call,
         }))
+    }
+
+    /// The branch's next event of its own, however many of other branches lie
+    /// between.
+    fn next_own(
+        &self,
+        conversation: ConversationId,
+        branch: BranchId,
+        after: Revision,
+        until: Revision,
+    ) -> Result<Option<EventEntry>, ReadError> {
+        let (mut from, mut page) = (after.next(), ENTRIES_FIRST);
+        loop {
+            work::check()?;
+            let entries = self.views.entries(conversation, from, until, page, false)?;
+            let Some(last) = entries.last() else {
+                return Ok(None);
+            };
+            from = last.revision.next();
+            let own = entries.into_iter().find(|entry| entry.branch == branch);
+            if own.is_some() {
+                return Ok(own);
+            }
+            page = ENTRIES_PAGE;
+        }
     }
 
     /// The branch that a revision of another branch's history was appended to,
@@ -461,12 +486,14 @@ pub(super) fn decode_body(offset: u64, kind: u16, bytes: &Bytes) -> Result<Event
 
 /// A record as readers see it.
 pub(super) fn stored(offset: u64, record: Record, body: Bytes) -> StoredEvent {
+    let erased = record.is_erased();
     let (header, chain_hash) = record.into_header();
     StoredEvent {
         chain_hash,
         header,
         position: Position::local(offset),
         body,
+        erased,
     }
 }
 

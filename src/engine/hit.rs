@@ -5,8 +5,8 @@ use super::{Inner, error::ReadError, history::same_event, query::HitPassage};
 use crate::{
     domain::{EventBody, EventHeader, Namespace, Position, Role},
     search::{
-        CallTarget, Hit, Passage, Pattern, Snippet, Snippeter, call_target, passage_at, passages,
-        searchable_text,
+        CallTarget, Hit, Passage, Pattern, Snippet, Snippeter, call_target, is_reasoning_at,
+        passage_at, passages, searchable_text,
     },
     views::EventEntry,
 };
@@ -20,13 +20,14 @@ const COMMAND_BYTES_MAX: usize = 400;
 
 /// What only the event itself says of a hit.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct HitDetails {
     pub snippet: Snippet,
     pub line: u64,
     pub byte_start: u64,
     pub byte_end: u64,
     pub passage: HitPassage,
     pub role: Option<Role>,
+    pub in_reasoning: bool,
     pub call_id: String,
     pub target: CallTarget,
     pub context: String,
@@ -55,18 +56,8 @@ impl Inner {
         &self,
         hit: &Hit,
         reader: &mut HitReader<'_>,
-    ) -> Result<Option<Found>, ReadError> {
-        let Position { offset, .. } = hit.position;
-        let record = self.reader.record(offset).await?;
-        let named = EventEntry {
-            conversation: hit.conversation,
-            revision: hit.revision,
-            branch: hit.branch,
-            kind: hit.kind.number(),
-            offset,
-        };
-        same_event(&named, reader.namespace, &record)?;
-        let body = self.history().decode(offset, &record).await?;
+    ) -> Result<Option<HitDetails>, ReadError> {
+        let (header, body) = self.body_of(hit, reader.namespace).await?;
         let text = searchable_text(&body).unwrap_or_default();
         let place = match &mut reader.finds {
             Finds::Pattern(pattern) => place_of_pattern(&text, pattern),
@@ -87,9 +78,31 @@ impl Inner {
             EventBody::MessageAppended(message) => Some(message.role),
             _ => None,
         };
+        let first = usize::try_from(found.byte_start).unwrap_or(usize::MAX);
+        found.in_reasoning = is_reasoning_at(&body, first);
         found.call_id = call_id(&body).to_owned();
-        found.target = self.target(&record.header, &body).await?;
+        found.target = self.target(&header, &body).await?;
         Ok(Some(found))
+    }
+
+    /// The event that the index means.
+    pub(super) async fn body_of(
+        &self,
+        hit: &Hit,
+        namespace: &Namespace,
+    ) -> Result<(EventHeader, EventBody), ReadError> {
+        let Position { offset, .. } = hit.position;
+        let record = self.reader.record(offset).await?;
+        let named = EventEntry {
+            conversation: hit.conversation,
+            revision: hit.revision,
+            branch: hit.branch,
+            kind: hit.kind.number(),
+            offset,
+        };
+        same_event(&named, namespace, &record)?;
+        let body = self.history().decode(offset, &record).await?;
+        Ok((record.header.clone(), body))
     }
 
     /// What the call does that an event is of.
@@ -114,7 +127,7 @@ impl Inner {
 }
 
 /// Where in the text a passage matches, and what stands around it.
-fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> Found {
+fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> HitDetails {
     let first = snippet.first.clone();
     let lines = |text: &str| text.bytes().filter(|&b| b == b'\n').count() as u64;
     let line = passage.line + lines(&passage.text[..first.start]);
@@ -122,7 +135,7 @@ fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> F
         0 => (String::new(), 0),
         around => around_line(text, passage.byte_start + first.start, line, around),
     };
-    Found {
+    HitDetails {
         line,
         byte_start: (passage.byte_start + first.start) as u64,
         byte_end: (passage.byte_start + first.end) as u64,
@@ -134,7 +147,7 @@ fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> F
         snippet,
         context,
         context_line,
-        ..Found::default()
+        ..HitDetails::default()
     }
 }
 
@@ -150,7 +163,14 @@ fn place_of_pattern<'a>(text: &'a str, pattern: &Pattern) -> Option<(Passage<'a>
     let mut piece = line.clone();
     if line.len() > SNIPPET_BYTES_MAX {
         let start = from.saturating_sub(SNIPPET_BYTES_MAX / 4).max(line.start);
-        piece.start = passage.text.floor_char_boundary(start);
+        let start = passage.text.floor_char_boundary(start);
+        // Not in the middle of a word, and of a line's start no further than it fits.
+        let fits = first.end - line.start <= SNIPPET_BYTES_MAX;
+        let blank = passage.text[start..from].find(char::is_whitespace);
+        piece.start = match (fits, blank) {
+            (true, _) => line.start,
+            (false, blank) => blank.map_or(start, |blank| start + blank + 1),
+        };
         let end = (piece.start + SNIPPET_BYTES_MAX).min(line.end);
         piece.end = passage.text.floor_char_boundary(end);
     }

@@ -14,6 +14,7 @@ mod conversations;
 mod damage;
 mod delta;
 mod dense;
+mod erase;
 pub mod error;
 mod feed;
 mod fold;
@@ -40,6 +41,8 @@ mod repair;
 mod repair_tests;
 mod salvage;
 mod search;
+#[cfg(test)]
+mod search_tests;
 mod searchable;
 mod sequencer;
 mod states;
@@ -66,18 +69,22 @@ pub use self::{
         ContextEntry, ContextError, ContextScope, KnowledgeAnswer, KnowledgeQuery, PlanQuery,
         Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
     },
+    erase::{
+        EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, ErasedEvent, ErasedWhy,
+        KeptBlob, SharedBy,
+    },
     error::*,
     health::{DamageMet, Health},
     query::*,
     repair::{Repair, repair},
-    salvage::{Cut, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
+    salvage::{CutConversation, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
 };
 use self::{
     history::History,
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
-pub use crate::log::{OpenMode, Repair as LogRepair};
+pub use crate::log::{LogRepair, OpenMode};
 /// The text that search counts bytes and lines in.
 pub use crate::search::{Reading, Scores, searchable_text};
 use crate::{
@@ -85,7 +92,7 @@ use crate::{
         BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits,
         Namespace, Position, TimestampMicros,
     },
-    log::{EventLog, GroupWriter, LogReader},
+    log::{EventLog, GroupWriter, LogReader, RedbLog},
 };
 
 /// How a store is opened.
@@ -207,6 +214,10 @@ struct Inner {
     work: work::Work,
     /// None: the log is in memory, or only read.
     density: Option<dense::Density>,
+    /// None: the log is in memory.
+    files: Option<Arc<RedbLog>>,
+    /// Held, by many, while something is handed to the writer; by one, who then is alone.
+    appending: tokio::sync::RwLock<()>,
     started_at: TimestampMicros,
 }
 

@@ -17,6 +17,7 @@ use super::{
     catch_up::{VIEWS_CACHE_BYTES, beside, catch_up, empty, open_views, reopen},
     damage::Marks,
     dense::Density,
+    erase::finish_erasing,
     error::{OpenError, ReadError},
     feed::Feed,
     memory::{Cache as _, Shares},
@@ -60,6 +61,7 @@ struct Parts {
     /// Keeps others out: called now and then.
     keep_lock: Box<dyn Fn() + Send + Sync>,
     density: Option<Density>,
+    files: Option<Arc<RedbLog>>,
     views: Views,
     views_path: Option<PathBuf>,
     index: super::indexer::IndexPlace,
@@ -78,6 +80,7 @@ impl Engine {
             .map_err(|error| log_refused(&dir, error))?;
         let log = Arc::new(log);
         refuse_a_log_that_went_back(&dir, &log).await?;
+        finish_erasing(&dir, &log).await?;
         if options.mode.is_read_only() {
             return Self::open_to_read(options, log).await;
         }
@@ -91,6 +94,7 @@ impl Engine {
         let (announcing, keeping) = (Arc::clone(&log), Arc::clone(&log));
         let parts = Parts {
             density: Density::start(&log, options.dense),
+            files: Some(Arc::clone(&log)),
             log: Arc::clone(&log) as _,
             announce: Box::new(move |address| {
                 if let Err(error) = announcing.set_address(address) {
@@ -126,6 +130,7 @@ impl Engine {
         };
         let parts = Parts {
             index: super::indexer::IndexPlace::Unchanged(dir.join(INDEX_FOLDER)),
+            files: Some(Arc::clone(&log)),
             log,
             announce: Box::new(|_| {}),
             keep_lock: Box::new(|| {}),
@@ -147,6 +152,7 @@ impl Engine {
             announce: Box::new(|_| {}),
             keep_lock: Box::new(|| {}),
             density: None,
+            files: None,
             views: Views::in_memory().map_err(|error| failed(&dir, error))?,
             views_path: None,
             index: super::indexer::IndexPlace::Memory,
@@ -170,6 +176,7 @@ impl Engine {
             announce: Box::new(|_| {}),
             keep_lock: Box::new(|| {}),
             density: None,
+            files: None,
             views: open_views(&views_path).map_err(|error| failed(dir, error))?,
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Memory,
@@ -258,6 +265,8 @@ impl Engine {
             announce: parts.announce,
             keep_lock: parts.keep_lock,
             density: parts.density,
+            files: parts.files,
+            appending: tokio::sync::RwLock::default(),
             views,
             hot,
             views_path: parts.views_path,
@@ -433,7 +442,7 @@ async fn share_memory(inner: std::sync::Weak<Inner>) {
     }
 }
 
-fn failed(dir: &Path, error: impl Into<Box<dyn Error + Send + Sync>>) -> OpenError {
+pub(super) fn failed(dir: &Path, error: impl Into<Box<dyn Error + Send + Sync>>) -> OpenError {
     OpenError::Failed {
         path: dir.to_owned(),
         source: Cause::of(error),
@@ -452,6 +461,10 @@ pub(super) fn log_refused(dir: &Path, error: LogError) -> OpenError {
         LogError::NoStore { .. } => OpenError::NoStore { path },
         LogError::WentBack { what } => OpenError::WentBack { path, what },
         error @ LogError::NewerFormat { .. } => OpenError::NewerFormat {
+            path,
+            source: Cause::of(error),
+        },
+        error @ LogError::OlderFormat { .. } => OpenError::OlderFormat {
             path,
             source: Cause::of(error),
         },

@@ -10,7 +10,8 @@ use crate::{
         AppendCommand, ContentHash, ConversationId, EventBody, EventId, Limits, NewEvent,
         limits::{IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
     },
-    log::{BlobRef, Record},
+    log::{BlobRef, KeySalt, Record},
+    views::KeyEntry,
 };
 
 /// A body as it will be stored.
@@ -44,8 +45,12 @@ pub(super) struct Prepared {
     pub bodies: Vec<PreparedBody>,
     /// Over everything that the caller chose. Only of keyed batches.
     pub content_hash: ContentHash,
+    /// What the log's hash of that is made with.
+    pub key_salt: KeySalt,
     /// All bodies, in bytes.
     pub bytes: usize,
+    /// The engine says what it erases.
+    pub by_eraser: bool,
 }
 
 impl Prepared {
@@ -101,8 +106,25 @@ impl Prepared {
             command,
             bodies,
             content_hash,
+            key_salt: KeySalt::random(),
             bytes,
+            by_eraser: false,
         })
+    }
+
+    /// The same, as what the engine says of its own erasing.
+    pub fn of_eraser(self) -> Self {
+        Self {
+            by_eraser: true,
+            ..self
+        }
+    }
+
+    /// False when another batch was appended with its key. Once something of that one was
+    /// erased it cannot be told any more, and whoever repeats it gets its answer.
+    pub fn may_be(&self, used: &KeyEntry) -> bool {
+        let salt = used.salt.map(KeySalt);
+        salt.is_none_or(|salt| salt.hash(self.content_hash) == used.content_hash)
     }
 
     /// The conversations that the decision looks at.
@@ -229,4 +251,39 @@ fn content_hash(command: &AppendCommand<EncodedBody>, bodies: &[PreparedBody]) -
         part(&body.hash.0);
     }
     ContentHash(*hasher.finalize().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Namespace;
+
+    fn prepared(actor: &str) -> Prepared {
+        let mut event = NewEvent::new(ConversationId::generate(), EventBody::BranchActivated);
+        event.conversation = ConversationId::default();
+        event.actor = actor.to_owned();
+        let mut command = AppendCommand::new(Namespace::default(), vec![event]);
+        command.idempotency_key = Some("key".to_owned());
+        Prepared::new(command, &Limits::default()).unwrap()
+    }
+
+    // A repeat is known by what it says, although each has a salt of its own. Once the salt
+    // is erased nobody can tell, and whoever repeats a batch must not append it again.
+    #[test]
+    fn a_repeat_is_known_while_its_salt_is_there() {
+        let (first, again, other) = (prepared("ada"), prepared("ada"), prepared("grace"));
+        let mut used = KeyEntry {
+            namespace: Namespace::default(),
+            key: "key".to_owned(),
+            content_hash: first.key_salt.hash(first.content_hash),
+            salt: Some(first.key_salt.0),
+            first_offset: 1,
+            events: 1,
+        };
+        assert_ne!(first.key_salt, again.key_salt);
+        assert!(first.may_be(&used) && again.may_be(&used));
+        assert!(!other.may_be(&used));
+        used.salt = None;
+        assert!(again.may_be(&used) && other.may_be(&used));
+    }
 }

@@ -441,8 +441,10 @@ pub struct SearchRequest {
     pub wait_max: Option<std::time::Duration>,
     /// Wait until the index has reached this position.
     pub at_least: Option<Position>,
-    /// Count all matches, not only the first thousand: that looks at each of them.
+    /// Count all hits, not only the first thousand: that looks at each match.
     pub count_all: bool,
+    /// Events of one kind whose whole text is equal are hits of their own, not one.
+    pub every_copy: bool,
 }
 
 impl SearchRequest {
@@ -475,6 +477,7 @@ impl SearchRequest {
             wait_max: None,
             at_least: None,
             count_all: false,
+            every_copy: false,
         }
     }
 }
@@ -518,6 +521,15 @@ pub struct SearchHit {
     pub passage: HitPassage,
     /// Who speaks, for messages.
     pub role: Option<Role>,
+    /// The match is in what a model thought, not in what it said.
+    pub in_reasoning: bool,
+    /// The share of the query that stands together in the passage, 0 to 1; 0 for hits
+    /// behind the first hundred passages.
+    pub together: f32,
+    /// So many other events of its kind have the same text, and are no hits of their own.
+    pub copies: u64,
+    /// The nearest of them.
+    pub copies_at: Vec<HitCopy>,
     /// The conversation's title, or empty.
     pub title: String,
     /// The file or folder that the call names first, or empty.
@@ -536,6 +548,17 @@ pub struct SearchHit {
     pub recorded_at: TimestampMicros,
     /// When it happened: for what was imported, before it was recorded.
     pub happened_at: TimestampMicros,
+}
+
+/// An event with the text of a hit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HitCopy {
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Its id at its source, or empty.
+    pub source_id: String,
+    /// The event.
+    pub revision: Revision,
 }
 
 /// Where a passage is in its event's text.
@@ -558,7 +581,7 @@ pub struct ConversationHits {
     pub source_id: String,
     /// Its title, or empty.
     pub title: String,
-    /// Passages (events, for a regular expression) that match.
+    /// Events that match.
     pub hits: u64,
     /// The best hit's; 0 for one that is not among the first thousand.
     pub score: f32,
@@ -569,7 +592,7 @@ pub struct ConversationHits {
 pub struct SearchAnswer {
     /// Best first.
     pub hits: Vec<SearchHit>,
-    /// Passages that match.
+    /// Hits, on all pages together.
     pub total: u64,
     /// There are more: no more than the first thousand were to be counted.
     pub more_than_total: bool,
@@ -581,6 +604,11 @@ pub struct SearchAnswer {
     pub events_missing: u64,
     /// How the text was read.
     pub read_as: Reading,
+    /// The text is one name of several parts, and nothing has it whole.
+    pub parts_only: bool,
+    /// A result that `success` hides and that has clearly more of the query than the
+    /// best hit.
+    pub hidden: Option<Box<SearchHit>>,
     /// Conversations with hits, the best first, if they were asked for.
     pub conversations: Vec<ConversationHits>,
     /// Why the index lacks a part of the log just now; none: it has all of it, or

@@ -329,6 +329,44 @@ async fn chain_fork(engine: &Engine, id: ConversationId) {
     append(engine, vec![NewEvent::new(id, fork)]).await;
 }
 
+// Whether an answer ended its turn is said by the branch's next event, which was looked
+// for among the next 512 of the conversation: behind a long attempt on another branch the
+// call was not seen, and a compaction could cut between an answer and its call.
+#[tokio::test]
+async fn a_call_is_seen_behind_a_long_attempt_on_another_branch() {
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    let main = |body| NewEvent {
+        branch: Some(BranchName::default()),
+        ..NewEvent::new(id, body)
+    };
+    let assistant = MessageAppended::text(Role::Assistant, "I look.");
+    append(
+        &engine,
+        vec![
+            created(id),
+            said(id, "Where?".to_owned()),
+            main(EventBody::MessageAppended(assistant)),
+        ],
+    )
+    .await;
+    let answer = engine.inner.branch(&ns(), id, None).unwrap().head;
+    chain_fork(&engine, id).await;
+    let attempt = BranchName::new("try").unwrap();
+    let tries = (0..600).map(|number| NewEvent {
+        branch: Some(attempt.clone()),
+        ..said(id, format!("attempt {number}"))
+    });
+    append(&engine, tries.collect()).await;
+    let call = pending_call(id, "c1");
+    append(&engine, vec![main(call.body)]).await;
+    let history = engine.inner.history();
+    let past = history.branch_at(id, BranchId::MAIN, answer).await;
+    let past = past.unwrap().unwrap();
+    assert!(past.state.at_turn_boundary() && past.followed_by_call);
+    engine.close().await;
+}
+
 // Two deep verifications kept everybody from being served, and went on when their
 // clients had gone. One runs at a time, and it ends with its stream.
 #[tokio::test]

@@ -13,7 +13,7 @@ use super::{
     Engine, Inner,
     catch_up::{empty, take_place},
     error::ReadError,
-    fold::Folder,
+    fold::ViewFold,
     query::{Progress, RebuildItem, RebuildOutcome},
     sequencer::lock,
 };
@@ -72,7 +72,9 @@ async fn rebuild(
     let _one = one.map_err(|_| ReadError::RebuildRuns)?;
     let mut outcome = RebuildOutcome::default();
     if views {
-        (outcome.events, outcome.damaged) = rebuild_views(inner, reports).await?;
+        let mut told = |done, head| report(reports, "views", done, head);
+        let made = rebuild_views(inner, Appends::GoOn, &mut told).await;
+        (outcome.events, outcome.damaged) = made?;
     }
     if index {
         let head = inner.published.load(Ordering::Acquire);
@@ -92,14 +94,29 @@ fn report(reports: &mut Reports, what: &'static str, done: u64, total: u64) {
     let _ = reports.try_send(Ok(RebuildItem::Progress(Progress { what, done, total })));
 }
 
-/// Events read, and conversations that had to be marked as damaged.
-async fn rebuild_views(inner: &Arc<Inner>, reports: &mut Reports) -> Result<(u64, u64), ReadError> {
+/// What becomes of appends while new views take the old ones' place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Appends {
+    /// They go on.
+    GoOn,
+    /// They wait, and the writer forgets what it knows: the new views say less than the old
+    /// ones did.
+    Wait,
+}
+
+/// Makes the views anew, and returns how many events were read, and how many conversations
+/// had to be marked as damaged.
+pub(super) async fn rebuild_views(
+    inner: &Arc<Inner>,
+    appends: Appends,
+    report: &mut (impl FnMut(u64, u64) + Send),
+) -> Result<(u64, u64), ReadError> {
     let place = inner.views_path.as_deref().map(beside);
     let fresh = match &place {
         Some(place) => empty(place)?,
         None => Views::in_memory()?,
     };
-    let made = fill_and_swap(inner, Arc::new(fresh), reports).await;
+    let made = fill_and_swap(inner, Arc::new(fresh), appends, report).await;
     if let (Err(_), Some(place)) = (&made, &place)
         && let Err(error) = Views::wipe(place)
     {
@@ -111,17 +128,24 @@ async fn rebuild_views(inner: &Arc<Inner>, reports: &mut Reports) -> Result<(u64
 async fn fill_and_swap(
     inner: &Arc<Inner>,
     views: Arc<Views>,
-    reports: &mut Reports,
+    appends: Appends,
+    report: &mut (impl FnMut(u64, u64) + Send),
 ) -> Result<(u64, u64), ReadError> {
-    let folder = Folder::new(Arc::clone(&views), Arc::clone(&inner.reader))?;
+    let folder = ViewFold::new(Arc::clone(&views), Arc::clone(&inner.reader))?;
     let mut folder = folder
         .stop_when(Arc::clone(&inner.closing))
         .after((**inner.views.load()).clone());
     let head = inner.published.load(Ordering::Acquire);
-    folder
-        .run(head, |done| report(reports, "views", done, head))
-        .await?;
+    folder.run(head, |done| report(done, head)).await?;
     views.make_durable()?;
+    let _alone = match appends {
+        Appends::GoOn => None,
+        Appends::Wait => {
+            let alone = inner.appending.write().await;
+            inner.settled().await.map_err(ReadError::storage)?;
+            Some(alone)
+        }
+    };
     let inner = Arc::clone(inner);
     let last = tokio::task::spawn_blocking(move || {
         // Nothing is published while the last events are folded and the new
@@ -136,6 +160,9 @@ async fn fill_and_swap(
             take_place(&views, old)?;
         }
         inner.views.store(Arc::clone(&views));
+        if appends == Appends::Wait {
+            inner.hot.forget_all(None);
+        }
         let damaged = inner.marks.replace(&views)?;
         Ok::<_, ReadError>((head, damaged as u64))
     });
@@ -143,6 +170,6 @@ async fn fill_and_swap(
 }
 
 /// The publisher makes views at another place when it must: the two never meet.
-fn beside(path: &Path) -> PathBuf {
+pub(super) fn beside(path: &Path) -> PathBuf {
     path.with_extension("rebuild.redb")
 }

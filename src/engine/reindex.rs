@@ -32,12 +32,12 @@ pub(super) struct Remade {
 }
 
 /// Where a new index is made.
-fn beside(dir: &Path) -> PathBuf {
+pub(super) fn beside(dir: &Path) -> PathBuf {
     dir.with_extension("rebuild")
 }
 
 /// Where the old index is, while the new one takes its place.
-fn aside(dir: &Path) -> PathBuf {
+pub(super) fn aside(dir: &Path) -> PathBuf {
     dir.with_extension("old")
 }
 
@@ -58,6 +58,17 @@ pub(super) fn tidy(place: &IndexPlace) {
         if let Err(error) = left {
             tracing::warn!(error, "a left over search index stays on the disk");
         }
+    }
+}
+
+/// Removes what is left of an index that another one took the place of.
+///
+/// # Errors
+/// What the system says: it is still there.
+pub(super) fn remove_left_over(place: &IndexPlace) -> std::io::Result<()> {
+    match place {
+        IndexPlace::Folder(dir) => disk::remove(&aside(dir)),
+        IndexPlace::Memory | IndexPlace::Unchanged(_) => Ok(()),
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     disk,
     domain::{Cause, ConversationId, NotDone, ShardId, TimestampMicros},
-    log::{LogError, LogReader, RedbLog, Repair as LogRepair, Repairing, Witness},
+    log::{LogError, LogReader, LogRepair, RedbLog, Repairing, Witness},
     search::SearchIndex,
     views::Views,
 };

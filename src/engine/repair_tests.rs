@@ -298,6 +298,59 @@ async fn rebuild(engine: &Engine) {
     assert!(!done.is_empty());
 }
 
+/// Bytes that are stored as they are, in a frame of their own, and found again.
+fn noise(seed: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    blake3::Hasher::new()
+        .update(seed)
+        .finalize_xof()
+        .fill(&mut bytes);
+    bytes
+}
+
+fn custom(id: ConversationId, data: &[u8]) -> NewEvent {
+    let custom = Custom {
+        type_name: "noise".to_owned(),
+        content_type: String::new(),
+        data: bytes::Bytes::copy_from_slice(data),
+    };
+    NewEvent::new(id, EventBody::Custom(custom))
+}
+
+// A rebuilt manifest cannot say whether an erasing was under way, so the log is looked through
+// for one. One frame that cannot be read kept the whole store from opening; and what it may
+// say must not be forgotten, should it be readable again.
+#[tokio::test]
+async fn a_bad_frame_keeps_neither_the_store_nor_an_erasing_from_going_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let engine = open(&data, OpenMode::Create).await.unwrap();
+    let id = append(&engine, &["one word"]).await;
+    let bad = noise(b"bad");
+    let last = AppendCommand::new(Namespace::default(), vec![custom(id, &bad)]);
+    engine.append(last).await.unwrap();
+    let whole = append(&engine, &["behind"]).await;
+    engine.close().await;
+    std::fs::remove_file(data.join(LOG_FOLDER).join("MANIFEST")).unwrap();
+    let done = repair(&data, false).await.unwrap();
+    assert!(done.log.manifest_rebuilt, "{done:?}");
+
+    let harm = || toggle(&data, &bad[2_000..2_016]);
+    let under_way = |engine: &Engine| engine.inner.files.as_ref().unwrap().erasing();
+    harm();
+    for mode in [OpenMode::Append, OpenMode::Read] {
+        let engine = open(&data, mode).await.unwrap();
+        let query = ReadQuery::all(Namespace::default(), Source::Conversation(whole));
+        assert_eq!(engine.read_all(query).await.unwrap().len(), 2);
+        assert_eq!(under_way(&engine), Some(1));
+        engine.close().await;
+    }
+    harm();
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    assert_eq!(under_way(&engine), None);
+    engine.close().await;
+}
+
 // A conversation whose last events were in a frame that cannot be read any more was
 // made anew as if it had ended before them: nothing of it lies behind to show it. The
 // views that are replaced have seen them.
@@ -308,23 +361,6 @@ async fn a_conversation_that_ends_in_a_loss_is_marked() {
     let engine = open(&data, OpenMode::Create).await.unwrap();
     let (cut, gone) = (ConversationId::generate(), ConversationId::generate());
     engine.append(events(cut, &["one word"])).await.unwrap();
-    // Frames of their own, stored as they are, with what tells where they are.
-    let noise = |seed: &[u8]| {
-        let mut bytes = vec![0; 4096];
-        blake3::Hasher::new()
-            .update(seed)
-            .finalize_xof()
-            .fill(&mut bytes);
-        bytes
-    };
-    let custom = |id, data: &[u8]| {
-        let custom = Custom {
-            type_name: "noise".to_owned(),
-            content_type: String::new(),
-            data: bytes::Bytes::copy_from_slice(data),
-        };
-        NewEvent::new(id, EventBody::Custom(custom))
-    };
     let (ours, theirs) = (noise(b"cut"), noise(b"gone"));
     let last = AppendCommand::new(Namespace::default(), vec![custom(cut, &ours)]);
     engine.append(last).await.unwrap();

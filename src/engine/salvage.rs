@@ -36,7 +36,7 @@ use crate::{
     log::{
         Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError,
         LogIdentity, LogReader, LogStats, NewBlob, OpenMode, Record, RecordBody, RedbLog,
-        RedbLogOptions, frame,
+        RedbLogOptions, Salt, frame,
     },
     views::Views,
 };
@@ -73,12 +73,12 @@ pub struct Salvaged {
     /// Positions of the log that cannot be read. What was there is not known.
     pub unreadable_positions: u64,
     /// The damaged conversations, at most 1,000 of them.
-    pub damaged: Vec<Cut>,
+    pub damaged: Vec<CutConversation>,
 }
 
 /// A conversation that was not taken to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct CutConversation {
     /// Its tenant.
     pub namespace: Namespace,
     /// The conversation.
@@ -152,8 +152,17 @@ pub async fn salvage(
     mut report: impl FnMut(Progress),
 ) -> Result<Salvaged, SalvageError> {
     check_places(from, to)?;
-    let (source, head) = open_source(from).await?;
+    let Damaged {
+        reader: source,
+        head,
+        erasing,
+    } = open_source(from).await?;
     let mut taking = Taking::start(to).await?;
+    if erasing {
+        // What is taken may hold what was to go: the check opens it, and that ends it.
+        let begun = taking.log.begin_erasing();
+        begun.map_err(|source| taking.failed(source))?;
+    }
     let read_failed = |source| SalvageError::Source {
         path: from.to_owned(),
         source,
@@ -233,9 +242,17 @@ fn witnesses(from: &Path, source: &LogReader) -> Option<Views> {
     witness::are_of(&views, &**source.log()).then_some(views)
 }
 
-/// Opens what is left of the damaged store's log, to read only, and says where it
-/// ends.
-async fn open_source(from: &Path) -> Result<(LogReader, u64), SalvageError> {
+/// What is left of the damaged store's log.
+struct Damaged {
+    reader: LogReader,
+    /// Where it ends.
+    head: u64,
+    /// An erasing was under way.
+    erasing: bool,
+}
+
+/// Opens what is left of the damaged store's log, to read only.
+async fn open_source(from: &Path) -> Result<Damaged, SalvageError> {
     let failed = |source| match source {
         LogError::Locked { .. } => SalvageError::Held(log_refused(from, source)),
         source => SalvageError::Source {
@@ -244,10 +261,15 @@ async fn open_source(from: &Path) -> Result<(LogReader, u64), SalvageError> {
         },
     };
     let log = RedbLog::open_remains(from, RedbLogOptions::default()).map_err(failed)?;
+    let erasing = log.erasing().is_some();
     let log = Arc::new(Worn(Arc::new(log)));
     let shard = ShardId::default();
     let head = log.acquire(shard).await.map_err(failed)?.head;
-    Ok((LogReader::new(log, shard, CACHE_BYTES), head))
+    Ok(Damaged {
+        reader: LogReader::new(log, shard, CACHE_BYTES),
+        head,
+        erasing,
+    })
 }
 
 /// The new store must open, and nothing in it may be damaged.
@@ -401,7 +423,7 @@ impl Taking {
         let header = &record.header;
         let known = self.conversations.entry(header.conversation).or_default();
         known.is_cut = true;
-        let cut = Cut {
+        let cut = CutConversation {
             namespace: header.namespace.clone(),
             conversation: header.conversation,
             revision: known.head.next(),
@@ -436,7 +458,7 @@ impl Taking {
             }
             let known = self.conversations.entry(row.id).or_default();
             known.is_cut = true;
-            let cut = Cut {
+            let cut = CutConversation {
                 namespace: row.namespace,
                 conversation: row.id,
                 revision: known.head.next(),
@@ -575,7 +597,13 @@ impl LeftOut {
         };
         let bytes = codec::body::encode(&body);
         let hash = Record::hash_body(&bytes);
-        let record = Record::seal(self.chain, header, RecordBody::Inline(bytes), hash, None)?;
+        let record = Record::seal(
+            self.chain,
+            header,
+            RecordBody::Inline(bytes),
+            Salt::random().hash(hash),
+            None,
+        )?;
         self.head = self.head.next();
         self.chain = record.chain_hash();
         Ok(record)
@@ -640,13 +668,8 @@ impl EventLog for Worn {
         )
     }
 
-    async fn blob(
-        &self,
-        shard: ShardId,
-        namespace: &Namespace,
-        blob: &BlobRef,
-    ) -> Result<Bytes, LogError> {
-        let read = self.0.blob(shard, namespace, blob).await;
+    async fn blob(&self, shard: ShardId, blob: &BlobRef) -> Result<Bytes, LogError> {
+        let read = self.0.blob(shard, blob).await;
         worn(blob.home_offset, read)
     }
 

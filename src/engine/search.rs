@@ -11,16 +11,17 @@ use super::{
     Engine,
     error::SearchError,
     grep::Wanted,
-    hit::{Finds, Found, HitReader, shortened},
-    query::{ConversationHits, SearchAnswer, SearchRequest},
+    hit::{Finds, HitDetails, HitReader, shortened},
+    query::{ConversationHits, HitCopy, SearchAnswer, SearchRequest},
     work::{self, Lane},
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
     domain::{BranchId, BranchName, Cause, ConversationId, Namespace, Position},
     search::{
-        Hit, IndexError, IndexSearchError, LineageSegment, Reading, Scope, SearchFilters,
-        SearchIndex, SearchQuery, Snippeter,
+        AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, LineageSegment, Reading,
+        Scope, SearchFilters, SearchIndex, SearchQuery, SearchResults, Snippeter, Wholeness,
+        passage_at, searchable_text,
     },
 };
 
@@ -28,6 +29,8 @@ use crate::{
 const GROUPED_HITS: usize = 1_000;
 /// How long a search that has met a damaged index waits for a new one.
 const INDEX_MADE_WITHIN: Duration = Duration::from_secs(10);
+/// So much more of a query, as a share of it, is clearly more.
+const CLEARLY_MORE: f32 = 0.25;
 /// Most conversations that a search over sub-contexts spans.
 const SUB_CONTEXTS_MAX: usize = 1_000;
 
@@ -112,11 +115,15 @@ impl Inner {
     async fn search(&self, request: SearchRequest, head: u64) -> Result<SearchAnswer, SearchError> {
         let scope = self.scope(&request)?;
         let query = SearchQuery {
-            namespace: request.namespace.clone(),
             reading: request.reading,
             limit: request.limit,
             offset: request.offset,
             count_all: request.count_all,
+            told_by_text: true,
+            copies: match request.every_copy {
+                true => Copies::Each,
+                false => Copies::Folded,
+            },
             filters: SearchFilters {
                 scope,
                 tools: request.tools,
@@ -141,7 +148,10 @@ impl Inner {
         let index = self.indexer.index();
         work::check()?;
         let refused = |error| self.search_failed(&index, error);
-        let results = index.search(&query).map_err(refused)?;
+        let mut results = index.search(&query).map_err(refused)?;
+        let parts_only = self.look_at_texts(&mut results, &query).await?;
+        let copies = index.copies(&query, &results.hits).map_err(refused)?;
+        let hidden = self.hidden(&index, &query, &results)?;
         let mut snippeter = Snippeter::for_query(&index, &query).map_err(refused)?;
         let mut names = Names::default();
         let mut hits = Vec::with_capacity(results.hits.len());
@@ -150,23 +160,23 @@ impl Inner {
             context_lines: request.context_lines,
             finds: Finds::Words(&mut snippeter),
         };
-        for hit in results.hits {
+        for (hit, copies) in results.hits.into_iter().zip(copies) {
             work::check()?;
             // An index from before the damage knows what cannot be served any more.
             if self.marks.covers(hit.conversation, hit.revision) {
                 continue;
             }
-            // One that cannot be read any more is no reason to find nothing.
-            let found = match self.read_hit(&hit, &mut reader).await {
-                Err(error @ ReadError::Damaged { .. }) => {
-                    self.noticed(&error);
-                    None
-                }
-                read => read?,
-            };
-            hits.push(self.named(hit, found.unwrap_or_default(), &mut names, &query)?);
+            let found = self.read_or_note(&hit, &mut reader).await?;
+            let mut hit = self.named(hit, found, &mut names, &query)?;
+            self.add_copies(&mut hit, copies, &mut names, &query)?;
+            hits.push(hit);
         }
         let mut answer = self.answer(hits, results.reached, head);
+        answer.parts_only = parts_only;
+        if let Some(hit) = hidden {
+            let found = self.read_or_note(&hit, &mut reader).await?;
+            answer.hidden = Some(Box::new(self.named(hit, found, &mut names, &query)?));
+        }
         answer.total = results.total;
         answer.more_than_total = results.more_than_total;
         answer.read_as = results.read_as;
@@ -174,6 +184,110 @@ impl Inner {
             answer.conversations = self.grouped(&index, &query, &mut names)?;
         }
         Ok(answer)
+    }
+
+    /// What only the event says of a hit. One that cannot be read any more is no reason to
+    /// find nothing.
+    async fn read_or_note(
+        &self,
+        hit: &Hit,
+        reader: &mut HitReader<'_>,
+    ) -> Result<HitDetails, ReadError> {
+        match self.read_hit(hit, reader).await {
+            Err(error @ ReadError::Damaged { .. }) => {
+                self.noticed(&error);
+                Ok(HitDetails::default())
+            }
+            read => Ok(read?.unwrap_or_default()),
+        }
+    }
+
+    /// Orders the first hits as their texts tell, and cuts the page. True: the query is
+    /// one name, and nothing has it whole.
+    async fn look_at_texts(
+        &self,
+        results: &mut SearchResults,
+        query: &SearchQuery,
+    ) -> Result<bool, ReadError> {
+        let look = std::mem::take(&mut results.as_typed);
+        let mut standings = Vec::new();
+        let looked_at = match query.offset < look.hits {
+            true => results.hits.len().min(look.hits),
+            false => 0,
+        };
+        for hit in &results.hits[..looked_at] {
+            work::check()?;
+            standings.push(look.standing(&self.passage_of(hit, query).await?));
+        }
+        let has_name = match look.tells_names() {
+            true => looked_at == 0 || standings.iter().any(|standing| standing.names > 0),
+            false => results.names.found != Wholeness::Parts,
+        };
+        AsTyped::reorder(standings, results, query);
+        Ok(results.names.typed.is_all && !has_name && results.total > 0)
+    }
+
+    /// The text that was found; empty when it cannot be read any more.
+    async fn passage_of(&self, hit: &Hit, query: &SearchQuery) -> Result<String, ReadError> {
+        if self.marks.covers(hit.conversation, hit.revision) {
+            return Ok(String::new());
+        }
+        let body = match self.body_of(hit, &query.namespace).await {
+            Err(ReadError::Damaged { .. }) => return Ok(String::new()),
+            read => read?.1,
+        };
+        let text = searchable_text(&body).unwrap_or_default();
+        let start = usize::try_from(hit.byte_start).unwrap_or(usize::MAX);
+        let passage = passage_at(&text, start).map_or("", |passage| passage.text);
+        Ok(passage.to_owned())
+    }
+
+    /// The best result that is hidden by the filter for what worked, or failed, if it has
+    /// clearly more of the query than what is shown.
+    fn hidden(
+        &self,
+        index: &Arc<SearchIndex>,
+        query: &SearchQuery,
+        shown: &SearchResults,
+    ) -> Result<Option<Hit>, SearchError> {
+        let together = shown.hits.first().map_or(0.0, |hit| hit.together);
+        let hides = query.filters.success.is_some() && query.offset == 0;
+        if !hides || together > 1.0 - CLEARLY_MORE {
+            return Ok(None);
+        }
+        let mut others = SearchQuery {
+            limit: 1,
+            count_all: false,
+            told_by_text: false,
+            ..query.clone()
+        };
+        others.filters.success = query.filters.success.map(|success| !success);
+        let best = index.search(&others);
+        let best = best.map_err(|error| self.search_failed(index, error))?;
+        let is_clear = |hit: &Hit| {
+            hit.together - together >= CLEARLY_MORE
+                && !self.marks.covers(hit.conversation, hit.revision)
+        };
+        Ok(best.hits.into_iter().next().filter(is_clear))
+    }
+
+    pub(super) fn add_copies(
+        &self,
+        hit: &mut SearchHit,
+        copies: HitCopies,
+        names: &mut Names,
+        query: &SearchQuery,
+    ) -> Result<(), ReadError> {
+        hit.copies = copies.count;
+        for place in copies.nearest {
+            let named = self.names(&query.namespace, place.conversation, names)?;
+            hit.copies_at.push(HitCopy {
+                conversation: place.conversation,
+                source_id: named.source_id.clone(),
+                revision: place.revision,
+            });
+        }
+        Ok(())
     }
 
     /// The conversations with matches, with the scores of the best ones.
@@ -186,6 +300,8 @@ impl Inner {
         let best = SearchQuery {
             offset: 0,
             limit: GROUPED_HITS,
+            told_by_text: false,
+            copies: Copies::Each,
             ..query.clone()
         };
         let refused = |error| self.search_failed(index, error);
@@ -230,6 +346,8 @@ impl Inner {
             complete: events_missing == 0 && lagging.is_none(),
             events_missing,
             read_as: Reading::Plain,
+            parts_only: false,
+            hidden: None,
             conversations: Vec::new(),
             lagging,
         }
@@ -326,7 +444,7 @@ impl Inner {
     pub(super) fn named(
         &self,
         hit: Hit,
-        found: Found,
+        found: HitDetails,
         names: &mut Names,
         query: &SearchQuery,
     ) -> Result<SearchHit, ReadError> {
@@ -351,6 +469,10 @@ impl Inner {
             byte_end: found.byte_end,
             passage: found.passage,
             role: found.role,
+            in_reasoning: found.in_reasoning,
+            together: hit.together,
+            copies: 0,
+            copies_at: Vec::new(),
             title,
             path: found.target.paths.into_iter().next().unwrap_or_default(),
             command: shortened(&found.target.command),

@@ -22,13 +22,13 @@ use crate::{
     domain::{
         AppendOutcome, Appended, BranchId, Cause, ContentHash, ConversationId, ConversationState,
         Decided, EventBody, EventHeader, Limits, Lookup, Namespace, Need, PastBranch, Placed,
-        Position, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
+        Position, Rejection, Revision, Rule, TimestampMicros, Undecided, decide, decide_erasure,
         limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
         with_causes,
     },
     log::{
-        AppendKey, BlobRef, CommittedGroup, GroupError, NewBlob, Record, RecordBody, Sequencer,
-        Staged,
+        AppendKey, BlobRef, CommittedGroup, GroupError, NewBlob, Record, RecordBody, SaltSource,
+        Sequencer, Staged,
     },
     views::{KeyEntry, ViewDelta},
 };
@@ -42,6 +42,24 @@ pub(super) struct WriteRequest {
     pub key: Option<KeyFacts>,
     /// Home offsets of bodies that are stored already, by content.
     pub blob_homes: HashMap<ContentHash, u64>,
+    /// [`HotSet::erasures`] when all of this was looked up.
+    pub erasures: u64,
+}
+
+impl WriteRequest {
+    /// Forgets what was looked up before something was erased: the writer looks for itself.
+    fn forget(&mut self, erasures: u64) {
+        self.loaded.clear();
+        self.past.clear();
+        self.blob_homes.clear();
+        if let Some(facts) = &mut self.key {
+            *facts = KeyFacts {
+                reached: 0,
+                entry: None,
+            };
+        }
+        self.erasures = erasures;
+    }
 }
 
 /// What the writer answers.
@@ -71,6 +89,9 @@ pub(super) struct EngineSequencer {
     /// Bodies whose home the views may not know yet.
     recent_blobs: HashMap<(Namespace, ContentHash), u64>,
     staged_blobs: Vec<(Namespace, ContentHash)>,
+    salts: SaltSource,
+    /// [`HotSet::erasures`] when all that is known here was.
+    erasures: u64,
     deltas: Deltas,
     published: Arc<AtomicU64>,
     committed: u64,
@@ -99,6 +120,8 @@ impl EngineSequencer {
             keys_pruned_to: committed,
             recent_blobs: HashMap::new(),
             staged_blobs: Vec::new(),
+            salts: SaltSource::default(),
+            erasures: 0,
             deltas,
             published,
             committed,
@@ -129,6 +152,21 @@ impl EngineSequencer {
         Ok(entry)
     }
 
+    /// Forgets what was known before something was erased.
+    fn forget_erased(&mut self, request: &mut WriteRequest) {
+        let erasures = self.cache.erasures();
+        if self.erasures != erasures {
+            self.cache.clear();
+            self.recent_keys.clear();
+            self.keys_pruned_to = self.published.load(Ordering::Acquire);
+            self.recent_blobs.clear();
+            self.erasures = erasures;
+        }
+        if request.erasures != erasures {
+            request.forget(erasures);
+        }
+    }
+
     fn is_committed(&self, entry: &KeyEntry) -> bool {
         entry.first_offset <= self.committed
     }
@@ -142,7 +180,7 @@ impl EngineSequencer {
             .recent_keys
             .get(&(command.namespace.clone(), key))
             .or(request.key.as_ref()?.entry.as_ref())?;
-        (entry.content_hash == request.prepared.content_hash).then(|| entry.clone())
+        request.prepared.may_be(entry).then(|| entry.clone())
     }
 
     fn decide(&mut self, request: &mut WriteRequest) -> Result<Decided, Stop> {
@@ -172,7 +210,11 @@ impl EngineSequencer {
             past: &request.past,
             namespace: &command.namespace,
         };
-        decide(&known, command, &self.limits).map_err(|undecided| match undecided {
+        let decided = match request.prepared.by_eraser {
+            true => decide_erasure(&known, command, &self.limits),
+            false => decide(&known, command, &self.limits),
+        };
+        decided.map_err(|undecided| match undecided {
             Undecided::Rejected(rejection) => Stop::Failed(rejection.into()),
             Undecided::Needs(need) => Stop::Needs(need),
         })
@@ -195,12 +237,12 @@ impl EngineSequencer {
                 None => ContentHash::default(),
             };
             let key = (index == 0).then(|| append_key(prepared)).flatten();
-            let record =
-                Record::seal(previous, header, stored, body.hash, key).map_err(|error| {
-                    AppendError::Storage {
-                        source: Cause::of(error),
-                    }
-                })?;
+            let salted = self.salts.at(batch.offset()).hash(body.hash);
+            let record = Record::seal(previous, header, stored, salted, key).map_err(|error| {
+                AppendError::Storage {
+                    source: Cause::of(error),
+                }
+            })?;
             if let Some(changed) = decided.changed.get_mut(&placed.at.conversation) {
                 let position = Position::local(batch.offset());
                 changed.row.chain_hash = record.chain_hash();
@@ -212,6 +254,10 @@ impl EngineSequencer {
                 }
             }
             batch.push(record, *placed);
+        }
+        if prepared.by_eraser {
+            // Of the tree that these are of, some are to be erased.
+            self.salts.renew();
         }
         self.last_time = now;
         self.take(prepared, decided, &batch);
@@ -281,6 +327,7 @@ impl EngineSequencer {
                 namespace: command.namespace.clone(),
                 key: key.key.clone(),
                 content_hash: key.content_hash,
+                salt: key.salt.map(|salt| salt.0),
                 first_offset: batch.first_offset,
                 events: key.events,
             };
@@ -306,9 +353,10 @@ impl Sequencer for EngineSequencer {
     type Answer = WriteAnswer;
 
     fn stage(&mut self, next_offset: u64, mut request: WriteRequest) -> Staged<WriteAnswer> {
+        self.forget_erased(&mut request);
         match self.known_key(&request) {
             Ok(None) => {}
-            Ok(Some(entry)) if entry.content_hash == request.prepared.content_hash => {
+            Ok(Some(entry)) if request.prepared.may_be(&entry) => {
                 return answer(WriteAnswer::Repeated(entry));
             }
             Ok(Some(_)) => {
@@ -496,7 +544,8 @@ fn append_key(prepared: &Prepared) -> Option<AppendKey> {
     Some(AppendKey {
         key,
         events,
-        content_hash: prepared.content_hash,
+        content_hash: prepared.key_salt.hash(prepared.content_hash),
+        salt: Some(prepared.key_salt),
     })
 }
 

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{
+        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -40,6 +43,11 @@ pub(super) struct HotSet {
     conversations: RwLock<HashMap<ConversationId, Namespace>>,
     /// What their states may take.
     pub room: Room,
+    /// How often what was known before had to be forgotten: something was erased.
+    erasures: AtomicU64,
+    /// Large bodies whose homes are up to here are on their way out: nothing new may refer
+    /// to them.
+    erased_to: AtomicU64,
 }
 
 impl HotSet {
@@ -50,6 +58,26 @@ impl HotSet {
     /// True when the conversation is at hand and belongs to this namespace.
     pub fn is_of(&self, id: ConversationId, namespace: &Namespace) -> bool {
         self.read().get(&id) == Some(namespace)
+    }
+
+    /// How often everything was forgotten.
+    pub fn erasures(&self) -> u64 {
+        self.erasures.load(Ordering::Acquire)
+    }
+
+    /// Lets the writer forget all that it knows, and whatever was looked up for it before:
+    /// content was erased. The caller keeps everybody from appending, and nothing is under
+    /// way. Large bodies up to `erased_to` are not referred to any more; none: to all.
+    pub fn forget_all(&self, erased_to: Option<u64>) {
+        self.erased_to
+            .store(erased_to.unwrap_or_default(), Ordering::Release);
+        self.write().clear();
+        self.erasures.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether something new may refer to the large body that is stored under a home.
+    pub fn may_refer_to(&self, home_offset: u64) -> bool {
+        home_offset > self.erased_to.load(Ordering::Acquire)
     }
 
     fn insert(&self, id: ConversationId, namespace: &Namespace) {
@@ -224,6 +252,19 @@ impl StateCache {
             }
         }
         self.dropped_to = self.dropped_to.max(committed);
+    }
+
+    /// Drops all states: the views have every event of theirs.
+    pub fn clear(&mut self) {
+        let ids: Vec<_> = self.states.keys().copied().collect();
+        for id in ids {
+            self.drop_state(id);
+        }
+    }
+
+    /// See [`HotSet::erasures`].
+    pub fn erasures(&self) -> u64 {
+        self.hot.erasures()
     }
 
     fn drop_state(&mut self, id: ConversationId) {

@@ -15,7 +15,7 @@ use crate::{
     domain::*,
     log::{
         EncodedFrame, EventLog, FrameBatch,
-        fallible::{Fallible, Outcome},
+        fallible::{Ending, Fallible},
     },
     search::SearchIndex,
     views::Views,
@@ -71,7 +71,7 @@ impl Store {
     }
 
     /// Appends "lost", whose outcome nobody learns until the log is asked.
-    pub async fn lose(&self, outcome: Outcome) {
+    pub async fn lose(&self, outcome: Ending) {
         self.log.next_ends(outcome);
         self.log.deaf.store(true, Ordering::SeqCst);
         let error = self.engine.append(self.message("lost")).await.unwrap_err();
@@ -118,7 +118,7 @@ impl Store {
 // each time: first that it is not known, then what was appended, once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
-    for outcome in [Outcome::LostAnswer, Outcome::NeverArrived] {
+    for outcome in [Ending::LostAnswer, Ending::NeverArrived] {
         let store = Store::new().await;
         store.lose(outcome).await;
         let health = store.engine.health();
@@ -135,7 +135,7 @@ async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
         );
         store.mend();
         let found = store.insist(store.message("lost")).await;
-        assert_eq!(found.repeated_key, outcome == Outcome::LostAnswer);
+        assert_eq!(found.repeated_key, outcome == Ending::LostAnswer);
         assert_eq!(found.events[0].revision, Revision(2));
         let next = store.insist(store.message("other")).await;
         assert_eq!(next.events[0].revision, Revision(3));
@@ -149,7 +149,7 @@ async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_committed_key_is_answered_meanwhile() {
     let store = Store::new().await;
-    store.lose(Outcome::LostAnswer).await;
+    store.lose(Ending::LostAnswer).await;
     let made = store.engine.append(store.made()).await.unwrap();
     assert!(made.repeated_key);
     store.mend();
@@ -157,8 +157,8 @@ async fn a_committed_key_is_answered_meanwhile() {
     // The same in one group with a batch that the disk has no room for.
     store.log.append_micros.store(200_000, Ordering::SeqCst);
     let busy = store.engine.submit(store.message("first")).await.unwrap();
-    store.log.next_ends(Outcome::NoSpace);
-    store.log.next_ends(Outcome::NoSpace);
+    store.log.next_ends(Ending::NoSpace);
+    store.log.next_ends(Ending::NoSpace);
     let full = store.engine.submit(store.message("second")).await.unwrap();
     let again = store.engine.submit(store.made()).await.unwrap();
     for failed in [busy.await, full.await] {
@@ -173,7 +173,7 @@ async fn a_committed_key_is_answered_meanwhile() {
 async fn a_store_of_a_newer_version_says_so() {
     let log = Fallible::default();
     let mut bytes = [0; 32];
-    bytes[..4].copy_from_slice(b"TRF\x02");
+    bytes[..4].copy_from_slice(b"TRF\x03");
     bytes[8] = 1;
     bytes[16] = 1;
     // Whole by its checksum: a changed version byte alone is damage.
@@ -199,7 +199,7 @@ async fn a_store_of_a_newer_version_says_so() {
     // As the command line tells it.
     let text = with_causes(&error).to_string();
     assert!(
-        text.contains("version 2") && text.contains("up to 1"),
+        text.contains("version 3") && text.contains("up to 2"),
         "{text}"
     );
 }

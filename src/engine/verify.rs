@@ -13,7 +13,7 @@ use super::{
     Engine, Inner,
     damage::{Lost, Stretch, stretch},
     error::ReadError,
-    fold::Folder,
+    fold::ViewFold,
     query::{Fault, Progress, Stats, VerifyItem, VerifyOutcome},
     work::Stop,
 };
@@ -238,7 +238,7 @@ impl Check {
             Err(error) => {
                 let part = match record.body {
                     RecordBody::Blob(_) => "blob",
-                    RecordBody::Inline(_) => "log",
+                    RecordBody::Inline(_) | RecordBody::Stub(_) => "log",
                 };
                 let message = with_causes(&error).to_string();
                 self.fault(part, Some((offset, record)), message).await;
@@ -301,7 +301,7 @@ impl Check {
         let inner = Arc::clone(&self.inner);
         let total = inner.published.load(Ordering::Acquire);
         let (_file, fresh) = self.fresh_views(total)?;
-        let mut folder = Folder::new(Arc::clone(&fresh), Arc::clone(&inner.reader))?;
+        let mut folder = ViewFold::new(Arc::clone(&fresh), Arc::clone(&inner.reader))?;
         let stop = self.stop.clone();
         self.fold_up_to(&mut folder, 0, total).await?;
         let views = inner.views.load_full();
@@ -329,7 +329,7 @@ impl Check {
     /// Folds in steps, so that it can be stopped between them.
     async fn fold_up_to(
         &mut self,
-        folder: &mut Folder,
+        folder: &mut ViewFold,
         from: u64,
         total: u64,
     ) -> Result<(), ReadError> {

@@ -41,6 +41,8 @@ pub enum Format {
     OtherJson,
     /// No JSON: text, for example Markdown, or anything else.
     NoJson,
+    /// Bytes that are no text.
+    Binary,
     /// Nothing at all, or not yet a whole line.
     Empty,
 }
@@ -59,6 +61,7 @@ impl Format {
             Self::ChatDocument => "chat-document",
             Self::OtherJson => "other-json",
             Self::NoJson => "no-json",
+            Self::Binary => "binary",
             Self::Empty => "empty",
         }
     }
@@ -67,6 +70,17 @@ impl Format {
     #[must_use]
     pub fn is_imported(self) -> bool {
         matches!(self, Self::OpenaiChat | Self::ClaudeCode)
+    }
+}
+
+impl Format {
+    /// True for what is no format of conversations that is known.
+    #[must_use]
+    pub fn is_unknown(self) -> bool {
+        matches!(
+            self,
+            Self::ChatDocument | Self::OtherJson | Self::NoJson | Self::Binary | Self::Empty
+        )
     }
 }
 
@@ -82,6 +96,7 @@ impl fmt::Display for Format {
             Self::ChatDocument => "one JSON document with messages",
             Self::OtherJson => "JSON of no format that is known",
             Self::NoJson => "no JSON (text, for example Markdown)",
+            Self::Binary => "no text (a program, a database or a picture, for example)",
             Self::Empty => "empty",
         })
     }
@@ -117,6 +132,8 @@ pub fn of_head(head: &[u8], is_all: bool) -> Format {
             Format::Empty
         } else if starts_as_json {
             Format::OtherJson
+        } else if head.contains(&0) {
+            Format::Binary
         } else {
             Format::NoJson
         }
@@ -309,6 +326,7 @@ mod tests {
             ),
             ("[{\"role\": \"user\"}]", Format::ChatDocument),
             ("# Treering\n\n- a list\n{not json}\n", Format::NoJson),
+            ("SQLite format 3\0\u{10}\0\u{1}", Format::Binary),
             ("{\"a\": 1}\n{\"b\": 2}\n", Format::OtherJson),
             ("", Format::Empty),
             ("\n \n", Format::Empty),

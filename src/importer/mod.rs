@@ -15,7 +15,7 @@ mod canonical;
 mod content;
 mod number;
 mod raw;
-mod timeline;
+mod transcript;
 mod tree;
 
 pub mod claude_code;

@@ -21,7 +21,7 @@ use super::{
     number::numbers_survive,
     raw,
     source::LINE_VALUES_MAX,
-    timeline::{BranchIndex, Timeline},
+    transcript::{BranchIndex, Transcript},
 };
 use crate::{
     codec::json,
@@ -111,13 +111,13 @@ pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
     };
     let first_time = messages.iter().find_map(|message| time_of(&message.value));
     let mut import = Import {
-        timeline: Timeline::new(conversation, created, first_time),
+        transcript: Transcript::new(conversation, created, first_time),
         boundaries: HashMap::new(),
         tools: HashMap::new(),
     };
-    import.timeline.define_tools(line.tools);
+    import.transcript.define_tools(line.tools);
     import.run(&messages)?;
-    let (events, notes) = import.timeline.finish();
+    let (events, notes) = import.transcript.finish();
     Ok(ImportedConversation {
         conversation,
         source: line.source,
@@ -229,7 +229,7 @@ pub(super) fn shortened(text: &str) -> String {
 }
 
 struct Import {
-    timeline: Timeline,
+    transcript: Transcript,
     /// By branch whose last message said that a compaction comes: the tokens before.
     boundaries: HashMap<BranchIndex, u64>,
     /// The tool that was last called with an id, on any branch.
@@ -240,13 +240,13 @@ impl Import {
     fn run(&mut self, messages: &[Message<'_>]) -> Result<(), ImportFault> {
         let tree = tree::places(messages.iter().map(|message| &message.value));
         for (index, message) in messages.iter().enumerate() {
-            self.timeline.occurred_at = time_of(&message.value);
-            let branch = self.timeline.arrive(&tree, index)?;
+            self.transcript.occurred_at = time_of(&message.value);
+            let branch = self.transcript.arrive(&tree, index)?;
             match tree.nodes[index].is_beside {
                 true => self.keep_as_custom(branch, message),
                 false => self.message(branch, message),
             }
-            self.timeline.leave(&tree, index);
+            self.transcript.leave(&tree, index);
         }
         Ok(())
     }
@@ -273,7 +273,7 @@ impl Import {
             "assistant" => self.speak(branch, Role::Assistant, message),
             "tool" => self.answer(branch, message),
             _ => {
-                self.timeline.note(Oddity::UnknownRole);
+                self.transcript.note(Oddity::UnknownRole);
                 self.keep_as_custom(branch, message);
             }
         }
@@ -287,17 +287,18 @@ impl Import {
             .flatten()
             .unwrap_or_default();
         let kept_from = kept_from(&message.value);
-        let mut compacted = self
-            .timeline
-            .compaction(branch, summary.to_owned(), tokens, kept_from);
+        let mut compacted =
+            self.transcript
+                .compaction(branch, summary.to_owned(), tokens, kept_from);
         let is_summary = !summary.is_empty();
         if is_summary {
-            let rendered = canonical::summary(&compacted, self.timeline.occurred_at);
+            let rendered = canonical::summary(&compacted, self.transcript.occurred_at);
             compacted.raw = self
                 .keep(rendered, message)
                 .or_else(|| Some(nothing_more()));
         }
-        self.timeline.push(branch, EventBody::Compacted(compacted));
+        self.transcript
+            .push(branch, EventBody::Compacted(compacted));
         is_summary
     }
 
@@ -307,7 +308,7 @@ impl Import {
             content_type: "application/json".to_owned(),
             data: bytes::Bytes::copy_from_slice(message.text.as_bytes()),
         };
-        self.timeline.push(branch, EventBody::Custom(custom));
+        self.transcript.push(branch, EventBody::Custom(custom));
     }
 
     fn speak(&mut self, branch: BranchIndex, role: Role, message: &Message<'_>) {
@@ -317,13 +318,13 @@ impl Import {
             _ => Vec::new(),
         };
         let listed: Vec<_> = calls.iter().collect();
-        let rendered = canonical::message(&appended, &listed, self.timeline.occurred_at);
+        let rendered = canonical::message(&appended, &listed, self.transcript.occurred_at);
         appended.raw = self.keep(rendered, message);
         let revision = self
-            .timeline
+            .transcript
             .push(branch, EventBody::MessageAppended(appended));
         for call in calls {
-            self.timeline.request(branch, revision, call);
+            self.transcript.request(branch, revision, call);
         }
     }
 
@@ -331,12 +332,12 @@ impl Import {
         let mut typed = Vec::with_capacity(calls.len());
         for call in calls {
             let Some((call, is_json)) = typed_call(call) else {
-                self.timeline.note(Oddity::CallNotTyped);
+                self.transcript.note(Oddity::CallNotTyped);
                 continue;
             };
             if !is_json {
                 let call_id = call.call_id.clone();
-                self.timeline.note(Oddity::ArgumentsNotJson { call_id });
+                self.transcript.note(Oddity::ArgumentsNotJson { call_id });
             }
             self.tools.insert(call.call_id.clone(), call.tool.clone());
             typed.push(call);
@@ -346,8 +347,8 @@ impl Import {
 
     fn answer(&mut self, branch: BranchIndex, message: &Message<'_>) {
         let call_id = short(&message.value["tool_call_id"]).unwrap_or_default();
-        if !self.timeline.is_open(branch, &call_id) {
-            self.timeline.note(Oddity::OrphanResult { call_id });
+        if !self.transcript.is_open(branch, &call_id) {
+            self.transcript.note(Oddity::OrphanResult { call_id });
             self.speak(branch, Role::Tool, message);
             return;
         }
@@ -364,17 +365,17 @@ impl Import {
             raw: None,
         };
         let tool = self.tools.get(&result.call_id).map_or("", String::as_str);
-        let rendered = canonical::result(&result, tool, self.timeline.occurred_at);
+        let rendered = canonical::result(&result, tool, self.transcript.occurred_at);
         result.raw = self.keep(rendered, message);
-        self.timeline
+        self.transcript
             .push(branch, EventBody::ToolResultRecorded(result));
     }
 
     fn keep(&mut self, rendered: Value, message: &Message<'_>) -> Option<RawMessage> {
         if !numbers_survive(message.text) {
-            self.timeline.note(Oddity::NumberTooPrecise);
+            self.transcript.note(Oddity::NumberTooPrecise);
         }
-        let source = raw::Source {
+        let source = raw::SentMessage {
             origin: ORIGIN,
             provider: "",
             model: "",

@@ -18,7 +18,7 @@ pub enum RawFault {
 }
 
 /// A message as its source sent it.
-pub(super) struct Source<'a> {
+pub(super) struct SentMessage<'a> {
     pub(super) origin: &'a str,
     pub(super) provider: &'a str,
     pub(super) model: &'a str,
@@ -26,7 +26,7 @@ pub(super) struct Source<'a> {
     pub(super) text: &'a str,
 }
 
-impl Source<'_> {
+impl SentMessage<'_> {
     fn raw(&self, encoding: RawEncoding, data: Bytes) -> RawMessage {
         RawMessage {
             origin: self.origin.to_owned(),
@@ -42,7 +42,7 @@ impl Source<'_> {
 /// when nothing has to. `contents` points to objects whose `content` may be in
 /// another shape than the rendered one.
 pub(super) fn keep(
-    source: &Source<'_>,
+    source: &SentMessage<'_>,
     rendered: Value,
     contents: &[String],
 ) -> Option<RawMessage> {

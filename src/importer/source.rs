@@ -80,10 +80,10 @@ impl LineSource {
         let whole = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(head).chain(counted));
         let reader: Box<dyn BufRead> = if gzip {
             let plain = flate2::bufread::MultiGzDecoder::new(whole);
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, plain))
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, Unpacked(plain)))
         } else if zstd {
             let plain = zstd::stream::read::Decoder::with_buffer(whole)?;
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, plain))
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, Unpacked(plain)))
         } else {
             Box::new(whole)
         };
@@ -190,6 +190,18 @@ impl Iterator for LineSource {
             }
         }
         None
+    }
+}
+
+/// What a compressed source holds. Libraries tell in their own words when it cannot be read.
+struct Unpacked<R>(R);
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| {
+            let what = format!("the compressed file is cut short or damaged ({error})");
+            io::Error::new(error.kind(), what)
+        })
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) fn stored(imported: &ImportedConversation) -> Vec<StoredEvent> {
             position: Position::local(revision),
             chain_hash: Default::default(),
             body: bytes,
+            erased: false,
         });
     }
     events

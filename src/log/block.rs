@@ -23,7 +23,8 @@ use bytes::Bytes;
 use super::{
     codec::HEADER_BYTES_MAX,
     frame::{DecodedFrame, RAW_BYTES_MAX, decompress},
-    port::{EncodedFrame, LogError},
+    port::{EncodedFrame, LogError, OLD_FORMAT},
+    salt::SALT_BYTES,
 };
 
 pub use dictionary::{Dictionary, Samples};
@@ -32,7 +33,7 @@ pub use pack::Packer;
 use together::Unpacked;
 
 /// The newest format that this program reads, and the one it writes.
-pub const FORMAT_VERSION: u8 = 1;
+pub const FORMAT_VERSION: u8 = 2;
 /// Bytes of a block's header.
 pub const HEADER_BYTES: usize = 48;
 /// A block takes no more records once its bodies would have more than this, in
@@ -48,8 +49,8 @@ const BODIES_BYTES_MAX: usize = RAW_BYTES_MAX;
 /// Most bytes of a block's columns: about 200 for each record, and the texts.
 const COLUMNS_BYTES_MAX: usize = RECORDS_MAX * 256 + TEXTS_BYTES_MAX + HEADER_BYTES_MAX;
 /// Most bytes of what is not compressed: for each record the end of its id, its
-/// check, three hashes and an id.
-const PLAIN_BYTES_MAX: usize = RECORDS_MAX * (4 + CHECK_BYTES + 3 * 32 + 16);
+/// check, four hashes, an id and two salts.
+const PLAIN_BYTES_MAX: usize = RECORDS_MAX * (4 + CHECK_BYTES + 4 * 32 + 16 + 2 * SALT_BYTES);
 /// No block is larger as stored, in bytes.
 pub const STORED_BYTES_MAX: usize =
     HEADER_BYTES + COLUMNS_BYTES_MAX + PLAIN_BYTES_MAX + BODIES_BYTES_MAX;
@@ -142,7 +143,10 @@ impl Header {
         if read.first_offset != frame.first_offset || read.count != frame.count as usize {
             return Err(damaged("a block is stored in another one's place"));
         }
-        if header[3] == 0 || header[6..8] != [0; 2] || !read.is_possible() {
+        if header[3] < FORMAT_VERSION {
+            return Err(damaged(OLD_FORMAT));
+        }
+        if header[6..8] != [0; 2] || !read.is_possible() {
             return Err(damaged("a block's header has impossible values"));
         }
         let lens = [

@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 use super::{
     port::LogError,
-    record::{AppendKey, BlobRef, Hashes, Record, RecordBody},
+    record::{AppendKey, BlobRef, Hashes, Record, RecordBody, Stub},
+    salt::KeySalt,
 };
 use crate::domain::{
     BranchId, ContentHash, ConversationId, EventHeader, EventId, Namespace, Revision,
@@ -27,6 +28,7 @@ pub(crate) const RECORD_BYTES_MIN: usize = 4 + 32 + 32 + 1;
 
 const PLACE_INLINE: u8 = 0;
 const PLACE_BLOB: u8 = 1;
+const PLACE_ERASED: u8 = 2;
 /// What stands before an optional field, or for it.
 const NONE: u8 = 0;
 const SOME: u8 = 1;
@@ -119,15 +121,33 @@ pub(crate) fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), Lo
     out[start..header].copy_from_slice(&(bytes as u32).to_le_bytes());
     out.extend_from_slice(&record.body_hash().0);
     out.extend_from_slice(&record.chain_hash().0);
-    match &record.body {
+    if let Some(key) = &record.append_key {
+        write_option(key.salt.map(|salt| salt.0), out);
+    }
+    write_body(&record.body, out)
+}
+
+fn write_body(body: &RecordBody, out: &mut Vec<u8>) -> Result<(), LogError> {
+    match body {
         RecordBody::Inline(bytes) => {
             out.push(PLACE_INLINE);
             out.extend_from_slice(bytes);
         }
         RecordBody::Blob(blob) => {
-            // Its hash is the body's, which is above.
             out.push(PLACE_BLOB);
             out.extend_from_slice(&blob.home_offset.to_le_bytes());
+            out.extend_from_slice(&blob.hash.0);
+        }
+        RecordBody::Stub(stub) => {
+            let bytes = stub.bytes.len();
+            let len = u32::try_from(bytes).map_err(|_| LogError::TooLarge {
+                what: "stub",
+                bytes,
+                max: u32::MAX as usize,
+            })?;
+            out.push(PLACE_ERASED);
+            out.extend_from_slice(&len.to_le_bytes());
+            out.extend_from_slice(&stub.bytes);
         }
     }
     Ok(())
@@ -154,8 +174,8 @@ pub(crate) struct RecordReader {
 }
 
 impl RecordReader {
-    /// Reads the record that starts at `at` and moves `at` behind it. An inline body
-    /// shares `bytes`.
+    /// Reads the record that starts at `at`, but for its salt, and moves `at` behind it.
+    /// An inline body shares `bytes`.
     ///
     /// # Errors
     /// [`RecordError`] when there is none.
@@ -165,26 +185,16 @@ impl RecordReader {
         if header_len as usize > HEADER_BYTES_MAX {
             return Err(RecordError::HeaderTooLong(header_len.into()));
         }
-        let (header, body_bytes, append_key) =
+        let (header, body_bytes, mut append_key) =
             self.header(cursor.take(header_len as usize, "header")?)?;
         let body_hash = ContentHash(cursor.array("body hash")?);
         let chain_hash = ContentHash(cursor.array("chain hash")?);
-        let [place] = cursor.array("body place")?;
-        let body = match place {
-            PLACE_INLINE => {
-                let len =
-                    usize::try_from(body_bytes).map_err(|_| RecordError::Truncated("body"))?;
-                let start = cursor.at;
-                cursor.take(len, "body")?;
-                RecordBody::Inline(bytes.slice(start..start + len))
-            }
-            PLACE_BLOB => RecordBody::Blob(BlobRef {
-                hash: body_hash,
-                bytes_len: body_bytes,
-                home_offset: cursor.number("blob offset")?,
-            }),
-            other => return Err(RecordError::Place(other)),
-        };
+        if let Some(key) = &mut append_key
+            && cursor.has("salt of the append key")?
+        {
+            key.salt = Some(KeySalt(cursor.array("salt of the append key")?));
+        }
+        let body = read_body(&mut cursor, bytes, body_bytes)?;
         *at = cursor.at;
         Ok(Record {
             header,
@@ -194,6 +204,7 @@ impl RecordReader {
             },
             body,
             append_key,
+            salt: None,
         })
     }
 
@@ -228,6 +239,7 @@ impl RecordReader {
                 key: fields.text("append key")?.to_owned(),
                 events: fields.word("append key")?,
                 content_hash: ContentHash(fields.array("append key")?),
+                salt: None,
             }),
             false => None,
         };
@@ -246,6 +258,37 @@ impl RecordReader {
         self.namespace = Some(namespace.clone());
         Ok(namespace)
     }
+}
+
+/// A body, or where it is, or what is left of it.
+fn read_body(
+    cursor: &mut Cursor<'_>,
+    bytes: &Bytes,
+    body_bytes: u64,
+) -> Result<RecordBody, RecordError> {
+    let here = |cursor: &mut Cursor<'_>, len: u64| {
+        let len = usize::try_from(len).map_err(|_| RecordError::Truncated("body"))?;
+        let start = cursor.at;
+        cursor.take(len, "body")?;
+        Ok(bytes.slice(start..start + len))
+    };
+    let [place] = cursor.array("body place")?;
+    Ok(match place {
+        PLACE_INLINE => RecordBody::Inline(here(cursor, body_bytes)?),
+        PLACE_BLOB => RecordBody::Blob(BlobRef {
+            home_offset: cursor.number("blob offset")?,
+            hash: ContentHash(cursor.array("hash of a large body")?),
+            bytes_len: body_bytes,
+        }),
+        PLACE_ERASED => {
+            let len = cursor.word("length of a stub")?;
+            RecordBody::Stub(Stub {
+                bytes: here(cursor, len.into())?,
+                bytes_len: body_bytes,
+            })
+        }
+        other => return Err(RecordError::Place(other)),
+    })
 }
 
 struct Cursor<'a> {

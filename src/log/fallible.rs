@@ -19,11 +19,11 @@ use super::{
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogStats},
     record::BlobRef,
 };
-use crate::domain::{Namespace, ShardId};
+use crate::domain::ShardId;
 
 /// How the next appends end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum Ending {
     NoSpace,
     /// It is there, and nobody is told.
     LostAnswer,
@@ -35,7 +35,7 @@ pub(crate) enum Outcome {
 #[derive(Default)]
 pub(crate) struct Fallible {
     pub inner: MemoryLog,
-    outcomes: Mutex<VecDeque<Outcome>>,
+    outcomes: Mutex<VecDeque<Ending>>,
     /// How long each append takes.
     pub append_micros: AtomicU64,
     pub appends: AtomicUsize,
@@ -48,11 +48,11 @@ pub(crate) struct Fallible {
 }
 
 impl Fallible {
-    pub fn next_ends(&self, outcome: Outcome) {
+    pub fn next_ends(&self, outcome: Ending) {
         self.outcomes().push_back(outcome);
     }
 
-    fn outcomes(&self) -> MutexGuard<'_, VecDeque<Outcome>> {
+    fn outcomes(&self) -> MutexGuard<'_, VecDeque<Ending>> {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,9 +93,9 @@ impl EventLog for Fallible {
         let outcome = self.outcomes().pop_front();
         match outcome {
             None => self.inner.append(shard, epoch, head, batch).await,
-            Some(Outcome::NoSpace) => Err(LogError::NoSpace { doing: "testing" }),
-            Some(Outcome::NeverArrived) => Err(unknown),
-            Some(Outcome::LostAnswer) => {
+            Some(Ending::NoSpace) => Err(LogError::NoSpace { doing: "testing" }),
+            Some(Ending::NeverArrived) => Err(unknown),
+            Some(Ending::LostAnswer) => {
                 self.inner.append(shard, epoch, head, batch).await?;
                 Err(unknown)
             }
@@ -115,13 +115,8 @@ impl EventLog for Fallible {
         self.inner.read(shard, from_offset, bytes_max).await
     }
 
-    async fn blob(
-        &self,
-        shard: ShardId,
-        namespace: &Namespace,
-        blob: &BlobRef,
-    ) -> Result<Bytes, LogError> {
-        self.inner.blob(shard, namespace, blob).await
+    async fn blob(&self, shard: ShardId, blob: &BlobRef) -> Result<Bytes, LogError> {
+        self.inner.blob(shard, blob).await
     }
 
     async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {

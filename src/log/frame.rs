@@ -5,14 +5,15 @@
 
 mod encode;
 
-use std::cell::RefCell;
+use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
     block, codec,
     port::{EncodedFrame, LogError},
-    record::Record,
+    record::{Record, RecordBody},
+    salt::{NODE_BYTES, Salt, SaltNode},
 };
 pub(super) use encode::COMPRESS_BYTES_MIN;
 #[cfg(feature = "redb")]
@@ -23,7 +24,7 @@ pub(crate) use encode::looks_incompressible;
 use encode::{Payload, seal_frame};
 
 /// The newest format that this program reads, and the one it writes.
-pub const FORMAT_VERSION: u8 = 1;
+pub const FORMAT_VERSION: u8 = 2;
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 32;
 /// A stored frame stays below this, so that redb, which rounds a value up to a
@@ -90,6 +91,8 @@ pub struct FrameHeader {
     /// How many records.
     pub count: u32,
     codec: u8,
+    /// Nodes of salts, behind the payload.
+    salts: usize,
     raw_len: usize,
     payload_len: usize,
     crc: u32,
@@ -127,6 +130,7 @@ impl FrameHeader {
             first_offset: u64::from(word(8)) | u64::from(word(12)) << 32,
             count: word(16),
             codec: header[4],
+            salts: usize::from(u16::from_le_bytes([header[6], header[7]])),
             raw_len: word(20) as usize,
             payload_len: word(24) as usize,
             crc: word(28),
@@ -136,7 +140,10 @@ impl FrameHeader {
                 "a frame is stored under another offset than its own",
             ));
         }
-        if read.count == 0 || header[3] == 0 || header[5..8] != [0; 3] {
+        if header[3] < FORMAT_VERSION {
+            return Err(damaged(super::port::OLD_FORMAT));
+        }
+        if read.count == 0 || header[5] != 0 {
             return Err(damaged("a frame's header has impossible values"));
         }
         Ok(read)
@@ -167,10 +174,11 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     }
     let damaged = |what: &str| LogError::damaged(frame.first_offset, what);
     let header = FrameHeader::read(frame.first_offset, &frame.bytes)?;
-    let payload = frame.bytes.slice(HEADER_BYTES..);
-    if payload.len() != header.payload_len {
+    let salts = HEADER_BYTES.saturating_add(header.payload_len);
+    if frame.bytes.len() != salts.saturating_add(header.salts * NODE_BYTES) {
         return Err(damaged("a frame's length is not what its header says"));
     }
+    let payload = frame.bytes.slice(HEADER_BYTES..salts);
     if crc_of(&frame.bytes) != header.crc {
         return Err(damaged("a frame's CRC32C does not match"));
     }
@@ -178,7 +186,8 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
         return Err(damaged("a frame's count is not what its header says"));
     }
     let raw = unpack(&header, payload)?;
-    let records = decode_records(&header, &raw)?;
+    let mut records = decode_records(&header, &raw)?;
+    give_salts(&header, &frame.bytes[salts..], &mut records)?;
     Ok(DecodedFrame {
         first_offset: header.first_offset,
         records,
@@ -238,6 +247,44 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
         ));
     }
     Ok(records)
+}
+
+/// Gives the records their salts: all that are there, to all that have one.
+fn give_salts(header: &FrameHeader, nodes: &[u8], records: &mut [Record]) -> Result<(), LogError> {
+    let (nodes, _) = nodes.as_chunks::<NODE_BYTES>();
+    let mut nodes = nodes.iter();
+    let mut last: Option<Arc<SaltNode>> = None;
+    for (offset, record) in (header.first_offset..).zip(records) {
+        if matches!(record.body, RecordBody::Stub(_)) {
+            continue;
+        }
+        let node = match last.take().filter(|node| node.covers(offset)) {
+            Some(node) => node,
+            None => next_node(&mut nodes, offset)?,
+        };
+        record.salt = Some(Salt::below(&node, offset));
+        last = Some(node);
+    }
+    if nodes.len() > 0 {
+        return Err(LogError::damaged(
+            header.first_offset,
+            "a frame has more salts than records",
+        ));
+    }
+    Ok(())
+}
+
+fn next_node(
+    nodes: &mut std::slice::Iter<'_, [u8; NODE_BYTES]>,
+    offset: u64,
+) -> Result<Arc<SaltNode>, LogError> {
+    let damaged = |what: &str| LogError::damaged(offset, what);
+    let [height, key @ ..] = nodes
+        .next()
+        .ok_or_else(|| damaged("a frame has too few salts"))?;
+    let node = SaltNode::new(offset, *height, *key);
+    let node = node.ok_or_else(|| damaged("a frame has a salt of no tree"))?;
+    Ok(Arc::new(node))
 }
 
 #[cfg(test)]

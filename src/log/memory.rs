@@ -12,9 +12,9 @@ use uuid::Uuid;
 
 use super::{
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
-    record::BlobRef,
+    record::{BlobRef, Record},
 };
-use crate::domain::{ContentHash, Namespace, ShardId};
+use crate::domain::ShardId;
 
 /// A log that is gone when it is dropped.
 #[derive(Debug)]
@@ -39,7 +39,8 @@ impl Default for MemoryLog {
 struct Shard {
     epoch: Epoch,
     frames: BTreeMap<u64, EncodedFrame>,
-    blobs: HashMap<(Namespace, ContentHash), Bytes>,
+    /// By the offset of the record that first named it.
+    blobs: HashMap<u64, Bytes>,
     bytes: u64,
     head: watch::Sender<Head>,
 }
@@ -132,7 +133,7 @@ impl EventLog for MemoryLog {
         let new_head = batch.new_head(head);
         for blob in batch.blobs {
             state.bytes += blob.bytes.len() as u64;
-            state.blobs.insert((blob.namespace, blob.hash), blob.bytes);
+            state.blobs.insert(blob.home_offset, blob.bytes);
         }
         for frame in batch.frames {
             state.bytes += frame.bytes.len() as u64;
@@ -171,21 +172,19 @@ impl EventLog for MemoryLog {
             .collect())
     }
 
-    async fn blob(
-        &self,
-        shard: ShardId,
-        namespace: &Namespace,
-        blob: &BlobRef,
-    ) -> Result<Bytes, LogError> {
+    async fn blob(&self, shard: ShardId, blob: &BlobRef) -> Result<Bytes, LogError> {
         let mut shards = self.shards();
         let state = shards.entry(shard).or_default();
         state.open()?;
         state
             .blobs
-            .get(&(namespace.clone(), blob.hash))
+            .get(&blob.home_offset)
             .filter(|bytes| bytes.len() as u64 == blob.bytes_len)
+            .filter(|bytes| Record::hash_body(bytes) == blob.hash)
             .cloned()
-            .ok_or_else(|| LogError::damaged(blob.home_offset, "a large body is missing"))
+            .ok_or_else(|| {
+                LogError::damaged(blob.home_offset, "a large body is not what its record says")
+            })
     }
 
     async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {

@@ -9,6 +9,7 @@
 
 pub mod block;
 mod codec;
+pub mod erasure;
 #[cfg(test)]
 pub(crate) mod fallible;
 pub mod frame;
@@ -18,15 +19,17 @@ pub mod reader;
 pub mod record;
 #[cfg(feature = "redb")]
 pub mod redb;
+pub mod salt;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 pub mod writer;
 
 #[cfg(feature = "redb")]
 pub use self::redb::{
-    LOG_FOLDER, LostRange, OpenMode, RedbLog, RedbLogOptions, Repair, Repairing, Rewriter,
-    Rewritten, Witness,
+    LOG_FOLDER, LogRepair, LostRange, OpenMode, RedbLog, RedbLogOptions, Repairing, Rewriter,
+    Rewritten, Scrubbed, Witness,
 };
+pub use erasure::Erasure;
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
 pub use port::{
@@ -34,6 +37,7 @@ pub use port::{
 };
 pub use reader::LogReader;
 pub use record::{AppendKey, BlobRef, Record, RecordBody};
+pub use salt::{KeySalt, Salt, SaltSource, SaltedHash};
 pub use writer::{
     Beat, CommittedGroup, GroupError, GroupWriter, NotTaken, PublishError, Publisher, QueueFull,
     Sequencer, ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits,

@@ -13,6 +13,11 @@ use uuid::Uuid;
 use super::{block::Dictionary, record::BlobRef};
 use crate::domain::{ContentHash, Namespace, ShardId};
 
+/// What is said of a frame or a block of a version that nobody has but who built from the
+/// sources before the first release.
+pub(super) const OLD_FORMAT: &str =
+    "it is of a format from before the first release, which is not read any more";
+
 /// Which owner of a shard: a later one fences off the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Epoch(pub u64);
@@ -89,14 +94,14 @@ impl EncodedFrame {
     }
 }
 
-/// A large body, stored once for each content of a namespace.
+/// A large body, kept apart under the offset of the record that first names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewBlob {
-    /// The tenant it belongs to. The same content of another one is another blob.
+    /// The tenant of that record. The same content of another one is another blob.
     pub namespace: Namespace,
     /// BLAKE3 of `bytes`.
     pub hash: ContentHash,
-    /// Offset of the record that first names it; in the same batch.
+    /// Offset of that record; in the same batch.
     pub home_offset: u64,
     /// The body, not compressed.
     pub bytes: Bytes,
@@ -298,6 +303,18 @@ pub enum LogError {
         /// What can be read.
         supported: u8,
     },
+    /// A version from before the first release wrote it. Nothing was changed.
+    #[error(
+        "the log has format version {version}, and this program reads only {supported}: it was \
+         written before the first release of treering. The program that wrote it can export it; \
+         import that into a new store"
+    )]
+    OlderFormat {
+        /// What is there.
+        version: u32,
+        /// What can be read.
+        supported: u32,
+    },
     /// A record that the format has no room for. Nothing was appended.
     #[error("a record's {what} has {bytes} bytes; at most {max} fit")]
     TooLarge {
@@ -415,12 +432,7 @@ pub trait EventLog: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`LogError::Damaged`] when it is missing or is not what its record says.
-    async fn blob(
-        &self,
-        shard: ShardId,
-        namespace: &Namespace,
-        blob: &BlobRef,
-    ) -> Result<Bytes, LogError>;
+    async fn blob(&self, shard: ShardId, blob: &BlobRef) -> Result<Bytes, LogError>;
 
     /// Waits until the head is beyond `after_offset`, and returns the head.
     ///

@@ -3,13 +3,17 @@
 use std::{
     collections::BTreeMap,
     ops::Bound,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter, sync::Cache};
 
 use super::{
+    erasure::Erasure,
     frame::{self, DecodedFrame},
     port::{EventLog, LogError},
     record::{Record, RecordBody},
@@ -34,6 +38,10 @@ pub struct LogReader {
     /// First offsets of the frames in the cache, to find the one that holds an
     /// offset in its middle.
     cached: Arc<CachedFrames>,
+    /// What is erased and may still be stored: nobody gets it from here.
+    erasure: RwLock<Option<Arc<Erasure>>>,
+    /// How often what is stored has changed: what was read before is not kept.
+    scrubs: AtomicU64,
 }
 
 /// Decoded frames, by their first offset.
@@ -88,6 +96,43 @@ impl LogReader {
             shard,
             frames,
             cached,
+            erasure: RwLock::default(),
+            scrubs: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on everybody gets what is left of what is erased, although it is stored.
+    pub fn hide(&self, erasure: Arc<Erasure>) {
+        let mut hidden = self.erasure.write().unwrap_or_else(PoisonError::into_inner);
+        *hidden = Some(erasure);
+    }
+
+    /// What was hidden is not stored any more: what is known of it is forgotten.
+    pub fn forget_hidden(&self) {
+        self.scrubs.fetch_add(1, Ordering::AcqRel);
+        let all: Vec<u64> = {
+            let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *cached).into_keys().collect()
+        };
+        for first in all {
+            self.frames.remove(&first);
+        }
+        self.frames.clear();
+        let mut hidden = self.erasure.write().unwrap_or_else(PoisonError::into_inner);
+        *hidden = None;
+    }
+
+    /// What is hidden.
+    fn hidden(&self) -> Option<Arc<Erasure>> {
+        let hidden = self.erasure.read().unwrap_or_else(PoisonError::into_inner);
+        hidden.clone()
+    }
+
+    /// A record as everybody may see it.
+    fn shown(&self, offset: u64, record: Record) -> Record {
+        match self.hidden() {
+            None => record,
+            Some(erasure) => erasure.left_of(offset, record),
         }
     }
 
@@ -109,16 +154,19 @@ impl LogReader {
     /// [`LogError::NotFound`] beyond the head; [`LogError::Damaged`] with the
     /// offset when its frame cannot be trusted.
     pub async fn record(&self, offset: u64) -> Result<Record, LogError> {
+        let scrubs = self.scrubs.load(Ordering::Acquire);
         let frame = match self.find(offset) {
             Some(frame) => frame,
             None => {
                 let loaded = self.load(offset, 1).await?.into_iter().next();
                 let frame = Arc::new(loaded.ok_or(LogError::NotFound { offset })?);
-                self.keep(&frame, false);
+                self.keep(&frame, false, scrubs);
                 frame
             }
         };
-        frame.record(offset).cloned().ok_or_else(|| missing(offset))
+        let record = frame.record(offset).cloned();
+        let record = record.ok_or_else(|| missing(offset))?;
+        Ok(self.shown(offset, record))
     }
 
     /// Records from an offset on: at most `records_max`, and no more once their
@@ -157,6 +205,7 @@ impl LogReader {
 
     async fn fill(&self, mut page: Page, keep: Keep) -> Result<Vec<(u64, Record)>, LogError> {
         while !page.is_full() {
+            let scrubs = self.scrubs.load(Ordering::Acquire);
             if let Some(frame) = self.find(page.next) {
                 page.take(&frame)?;
                 if keep == Keep::Unfinished && page.next > frame.last_offset() {
@@ -174,26 +223,31 @@ impl LogReader {
                     continue;
                 }
                 let frame = Arc::new(frame);
-                self.keep(&frame, keep == Keep::Unfinished);
+                self.keep(&frame, keep == Keep::Unfinished, scrubs);
                 page.take(&frame)?;
+            }
+        }
+        if let Some(erasure) = self.hidden() {
+            for (offset, record) in &mut page.found {
+                if erasure.touches(*offset, *offset) {
+                    *record = erasure.left_of(*offset, record.clone());
+                }
             }
         }
         Ok(page.found)
     }
 
     /// A record's body, from the blob table if it is there, checked against its
-    /// hash.
+    /// hash; of an erased one, what is left.
     ///
     /// # Errors
     /// [`LogError::Damaged`] when it is not what its hash says.
     pub async fn body(&self, record: &Record) -> Result<Bytes, LogError> {
         match &record.body {
             RecordBody::Inline(bytes) => Ok(bytes.clone()),
+            RecordBody::Stub(stub) => Ok(stub.bytes.clone()),
             RecordBody::Blob(blob) => {
-                let bytes = self
-                    .log
-                    .blob(self.shard, &record.header.namespace, blob)
-                    .await?;
+                let bytes = self.log.blob(self.shard, blob).await?;
                 if bytes.len() as u64 != blob.bytes_len || Record::hash_body(&bytes) != blob.hash {
                     return Err(LogError::damaged(
                         blob.home_offset,
@@ -212,7 +266,9 @@ impl LogReader {
     /// As [`body`](Self::body).
     pub async fn body_to_keep(&self, record: &Record) -> Result<Bytes, LogError> {
         match &record.body {
-            RecordBody::Inline(bytes) => Ok(Bytes::copy_from_slice(bytes)),
+            RecordBody::Inline(_) | RecordBody::Stub(_) => {
+                Ok(Bytes::copy_from_slice(record.body.here()))
+            }
             RecordBody::Blob(_) => self.body(record).await,
         }
     }
@@ -258,9 +314,13 @@ impl LogReader {
         }
     }
 
-    fn keep(&self, frame: &Arc<DecodedFrame>, once: bool) {
+    /// Keeps a frame that was read when so many scrubs were over.
+    fn keep(&self, frame: &Arc<DecodedFrame>, once: bool, scrubs: u64) {
         let inside = {
             let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+            if self.scrubs.load(Ordering::Acquire) != scrubs {
+                return;
+            }
             // A segment was written anew: what several frames held would hide the
             // one that holds it now.
             let (first, last) = (frame.first_offset, frame.last_offset());
@@ -364,7 +424,7 @@ impl Page {
 /// What a record takes in memory with its body, wherever that is, in bytes.
 pub(crate) fn record_bytes(record: &Record) -> usize {
     let body = match &record.body {
-        RecordBody::Inline(bytes) => bytes.len(),
+        RecordBody::Inline(_) | RecordBody::Stub(_) => record.body.here().len(),
         RecordBody::Blob(blob) => usize::try_from(blob.bytes_len).unwrap_or(usize::MAX / 2),
     };
     body.saturating_add(size_of::<Record>())

@@ -9,7 +9,12 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{block::BlockHashes, codec, port::LogError};
+use super::{
+    block::BlockHashes,
+    codec,
+    port::LogError,
+    salt::{KeySalt, Salt, SaltedHash},
+};
 use crate::domain::{ChainHash, ChainHashes as _, ContentHash, EventHeader};
 
 /// A large body, kept apart.
@@ -30,15 +35,36 @@ pub enum RecordBody {
     Inline(Bytes),
     /// In the blob table.
     Blob(BlobRef),
+    /// Nowhere: it was erased.
+    Stub(Stub),
+}
+
+/// What is left of a body that was erased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stub {
+    /// A body of the same kind, without texts.
+    pub bytes: Bytes,
+    /// How long the body was, in bytes: its header says so for ever.
+    pub bytes_len: u64,
 }
 
 impl RecordBody {
-    /// The body's length, in bytes.
+    /// The body's length, in bytes; of an erased one, what it was.
     #[must_use]
     pub fn bytes_len(&self) -> u64 {
         match self {
             Self::Inline(bytes) => bytes.len() as u64,
             Self::Blob(blob) => blob.bytes_len,
+            Self::Stub(stub) => stub.bytes_len,
+        }
+    }
+
+    /// Bytes of it that are in the record itself.
+    pub(crate) fn here(&self) -> &[u8] {
+        match self {
+            Self::Inline(bytes) => bytes,
+            Self::Blob(_) => &[],
+            Self::Stub(stub) => &stub.bytes,
         }
     }
 }
@@ -50,8 +76,18 @@ pub struct AppendKey {
     pub key: String,
     /// How many events the batch has.
     pub events: u32,
-    /// BLAKE3 of the batch's content.
+    /// Keyed with the salt: the hash of the batch's content.
     pub content_hash: ContentHash,
+    /// None: it was erased with something of the batch.
+    pub salt: Option<KeySalt>,
+}
+
+impl AppendKey {
+    /// Its content hash says nothing any more.
+    #[must_use]
+    pub fn without_salt(self) -> Self {
+        Self { salt: None, ..self }
+    }
 }
 
 /// An event as the log keeps it.
@@ -64,6 +100,8 @@ pub struct Record {
     /// On the first record of a keyed batch.
     pub append_key: Option<AppendKey>,
     pub(super) hashes: Hashes,
+    /// None: it was erased with the body.
+    pub(super) salt: Option<Salt>,
 }
 
 /// The hashes of a record, or where they are worked out.
@@ -126,9 +164,10 @@ impl Record {
         previous: ContentHash,
         header: EventHeader,
         body: RecordBody,
-        body_hash: ContentHash,
+        hash: SaltedHash,
         append_key: Option<AppendKey>,
     ) -> Result<Self, LogError> {
+        let body_hash = hash.hash;
         let mut record = Self {
             header,
             body,
@@ -137,6 +176,7 @@ impl Record {
                 body: body_hash,
                 chain: ContentHash::default(),
             },
+            salt: Some(hash.salt),
         };
         record.hashes = Hashes::Known {
             body: body_hash,
@@ -145,7 +185,8 @@ impl Record {
         Ok(record)
     }
 
-    /// The hash of a body.
+    /// The plain hash of a body. It is kept of large bodies, as long as they are; what
+    /// stays is made from it with a [`Salt`].
     #[must_use]
     pub fn hash_body(body: &[u8]) -> ContentHash {
         ContentHash(*blake3::hash(body).as_bytes())
@@ -168,13 +209,36 @@ impl Record {
         (self.header, chain)
     }
 
-    /// BLAKE3 of the body.
+    /// The hash of the body, made with a salt: what the chain hash is made from.
     #[must_use]
     pub fn body_hash(&self) -> ContentHash {
-        match &self.body {
-            RecordBody::Blob(blob) => blob.hash,
-            RecordBody::Inline(_) => self.hashes.body(),
+        self.hashes.body()
+    }
+
+    /// True when a stub stands in the place of its body.
+    #[must_use]
+    pub fn is_erased(&self) -> bool {
+        matches!(self.body, RecordBody::Stub(_))
+    }
+
+    /// This record with a content hash of its append key that says nothing any more:
+    /// something of its batch was erased.
+    #[must_use]
+    pub fn without_key_salt(self) -> Self {
+        Self {
+            append_key: self.append_key.map(AppendKey::without_salt),
+            ..self
         }
+    }
+
+    /// The hash that the body has which is there; none: it was erased.
+    pub(super) fn hash_of_body(&self) -> Option<ContentHash> {
+        let plain = match &self.body {
+            RecordBody::Inline(bytes) => Self::hash_body(bytes),
+            RecordBody::Blob(blob) => blob.hash,
+            RecordBody::Stub(_) => return None,
+        };
+        Some(self.salt.as_ref()?.body_hash(plain))
     }
 
     /// True when this record, as it is, follows `previous`. An inline body is
@@ -182,10 +246,32 @@ impl Record {
     #[must_use]
     pub fn verify_chain(&self, previous: ContentHash) -> bool {
         let body_fits = match &self.body {
-            RecordBody::Inline(bytes) => Self::hash_body(bytes) == self.hashes.body(),
-            RecordBody::Blob(blob) => blob.hash == self.hashes.body(),
+            RecordBody::Stub(_) => true,
+            RecordBody::Inline(_) | RecordBody::Blob(_) => {
+                self.hash_of_body() == Some(self.hashes.body())
+            }
         };
         body_fits && self.is_sound() && self.hash_follows(previous)
+    }
+
+    /// This record without its body: what is left of that stands in its place. Hashes
+    /// and header stay as they are.
+    #[must_use]
+    pub fn erased(self, stub: Bytes) -> Self {
+        let hashes = Hashes::Known {
+            body: self.hashes.body(),
+            chain: self.hashes.chain(),
+        };
+        Self {
+            body: RecordBody::Stub(Stub {
+                bytes: stub,
+                bytes_len: self.body.bytes_len(),
+            }),
+            append_key: self.append_key.map(AppendKey::without_salt),
+            header: self.header,
+            hashes,
+            salt: None,
+        }
     }
 
     /// True when this record's header and body hash follow `previous`, as they were

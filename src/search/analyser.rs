@@ -40,7 +40,7 @@ const STEMS_MAX: usize = 32_768;
 
 /// What a term is of its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum TermForm {
     /// A word, or a piece of an identifier.
     Part,
     /// An identifier of several parts, without its joints.
@@ -80,7 +80,7 @@ pub struct AnalysedTerm<'a> {
     /// In lower case.
     pub term: &'a str,
     /// What it is.
-    pub form: Form,
+    pub form: TermForm,
     /// Bytes of the text that it stands for.
     pub start: usize,
     /// End of these bytes.
@@ -96,7 +96,7 @@ struct Entry {
     start: u32,
     end: u32,
     position: u32,
-    form: Form,
+    form: TermForm,
 }
 
 /// The terms of a text, in order of position.
@@ -277,12 +277,12 @@ impl Analyser {
     fn part(&mut self, text: &str, range: Range<usize>, position: u32, out: &mut Analysis) {
         let term_start = out.arena.len();
         push_lower(&text[range.clone()], &mut out.arena);
-        push(out, term_start, range.clone(), position, Form::Part);
+        push(out, term_start, range.clone(), position, TermForm::Part);
         let Analysis { arena, .. } = out;
         let stem_start = arena.len();
         if let Some(stem) = self.stem(&arena[term_start..]) {
             arena.push_str(stem);
-            push(out, stem_start, range, position, Form::Stem);
+            push(out, stem_start, range, position, TermForm::Stem);
         }
     }
 
@@ -388,20 +388,26 @@ fn dense_run(text: &str, run: Range<usize>, position: &mut u32, out: &mut Analys
     for (offset, c) in text[run.clone()].char_indices() {
         let (start, end) = (run.start + offset, run.start + offset + c.len_utf8());
         if let Some(first) = previous {
-            dense_term(text, first..end, position, out, Form::Part);
+            dense_term(text, first..end, position, out, TermForm::Part);
         }
         previous = Some(start);
     }
     let form = match previous {
-        Some(last) if last > run.start => Form::Tail,
-        _ => Form::Part,
+        Some(last) if last > run.start => TermForm::Tail,
+        _ => TermForm::Part,
     };
     if let Some(last) = previous {
         dense_term(text, last..run.end, position, out, form);
     }
 }
 
-fn dense_term(text: &str, range: Range<usize>, position: &mut u32, out: &mut Analysis, form: Form) {
+fn dense_term(
+    text: &str,
+    range: Range<usize>,
+    position: &mut u32,
+    out: &mut Analysis,
+    form: TermForm,
+) {
     let term_start = out.arena.len();
     out.arena.push_str(&text[range.clone()]);
     push(out, term_start, range, *position, form);
@@ -504,7 +510,7 @@ fn name_after(text: &str, word: Range<usize>) -> usize {
 /// The identifier whose terms begin with this entry is a definition.
 fn definition(first: usize, out: &mut Analysis) {
     let own = &out.entries[first..];
-    let whole = own.iter().find(|entry| entry.form == Form::Whole);
+    let whole = own.iter().find(|entry| entry.form == TermForm::Whole);
     let Some(&name) = whole.or(own.first()) else {
         return;
     };
@@ -515,7 +521,7 @@ fn definition(first: usize, out: &mut Analysis) {
     let range = name.start as usize..name.end as usize;
     // Terms are in order of position.
     let position = out.entries[out.entries.len() - 1].position;
-    push(out, term_start, range, position, Form::Definition);
+    push(out, term_start, range, position, TermForm::Definition);
 }
 
 /// The parts joined: one term for the identifier.
@@ -525,7 +531,7 @@ fn whole(text: &str, parts: &[Range<usize>], position: u32, out: &mut Analysis) 
         push_lower(&text[part.clone()], &mut out.arena);
     }
     let (start, end) = (parts[0].start, parts[parts.len() - 1].end);
-    push(out, term_start, start..end, position, Form::Whole);
+    push(out, term_start, start..end, position, TermForm::Whole);
 }
 
 fn push_lower(text: &str, arena: &mut String) {
@@ -539,7 +545,7 @@ fn push_lower(text: &str, arena: &mut String) {
 }
 
 #[allow(clippy::cast_possible_truncation)] // `analyse_into` bounds the text.
-fn push(out: &mut Analysis, term_start: usize, range: Range<usize>, position: u32, form: Form) {
+fn push(out: &mut Analysis, term_start: usize, range: Range<usize>, position: u32, form: TermForm) {
     out.entries.push(Entry {
         term_start: term_start as u32,
         term_end: out.arena.len() as u32,
@@ -562,11 +568,11 @@ mod tests {
         let analysis = Analyser::default().analyse(text);
         let shown = analysis.iter().map(|term| {
             let mark = match term.form {
-                Form::Part => "",
-                Form::Whole => "=",
-                Form::Stem => "~",
-                Form::Tail => ".",
-                Form::Definition => "",
+                TermForm::Part => "",
+                TermForm::Whole => "=",
+                TermForm::Stem => "~",
+                TermForm::Tail => ".",
+                TermForm::Definition => "",
             };
             format!("{mark}{}@{}", term.term, term.position)
         });

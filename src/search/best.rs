@@ -6,12 +6,15 @@
 //! answer them and they let enough pass, they are asked about the few candidates
 //! instead. The passages and their scores are the same either way.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet},
+};
 
 use tantivy::{
     DocAddress, DocSet, Score, Searcher, TERMINATED, Term,
     collector::TopDocs,
-    query::{EnableScoring, Weight},
+    query::{EnableScoring, Query},
 };
 
 use super::{
@@ -20,12 +23,28 @@ use super::{
     hits::unreadable,
     index::Published,
     plan::NamespaceStatistics,
-    query::{COUNTED_MAX, Planned, SearchFilters, Total},
+    query::{COUNTED_MAX, Planned, SearchFilters, SearchQuery, Total, Wholeness},
 };
 
 /// Filters that let a smaller share pass are clauses of the query: then few
 /// documents are looked at anyway, and pruning would pass over little.
 const PRUNED_SHARE_MIN: f64 = 0.05;
+
+/// So many passages are looked at to count hits, unless all are to be counted: of one text
+/// that is there a hundred thousand times all passages are one hit.
+const COUNTED_IN_MAX: u64 = 20 * COUNTED_MAX;
+
+/// The best passages.
+pub(super) struct Found {
+    /// In their order, each with what its words are worth.
+    pub passages: Vec<(Score, DocAddress)>,
+    /// So many of the first have names of the query whole.
+    pub named: usize,
+    /// How whole.
+    pub wholeness: Wholeness,
+    /// There are no others.
+    pub is_all: bool,
+}
 
 /// A query in the making of an answer.
 pub(super) struct Best<'a> {
@@ -69,19 +88,72 @@ impl<'a> Best<'a> {
         Ok(passages as f64 / self.statistics.passages.max(1) as f64)
     }
 
+    /// What has the query's names whole, then all others; each the best first.
+    pub fn find_all(&self, limit: usize) -> Result<Found, IndexError> {
+        let (mut passages, wholeness) = self.find_named(limit)?;
+        let named = passages.len();
+        let mut is_all = false;
+        if named < limit {
+            let others = self.find(limit)?;
+            is_all = others.len() < limit;
+            let known: HashSet<DocAddress> = passages.iter().map(|(_, address)| *address).collect();
+            let is_other = |(_, address): &(Score, DocAddress)| !known.contains(address);
+            passages.extend(others.into_iter().filter(is_other));
+        }
+        Ok(Found {
+            passages,
+            named,
+            wholeness,
+            is_all,
+        })
+    }
+
+    fn find_named(
+        &self,
+        limit: usize,
+    ) -> Result<(Vec<(Score, DocAddress)>, Wholeness), IndexError> {
+        let Some(names) = &self.planned.whole else {
+            return Ok((Vec::new(), Wholeness::Parts));
+        };
+        let whole = self.find_by(names.query.as_ref(), limit)?;
+        if !whole.is_empty() {
+            return Ok((whole, Wholeness::Whole));
+        }
+        let Some(in_a_row) = &names.in_a_row else {
+            return Ok((whole, Wholeness::Parts));
+        };
+        let in_a_row = self.find_by(in_a_row.as_ref(), limit)?;
+        let wholeness = match in_a_row.is_empty() {
+            true => Wholeness::Parts,
+            false => Wholeness::InARow,
+        };
+        Ok((in_a_row, wholeness))
+    }
+
     /// The best passages, best first, equal ones in the order of the index; fewer
     /// than `limit` when there are no more.
     pub fn find(&self, limit: usize) -> Result<Vec<(Score, DocAddress)>, IndexError> {
-        // tantivy makes room for as many at once.
-        let room = usize::try_from(self.searcher.num_docs()).unwrap_or(usize::MAX);
-        let limit = limit.min(room).max(1);
-        if self.is_pruned {
-            return self.find_pruned(limit);
+        match self.is_pruned {
+            true => self.find_pruned(self.room_for(limit)),
+            false => self.find_by(self.planned.query.as_ref(), limit),
         }
-        let top = TopDocs::with_limit(limit).order_by_score();
+    }
+
+    fn find_by(
+        &self,
+        query: &dyn Query,
+        limit: usize,
+    ) -> Result<Vec<(Score, DocAddress)>, IndexError> {
+        let top = TopDocs::with_limit(self.room_for(limit)).order_by_score();
         self.searcher
-            .search_with_statistics_provider(&self.planned.query, &top, self.statistics)
+            .search_with_statistics_provider(query, &top, self.statistics)
             .map_err(unreadable)
+    }
+
+    /// tantivy makes room for as many at once.
+    fn room_for(&self, limit: usize) -> usize {
+        let room = usize::try_from(self.searcher.num_docs()).unwrap_or(usize::MAX);
+        limit.min(room).max(1)
     }
 
     fn find_pruned(&self, limit: usize) -> Result<Vec<(Score, DocAddress)>, IndexError> {
@@ -110,38 +182,37 @@ impl<'a> Best<'a> {
         Ok(top.into_sorted())
     }
 
-    /// How many passages match; no further than [`COUNTED_MAX`] unless all are to
-    /// be counted.
-    pub fn count(&self, all: bool) -> Result<Total, IndexError> {
-        if all {
-            let count = self.planned.counted.count(self.searcher);
-            return Ok(Total {
-                count: count.map_err(unreadable)? as u64,
-                more: false,
-            });
-        }
+    /// How many hits there are; no further than [`COUNTED_MAX`] unless all are to be
+    /// counted.
+    pub fn count(&self, query: &SearchQuery) -> Result<Total, IndexError> {
         let scoring = EnableScoring::disabled_from_searcher(self.searcher);
         let weight = self.planned.counted.weight(scoring).map_err(unreadable)?;
-        self.counted(weight.as_ref()).map_err(unreadable)
-    }
-
-    fn counted(&self, weight: &dyn Weight) -> tantivy::Result<Total> {
-        let mut count = 0;
-        for reader in self.searcher.segment_readers() {
+        let mut seen: HashSet<u64> = HashSet::new();
+        let mut looked_at = 0;
+        for (segment, reader) in (0..).zip(self.searcher.segment_readers()) {
+            let columns = self.columns.of_segment(segment)?;
             let alive = reader.alive_bitset();
-            let mut matches = weight.scorer(reader, 1.0)?;
+            let mut matches = weight.scorer(reader, 1.0).map_err(unreadable)?;
             let mut doc = matches.doc();
             while doc != TERMINATED {
                 if alive.is_none_or(|alive| alive.is_alive(doc)) {
-                    if count == COUNTED_MAX {
-                        return Ok(Total { count, more: true });
+                    looked_at += 1;
+                    let is_new = seen.insert(columns.group(doc, query.copies)?);
+                    let is_over = is_new && seen.len() as u64 > COUNTED_MAX;
+                    if !query.count_all && (is_over || looked_at > COUNTED_IN_MAX) {
+                        return Ok(Total {
+                            count: (seen.len() as u64).min(COUNTED_MAX),
+                            more: true,
+                        });
                     }
-                    count += 1;
                 }
                 doc = matches.advance();
             }
         }
-        Ok(Total { count, more: false })
+        Ok(Total {
+            count: seen.len() as u64,
+            more: false,
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use tantivy::{
 use super::{
     error::IndexError,
     hits::{Ranked, damaged, unreadable},
-    query::{Hit, SearchFilters},
+    query::{Copies, Hit, SearchFilters},
     schema::{column, outcome_number, outcome_of},
 };
 use crate::domain::{
@@ -67,6 +67,7 @@ pub(super) struct Columns {
     shard: Column<u64>,
     offset: Column<u64>,
     byte_start: Column<u64>,
+    text_hash: Column<u64>,
     conversation: Option<BytesColumn>,
     tool: Option<StrColumn>,
     /// By ordinal; empty when there are too many.
@@ -98,6 +99,7 @@ impl Columns {
             shard: columns.u64(column::SHARD)?,
             offset: columns.u64(column::OFFSET)?,
             byte_start: columns.u64(column::BYTE_START)?,
+            text_hash: columns.u64(column::TEXT_HASH)?,
             conversation: columns.bytes(column::CONVERSATION)?,
             tool,
             tools,
@@ -141,8 +143,26 @@ impl Columns {
             happened_at: TimestampMicros(self.happened_at.first(doc).ok_or_else(damaged)?),
             score: ranked.score,
             scores: ranked.scores,
+            together: ranked.together,
             byte_start: ranked.byte_start,
+            text_hash: number(&self.text_hash, doc)?,
         })
+    }
+
+    /// What passages share that are one hit.
+    pub fn group(&self, doc: DocId, copies: Copies) -> Result<u64, IndexError> {
+        match copies {
+            Copies::Folded => number(&self.text_hash, doc),
+            Copies::Each => number(&self.offset, doc),
+        }
+    }
+
+    /// Where in its conversation the event of a passage is.
+    pub fn address(&self, doc: DocId) -> Result<(ConversationId, Revision), IndexError> {
+        Ok((
+            self.conversation(doc)?,
+            Revision(number(&self.revision, doc)?),
+        ))
     }
 
     /// The conversation of a passage.

@@ -90,6 +90,29 @@ fn message_text(message: &MessageAppended) -> Cow<'_, str> {
     }))
 }
 
+/// Whether a byte of [`searchable_text`] is a model's reasoning.
+#[must_use]
+pub fn is_reasoning_at(body: &EventBody, byte: usize) -> bool {
+    let EventBody::MessageAppended(message) = body else {
+        return false;
+    };
+    let mut end = 0;
+    for part in &message.parts {
+        let (text, is_reasoning) = match part {
+            ContentPart::Reasoning(reasoning) => (reasoning.text.as_str(), true),
+            part => (part.text().unwrap_or_default(), false),
+        };
+        if text.is_empty() {
+            continue;
+        }
+        end += text.len() + usize::from(end > 0);
+        if byte < end {
+            return is_reasoning;
+        }
+    }
+    false
+}
+
 fn result_text(result: &ToolResultRecorded) -> Cow<'_, str> {
     let mut text = join(result.parts.iter().filter_map(ContentPart::text));
     if text.is_empty() {
@@ -115,6 +138,16 @@ fn join<'a>(texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
         }
     }
     joined
+}
+
+/// Equal for texts that are equal, of events of one kind; hardly ever for others.
+pub(super) fn text_hash(kind: EventKind, text: &str) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&kind.number().to_le_bytes());
+    hasher.update(text.as_bytes());
+    let mut first = [0; 8];
+    hasher.finalize_xof().fill(&mut first);
+    u64::from_le_bytes(first)
 }
 
 /// A piece of a text: what one document of the index holds.
@@ -280,6 +313,24 @@ mod tests {
         for (body, expected) in cases {
             assert_eq!(searchable_text(&body).as_deref(), expected, "{body:?}");
         }
+    }
+
+    // What a model thought was shown as what it said.
+    #[test]
+    fn reasoning_is_told_from_what_was_said() {
+        let reasoning = |text: &str| {
+            ContentPart::Reasoning(Reasoning {
+                text: text.into(),
+                ..Reasoning::default()
+            })
+        };
+        let said = |text: &str| ContentPart::Text(text.into());
+        let parts = vec![said(""), reasoning("ab"), said("cd"), reasoning("ef")];
+        let body = EventBody::MessageAppended(MessageAppended::new(Role::Assistant, parts));
+        assert_eq!(searchable_text(&body).as_deref(), Some("ab\ncd\nef"));
+        let is_reasoning = (0..9).map(|byte| is_reasoning_at(&body, byte));
+        let expected = [true, true, false, false, false, true, true, true, false];
+        assert_eq!(is_reasoning.collect::<Vec<_>>(), expected);
     }
 
     #[test]

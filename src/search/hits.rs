@@ -1,11 +1,16 @@
 //! From the documents that tantivy found to hits: which ones, in what order,
 //! and what their columns say.
 
-use std::collections::HashMap;
+use std::{cmp::Reverse, collections::HashSet};
 
 use tantivy::{DocAddress, Score, TantivyError};
 
-use super::{columns::OpenColumns, error::IndexError, query::Hit, rank::Scores};
+use super::{
+    columns::OpenColumns,
+    error::IndexError,
+    query::{Copies, Hit},
+    rank::{POOL, Scored, Scores},
+};
 use crate::domain::Position;
 
 /// A document and what orders it.
@@ -14,40 +19,73 @@ pub(super) struct Ranked {
     pub address: DocAddress,
     pub score: Score,
     pub scores: Scores,
+    pub together: f32,
     pub position: Position,
     pub byte_start: u64,
 }
 
-/// Orders documents, best first, and keeps the best passages of each event.
-/// Merges move documents about, so equal scores go by position.
+/// Orders documents, best first, and keeps the best passage of each event, or of each
+/// text. Those of the pool come first whatever the page, so that pages join up. Merges
+/// move documents about, so equal scores go by position.
 pub(super) fn ranked(
     columns: &OpenColumns,
-    found: &[(Scores, DocAddress)],
-    per_event: usize,
+    found: &[Scored],
+    copies: Copies,
 ) -> Result<Vec<Ranked>, IndexError> {
     let mut ranked = Vec::with_capacity(found.len());
-    for &(scores, address) in found {
+    for (place, scored) in found.iter().enumerate() {
+        let address = scored.address;
         let segment = columns.of_segment(address.segment_ord)?;
         let (position, byte_start) = segment.place(address.doc_id)?;
-        ranked.push(Ranked {
+        let hit = Ranked {
             address,
-            score: scores.total(),
-            scores,
+            score: scored.scores.total(),
+            scores: scored.scores,
+            together: scored.together,
             position,
             byte_start,
-        });
+        };
+        ranked.push((place >= POOL, Reverse(scored.tier), hit));
     }
-    ranked.sort_by(|a, b| {
+    ranked.sort_by(|(a_behind, a_tier, a), (b_behind, b_tier, b)| {
         let places = || (a.position, a.byte_start).cmp(&(b.position, b.byte_start));
-        b.score.total_cmp(&a.score).then_with(places)
+        let scores = || b.score.total_cmp(&a.score);
+        (a_behind, a_tier)
+            .cmp(&(b_behind, b_tier))
+            .then_with(scores)
+            .then_with(places)
     });
-    let mut seen: HashMap<Position, usize> = HashMap::new();
-    ranked.retain(|hit| {
-        let count = seen.entry(hit.position).or_default();
-        *count += 1;
-        *count <= per_event
-    });
-    Ok(ranked)
+    let mut ranked: Vec<Ranked> = ranked.into_iter().map(|(_, _, hit)| hit).collect();
+    raise(
+        ranked
+            .iter_mut()
+            .map(|hit| (&mut hit.score, &mut hit.scores)),
+    );
+    let mut seen: HashSet<u64> = HashSet::new();
+    let mut kept = Vec::with_capacity(ranked.len());
+    for hit in ranked {
+        let segment = columns.of_segment(hit.address.segment_ord)?;
+        if seen.insert(segment.group(hit.address.doc_id, copies)?) {
+            kept.push(hit);
+        }
+    }
+    Ok(kept)
+}
+
+/// Gives hits that a whole name put before others at least the scores of those.
+pub(super) fn keep_in_order(hits: &mut [Hit]) {
+    raise(hits.iter_mut().map(|hit| (&mut hit.score, &mut hit.scores)));
+}
+
+fn raise<'a>(ranked: impl DoubleEndedIterator<Item = (&'a mut Score, &'a mut Scores)>) {
+    let mut least: Score = 0.0;
+    for (score, scores) in ranked.rev() {
+        if *score < least {
+            scores.names += (least - *score) / scores.kind;
+            *score = least;
+        }
+        least = *score;
+    }
 }
 
 /// Reads the hits of a page.

@@ -25,14 +25,15 @@ use tantivy::{
 
 use super::{
     columns::OpenColumns,
-    document::{Passage, SearchableEvent, passages},
+    document::{Passage, SearchableEvent, passages, text_hash},
     error::IndexError,
     files,
     plan::only_revisions,
     query::guarded,
     refusal::{engine_error, io_error, rebuild, unreadable},
     schema::{
-        Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_value,
+        Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_tag,
+        text_value,
     },
     unchanged::Unchanged,
 };
@@ -44,7 +45,7 @@ const LOCK_WAIT: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// What is written by one version is not read by another: the index is rebuilt.
 /// To raise with any change of the fields, the passages or the analyser.
-pub const INDEX_VERSION: u32 = 3;
+pub const INDEX_VERSION: u32 = 4;
 /// Begins the payload of each of our commits.
 const PAYLOAD_NAME: &str = "treering-search";
 /// A mark that moves without new documents is made durable so often.
@@ -375,8 +376,9 @@ impl SearchIndex {
         let mut state = self.state();
         let known = state.added_to;
         for event in events.iter().filter(|event| event.position > known) {
+            let text_hash = text_hash(event.kind, &event.text);
             for passage in passages(&event.text) {
-                let document = self.document(event, &passage);
+                let document = self.document(event, &passage, text_hash);
                 self.write(&mut state, |writer| writer.add_document(document))?;
                 state.has_operations = true;
             }
@@ -676,12 +678,20 @@ impl SearchIndex {
         Ok(())
     }
 
-    fn document(&self, event: &SearchableEvent, passage: &Passage<'_>) -> TantivyDocument {
+    fn document(
+        &self,
+        event: &SearchableEvent,
+        passage: &Passage<'_>,
+        text_hash: u64,
+    ) -> TantivyDocument {
         let fields = &self.fields;
         let mut document = TantivyDocument::default();
         document.add_text(fields.text, text_value(&event.namespace, passage.text));
         for tag in fields.tags_of(event) {
             document.add_text(fields.tags, tag);
+        }
+        if passage.byte_start == 0 {
+            document.add_text(fields.tags, text_tag(&event.namespace, text_hash));
         }
         document.add_bytes(fields.conversation, event.conversation.0.as_bytes());
         document.add_i64(fields.recorded_at, event.recorded_at.0);
@@ -694,6 +704,7 @@ impl SearchIndex {
             (fields.kind, u64::from(event.kind.number())),
             (fields.outcome, outcome_number(event.success)),
             (fields.byte_start, passage.byte_start as u64),
+            (fields.text_hash, text_hash),
         ] {
             document.add_u64(field, number);
         }

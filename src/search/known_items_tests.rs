@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::{arguments::call_text, quality_tests::*, *};
-use crate::domain::{EventKind, Role};
+use crate::domain::{EventKind, Namespace, Role};
 
 const QUERIES: &str = include_str!("../../tests/fixtures/search/known_items.jsonl");
 /// Sources of tool results, messages and calls.
@@ -123,6 +123,32 @@ impl Score {
     }
 }
 
+/// Positions of the best events, with a look at the texts of the first ones.
+fn ranked_by_texts(
+    index: &SearchIndex,
+    events: &[SearchableEvent],
+    text: &str,
+    limit: usize,
+) -> Vec<u64> {
+    let query = SearchQuery {
+        limit,
+        told_by_text: true,
+        ..SearchQuery::new(Namespace::default(), text)
+    };
+    let mut results = index.search(&query).unwrap();
+    let passage = |hit: &Hit| {
+        let event = events.binary_search_by_key(&hit.position, |event| event.position);
+        let start = usize::try_from(hit.byte_start).unwrap();
+        passage_at(&events[event.unwrap()].text, start)
+            .unwrap()
+            .text
+    };
+    let first = results.hits.iter().take(results.as_typed.hits);
+    let standings = first.map(|hit| results.as_typed.standing(passage(hit)));
+    AsTyped::reorder(standings.collect(), &mut results, &query);
+    results.hits.iter().map(|hit| hit.position.offset).collect()
+}
+
 /// success@1 and MRR@10 by class, and of the queries that weights were not chosen on.
 fn measure(
     what: &str,
@@ -132,7 +158,7 @@ fn measure(
 ) -> BTreeMap<String, Score> {
     let mut scores: BTreeMap<String, Score> = BTreeMap::new();
     for item in items {
-        let found = ranked(index, &item.query, 10);
+        let found = ranked_by_texts(index, events, &item.query, 10);
         let is_answer = |at: &u64| {
             let event = events.binary_search_by_key(at, |event| event.position.offset);
             item.is_answered_by(&events[event.unwrap()])
@@ -158,6 +184,57 @@ fn measure(
         );
     }
     scores
+}
+
+// A name came behind texts that have its parts again and again. Names of several parts
+// that real results have: what has one whole stands before all that have its parts.
+#[test]
+fn whole_names_come_before_their_parts() {
+    let Some(data) = data() else { return };
+    let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
+    let events: Vec<_> = (1..)
+        .zip(&texts)
+        .map(|(at, text)| result(at, text.clone()))
+        .collect();
+    let index = index_of(&events);
+    let is_name = |word: &&str| {
+        let has_joint = word.contains('_') || word.contains(char::is_uppercase);
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        (8..=60).contains(&word.len()) && has_joint && word.chars().all(is_plain)
+    };
+    let mut analyser = analyser::Analyser::default();
+    let mut names: Vec<(String, String)> = Vec::new();
+    for text in texts.iter().step_by(7) {
+        let mut words = text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        let Some(name) = words.rfind(is_name) else {
+            continue;
+        };
+        let analysis = analyser.analyse(name);
+        let mut wholes = analysis.iter();
+        let whole = wholes.find(|term| term.form == analyser::TermForm::Whole);
+        names.extend(whole.map(|whole| (name.to_owned(), whole.term.to_owned())));
+    }
+    names.sort_unstable();
+    names.dedup();
+    let mut mixed = 0;
+    for (name, whole) in &names {
+        for query in [
+            name.clone(),
+            format!("where did we change {name} in the test"),
+        ] {
+            let has = |at: &u64| {
+                let analysis = analyser.analyse(&texts[*at as usize - 1]);
+                analysis.iter().any(|term| term.term == whole)
+            };
+            let has_whole: Vec<bool> = ranked(&index, &query, 20).iter().map(has).collect();
+            let first_without = has_whole.iter().position(|has| !has);
+            let behind = &has_whole[first_without.unwrap_or(has_whole.len())..];
+            assert!(!behind.contains(&true), "{query}: {has_whole:?}");
+            mixed += usize::from(first_without.is_some_and(|at| at > 0));
+        }
+    }
+    println!("{} names, {mixed} answers with both", names.len());
+    assert!(names.len() > 200 && mixed > 100, "{} {mixed}", names.len());
 }
 
 // What an agent looks for a week later: pasted lines, names, paths, plain words.

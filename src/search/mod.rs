@@ -11,8 +11,10 @@
 
 pub mod analyser;
 mod arguments;
+mod as_typed;
 mod best;
 mod columns;
+mod copies;
 pub mod document;
 mod error;
 mod exclusion;
@@ -20,24 +22,33 @@ mod files;
 mod hits;
 mod index;
 mod joining;
+mod looked_for;
+mod names;
 pub mod pattern;
 mod plan;
 mod query;
 mod rank;
 mod refusal;
 mod schema;
+mod small_words;
 mod snippet;
 mod sweep;
 pub mod syntax;
 mod unchanged;
 
 pub use arguments::{CallTarget, call_target};
-pub use document::{Passage, SearchableEvent, passage_at, passages, searchable_text};
+pub use as_typed::{AsTyped, Standing};
+pub use copies::{CopyPlace, HitCopies};
+pub use document::{
+    Passage, SearchableEvent, is_reasoning_at, passage_at, passages, searchable_text,
+};
 pub use error::{IndexError, IndexSearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
+pub use looked_for::TypedNames;
 pub use pattern::Pattern;
 pub use query::{
-    COUNTED_MAX, Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults,
+    COUNTED_MAX, Copies, FoundNames, Hit, LineageSegment, Scope, SearchFilters, SearchQuery,
+    SearchResults, Wholeness,
 };
 pub use rank::Scores;
 pub use snippet::{Snippet, Snippeter};

@@ -18,16 +18,15 @@ use tantivy::{
 };
 
 use super::{
-    analyser::{Analyser, Analysis, DEFINITION_MARK, Form, is_dense},
+    analyser::{Analyser, Analysis, TermForm, is_dense},
     columns::span,
     exclusion::Exclusion,
     query::{LineageSegment, Scope, SearchFilters},
-    rank::{Name, Unit, Words},
     schema::{
         Fields, column, conversation_tag, kind_tag, namespace_tag, path_tag, role_tag, success_tag,
         text_term, tool_tag,
     },
-    syntax::{Node, Role},
+    syntax::{ClauseRole, Node},
 };
 use crate::domain::{ConversationId, Namespace, Revision};
 
@@ -41,8 +40,6 @@ const TAGGED_CONVERSATIONS_MAX: usize = 256;
 const EXACT_BONUS: f32 = 0.3;
 /// What a whole identifier or path counts beside its parts.
 const WHOLE_BOOST: f32 = 1.0;
-/// Words that are not in a row are so far apart.
-const APART: u32 = 1_000;
 /// Terms that a beginning is tried as, in each segment, behind other words.
 const PREFIX_TERMS_MAX: u32 = 256;
 /// BM25's length normalisation is fixed at b = 0.75 in tantivy, which is too
@@ -58,6 +55,12 @@ pub(super) struct Planner<'a> {
     pub purpose: Purpose,
     /// What was planned is a union of single terms, as far as it has been.
     pub is_flat: bool,
+    /// Small words are passed over.
+    pub passes_small: bool,
+    /// All was typed without a blank.
+    pub is_one_word: bool,
+    /// What has the names whole is found by itself, and comes first.
+    pub puts_names_first: bool,
 }
 
 /// What a query is for.
@@ -74,20 +77,22 @@ type Clause = (Occur, Box<dyn Query>);
 impl Planner<'_> {
     /// The query for a parsed text; none when it has no term at all.
     pub fn query(&mut self, node: &Node) -> Option<Box<dyn Query>> {
-        self.node(node, Role::Should)
+        self.node(node, ClauseRole::Should)
     }
 
-    fn node(&mut self, node: &Node, role: Role) -> Option<Box<dyn Query>> {
+    fn node(&mut self, node: &Node, role: ClauseRole) -> Option<Box<dyn Query>> {
         match node {
             Node::Word(range) => {
-                let analysis = self.analyser.analyse(&self.text[range.clone()]);
-                self.is_flat &= role == Role::Should;
+                self.is_flat &= role == ClauseRole::Should;
                 match role {
-                    Role::Should => {
-                        let clauses = self.lenient(&analysis);
+                    ClauseRole::Should => {
+                        let clauses = self.lenient(range.clone());
                         (!clauses.is_empty()).then(|| union_of(clauses))
                     }
-                    Role::Must | Role::MustNot => self.strict(&analysis),
+                    ClauseRole::Must | ClauseRole::MustNot => {
+                        let analysis = self.analyser.analyse(&self.text[range.clone()]);
+                        self.strict(&analysis)
+                    }
                 }
             }
             Node::Phrase(range) => {
@@ -102,14 +107,15 @@ impl Planner<'_> {
         }
     }
 
-    fn group(&mut self, clauses: &[(Role, Node)]) -> Option<Box<dyn Query>> {
+    fn group(&mut self, clauses: &[(ClauseRole, Node)]) -> Option<Box<dyn Query>> {
         let mut planned: Vec<Clause> = Vec::with_capacity(clauses.len());
-        let has_must = clauses.iter().any(|(role, _)| *role == Role::Must);
+        let has_must = clauses.iter().any(|(role, _)| *role == ClauseRole::Must);
         for (role, node) in clauses {
-            if let (Role::Should, Node::Word(range)) = (role, node) {
+            if let (ClauseRole::Should, Node::Word(range)) = (role, node) {
                 // Not as a clause of its own: tantivy prunes flat lists of terms.
-                let analysis = self.analyser.analyse(&self.text[range.clone()]);
-                planned.extend(self.lenient(&analysis));
+                if !self.is_passed_over(range) {
+                    planned.extend(self.lenient(range.clone()));
+                }
                 continue;
             }
             // A word that must match, and has no term, holds nothing up.
@@ -117,9 +123,9 @@ impl Planner<'_> {
                 continue;
             };
             let occur = match role {
-                Role::Should => Occur::Should,
-                Role::Must => Occur::Must,
-                Role::MustNot => Occur::MustNot,
+                ClauseRole::Should => Occur::Should,
+                ClauseRole::Must => Occur::Must,
+                ClauseRole::MustNot => Occur::MustNot,
             };
             self.is_flat = false;
             let query = match occur {
@@ -140,60 +146,6 @@ impl Planner<'_> {
         Some(union_of(planned))
     }
 
-    /// What is looked for in the best passages: the words in their order, and the
-    /// names.
-    pub fn looked_for(&mut self, node: &Node) -> Words {
-        let mut words = Words::default();
-        let mut position = 0;
-        self.collect_words(node, &mut position, &mut words);
-        words
-    }
-
-    fn collect_words(&mut self, node: &Node, position: &mut u32, words: &mut Words) {
-        match node {
-            Node::Group(clauses) => {
-                let meant = clauses.iter().filter(|(role, _)| *role != Role::MustNot);
-                for (_, node) in meant {
-                    self.collect_words(node, position, words);
-                }
-            }
-            Node::Word(range) => self.add_words(range.clone(), true, position, words),
-            Node::Phrase(range) => self.add_words(range.clone(), false, position, words),
-            Node::Prefix(_) => *position += APART,
-        }
-    }
-
-    fn add_words(
-        &mut self,
-        range: std::ops::Range<usize>,
-        is_name: bool,
-        position: &mut u32,
-        words: &mut Words,
-    ) {
-        let analysis = self.analyser.analyse(&self.text[range]);
-        let first = words.units.len();
-        let mut last = *position;
-        for (part, stem) in stems(&analysis) {
-            last = *position + u32::try_from(part.position).unwrap_or(0);
-            words.units.push(Unit {
-                term: self.text_term(stem),
-                position: last,
-            });
-        }
-        *position = last + 1;
-        let name = match parts(&analysis).collect::<Vec<_>>()[..] {
-            [single] => Some((None, single.term)),
-            _ => whole_of(&analysis).map(|whole| (Some(whole), whole)),
-        };
-        if let Some((whole, name)) = name.filter(|_| is_name) {
-            words.names.push(Name {
-                whole: whole.map(|whole| self.text_term(whole)),
-                definition: self.text_term(&format!("{DEFINITION_MARK}{name}")),
-                units: first..words.units.len(),
-            });
-        }
-    }
-
     /// Everything of the namespace.
     pub fn all(&self) -> Box<dyn Query> {
         self.tag(&namespace_tag(self.namespace))
@@ -206,11 +158,11 @@ impl Planner<'_> {
         ))
     }
 
-    fn text_term(&self, term: &str) -> Term {
+    pub fn text_term(&self, term: &str) -> Term {
         Term::from_field_text(self.fields.text, &text_term(self.namespace, term))
     }
 
-    fn term(&self, term: &str) -> Box<dyn Query> {
+    pub fn term(&self, term: &str) -> Box<dyn Query> {
         Box::new(TermQuery::new(
             self.text_term(term),
             IndexRecordOption::WithFreqs,
@@ -218,7 +170,8 @@ impl Planner<'_> {
     }
 
     /// Clauses of which one must match, each adding to the score.
-    fn lenient(&mut self, analysis: &Analysis) -> Vec<Clause> {
+    fn lenient(&mut self, range: std::ops::Range<usize>) -> Vec<Clause> {
+        let analysis = &self.analyser.analyse(&self.text[range.clone()]);
         if let [single] = parts(analysis).collect::<Vec<_>>()[..]
             && is_one_dense(single.term)
         {
@@ -231,19 +184,21 @@ impl Planner<'_> {
         let mut clauses: Vec<Clause> = Vec::new();
         for (index, term) in analysis.iter().enumerate() {
             let next = analysis.get(index + 1);
-            let has_stem = next.is_some_and(|next| next.form == Form::Stem);
+            let has_stem = next.is_some_and(|next| next.form == TermForm::Stem);
             let boost = match (term.form, self.purpose) {
-                (Form::Part, Purpose::Count) if has_stem => continue,
-                (Form::Part, Purpose::Rank) if has_stem => EXACT_BONUS,
-                (Form::Part | Form::Stem, _) => 1.0,
-                (Form::Whole | Form::Tail | Form::Definition, _) => continue,
+                (TermForm::Part, Purpose::Count) if has_stem => continue,
+                (TermForm::Part, Purpose::Rank) if has_stem => EXACT_BONUS,
+                (TermForm::Part | TermForm::Stem, _) => 1.0,
+                (TermForm::Whole | TermForm::Tail | TermForm::Definition, _) => continue,
             };
             clauses.push((Occur::Should, boosted(self.term(term.term), boost)));
         }
-        // What has all parts in a row has the parts: it matters for rank only.
-        if parts(analysis).count() > 1 && self.purpose == Purpose::Rank {
+        if parts(analysis).count() > 1 {
             let whole = match whole_of(analysis) {
                 Some(whole) => Some(self.term(whole)),
+                // What has all parts in a row has the parts: it matters for rank only, and
+                // what has a whole name is found by itself.
+                None if self.purpose == Purpose::Count || self.is_one_first_name(range) => None,
                 None => self.phrase(analysis),
             };
             clauses.extend(whole.map(|query| (Occur::Should, boosted(query, WHOLE_BOOST))));
@@ -269,7 +224,7 @@ impl Planner<'_> {
         if is_one_dense(word) {
             return self.prefix(analysis);
         }
-        if let Some(stem) = analysis.iter().find(|term| term.form == Form::Stem) {
+        if let Some(stem) = analysis.iter().find(|term| term.form == TermForm::Stem) {
             if self.purpose == Purpose::Count {
                 return Some(self.term(stem.term));
             }
@@ -281,7 +236,7 @@ impl Planner<'_> {
         Some(self.term(word))
     }
 
-    fn phrase(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
+    pub fn phrase(&mut self, analysis: &Analysis) -> Option<Box<dyn Query>> {
         let terms: Vec<(usize, Term)> = parts(analysis)
             .map(|part| (part.position, self.text_term(part.term)))
             .collect();
@@ -303,7 +258,7 @@ impl Planner<'_> {
         let terms: Vec<(usize, Term)> = parts(analysis)
             .map(|part| (part.position, self.text_term(part.term)))
             .collect();
-        let whole = analysis.iter().find(|term| term.form == Form::Whole);
+        let whole = analysis.iter().find(|term| term.form == TermForm::Whole);
         let whole = whole.map(|whole| vec![(0, self.text_term(whole.term))]);
         let queries: Vec<Box<dyn Query>> = [Some(terms), whole]
             .into_iter()
@@ -353,11 +308,7 @@ impl Planner<'_> {
     pub fn filtered(&self, query: Box<dyn Query>, filters: &SearchFilters) -> Box<dyn Query> {
         let mut clauses: Vec<Clause> = Vec::new();
         for tags in self.filter_tags(filters) {
-            let any_of = tags.into_iter().map(|tag| {
-                let tag = TermQuery::new(tag, IndexRecordOption::Basic);
-                (Occur::Should, Box::new(tag) as Box<dyn Query>)
-            });
-            clauses.push((Occur::Must, constant(union_of(any_of.collect()), 0.0)));
+            clauses.push((Occur::Must, constant(any_of(tags), 0.0)));
         }
         if let Some(scope) = &filters.scope {
             clauses.push((Occur::Must, constant(self.conversations(scope), 0.0)));
@@ -409,16 +360,6 @@ impl Planner<'_> {
     }
 }
 
-/// Each part, and its stem or itself.
-fn stems(analysis: &Analysis) -> impl Iterator<Item = (super::analyser::AnalysedTerm<'_>, &str)> {
-    let mut terms = analysis.iter().peekable();
-    std::iter::from_fn(move || {
-        let part = terms.find(|term| term.form == Form::Part)?;
-        let stem = terms.next_if(|term| term.form == Form::Stem);
-        Some((part, stem.unwrap_or(part).term))
-    })
-}
-
 fn has(clauses: &[Clause], wanted: Occur) -> bool {
     clauses.iter().any(|(occur, _)| *occur == wanted)
 }
@@ -427,15 +368,17 @@ fn has(clauses: &[Clause], wanted: Occur) -> bool {
 fn whole_of(analysis: &Analysis) -> Option<&str> {
     let (first, last) = (parts(analysis).next()?, parts(analysis).last()?);
     let is_all = |start, end| start == first.start && end == last.end;
-    let mut wholes = analysis.iter().filter(|term| term.form == Form::Whole);
+    let mut wholes = analysis.iter().filter(|term| term.form == TermForm::Whole);
     wholes
         .find(|whole| is_all(whole.start, whole.end))
         .map(|whole| whole.term)
 }
 
 /// What phrases are made of.
-fn parts(analysis: &Analysis) -> impl Iterator<Item = super::analyser::AnalysedTerm<'_>> {
-    analysis.iter().filter(|term| term.form == Form::Part)
+pub(super) fn parts(
+    analysis: &Analysis,
+) -> impl Iterator<Item = super::analyser::AnalysedTerm<'_>> {
+    analysis.iter().filter(|term| term.form == TermForm::Part)
 }
 
 /// Texts have pairs of such characters; one alone is the beginning of a pair.
@@ -444,11 +387,20 @@ fn is_one_dense(word: &str) -> bool {
     chars.next().is_some_and(is_dense) && chars.next().is_none()
 }
 
-fn union_of(mut clauses: Vec<Clause>) -> Box<dyn Query> {
+pub(super) fn union_of(mut clauses: Vec<Clause>) -> Box<dyn Query> {
     if clauses.len() == 1 && clauses[0].0 != Occur::MustNot {
         return clauses.remove(0).1;
     }
     Box::new(BooleanQuery::new(clauses))
+}
+
+/// Passages that have one of these tags.
+pub(super) fn any_of(tags: Vec<Term>) -> Box<dyn Query> {
+    let having = tags.into_iter().map(|tag| {
+        let tag = TermQuery::new(tag, IndexRecordOption::Basic);
+        (Occur::Should, Box::new(tag) as Box<dyn Query>)
+    });
+    union_of(having.collect())
 }
 
 fn boosted(query: Box<dyn Query>, boost: f32) -> Box<dyn Query> {

@@ -4,10 +4,12 @@ use tantivy::{Term, query::Query};
 
 use super::{
     analyser::Analyser,
+    as_typed::AsTyped,
     best::Best,
     error::{IndexError, IndexSearchError},
     hits::{self, unreadable},
     index::{Published, SearchIndex},
+    looked_for::{TypedNames, WholeNames},
     plan::{NamespaceStatistics, Planner, Purpose},
     rank::{POOL, Scores, Words, rescore},
     syntax::{self, QueryError, Reading},
@@ -23,8 +25,6 @@ use crate::{
 pub const HITS_MAX: usize = 10_000;
 /// Most values of one filter.
 pub const FILTER_VALUES_MAX: usize = 10_000;
-/// Most passages of one event among the hits, unless one is wanted.
-pub const HITS_PER_EVENT_MAX: usize = 3;
 /// Matches are counted up to this, unless all are to be: nobody reads on so far,
 /// and finding the best does not need to look at every match.
 pub const COUNTED_MAX: u64 = 1_000;
@@ -42,9 +42,11 @@ pub struct SearchQuery {
     pub limit: usize,
     /// Hits to pass over.
     pub offset: usize,
-    /// One hit for each event, its best passage. Else up to
-    /// `HITS_PER_EVENT_MAX` passages of one event are hits.
-    pub one_hit_per_event: bool,
+    /// The first hits come with the answer, before the page, where their texts say more of
+    /// their order: [`AsTyped::reorder`] cuts the page then.
+    pub told_by_text: bool,
+    /// Whether events with one text are one hit.
+    pub copies: Copies,
     /// Count all matches, not only the first [`COUNTED_MAX`].
     pub count_all: bool,
     /// What hits must be besides.
@@ -61,11 +63,23 @@ impl SearchQuery {
             reading: Reading::default(),
             limit: 10,
             offset: 0,
-            one_hit_per_event: false,
+            told_by_text: false,
+            copies: Copies::Folded,
             count_all: false,
             filters: SearchFilters::default(),
         }
     }
+}
+
+/// What is done with events of one kind whose whole text is equal: a file that was read
+/// twice, a session that came again with another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Copies {
+    /// They are one hit, the best of them.
+    #[default]
+    Folded,
+    /// Each is a hit.
+    Each,
 }
 
 /// What hits must be. An empty list or none: no condition.
@@ -118,9 +132,13 @@ pub struct LineageSegment {
 /// What a search found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchResults {
-    /// Best first; equal scores in order of position.
+    /// Best first; equal scores in order of position. One for each event, or text.
     pub hits: Vec<Hit>,
-    /// Passages that match, all pages together.
+    /// How many hits come before the first of these.
+    pub first: usize,
+    /// What texts tell of the order of the first hits.
+    pub as_typed: AsTyped,
+    /// Hits of all pages together.
     pub total: u64,
     /// There are more than `total`: counting ended there.
     pub more_than_total: bool,
@@ -128,6 +146,30 @@ pub struct SearchResults {
     pub reached: Position,
     /// How the query was read.
     pub read_as: Reading,
+    /// The query's names, and what has them.
+    pub names: FoundNames,
+}
+
+/// What has the names of a query.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundNames {
+    /// The names; none: nothing is looked for by its name.
+    pub typed: TypedNames,
+    /// How whole they are found.
+    pub found: Wholeness,
+}
+
+/// How whole names are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wholeness {
+    /// Nothing has more than their parts.
+    #[default]
+    Parts,
+    /// Something has the parts of one in a row, and nothing has it as one word.
+    InARow,
+    /// Something has one of them: as one word, or its parts in a row where the index
+    /// knows no more.
+    Whole,
 }
 
 /// A passage that matches.
@@ -155,6 +197,11 @@ pub struct Hit {
     pub score: f32,
     /// What made it.
     pub scores: Scores,
+    /// The share of the query that stands together in the passage, 0 to 1; of hits
+    /// behind the first ones it is not known, and 0.
+    pub together: f32,
+    /// Equal for hits of one kind whose events have the same text.
+    pub text_hash: u64,
     /// The passage's first byte in the event's text:
     /// [`passage_at`](super::passage_at) gives the passage.
     pub byte_start: u64,
@@ -176,22 +223,15 @@ impl SearchIndex {
         way: Way,
     ) -> Result<SearchResults, IndexSearchError> {
         check_bounds(query)?;
-        let (planned, read_as) = self.planned(query, way)?;
+        let planned = self.planned(query, way)?;
         let published = self.published();
-        let (hits, total) = guarded(|| self.run(&published, &planned, query))?;
-        Ok(SearchResults {
-            hits,
-            total: total.count,
-            more_than_total: total.more,
-            reached: published.reached,
-            read_as,
-        })
+        Ok(guarded(|| self.run(&published, &planned, query))?)
     }
 
     /// Scores of those that get a second look, before it.
     #[cfg(test)]
     pub(super) fn pool(&self, query: &SearchQuery, way: Way) -> Vec<f32> {
-        let (planned, _) = self.planned(query, way).unwrap();
+        let planned = self.planned(query, way).unwrap();
         let published = self.published();
         let statistics =
             NamespaceStatistics::of(&published.searcher, &self.fields, &query.namespace).unwrap();
@@ -200,27 +240,25 @@ impl SearchIndex {
         found.into_iter().map(|(score, _)| score).collect()
     }
 
-    fn planned(
-        &self,
-        query: &SearchQuery,
-        way: Way,
-    ) -> Result<(Planned, Reading), IndexSearchError> {
+    fn planned(&self, query: &SearchQuery, way: Way) -> Result<Planned, IndexSearchError> {
         let (parsed, read_as) = syntax::read(&query.text, query.reading)?;
         let mut planner = self.planner(query);
+        planner.prepare(&parsed, read_as);
         let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
-        let planned = Planned {
+        Ok(Planned {
+            read_as,
             looked_for: planner.looked_for(&parsed),
             query: planner.filtered(words.box_clone(), &query.filters),
             filter_tags: planner.filter_tags(&query.filters),
             is_prunable: planner.is_flat && way == Way::Shortest,
+            whole: planner.whole_names(&parsed, words.as_ref(), &query.filters),
             words,
             counted: {
                 planner.purpose = Purpose::Count;
                 let counted = planner.query(&parsed).ok_or(QueryError::Empty)?;
                 planner.filtered(counted, &query.filters)
             },
-        };
-        Ok((planned, read_as))
+        })
     }
 
     pub(super) fn planner<'a>(&'a self, query: &'a SearchQuery) -> Planner<'a> {
@@ -231,6 +269,9 @@ impl SearchIndex {
             analyser: Analyser::default(),
             purpose: Purpose::Rank,
             is_flat: true,
+            passes_small: false,
+            is_one_word: false,
+            puts_names_first: false,
         }
     }
 
@@ -239,43 +280,61 @@ impl SearchIndex {
         published: &Published,
         planned: &Planned,
         query: &SearchQuery,
-    ) -> Result<(Vec<Hit>, Total), IndexError> {
+    ) -> Result<SearchResults, IndexError> {
         let searcher = &published.searcher;
         let statistics = NamespaceStatistics::of(searcher, &self.fields, &query.namespace)
             .map_err(unreadable)?;
         let best = Best::new(published, &statistics, planned, &query.filters)?;
-        let per_event = if query.one_hit_per_event {
-            1
-        } else {
-            HITS_PER_EVENT_MAX
+        let mut results = SearchResults {
+            hits: Vec::new(),
+            first: query.offset,
+            as_typed: AsTyped::default(),
+            total: 0,
+            more_than_total: false,
+            reached: published.reached,
+            read_as: planned.read_as,
+            names: FoundNames::default(),
         };
-        let wanted = query.offset + query.limit;
-        if wanted == 0 {
-            return Ok((Vec::new(), best.count(query.count_all)?));
+        if query.limit == 0 {
+            let total = best.count(query)?;
+            (results.total, results.more_than_total) = (total.count, total.more);
+            return Ok(results);
         }
-        let mut fetch = (wanted * 2 + 8).max(POOL);
+        let mut last = query.offset + query.limit;
+        let mut fetch = (last * 2 + 8).max(POOL);
         loop {
-            let found = best.find(fetch)?;
-            let complete = found.len() < fetch;
-            let (columns, text) = (&published.columns, self.fields.text);
-            let found = rescore(columns, &statistics, text, &planned.looked_for, &found)?;
-            let ranked = hits::ranked(&published.columns, &found, per_event)?;
-            if complete || ranked.len() >= wanted {
-                let page = ranked
-                    .get(query.offset..wanted.min(ranked.len()))
-                    .unwrap_or_default();
-                let hits = hits::read(&published.columns, page)?;
-                let total = if complete {
-                    Total {
-                        count: found.len() as u64,
-                        more: false,
-                    }
-                } else {
-                    best.count(query.count_all)?
-                };
-                return Ok((hits, total));
+            let found = best.find_all(fetch)?;
+            results.names.found = found.wholeness;
+            if let Some(whole) = &planned.whole {
+                results.names.typed = whole.typed.clone();
             }
-            fetch = fetch.saturating_mul(4);
+            let FoundNames {
+                typed,
+                found: whole,
+            } = &results.names;
+            results.as_typed = AsTyped::of(query, planned.read_as, typed, *whole);
+            if query.told_by_text && query.offset < results.as_typed.hits {
+                results.first = 0;
+                last = last.max(results.as_typed.hits);
+            }
+            let (columns, words) = (&published.columns, &planned.looked_for);
+            let scored = rescore(columns, &statistics, self.fields.text, words, &found)?;
+            let ranked = hits::ranked(columns, &scored, query.copies)?;
+            if !found.is_all && ranked.len() < last {
+                fetch = fetch.saturating_mul(4);
+                continue;
+            }
+            let page = ranked.get(results.first..last.min(ranked.len()));
+            results.hits = hits::read(columns, page.unwrap_or_default())?;
+            let total = match found.is_all {
+                true => Total {
+                    count: ranked.len() as u64,
+                    more: false,
+                },
+                false => best.count(query)?,
+            };
+            (results.total, results.more_than_total) = (total.count, total.more);
+            return Ok(results);
         }
     }
 }
@@ -309,6 +368,7 @@ pub(super) struct Total {
 
 /// What tantivy is asked.
 pub(super) struct Planned {
+    pub read_as: Reading,
     /// What was typed, with the filters.
     pub query: Box<dyn Query>,
     /// What was typed, without them.
@@ -318,6 +378,8 @@ pub(super) struct Planned {
     pub is_prunable: bool,
     /// What each filter looks at: one of each list must match.
     pub filter_tags: Vec<Vec<Term>>,
+    /// What has the query's names whole: it comes before all others.
+    pub whole: Option<WholeNames>,
     /// For the second look.
     looked_for: Words,
     /// What matches as `query` does, faster.

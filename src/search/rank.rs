@@ -7,13 +7,16 @@
 use std::collections::HashMap;
 
 use tantivy::{
-    DocAddress, DocId, Score, TERMINATED, Term,
+    DocAddress, DocId, TERMINATED, Term,
     postings::Postings,
     query::Bm25StatisticsProvider,
     schema::{Field, IndexRecordOption},
 };
 
-use super::{columns::OpenColumns, error::IndexError, hits::unreadable, plan::NamespaceStatistics};
+use super::{
+    best::Found, columns::OpenColumns, error::IndexError, hits::unreadable,
+    plan::NamespaceStatistics,
+};
 use crate::domain::EventKind;
 
 /// Passages that get a second look. Independent of the page, so that pages of
@@ -48,6 +51,8 @@ const DEFINITION_WEIGHT: f32 = 0.1;
 const SHORTNESS_WEIGHT: f32 = 0.15;
 /// Near the passage's beginning.
 const EARLINESS_WEIGHT: f32 = 0.2;
+/// What a small word counts beside others.
+pub(super) const SMALL_SHARE: f32 = 0.25;
 /// What is no result of a tool.
 const MESSAGE_SHARE: f32 = 0.85;
 const CALL_SHARE: f32 = 0.8;
@@ -59,20 +64,24 @@ const B: f32 = 0.75;
 
 /// A word of the query.
 #[derive(Clone, Debug)]
-pub(super) struct Unit {
+pub(super) struct QueryWord {
     /// Its stem, or itself.
     pub term: Term,
     /// Its place in the query.
     pub position: u32,
+    /// It is one that nearly every sentence has, and others were typed.
+    pub is_small: bool,
 }
 
-/// A name of several parts in the query.
+/// A name in the query.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
-    /// The name without its joints.
+    /// The name without its joints, of an identifier of several parts.
     pub whole: Option<Term>,
-    /// The name where it is defined.
-    pub definition: Term,
+    /// The name where it is defined, of an identifier.
+    pub definition: Option<Term>,
+    /// What has it whole comes before what has only its parts.
+    pub comes_first: bool,
     /// Its words in `Words::units`.
     pub units: std::ops::Range<usize>,
 }
@@ -80,7 +89,7 @@ pub(super) struct Name {
 /// What is looked for in the best passages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Words {
-    pub units: Vec<Unit>,
+    pub units: Vec<QueryWord>,
     pub names: Vec<Name>,
 }
 
@@ -119,37 +128,73 @@ fn kind_weight(kind: Option<EventKind>) -> f32 {
     }
 }
 
+/// How much of the query's names a passage has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tier {
+    /// Parts at most.
+    #[default]
+    Parts,
+    /// Some of them whole.
+    SomeWhole,
+    /// All of them whole.
+    AllWhole,
+}
+
+/// A passage on its way to becoming a hit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scored {
+    pub scores: Scores,
+    pub address: DocAddress,
+    pub tier: Tier,
+    /// The share of the query that stands together.
+    pub together: f32,
+}
+
 /// A passage in the second look.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Position, and which unit.
     matches: Vec<(u32, u16)>,
     names: f32,
+    /// Which of the names that come first it has whole, a bit each.
+    wholes: u64,
     length: u32,
 }
 
-/// Scores `found`, the first [`POOL`] of them by a second look, and sorts it, best
-/// first.
+/// Scores what was found, in its order, the first [`POOL`] by a second look. Behind the pool all kinds count as little as the
+/// least does, so that nothing there has a better score.
 pub(super) fn rescore(
     columns: &OpenColumns,
     statistics: &NamespaceStatistics<'_>,
     field: Field,
     words: &Words,
-    found: &[(Score, DocAddress)],
-) -> Result<Vec<(Scores, DocAddress)>, IndexError> {
-    let mut scored = Vec::with_capacity(found.len());
-    for &(score, address) in found {
-        let kind = columns
-            .of_segment(address.segment_ord)?
-            .kind(address.doc_id);
-        let scores = Scores {
-            words: score,
-            kind: kind_weight(kind),
-            ..Scores::default()
+    found: &Found,
+) -> Result<Vec<Scored>, IndexError> {
+    let passages = &found.passages;
+    let mut scored = Vec::with_capacity(passages.len());
+    for (place, &(score, address)) in passages.iter().enumerate() {
+        let kind = match place < POOL {
+            true => {
+                let segment = columns.of_segment(address.segment_ord)?;
+                kind_weight(segment.kind(address.doc_id))
+            }
+            false => OTHER_SHARE,
         };
-        scored.push((scores, address));
+        scored.push(Scored {
+            scores: Scores {
+                words: score,
+                kind,
+                ..Scores::default()
+            },
+            address,
+            tier: match place < found.named {
+                true => Tier::SomeWhole,
+                false => Tier::Parts,
+            },
+            together: 0.0,
+        });
     }
-    let pool = &mut scored[..found.len().min(POOL)];
+    let pool = &mut scored[..passages.len().min(POOL)];
     let look = Look::new(statistics, field, words).map_err(unreadable)?;
     look.at(pool).map_err(unreadable)?;
     Ok(scored)
@@ -158,13 +203,17 @@ pub(super) fn rescore(
 struct Look<'a> {
     statistics: &'a NamespaceStatistics<'a>,
     field: Field,
-    units: Vec<&'a Unit>,
+    units: Vec<&'a QueryWord>,
     /// How rare each is.
     worth: Vec<f32>,
     /// Of all units of the query.
     worth_of_all: f32,
     /// Names, with the worth of their words.
     names: Vec<(&'a Name, f32)>,
+    /// Of the names that come first, a bit each.
+    firsts: u64,
+    /// Each of the query's words in `units`.
+    unit_of: Vec<Option<u16>>,
     /// What BM25 takes for the average of passages, in words.
     average_length: f32,
 }
@@ -177,7 +226,8 @@ impl<'a> Look<'a> {
     ) -> tantivy::Result<Self> {
         let mut worth = Vec::with_capacity(words.units.len());
         for unit in &words.units {
-            worth.push(rarity(statistics, &unit.term)?);
+            let share = if unit.is_small { SMALL_SHARE } else { 1.0 };
+            worth.push(share * rarity(statistics, &unit.term)?);
         }
         let of = |range: &std::ops::Range<usize>| -> f32 {
             worth.get(range.clone()).unwrap_or_default().iter().sum()
@@ -188,9 +238,17 @@ impl<'a> Look<'a> {
         rarest.sort_by(|&a, &b| worth[b].total_cmp(&worth[a]));
         rarest.truncate(UNITS_MAX);
         rarest.sort_unstable();
+        let mut unit_of = vec![None; worth.len()];
+        for (number, &at) in (0_u16..).zip(&rarest) {
+            unit_of[at] = Some(number);
+        }
+        let firsts = names.iter().enumerate();
+        let firsts = firsts.filter(|(_, (name, _))| name.comes_first);
         Ok(Self {
             statistics,
             field,
+            firsts: firsts.fold(0, |bits, (at, _)| bits | 1 << at),
+            unit_of,
             units: rarest.iter().map(|&at| &words.units[at]).collect(),
             worth_of_all: worth.iter().sum::<f32>().max(f32::MIN_POSITIVE),
             worth: rarest.iter().map(|&at| worth[at]).collect(),
@@ -201,17 +259,17 @@ impl<'a> Look<'a> {
         })
     }
 
-    fn at(&self, pool: &mut [(Scores, DocAddress)]) -> tantivy::Result<()> {
+    fn at(&self, pool: &mut [Scored]) -> tantivy::Result<()> {
         let mut by_segment: HashMap<u32, Vec<(DocId, usize)>> = HashMap::new();
-        for (place, (_, address)) in pool.iter().enumerate() {
-            let docs = by_segment.entry(address.segment_ord).or_default();
-            docs.push((address.doc_id, place));
+        for (place, scored) in pool.iter().enumerate() {
+            let docs = by_segment.entry(scored.address.segment_ord).or_default();
+            docs.push((scored.address.doc_id, place));
         }
         for (segment, mut docs) in by_segment {
             docs.sort_unstable();
             let seen = self.look_into(segment, &docs)?;
             for (seen, (_, place)) in seen.into_iter().zip(&docs) {
-                self.score(seen, &mut pool[*place].0);
+                self.score(seen, &mut pool[*place]);
             }
         }
         Ok(())
@@ -239,12 +297,13 @@ impl<'a> Look<'a> {
                 }
             });
         }
-        for (name, worth) in &self.names {
+        for (number, (name, worth)) in self.names.iter().enumerate() {
+            let whole = if name.comes_first { 1 << number } else { 0 };
             let terms = [
-                (name.whole.as_ref(), WHOLE_WEIGHT),
-                (Some(&name.definition), DEFINITION_WEIGHT),
+                (name.whole.as_ref(), WHOLE_WEIGHT, whole),
+                (name.definition.as_ref(), DEFINITION_WEIGHT, 0),
             ];
-            for (term, weight) in terms {
+            for (term, weight, whole) in terms {
                 let Some(term) = term else { continue };
                 let Some(mut postings) = index.read_postings(term, IndexRecordOption::Basic)?
                 else {
@@ -253,14 +312,18 @@ impl<'a> Look<'a> {
                 let share = worth / self.worth_of_all;
                 each_of(&mut postings, docs, |place, _| {
                     seen[place].names += weight * worth * share;
+                    seen[place].wholes |= whole;
                 });
             }
         }
         Ok(seen)
     }
 
-    fn score(&self, mut seen: Seen, scores: &mut Scores) {
+    fn score(&self, mut seen: Seen, scored: &mut Scored) {
         seen.matches.sort_unstable();
+        if scored.tier != Tier::Parts && self.has_all_whole(&seen) {
+            scored.tier = Tier::AllWhole;
+        }
         let order = self.order(&seen.matches) / self.worth_of_all;
         let nearness = self.nearness(&seen.matches) / self.worth_of_all;
         let units = self.units.len() as f32;
@@ -274,6 +337,8 @@ impl<'a> Look<'a> {
             let above = ((share - BY_CHANCE) / (1.0 - BY_CHANCE)).max(0.0);
             above * above
         };
+        scored.together = nearness;
+        let scores = &mut scored.scores;
         scores.order =
             ORDER_WEIGHT * most(order) * self.worth_of_all + PAIRS_WEIGHT * self.pairs(&seen);
         scores.nearness = NEARNESS_WEIGHT * most(nearness) * self.worth_of_all;
@@ -281,6 +346,32 @@ impl<'a> Look<'a> {
         scores.shortness = (SHORTNESS_WEIGHT * fit.min(1.0) + EARLINESS_WEIGHT * early)
             * most(order.max(nearness))
             * self.worth_of_all;
+    }
+
+    /// Whether all names that come first stand in a passage whole.
+    fn has_all_whole(&self, seen: &Seen) -> bool {
+        let is_there = |(number, (name, _)): (usize, &(&Name, f32))| {
+            let is_one = seen.wholes & (1 << number) != 0;
+            !name.comes_first || is_one || self.has_row(&seen.matches, &name.units)
+        };
+        self.firsts == seen.wholes || self.names.iter().enumerate().all(is_there)
+    }
+
+    /// Whether some of the query's words stand in a row.
+    fn has_row(&self, matches: &[(u32, u16)], words: &std::ops::Range<usize>) -> bool {
+        let row: Vec<u16> = words.clone().filter_map(|at| self.unit_of[at]).collect();
+        let Some((&first, rest)) = row.split_first() else {
+            return false;
+        };
+        let place = |unit: u16| self.units[usize::from(unit)].position;
+        let follows = |&(at, unit): &(u32, u16)| {
+            unit == first
+                && rest.iter().all(|&next| {
+                    let wanted = (at + place(next) - place(first), next);
+                    matches.binary_search(&wanted).is_ok()
+                })
+        };
+        matches.iter().any(follows)
     }
 
     /// BM25 of the pairs of neighbours of the query that are neighbours here.

@@ -33,6 +33,7 @@ pub(super) mod column {
     pub const KIND: &str = "kind";
     pub const OUTCOME: &str = "outcome";
     pub const BYTE_START: &str = "byte_start";
+    pub const TEXT_HASH: &str = "text_hash";
     pub const TOOL: &str = "tool";
 }
 
@@ -54,6 +55,7 @@ pub(super) struct Fields {
     pub kind: Field,
     pub outcome: Field,
     pub byte_start: Field,
+    pub text_hash: Field,
     pub tool: Field,
 }
 
@@ -83,6 +85,7 @@ impl Fields {
             kind: builder.add_u64_field(column::KIND, FAST),
             outcome: builder.add_u64_field(column::OUTCOME, FAST),
             byte_start: builder.add_u64_field(column::BYTE_START, FAST),
+            text_hash: builder.add_u64_field(column::TEXT_HASH, FAST),
             tool: builder.add_text_field(column::TOOL, label),
             schema: builder.build(),
         }
@@ -132,6 +135,11 @@ pub(super) fn path_tag(namespace: &Namespace, path: &str) -> String {
 
 pub(super) fn success_tag(namespace: &Namespace, success: bool) -> String {
     format!("{namespace}{SEPARATOR}s{}", u8::from(success))
+}
+
+/// Of the first passages of events with one text.
+pub(super) fn text_tag(namespace: &Namespace, text_hash: u64) -> String {
+    format!("{namespace}{SEPARATOR}x{text_hash:016x}")
 }
 
 pub(super) fn role_tag(namespace: &Namespace, role: Role) -> String {

@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use super::{
-    analyser::{AnalysedTerm, Analyser, Analysis, Form},
+    analyser::{AnalysedTerm, Analyser, Analysis, TermForm},
     document::{ceil_boundary, floor_boundary},
     error::IndexSearchError,
     index::SearchIndex,
     query::SearchQuery,
+    rank::SMALL_SHARE,
     schema::{namespace_tag, text_term},
-    syntax::{self, Node, Role},
+    small_words::is_small,
+    syntax::{self, ClauseRole, Node},
 };
 
 /// A piece of a passage.
@@ -42,6 +44,8 @@ struct Pattern {
     is_prefix: bool,
     /// How much a match is worth: rare is more.
     weight: f32,
+    /// It is a small word, beside others.
+    is_small: bool,
 }
 
 impl Snippeter {
@@ -62,11 +66,15 @@ impl Snippeter {
         let searcher = index.published().searcher;
         let rarity = |tag| searcher.doc_freq(&tag).map_or(1.0, |count| count as f32);
         let all = rarity(index.fields.tag(&namespace_tag(&query.namespace)));
+        let has_others = this.patterns.iter().any(|pattern| !pattern.is_small);
         for pattern in &mut this.patterns {
             for term in &pattern.terms {
                 let key = text_term(&query.namespace, term);
                 let count = rarity(tantivy::Term::from_field_text(index.fields.text, &key));
                 pattern.weight += (1.0 + all / (count + 1.0)).ln();
+            }
+            if pattern.is_small && has_others {
+                pattern.weight *= SMALL_SHARE;
             }
         }
         Ok(this)
@@ -76,7 +84,7 @@ impl Snippeter {
         match node {
             Node::Group(clauses) => {
                 for (role, node) in clauses {
-                    if *role != Role::MustNot {
+                    if *role != ClauseRole::MustNot {
                         self.collect(node, text);
                     }
                 }
@@ -84,7 +92,7 @@ impl Snippeter {
             Node::Word(range) => {
                 let analysis = self.analyser.analyse(&text[range.clone()]);
                 self.row(&analysis, false);
-                for term in analysis.iter().filter(|term| term.form != Form::Tail) {
+                for term in analysis.iter().filter(|term| term.form != TermForm::Tail) {
                     self.push(vec![term.term.to_owned()], false);
                 }
             }
@@ -95,7 +103,7 @@ impl Snippeter {
             Node::Prefix(range) => {
                 let analysis = self.analyser.analyse(&text[range.clone()]);
                 self.row(&analysis, true);
-                for whole in analysis.iter().filter(|term| term.form == Form::Whole) {
+                for whole in analysis.iter().filter(|term| term.form == TermForm::Whole) {
                     self.push(vec![whole.term.to_owned()], true);
                 }
             }
@@ -103,7 +111,7 @@ impl Snippeter {
     }
 
     fn row(&mut self, analysis: &Analysis, is_prefix: bool) {
-        let parts = analysis.iter().filter(|term| term.form == Form::Part);
+        let parts = analysis.iter().filter(|term| term.form == TermForm::Part);
         self.push(parts.map(|part| part.term.to_owned()).collect(), is_prefix);
     }
 
@@ -113,10 +121,12 @@ impl Snippeter {
             .iter()
             .any(|p| p.terms == terms && p.is_prefix == is_prefix);
         if !terms.is_empty() && !known {
+            let is_small = matches!(&terms[..], [term] if !is_prefix && is_small(term));
             self.patterns.push(Pattern {
                 terms,
                 is_prefix,
                 weight: 0.0,
+                is_small,
             });
         }
     }
@@ -138,7 +148,7 @@ impl Snippeter {
         let range = if passage.len() <= max_bytes {
             0..passage.len()
         } else {
-            cut(passage, best.start, max_bytes)
+            cut(passage, &best, max_bytes)
         };
         let first = joined(&matches, &(best.start..passage.len()));
         Snippet {
@@ -241,20 +251,22 @@ impl Pattern {
     }
 }
 
-/// A piece that holds what is at `at`, from a line's start if that is near.
-fn cut(passage: &str, at: usize, max_bytes: usize) -> Range<usize> {
-    let lead = max_bytes / 4;
+/// A piece that holds the best matches, or their beginning. It begins with a line where
+/// what matches in the line fits, else with a word.
+fn cut(passage: &str, best: &Range<usize>, max_bytes: usize) -> Range<usize> {
+    let (lead, at) = (max_bytes / 4, best.start);
     let latest = passage.len().saturating_sub(max_bytes);
     let line = passage[..at].rfind('\n').map_or(0, |end| end + 1);
-    let earliest = match at - line <= lead {
+    let start = match best.end - line <= max_bytes - lead {
+        // Behind the last lines nothing is left to show: then more of what is before.
+        true if line > latest => line_start(passage, latest, line),
         true => line,
-        false => ceil_boundary(passage, at - lead),
+        false => {
+            let start = ceil_boundary(passage, latest.min(at.saturating_sub(lead)));
+            word_start(passage, start, at)
+        }
     };
-    let start = match earliest <= latest {
-        true => earliest,
-        false => ceil_boundary(passage, latest),
-    };
-    let start = word_start(passage, start, at).min(floor_boundary(passage, at));
+    let start = start.min(floor_boundary(passage, at));
     let hard = floor_boundary(passage, (start + max_bytes).min(passage.len()));
     if hard == passage.len() {
         return start..hard;
@@ -266,6 +278,16 @@ fn cut(passage: &str, at: usize, max_bytes: usize) -> Range<usize> {
         .or_else(|| tail.rfind(' '))
         .map_or(hard, |end| soft + end);
     start..end
+}
+
+/// The first place from `start` to `line`, itself the start of one, where a line begins.
+fn line_start(passage: &str, start: usize, line: usize) -> usize {
+    let start = ceil_boundary(passage, start);
+    let before = floor_boundary(passage, start.saturating_sub(1));
+    let end = passage
+        .get(before..line)
+        .and_then(|before| before.find('\n'));
+    end.map_or(line, |end| before + end + 1)
 }
 
 /// The first place from `start` to `at` where a line, a word or, of a word without an end,

@@ -18,7 +18,7 @@ use super::{
     index::{Published, SearchIndex},
     pattern::{Needs, Pattern},
     plan::Purpose,
-    query::{Hit, SearchQuery, check_bounds, guarded},
+    query::{Copies, Hit, SearchQuery, check_bounds, guarded},
     rank::Scores,
     syntax::{self, QueryError},
 };
@@ -50,6 +50,7 @@ impl Candidates {
             address,
             score: 0.0,
             scores: Scores::default(),
+            together: 0.0,
             position,
             byte_start: 0,
         };
@@ -97,8 +98,8 @@ impl SearchIndex {
         })
     }
 
-    /// The conversations that have matches, with how many passages match; the most
-    /// first. All matches are looked at.
+    /// The conversations that have matches, with how many of their events match; the
+    /// most first. All matches are looked at.
     ///
     /// # Errors
     /// As [`Self::search`].
@@ -107,18 +108,22 @@ impl SearchIndex {
         query: &SearchQuery,
     ) -> Result<Vec<(ConversationId, u64)>, IndexSearchError> {
         check_bounds(query)?;
-        let (parsed, _) = syntax::read(&query.text, query.reading)?;
+        let (parsed, reading) = syntax::read(&query.text, query.reading)?;
         let mut planner = self.planner(query);
+        planner.prepare(&parsed, reading);
         planner.purpose = Purpose::Count;
         let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
         let matching = planner.filtered(words, &query.filters);
         let published = self.published();
         let count = || {
             let mut counts: HashMap<ConversationId, u64> = HashMap::new();
+            let mut seen: HashSet<u64> = HashSet::new();
             each_match(&published, matching.as_ref(), |columns, address| {
-                *counts
-                    .entry(columns.conversation(address.doc_id)?)
-                    .or_default() += 1;
+                if seen.insert(columns.group(address.doc_id, Copies::Each)?) {
+                    *counts
+                        .entry(columns.conversation(address.doc_id)?)
+                        .or_default() += 1;
+                }
                 Ok(())
             })?;
             let mut counts: Vec<_> = counts.into_iter().collect();
@@ -171,7 +176,7 @@ fn places(
     Ok(places)
 }
 
-fn each_match(
+pub(super) fn each_match(
     published: &Published,
     query: &dyn Query,
     mut each: impl FnMut(&Columns, DocAddress) -> Result<(), IndexError>,

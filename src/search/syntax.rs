@@ -69,7 +69,7 @@ pub enum QueryError {
 
 /// How a clause takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ClauseRole {
     /// Adds to the score; one of these must match if nothing else must.
     Should,
     /// Must match.
@@ -88,7 +88,7 @@ pub enum Node {
     /// The text before a star.
     Prefix(Range<usize>),
     /// Clauses that belong together.
-    Group(Vec<(Role, Node)>),
+    Group(Vec<(ClauseRole, Node)>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,13 +138,13 @@ pub fn read(text: &str, reading: Reading) -> Result<(Node, Reading), QueryError>
 fn plain(text: &str) -> Result<Node, QueryError> {
     check_length(text)?;
     let start_of = |word: &str| word.as_ptr().addr() - text.as_ptr().addr();
-    let words: Vec<(Role, Node)> = text
+    let words: Vec<(ClauseRole, Node)> = text
         .split_whitespace()
         .filter(|word| word.chars().any(char::is_alphanumeric))
         .take(QUERY_CLAUSES_MAX)
         .map(|word| {
             let start = start_of(word);
-            (Role::Should, Node::Word(start..start + word.len()))
+            (ClauseRole::Should, Node::Word(start..start + word.len()))
         })
         .collect();
     if words.is_empty() {
@@ -363,7 +363,7 @@ struct Parser<'a> {
 
 impl Parser<'_> {
     /// Clauses up to the end or to a closing bracket, which is left there.
-    fn clauses(&mut self, depth: usize) -> Result<Vec<(Role, Node)>, QueryError> {
+    fn clauses(&mut self, depth: usize) -> Result<Vec<(ClauseRole, Node)>, QueryError> {
         let mut clauses = Vec::new();
         loop {
             match self.tokens.get(self.next) {
@@ -375,8 +375,8 @@ impl Parser<'_> {
     }
 
     /// Operands with AND between them.
-    fn conjunction(&mut self, depth: usize) -> Result<Option<(Role, Node)>, QueryError> {
-        let mut operands: Vec<(Role, Node)> = self.operand(depth)?.into_iter().collect();
+    fn conjunction(&mut self, depth: usize) -> Result<Option<(ClauseRole, Node)>, QueryError> {
+        let mut operands: Vec<(ClauseRole, Node)> = self.operand(depth)?.into_iter().collect();
         let mut joined = false;
         while self.tokens.get(self.next) == Some(&Token::And) {
             self.next += 1;
@@ -389,34 +389,34 @@ impl Parser<'_> {
             return Ok(operands.pop());
         }
         for (role, _) in &mut operands {
-            if *role == Role::Should {
-                *role = Role::Must;
+            if *role == ClauseRole::Should {
+                *role = ClauseRole::Must;
             }
         }
-        Ok(Some((Role::Should, Node::Group(operands))))
+        Ok(Some((ClauseRole::Should, Node::Group(operands))))
     }
 
-    fn operand(&mut self, depth: usize) -> Result<Option<(Role, Node)>, QueryError> {
-        let mut role = Role::Should;
+    fn operand(&mut self, depth: usize) -> Result<Option<(ClauseRole, Node)>, QueryError> {
+        let mut role = ClauseRole::Should;
         loop {
             let Some(token) = self.tokens.get(self.next) else {
                 return Ok(None);
             };
             let node = match token {
                 Token::Not | Token::Minus => {
-                    role = if role == Role::MustNot {
-                        Role::Must
+                    role = if role == ClauseRole::MustNot {
+                        ClauseRole::Must
                     } else {
-                        Role::MustNot
+                        ClauseRole::MustNot
                     };
                     self.next += 1;
                     continue;
                 }
                 Token::Plus => {
-                    role = if role == Role::MustNot {
+                    role = if role == ClauseRole::MustNot {
                         role
                     } else {
-                        Role::Must
+                        ClauseRole::Must
                     };
                     self.next += 1;
                     continue;
@@ -435,9 +435,9 @@ impl Parser<'_> {
     fn group(
         &mut self,
         at: usize,
-        role: Role,
+        role: ClauseRole,
         depth: usize,
-    ) -> Result<Option<(Role, Node)>, QueryError> {
+    ) -> Result<Option<(ClauseRole, Node)>, QueryError> {
         if depth > QUERY_DEPTH_MAX {
             return Err(QueryError::TooDeep {
                 at,
@@ -469,12 +469,12 @@ mod tests {
                 Node::Group(clauses) => format!("[{}]", all(text, clauses)),
             }
         }
-        fn all(text: &str, clauses: &[(Role, Node)]) -> String {
+        fn all(text: &str, clauses: &[(ClauseRole, Node)]) -> String {
             let shown = clauses.iter().map(|(role, node)| {
                 let mark = match role {
-                    Role::Should => "",
-                    Role::Must => "+",
-                    Role::MustNot => "-",
+                    ClauseRole::Should => "",
+                    ClauseRole::Must => "+",
+                    ClauseRole::MustNot => "-",
                 };
                 format!("{mark}{}", one(text, node))
             });
@@ -531,7 +531,7 @@ mod tests {
         let (node, reading) = read("run -v NOT x -- y", Reading::Guess).unwrap();
         assert_eq!(reading, Reading::Plain);
         let Node::Group(words) = node else { panic!() };
-        assert!(words.iter().all(|(role, _)| *role == Role::Should));
+        assert!(words.iter().all(|(role, _)| *role == ClauseRole::Should));
         assert_eq!(words.len(), 5);
         let (_, reading) = read("a -v", Reading::Query).unwrap();
         assert_eq!(reading, Reading::Query);

@@ -53,6 +53,7 @@ fn query(text: &str) -> SearchQuery {
     SearchQuery {
         limit: 100,
         reading: Reading::Query,
+        copies: Copies::Each,
         ..SearchQuery::new(namespace("default"), text)
     }
 }
@@ -687,7 +688,8 @@ fn lineage_of_a_thousand_forks() {
     assert_eq!(positions, expected);
 }
 
-// A long result is found by its passages, each naming its bytes and line.
+// A long result is one hit, found by the best of its passages, which names its bytes and
+// line: three passages of one result pushed three others off the page.
 #[test]
 fn passages_name_bytes_and_line() {
     let filler = "lorem ipsum dolor sit amet\n".repeat(400);
@@ -696,25 +698,13 @@ fn passages_name_bytes_and_line() {
     );
     let index = index_of(&[result(1, &text), result(2, "a needle")]);
     let results = index.search(&query("needle")).unwrap();
-    let of_first: Vec<_> = results
-        .hits
-        .iter()
-        .filter(|hit| hit.position.offset == 1)
-        .collect();
-    assert_eq!(of_first.len(), query::HITS_PER_EVENT_MAX);
-    assert!(results.total >= 5);
-    for hit in &of_first {
-        let passage = passage_at(&text, usize::try_from(hit.byte_start).unwrap()).unwrap();
-        assert!(passage.text.contains("needle"));
-        let before = &text[..passage.byte_start];
-        assert_eq!(passage.line, before.matches('\n').count() as u64 + 1);
-    }
-    let single = SearchQuery {
-        one_hit_per_event: true,
-        ..query("needle")
-    };
-    let results = index.search(&single).unwrap();
-    assert_eq!(results.hits.len(), 2);
+    assert_eq!((results.hits.len(), results.total), (2, 2));
+    let mut hits = results.hits.iter();
+    let hit = hits.find(|hit| hit.position.offset == 1).unwrap();
+    let passage = passage_at(&text, usize::try_from(hit.byte_start).unwrap()).unwrap();
+    assert!(passage.text.contains("needle needle"), "the best of them");
+    let before = &text[..passage.byte_start];
+    assert_eq!(passage.line, before.matches('\n').count() as u64 + 1);
 }
 
 // Pages follow each other without gap or repetition.
@@ -1110,6 +1100,19 @@ fn snippets_begin_with_a_word() {
             let is_inside = before.is_some_and(char::is_alphanumeric);
             assert!(!is_inside, "{max_bytes}: {}", found.text);
         }
+    }
+}
+
+// A line whose match stood behind its first 60 bytes was shown from the middle.
+#[test]
+fn snippets_begin_with_their_line() {
+    let lines = "an earlier line that says something else\n".repeat(8);
+    let line = format!("{}needle and more", "words before it ".repeat(6));
+    for passage in [format!("{lines}{line}\n{lines}"), format!("{lines}{line}")] {
+        let (found, marked) = snippet(&passage, "needle", 240);
+        assert_eq!(marked, ["needle"]);
+        let before = &passage[..found.byte_start];
+        assert!(before.ends_with('\n'), "{}", found.text);
     }
 }
 

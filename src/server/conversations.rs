@@ -1,5 +1,6 @@
-//! The Conversations service: state, list, fork, lineage, diff, seal.
+//! The Conversations service: state, list, fork, lineage, diff, seal, erase.
 
+use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -7,12 +8,13 @@ use super::{
     bounds::{DIFF_BYTES_MAX, PAGE_DEFAULT},
     call::{Call, Shared},
     from_proto::{self, Malformed},
+    shutdown::Phase,
     to_proto,
 };
 use crate::{
     codec::pb::{self, conversations_server::Conversations},
     domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
-    engine::{ForkCommand, ListQuery},
+    engine::{EraseCommand, EraseTarget, ForkCommand, ListQuery},
 };
 
 /// Thin over the engine.
@@ -25,10 +27,40 @@ impl ConversationsService {
     async fn resolve(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {
         Ok(self.0.conversation(call, "conversation_id", id).await?)
     }
+
+    /// What is to be erased.
+    async fn erase_target(
+        &self,
+        call: &Call,
+        target: Option<pb::erase_request::Target>,
+    ) -> Result<EraseTarget, Status> {
+        use pb::erase_request::Target;
+        Ok(match target {
+            Some(Target::Revisions(of)) => EraseTarget::Revisions {
+                conversation: self.resolve(call, &of.conversation_id).await?,
+                revisions: of
+                    .ranges
+                    .iter()
+                    .map(|range| range.first..=range.last)
+                    .collect(),
+            },
+            Some(Target::ConversationId(id)) => {
+                EraseTarget::Conversation(self.resolve(call, &id).await?)
+            }
+            Some(Target::WholeNamespace(true)) => EraseTarget::Namespace,
+            Some(Target::Literal(literal)) => EraseTarget::Literal(literal.to_vec()),
+            Some(Target::WholeNamespace(false)) | None => {
+                let message = "is not set: say what is to be erased";
+                return Err(Malformed::new("target", message).into());
+            }
+        })
+    }
 }
 
 #[tonic::async_trait]
 impl Conversations for ConversationsService {
+    type EraseStream = BoxStream<'static, Result<pb::EraseResponse, Status>>;
+
     async fn get(
         &self,
         request: Request<pb::GetConversationRequest>,
@@ -203,5 +235,27 @@ impl Conversations for ConversationsService {
         };
         let outcome = self.0.engine.append(command).await?;
         Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+
+    async fn erase(
+        &self,
+        request: Request<pb::EraseRequest>,
+    ) -> Result<Response<Self::EraseStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        from_proto::check_short("reason", &request.reason)?;
+        let command = EraseCommand {
+            namespace: call.namespace.clone(),
+            target: self.erase_target(&call, request.target).await?,
+            keep_derived: request.keep_derived,
+            dry_run: request.dry_run,
+            reason: request.reason,
+            actor: request.actor,
+        };
+        let items = self.0.engine.erase(command);
+        let items = items.map(|item| Ok(to_proto::erase_response(item?)));
+        let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);
+        Ok(Response::new(bound))
     }
 }

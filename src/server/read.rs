@@ -109,6 +109,7 @@ mod tests {
             position: Position::local(revision),
             chain_hash: ChainHash::default(),
             body: Bytes::from(vec![0; bytes]),
+            erased: false,
         };
         NamedEvent {
             event,

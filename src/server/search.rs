@@ -72,6 +72,7 @@ impl SearchService {
             wait_max: wait_max(request.wait_max)?,
             at_least: request.at_least.as_ref().map(envelope::position_from_pb),
             count_all: request.count_all,
+            every_copy: request.every_copy,
         })
     }
 }

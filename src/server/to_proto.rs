@@ -16,7 +16,8 @@ use crate::{
     },
     engine::{
         self, BranchDiff, CallStatus, ConversationHits, ConversationSummary, ConversationView,
-        Forked, Lineage, ListPlace, NamedEvent, Reading, SearchAnswer, SearchHit, Stats, ToolCall,
+        Forked, HitCopy, Lineage, ListPlace, NamedEvent, Reading, SearchAnswer, SearchHit, Stats,
+        ToolCall,
     },
 };
 
@@ -339,6 +340,8 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         lagging: answer.lagging.unwrap_or_default(),
         complete: answer.complete,
         events_missing: answer.events_missing,
+        parts_only: answer.parts_only,
+        hidden: answer.hidden.map(|hit| search_hit(*hit)),
         conversations: answer
             .conversations
             .into_iter()
@@ -403,6 +406,18 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         }),
         context: hit.context,
         context_line: hit.context_line,
+        in_reasoning: hit.in_reasoning,
+        together: hit.together,
+        copies: hit.copies,
+        copies_at: hit.copies_at.into_iter().map(hit_copy).collect(),
+    }
+}
+
+fn hit_copy(copy: HitCopy) -> pb::HitCopy {
+    pb::HitCopy {
+        conversation_id: copy.conversation.to_string(),
+        source_id: copy.source_id,
+        revision: copy.revision.0,
     }
 }
 
@@ -462,6 +477,41 @@ pub(super) fn verify_response(item: engine::VerifyItem) -> pb::VerifyResponse {
         }),
     };
     pb::VerifyResponse { item: Some(item) }
+}
+
+pub(super) fn erase_response(item: engine::EraseItem) -> pb::EraseResponse {
+    use pb::erase_response::Item;
+    let item = match item {
+        engine::EraseItem::Progress(at) => Item::Progress(progress(&at)),
+        engine::EraseItem::Event(event) => Item::Event(pb::ErasedEvent {
+            conversation_id: id_text(&event.conversation),
+            revision: event.revision.0,
+            kind: event.kind.into(),
+            why: match event.why {
+                engine::ErasedWhy::Asked => pb::ErasedWhy::Asked,
+                engine::ErasedWhy::Derived => pb::ErasedWhy::Derived,
+                engine::ErasedWhy::Bound => pb::ErasedWhy::Bound,
+            }
+            .into(),
+        }),
+        engine::EraseItem::Shared(by) => Item::SharedBy(pb::SharedBy {
+            conversation_id: id_text(&by.conversation),
+            parent_conversation_id: id_text(&by.parent),
+            revision: by.revision.0,
+        }),
+        engine::EraseItem::Kept(kept) => Item::Kept(pb::KeptBody {
+            position: Some(position_to_pb(kept.home)),
+            bytes: kept.bytes,
+            used_by: Some(position_to_pb(kept.used_by)),
+        }),
+        engine::EraseItem::Outcome(outcome) => Item::Outcome(pb::EraseOutcome {
+            events: outcome.events,
+            derived: outcome.derived,
+            stay: outcome.stay,
+            receipt: outcome.receipt.unwrap_or_default(),
+        }),
+    };
+    pb::EraseResponse { item: Some(item) }
 }
 
 pub(super) fn rebuild_response(item: &engine::RebuildItem) -> pb::RebuildResponse {

@@ -22,11 +22,11 @@ const VERSION: u32 = 1;
 
 /// The mark of one namespace.
 #[derive(Clone, Debug)]
-pub(super) struct Mark {
+pub(super) struct MarkFile {
     path: PathBuf,
 }
 
-impl Mark {
+impl MarkFile {
     /// The mark of a namespace, in a folder that is made if it is not there.
     pub fn of(dir: &Path, namespace: &Namespace) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn marks_are_replaced_as_a_whole() {
         let dir = tempfile::tempdir().unwrap();
-        let mark = Mark::of(&dir.path().join("marks"), &Namespace::default()).unwrap();
+        let mark = MarkFile::of(&dir.path().join("marks"), &Namespace::default()).unwrap();
         assert_eq!(mark.read(), None);
         for offset in [7, 9] {
             mark.write(offset).unwrap();

@@ -272,7 +272,7 @@ impl Worker {
         };
         let extract = || {
             let room = DIALOGUE_SUMMARY_CHARS_MAX;
-            let told = dialogue_summary(window.conversation, events, &tools, room);
+            let told = dialogue_summary(window.conversation, events, room);
             let earlier: String = previous.chars().take(room).collect();
             format!("{earlier}\n\n{told}").trim().to_owned()
         };

@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     config::SummariserConfig,
     endpoint::Endpoint,
-    mark::Mark,
+    mark::MarkFile,
     queue::{BranchKey, Queue},
     tasks::{Done, WorkError, Worker},
 };
@@ -67,7 +67,7 @@ impl Drop for Summariser {
 /// Follows one namespace.
 pub(super) struct Follower {
     pub worker: Worker,
-    mark: Mark,
+    mark: MarkFile,
     marked: u64,
     /// The log offset that the news have come to.
     seen: u64,
@@ -82,7 +82,7 @@ impl Follower {
         config: &SummariserConfig,
         namespace: &Namespace,
     ) -> io::Result<Self> {
-        let mark = Mark::of(&config.marks_dir, namespace)?;
+        let mark = MarkFile::of(&config.marks_dir, namespace)?;
         let head = engine.head().offset;
         let marked = match mark.read() {
             // A store that was put back to an earlier state has a shorter log.

@@ -10,14 +10,16 @@ use crate::domain::{
 
 use super::{
     chunk::{CHUNK_EVENTS, Chunk, chunk_of},
-    codec::{self, CreatedRow, HeadRow},
+    codec::{self, CreatedRow, HeadRow, KeyRow},
     damage,
     delta::{EventEntry, PendingEntry, ViewDelta},
     error::ViewsError,
     keys,
+    layers::Writer,
+    marks::{reached_in, set_reached},
     rows::Rows,
-    store::{CONVERSATIONS, META, NAMESPACES, Views, Writer, reached_in, set_reached},
-    table::{Get, RawTable},
+    store::Views,
+    table::{CONVERSATIONS, Get, META, NAMESPACES, RawTable},
     tip::{self, Tip},
 };
 
@@ -271,7 +273,12 @@ fn namespace_rows(delta: &ViewDelta, reached: u64) -> Result<Rows, ViewsError> {
         }
     }
     for entry in &delta.keys {
-        let value = (entry.content_hash, entry.first_offset, entry.events);
+        let value: KeyRow = (
+            entry.content_hash,
+            entry.salt,
+            entry.first_offset,
+            entry.events,
+        );
         rows.put(&keys::idempotency(&entry.namespace, &entry.key), |bytes| {
             codec::encode(&value, bytes)
         })?;

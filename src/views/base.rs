@@ -7,7 +7,7 @@ use quick_cache::{Weighter, sync::Cache};
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition};
 
 use super::{
-    block::{Block, Row},
+    block::{Row, RowBlock},
     error::ViewsError,
     packing::{self, At, SMALL_BYTES},
     recent::Change,
@@ -26,13 +26,13 @@ pub(super) const DEFINITIONS: [Definition; TABLES] = [
 
 /// Blocks that were unpacked, by BLAKE3 of what is stored: one that was changed is
 /// another one.
-pub(super) type BlockCache = Cache<[u8; 32], Arc<Block>, BlockWeight>;
+pub(super) type BlockCache = Cache<[u8; 32], Arc<RowBlock>, BlockWeight>;
 
 #[derive(Clone)]
 pub(super) struct BlockWeight;
 
-impl Weighter<[u8; 32], Arc<Block>> for BlockWeight {
-    fn weight(&self, _: &[u8; 32], block: &Arc<Block>) -> u64 {
+impl Weighter<[u8; 32], Arc<RowBlock>> for BlockWeight {
+    fn weight(&self, _: &[u8; 32], block: &Arc<RowBlock>) -> u64 {
         block.memory_bytes() + 96
     }
 }
@@ -60,7 +60,7 @@ impl Base {
         &self.tables[table as usize]
     }
 
-    fn block(&self, key: &[u8], stored: &[u8]) -> Result<Arc<Block>, ViewsError> {
+    fn block(&self, key: &[u8], stored: &[u8]) -> Result<Arc<RowBlock>, ViewsError> {
         // The key is covered by the block's checksum.
         let id = *blake3::hash(stored).as_bytes();
         if let Some(block) = self.cache.get(&id)
@@ -68,13 +68,13 @@ impl Base {
         {
             return Ok(block);
         }
-        let block = Arc::new(Block::read(key, stored)?);
+        let block = Arc::new(RowBlock::read(key, stored)?);
         self.cache.insert(id, Arc::clone(&block));
         Ok(block)
     }
 
     /// The block in which a key is, if it is anywhere.
-    fn block_of(&self, table: TableId, key: &[u8]) -> Result<Option<Arc<Block>>, ViewsError> {
+    fn block_of(&self, table: TableId, key: &[u8]) -> Result<Option<Arc<RowBlock>>, ViewsError> {
         let found = self.table(table).range::<&[u8]>(..=key)?.next_back();
         let Some(found) = found else { return Ok(None) };
         let (first, stored) = found?;
@@ -163,7 +163,7 @@ impl Base {
 }
 
 /// Adds a block's rows that lie between two keys.
-fn add(block: &Block, (lower, upper): (Bound<&[u8]>, Bound<&[u8]>), rows: &mut Vec<Row>) {
+fn add(block: &RowBlock, (lower, upper): (Bound<&[u8]>, Bound<&[u8]>), rows: &mut Vec<Row>) {
     let behind = |key: &[u8]| {
         let at = block.first_from(key);
         at + usize::from(at < block.len() && block.key(at) == key)
@@ -235,7 +235,7 @@ fn take_block(
         let Some((first, stored)) = found else {
             return Ok(Vec::new());
         };
-        Block::read(first.value(), stored.value())?
+        RowBlock::read(first.value(), stored.value())?
     };
     table.remove(block.key(0))?;
     Ok((0..block.len()).map(|at| block.row(at)).collect())

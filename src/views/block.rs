@@ -30,7 +30,7 @@ pub(super) type Row = (Bytes, Bytes);
 
 /// Rows in the order of their keys.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct RowBlock {
     bytes: Bytes,
     rows: Vec<RowPlace>,
 }
@@ -43,7 +43,7 @@ struct RowPlace {
     end: u32,
 }
 
-impl Block {
+impl RowBlock {
     /// Reads what [`pack`] wrote under a key.
     ///
     /// # Errors
@@ -221,7 +221,7 @@ mod tests {
             prop_assume!(!map.is_empty());
             let rows = rows_of(map);
             let stored = pack(&rows).unwrap();
-            let block = Block::read(&rows[0].0, &stored).unwrap();
+            let block = RowBlock::read(&rows[0].0, &stored).unwrap();
             prop_assert_eq!(block.len(), rows.len());
             for (at, row) in rows.iter().enumerate() {
                 prop_assert_eq!(&block.row(at), row);
@@ -239,11 +239,11 @@ mod tests {
             let mut stored = pack(&rows).unwrap();
             let place = at.index(stored.len());
             stored[place] ^= 1 << bit;
-            prop_assert!(Block::read(&rows[0].0, &stored).is_err());
+            prop_assert!(RowBlock::read(&rows[0].0, &stored).is_err());
             let mut made = u32::MAX.to_le_bytes().to_vec();
             made.extend_from_slice(&checksum(b"k", u32::MAX, &junk).to_le_bytes());
             made.extend_from_slice(&junk);
-            prop_assert!(Block::read(b"k", &made).is_err());
+            prop_assert!(RowBlock::read(b"k", &made).is_err());
         }
     }
 }

@@ -22,7 +22,7 @@ use super::error::ViewsError;
 
 /// Version of everything in the views' file: tables, keys, rows, and the folds
 /// that fill them. A file with another one is rebuilt, never converted.
-pub const VIEWS_VERSION: u32 = 6;
+pub const VIEWS_VERSION: u32 = 7;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()
@@ -30,6 +30,10 @@ const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
 
 /// CRC32C, little endian, at the end of every row.
 const CHECKSUM_BYTES: usize = 4;
+
+/// What an idempotency key was used for: hash and salt of the content, first offset,
+/// number of events.
+pub(super) type KeyRow = (ContentHash, Option<[u8; 16]>, u64, u32);
 
 /// What changes with every event of a conversation.
 #[derive(Serialize, Deserialize)]

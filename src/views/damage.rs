@@ -8,9 +8,10 @@ use super::{
     delta::ViewDelta,
     error::ViewsError,
     keys,
+    marks::put_meta,
     read::{conversation, prefix_of},
-    store::{CONVERSATIONS, META, Views, put_meta},
-    table::RawTable,
+    store::Views,
+    table::{CONVERSATIONS, META, RawTable},
 };
 
 /// Begins the keys of stretches; their first offset follows, big endian.

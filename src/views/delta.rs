@@ -44,8 +44,10 @@ pub struct KeyEntry {
     pub namespace: Namespace,
     /// The key.
     pub key: String,
-    /// What was appended with it.
+    /// The hash of what was appended with it, made with the salt.
     pub content_hash: ContentHash,
+    /// None: something of the batch was erased, and the salt with it.
+    pub salt: Option<[u8; 16]>,
     /// Log offset of the batch's first event.
     pub first_offset: u64,
     /// Events in the batch; they have consecutive offsets.

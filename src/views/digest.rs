@@ -5,8 +5,9 @@ use crate::domain::ContentHash;
 use super::{
     codec,
     error::ViewsError,
-    store::{CONVERSATIONS, META, NAMESPACES, Reader, Views},
-    table::TableId,
+    layers::Reader,
+    store::Views,
+    table::{CONVERSATIONS, META, NAMESPACES, TableId},
 };
 
 const TABLES: [(&str, TableId); 3] = [

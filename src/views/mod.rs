@@ -31,6 +31,10 @@ mod heads;
 #[cfg(feature = "redb")]
 mod keys;
 #[cfg(feature = "redb")]
+mod layers;
+#[cfg(feature = "redb")]
+mod marks;
+#[cfg(feature = "redb")]
 mod named;
 #[cfg(feature = "redb")]
 mod namespace;
@@ -64,7 +68,7 @@ pub use {
     codec::VIEWS_VERSION,
     error::ViewsError,
     heads::{Head, Heads},
-    namespace::{Counts, ListOrder, ListPlace, Page},
+    namespace::{ListOrder, ListPage, ListPlace, NamespaceCounts},
     origin::Origin,
     read::Ancestor,
     store::Views,

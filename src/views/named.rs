@@ -10,9 +10,10 @@ use super::{
     codec,
     error::ViewsError,
     keys,
+    layers::Reader,
     read::{conversation, prefix},
-    store::{CONVERSATIONS, NAMESPACES, Reader, Views},
-    table::ReadTable,
+    store::Views,
+    table::{CONVERSATIONS, NAMESPACES, ReadTable},
 };
 
 /// Characters of a UUID as text.

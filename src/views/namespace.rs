@@ -9,17 +9,19 @@ use crate::domain::{
 
 use super::{
     apply::CountsRow,
-    codec,
+    codec::{self, KeyRow},
     delta::KeyEntry,
     error::ViewsError,
     keys,
+    layers::Reader,
     read::{conversation, ending_conversations, get, prefix},
-    store::{CONVERSATIONS, NAMESPACES, Reader, Views},
+    store::Views,
+    table::{CONVERSATIONS, NAMESPACES},
 };
 
 /// How much a namespace holds.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct NamespaceCounts {
     /// Conversations.
     pub conversations: u64,
     /// Their branches.
@@ -57,7 +59,7 @@ impl Views {
     /// As every read.
     pub fn list(
         &self,
-        page: &Page<'_>,
+        page: &ListPage<'_>,
     ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
         self.read(|reader| page.read(reader))
     }
@@ -73,14 +75,15 @@ impl Views {
         key: &str,
     ) -> Result<(u64, Option<KeyEntry>), ViewsError> {
         self.read(|reader| {
-            let found = get(
+            let found: Option<KeyRow> = get(
                 &reader.table(NAMESPACES),
                 &keys::idempotency(namespace, key),
             )?;
-            let entry = found.map(|(content_hash, first_offset, events)| KeyEntry {
+            let entry = found.map(|(content_hash, salt, first_offset, events)| KeyEntry {
                 namespace: namespace.clone(),
                 key: key.to_owned(),
                 content_hash,
+                salt,
                 first_offset,
                 events,
             });
@@ -127,13 +130,13 @@ impl Views {
     ///
     /// # Errors
     /// As every read.
-    pub fn counts(&self, namespace: &Namespace) -> Result<Counts, ViewsError> {
+    pub fn counts(&self, namespace: &Namespace) -> Result<NamespaceCounts, ViewsError> {
         self.read(|reader| {
             let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
             let (pending_branches, pending_calls, by_kind): CountsRow = row.unwrap_or_default();
             let of = |kind: EventKind| by_kind.get(&kind.number()).copied().unwrap_or_default();
             let conversations = of(EventKind::ConversationCreated);
-            Ok(Counts {
+            Ok(NamespaceCounts {
                 conversations,
                 branches: conversations + of(EventKind::BranchForked),
                 events: by_kind.values().sum(),
@@ -167,7 +170,7 @@ pub struct ListPlace {
 
 /// A page of conversations that is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Page<'a> {
+pub struct ListPage<'a> {
     /// Tenant.
     pub namespace: &'a Namespace,
     /// Where the page before ended.
@@ -182,7 +185,7 @@ pub struct Page<'a> {
     pub source: Option<&'a str>,
 }
 
-impl Page<'_> {
+impl ListPage<'_> {
     fn read(
         &self,
         reader: &Reader,

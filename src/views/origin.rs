@@ -4,8 +4,9 @@ use uuid::Uuid;
 
 use super::{
     error::ViewsError,
-    store::{META, Views, get_meta, put_meta},
-    table::Get,
+    marks::{get_meta, put_meta},
+    store::Views,
+    table::{Get, META},
 };
 
 const ORIGIN_KEY: &[u8] = b"origin";

@@ -235,7 +235,7 @@ mod tests {
             let mut back = Vec::new();
             for packed in pack(&rows, at).unwrap() {
                 prop_assert!(packed.fits() || packed.rows == 1);
-                let block = block::Block::read(&packed.key, &packed.stored).unwrap();
+                let block = block::RowBlock::read(&packed.key, &packed.stored).unwrap();
                 back.extend((0..block.len()).map(|at| block.row(at)));
             }
             prop_assert_eq!(back, rows);

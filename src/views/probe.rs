@@ -6,11 +6,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     apply::CountsRow,
     chunk::Chunk,
-    codec::{self, CreatedRow},
+    codec::{self, CreatedRow, KeyRow},
     error::ViewsError,
     tip::Tip,
 };
-use crate::domain::{BranchId, BranchState, ContentHash, ConversationId, Revision};
+use crate::domain::{BranchId, BranchState, ConversationId, Revision};
 
 /// Kinds of rows that [`row`] knows.
 pub const KINDS: u8 = 7;
@@ -36,7 +36,7 @@ pub fn row(kind: u8, value: &[u8]) -> Probed {
         2 => again::<BranchState>(value),
         3 => chunk(value),
         4 => again::<(BranchId, String)>(value),
-        5 => again::<(ContentHash, u64, u32)>(value),
+        5 => again::<KeyRow>(value),
         _ => again::<CountsRow>(value),
     };
     probed.unwrap_or(Probed::Refused)
@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::{BranchName, Config, ConversationInfo, EventRef, Position};
+    use crate::domain::{BranchName, Config, ContentHash, ConversationInfo, EventRef, Position};
 
     /// What a value in memory may take for each byte that it was read from: a text
     /// of no bytes is eight in a row and 24 and more in a map.
@@ -177,7 +177,10 @@ mod tests {
             (2, encoded(&branch())),
             (3, chunk.as_bytes().to_vec()),
             (4, encoded(&(BranchId::MAIN, "bash"))),
-            (5, encoded(&(ContentHash([1; 32]), 9_u64, 2_u32))),
+            (
+                5,
+                encoded(&(ContentHash([1; 32]), Some([2_u8; 16]), 9_u64, 2_u32)),
+            ),
             (6, encoded(&counts)),
         ]
     }

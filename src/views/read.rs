@@ -15,8 +15,9 @@ use super::{
     delta::{CallEntry, EventEntry},
     error::ViewsError,
     keys::{self, Key, StateRow},
-    store::{CONVERSATIONS, Reader, Views},
-    table::{Get, Range, ReadTable},
+    layers::Reader,
+    store::Views,
+    table::{CONVERSATIONS, Get, Range, ReadTable},
     tip::Tip,
 };
 

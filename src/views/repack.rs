@@ -7,10 +7,10 @@ use redb::{Database, ReadableTable as _, TableDefinition, WriteTransaction};
 
 use super::{
     base::{DEFINITIONS, Definition},
-    block::{Block, Row},
+    block::{Row, RowBlock},
     error::ViewsError,
+    layers::durable_commit,
     packing::{self, At, Packed},
-    store::durable_commit,
 };
 
 /// Rows that are packed at a time, in bytes.
@@ -49,7 +49,7 @@ fn copy_table(txn: &WriteTransaction, from: Definition) -> Result<(), ViewsError
     let mut bytes = 0;
     for stored in old.range::<&[u8]>(..)? {
         let (first, stored) = stored?;
-        let block = Block::read(first.value(), stored.value())?;
+        let block = RowBlock::read(first.value(), stored.value())?;
         let known = rows.len();
         rows.extend((0..block.len()).map(|at| block.row(at)));
         bytes += packing::bytes_of(&rows[known..]);

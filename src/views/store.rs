@@ -1,38 +1,27 @@
-//! The file: opening, marks, transactions.
+//! The file: opening, reading, writing, compacting.
 
 use std::{
-    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
     },
 };
 
-use arc_swap::ArcSwap;
-use bytes::Bytes;
 use redb::{
-    Database, Durability, ReadableDatabase, WriteTransaction,
+    Database, ReadableDatabase,
     backends::{FileBackend, InMemoryBackend},
 };
 
 use super::{
-    base::{self, Base, BlockCache, BlockWeight, DEFINITIONS},
-    codec::{self, VIEWS_VERSION},
+    codec::VIEWS_VERSION,
     error::ViewsError,
-    recent::{Changes, Recent},
+    layers::{Reader, RowStore, Writer, contained},
+    marks,
     repack::repack,
-    table::{Get, RawTable, ReadTable, TABLES, TableId},
 };
 use crate::disk::{self, Overlay};
-
-pub(super) const META: TableId = TableId::Meta;
-pub(super) const CONVERSATIONS: TableId = TableId::Conversations;
-pub(super) const NAMESPACES: TableId = TableId::Namespaces;
-
-const VERSION_KEY: &[u8] = b"version";
-const REACHED_KEY: &[u8] = b"reached";
 
 /// Files up to this size have every page checked when they are opened; that
 /// reads all of it, which a start must have time for. In larger ones, damage
@@ -50,8 +39,6 @@ const COMPACT_CACHE_BYTES: usize = 16 << 20;
 const RECENT_BYTES_MAX: usize = 48 << 20;
 /// Of the memory for the file's pages, so much keeps unpacked blocks instead.
 const BLOCKS_SHARE: usize = 2;
-/// Blocks in the cache, about: they are of one size.
-const BLOCK_MEMORY_BYTES: usize = 14 << 10;
 /// Memory for the pages of views that are in memory anyway, in bytes.
 const MEMORY_CACHE_BYTES: usize = 8 << 20;
 
@@ -184,7 +171,7 @@ impl Views {
     ) -> Result<Self, ViewsError> {
         let mut opened_bytes = 0;
         if db.begin_read()?.list_tables()?.next().is_none() {
-            initialise(&db)?;
+            marks::initialise(&db)?;
         } else if let Some(path) = &path {
             opened_bytes = std::fs::metadata(path)?.len();
         }
@@ -314,7 +301,7 @@ impl Views {
         let done = contained(|| {
             let rows = self.rows()?;
             rows.write(work)?;
-            if rows.state.load().recent.bytes() > RECENT_BYTES_MAX {
+            if rows.recent_bytes() > RECENT_BYTES_MAX {
                 rows.flush()?;
             }
             Ok(())
@@ -322,327 +309,15 @@ impl Views {
         self.inner.noted(done)
     }
 }
-
-/// Runs work on the store. redb trusts a file that was closed properly and may
-/// panic where it was changed since; nothing of a panicking transaction is kept,
-/// and the views can be rebuilt, so a panic is an answer like another.
-fn contained<T>(work: impl FnOnce() -> Result<T, ViewsError>) -> Result<T, ViewsError> {
-    crate::contained::contained(work)
-        .unwrap_or_else(|_| Err(ViewsError::damaged("the store panicked")))
-}
-
-/// Each durable commit records which pages are free. A start after a crash then
-/// takes no time, whatever the size, as long as every durable commit does so.
-pub(super) fn durable_commit(txn: &mut WriteTransaction) -> Result<(), ViewsError> {
-    txn.set_durability(Durability::Immediate)?;
-    txn.set_quick_repair(true);
-    Ok(())
-}
-
-fn initialise(db: &Database) -> Result<(), ViewsError> {
-    let mut txn = db.begin_write()?;
-    durable_commit(&mut txn)?;
-    for definition in DEFINITIONS {
-        txn.open_table(definition)?;
-    }
-    let mut rows = Changes::new();
-    for (key, value) in [
-        (VERSION_KEY, &VIEWS_VERSION.to_le_bytes()[..]),
-        (REACHED_KEY, &0_u64.to_le_bytes()),
-    ] {
-        rows.insert(Bytes::from_static(key), Some(meta_row(key, value)));
-    }
-    base::merge(
-        &mut txn.open_table(DEFINITIONS[META as usize])?,
-        rows.into_iter().collect(),
-    )?;
-    Ok(txn.commit()?)
-}
-
-fn meta_row(key: &[u8], value: &[u8]) -> Bytes {
-    let mut sealed = key.to_vec();
-    sealed.extend_from_slice(value);
-    codec::seal(&mut sealed, 0);
-    Bytes::from(sealed).slice(key.len()..)
-}
-
-pub(super) fn put_meta(meta: &mut RawTable<'_>, key: &[u8], value: &[u8]) {
-    meta.put(Bytes::copy_from_slice(key), meta_row(key, value));
-}
-
-pub(super) fn set_reached(meta: &mut RawTable<'_>, reached: u64) {
-    put_meta(meta, REACHED_KEY, &reached.to_le_bytes());
-}
-
-pub(super) fn reached_in(meta: &impl Get) -> Result<u64, ViewsError> {
-    get_meta(meta, REACHED_KEY).map(u64::from_le_bytes)
-}
-
-pub(super) fn get_meta<const N: usize>(meta: &impl Get, key: &[u8]) -> Result<[u8; N], ViewsError> {
-    let row = meta
-        .get(key)?
-        .ok_or_else(|| ViewsError::damaged("a mark is missing"))?;
-    codec::checked(key, &row)?
-        .try_into()
-        .map_err(|_| ViewsError::damaged("a mark has the wrong length"))
-}
-
-/// One state of the views.
-#[derive(Clone)]
-pub(super) struct Reader(Arc<Snapshot>);
-
-impl Reader {
-    pub(super) fn table(&self, table: TableId) -> ReadTable {
-        ReadTable::new(Arc::clone(&self.0), table)
-    }
-
-    pub(super) fn reached(&self) -> Result<u64, ViewsError> {
-        reached_in(&self.table(META))
-    }
-
-    fn version(&self) -> Result<u32, ViewsError> {
-        get_meta(&self.table(META), VERSION_KEY).map(u32::from_le_bytes)
-    }
-}
-
-/// What a write changes, over the state before it.
-pub(super) struct Writer {
-    before: Snapshot,
-    changes: [Changes; TABLES],
-}
-
-impl Writer {
-    pub(super) fn table(&mut self, table: TableId) -> RawTable<'_> {
-        RawTable {
-            before: &self.before,
-            table,
-            changes: &mut self.changes[table as usize],
-        }
-    }
-}
-
-/// The rows: those in the file, and over them those that are not there yet.
-pub(super) struct RowStore {
-    db: Held,
-    blocks: Arc<BlockCache>,
-    state: ArcSwap<State>,
-    /// The number of the last write.
-    written: AtomicU64,
-    /// How many read as of which write.
-    readers: Mutex<BTreeMap<u64, usize>>,
-    /// Held by who writes.
-    writing: Mutex<()>,
-    /// Held by who moves rows into the file.
-    flushing: Mutex<()>,
-    /// The file could not be written.
-    failed: AtomicBool,
-    durable: AtomicU64,
-}
-
-/// A database whose end is contained like its work: redb notes in the file what is
-/// free when it is dropped, and panics where damage has made that wrong.
-struct Held(Option<Database>);
-
-impl Held {
-    fn get(&self) -> Result<&Database, ViewsError> {
-        self.0.as_ref().ok_or(ViewsError::Closed)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let db = self.0.take();
-        // Views that were not closed well are checked when they are opened.
-        let _ = contained(|| {
-            drop(db);
-            Ok(())
-        });
-    }
-}
-
-/// Where rows are.
-struct State {
-    /// Takes what is written.
-    recent: Arc<Recent>,
-    /// Takes nothing more, and is on its way into the file.
-    leaving: Option<Arc<Recent>>,
-    base: Arc<Base>,
-}
-
-impl RowStore {
-    fn new(db: Database, cache_bytes: usize) -> Result<Arc<Self>, ViewsError> {
-        let blocks = Arc::new(BlockCache::with_weighter(
-            cache_bytes / BLOCK_MEMORY_BYTES,
-            cache_bytes as u64,
-            BlockWeight,
-        ));
-        let base = Arc::new(Base::new(&db.begin_read()?, Arc::clone(&blocks))?);
-        let state = State {
-            recent: Arc::default(),
-            leaving: None,
-            base,
-        };
-        Ok(Arc::new(Self {
-            db: Held(Some(db)),
-            blocks,
-            state: ArcSwap::from_pointee(state),
-            written: AtomicU64::new(0),
-            readers: Mutex::default(),
-            writing: Mutex::default(),
-            flushing: Mutex::default(),
-            failed: AtomicBool::new(false),
-            durable: AtomicU64::new(0),
-        }))
-    }
-
-    fn snapshot(self: &Arc<Self>) -> Snapshot {
-        // In this order: a state never loses what was written before it was looked
-        // at, but the file of a later one may be ahead of an earlier write.
-        let state = self.state.load_full();
-        let mut readers = locked(&self.readers);
-        let as_of = self.written.load(Ordering::Acquire);
-        *readers.entry(as_of).or_default() += 1;
-        drop(readers);
-        Snapshot {
-            rows: Arc::clone(self),
-            state,
-            as_of,
-        }
-    }
-
-    fn write(
-        self: &Arc<Self>,
-        work: impl FnOnce(&mut Writer) -> Result<(), ViewsError>,
-    ) -> Result<(), ViewsError> {
-        let _writing = locked(&self.writing);
-        if self.failed.load(Ordering::Acquire) {
-            return Err(ViewsError::Closed);
-        }
-        let mut writer = Writer {
-            before: self.snapshot(),
-            changes: Default::default(),
-        };
-        work(&mut writer)?;
-        let write = writer.before.as_of + 1;
-        // The one before this is still read, by this at least.
-        let oldest = locked(&self.readers).keys().next().copied();
-        let oldest = oldest.unwrap_or(writer.before.as_of);
-        let recent = &self.state.load_full().recent;
-        let [meta, conversations, namespaces] = writer.changes;
-        recent.put(META, meta, write, oldest);
-        recent.put(CONVERSATIONS, conversations, write, oldest);
-        recent.put(NAMESPACES, namespaces, write, oldest);
-        self.written.store(write, Ordering::Release);
-        Ok(())
-    }
-
-    /// Moves what is recent into the file.
-    fn flush(self: &Arc<Self>) -> Result<u64, ViewsError> {
-        let _flushing = locked(&self.flushing);
-        if self.failed.load(Ordering::Acquire) {
-            return Err(ViewsError::Closed);
-        }
-        // After a panic, too, what is on its way must not be replaced by what came since.
-        let done = contained(|| self.flush_recent());
-        if done.is_err() {
-            self.failed.store(true, Ordering::Release);
-        }
-        done
-    }
-
-    fn flush_recent(&self) -> Result<u64, ViewsError> {
-        let leaving = {
-            let _writing = locked(&self.writing);
-            let state = self.state.load_full();
-            if state.recent.bytes() == 0 {
-                return Ok(self.durable.load(Ordering::Acquire));
-            }
-            self.state.store(Arc::new(State {
-                recent: Arc::default(),
-                leaving: Some(Arc::clone(&state.recent)),
-                base: Arc::clone(&state.base),
-            }));
-            Arc::clone(&state.recent)
-        };
-        let mut txn = self.db.get()?.begin_write()?;
-        durable_commit(&mut txn)?;
-        for table in [META, CONVERSATIONS, NAMESPACES] {
-            let mut stored = txn.open_table(DEFINITIONS[table as usize])?;
-            base::merge(&mut stored, leaving.all(table))?;
-        }
-        txn.commit()?;
-        let base = Base::new(&self.db.get()?.begin_read()?, Arc::clone(&self.blocks))?;
-        let reached = leaving.get(META, REACHED_KEY, u64::MAX).flatten();
-        let reached = reached.map(|row| codec::checked(REACHED_KEY, &row).map(<[u8]>::to_vec));
-        if let Some(bytes) = reached.transpose()?
-            && let Ok(bytes) = <[u8; 8]>::try_from(bytes)
-        {
-            self.durable
-                .store(u64::from_le_bytes(bytes), Ordering::Release);
-        }
-        let state = self.state.load_full();
-        self.state.store(Arc::new(State {
-            recent: Arc::clone(&state.recent),
-            leaving: None,
-            base: Arc::new(base),
-        }));
-        Ok(self.durable.load(Ordering::Acquire))
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The rows as of one write.
-pub(super) struct Snapshot {
-    rows: Arc<RowStore>,
-    state: Arc<State>,
-    as_of: u64,
-}
-
-impl Snapshot {
-    pub(super) fn as_of(&self) -> u64 {
-        self.as_of
-    }
-
-    pub(super) fn base(&self) -> &Base {
-        &self.state.base
-    }
-
-    /// Newest first.
-    pub(super) fn recents(&self) -> impl Iterator<Item = &Recent> {
-        let leaving = self.state.leaving.as_deref();
-        std::iter::once(&*self.state.recent).chain(leaving)
-    }
-
-    pub(super) fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Bytes>, ViewsError> {
-        for recent in self.recents() {
-            if let Some(change) = recent.get(table, key, self.as_of) {
-                return Ok(change);
-            }
-        }
-        self.base().get(table, key)
-    }
-}
-
-impl Drop for Snapshot {
-    fn drop(&mut self) {
-        let mut readers = locked(&self.rows.readers);
-        if let Some(count) = readers.get_mut(&self.as_of) {
-            *count -= 1;
-            if *count == 0 {
-                readers.remove(&self.as_of);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use bytes::Bytes;
     use redb::StorageBackend;
 
     use super::*;
+    use crate::views::table::CONVERSATIONS;
 
     const SOUND: u64 = 0;
     const REFUSES: u64 = 1;

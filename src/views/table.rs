@@ -12,8 +12,8 @@ use bytes::Bytes;
 use super::{
     block::Row,
     error::ViewsError,
+    layers::RowsAsOf,
     recent::{Change, Changes},
-    store::Snapshot,
 };
 
 /// How many tables there are.
@@ -26,6 +26,10 @@ pub(super) enum TableId {
     Conversations,
     Namespaces,
 }
+
+pub(super) const META: TableId = TableId::Meta;
+pub(super) const CONVERSATIONS: TableId = TableId::Conversations;
+pub(super) const NAMESPACES: TableId = TableId::Namespaces;
 
 /// Rows of the first piece of a range; each next one has so many times more.
 const PIECE_ROWS: usize = 8;
@@ -43,7 +47,7 @@ pub(super) trait Get {
 /// A table as of one write.
 #[derive(Clone)]
 pub(super) struct ReadTable {
-    snapshot: Arc<Snapshot>,
+    snapshot: Arc<RowsAsOf>,
     table: TableId,
 }
 
@@ -54,7 +58,7 @@ impl Get for ReadTable {
 }
 
 impl ReadTable {
-    pub(super) fn new(snapshot: Arc<Snapshot>, table: TableId) -> Self {
+    pub(super) fn new(snapshot: Arc<RowsAsOf>, table: TableId) -> Self {
         Self { snapshot, table }
     }
 
@@ -242,7 +246,7 @@ impl DoubleEndedIterator for Range {
 
 /// A table that is written to: its changes over the state before them.
 pub(super) struct RawTable<'a> {
-    pub(super) before: &'a Snapshot,
+    pub(super) before: &'a RowsAsOf,
     pub(super) table: TableId,
     pub(super) changes: &'a mut Changes,
 }
@@ -275,7 +279,8 @@ mod tests {
     use super::*;
     use crate::views::{
         Views,
-        store::{CONVERSATIONS, NAMESPACES, Reader},
+        layers::Reader,
+        table::{CONVERSATIONS, NAMESPACES},
     };
 
     #[derive(Clone, Debug)]

@@ -175,7 +175,7 @@ fn damage_frame_of(dir: &Path, position: u64) {
             let (first, count) = (word(at + 8, 8), word(at + 16, 4));
             (first..first + count).contains(&position)
         };
-        let mut places = places_of(bytes, b"TRF\x01");
+        let mut places = places_of(bytes, b"TRF\x02");
         places.retain(holds);
         places.iter().for_each(|at| bytes[at + 40] ^= 0x10);
         places.len()
@@ -215,6 +215,7 @@ async fn rebuild(engine: &Engine, views: bool, index: bool) -> Result<RebuildOut
 async fn hits(engine: &Engine) -> usize {
     let request = SearchRequest {
         at_least: Some(engine.head()),
+        every_copy: true,
         ..SearchRequest::new(store::ns(), "needle", 1_000)
     };
     let found = timeout(PATIENCE, engine.search(request)).await;
@@ -508,7 +509,10 @@ async fn an_index_is_found_again_after_a_swap_that_did_not_end() {
     std::fs::rename(dir.join("index"), dir.join("index.old")).unwrap();
     std::fs::create_dir(dir.join("index.rebuild")).unwrap();
     let engine = open(dir).await;
-    let request = SearchRequest::new(store::ns(), "needle", 1_000);
+    let request = SearchRequest {
+        every_copy: true,
+        ..SearchRequest::new(store::ns(), "needle", 1_000)
+    };
     assert_eq!(
         engine.search(request).await.unwrap().hits.len(),
         CONVERSATIONS * 8
@@ -719,7 +723,7 @@ async fn what_is_sound_is_salvaged_as_it_was() {
     assert!(done.unreadable_positions > 0);
     assert_eq!(done.damaged.len() as u64, done.cut + done.lost);
     let after = std::fs::read(segment(dir)).unwrap();
-    let frames = |bytes: &[u8]| places_of(bytes, b"TRF\x01").len();
+    let frames = |bytes: &[u8]| places_of(bytes, b"TRF\x02").len();
     assert_eq!(frames(&before), frames(&after));
     let engine = open(to.path()).await;
     store::assert_sound(&engine).await;

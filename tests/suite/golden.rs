@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use treering::{
     codec::{body, json},
     domain::*,
-    log::{EncodedFrame, Record, RecordBody, frame},
+    log::{EncodedFrame, Record, RecordBody, Salt, frame},
 };
 
 const VERSION: &str = "v0.1";
@@ -111,6 +111,7 @@ fn conversation_bodies() -> Vec<EventBody> {
         EventBody::ContentErased {
             revisions: vec![Revision(3), Revision(400)],
             reason: text("asked for"),
+            stubs: None,
         },
     ]
 }
@@ -300,7 +301,8 @@ fn records() -> Vec<Record> {
         };
         let hash = Record::hash_body(&bytes);
         let inline = RecordBody::Inline(bytes);
-        let record = Record::seal(previous, header, inline, hash, None).unwrap();
+        let salted = Salt::of([revision as u8; 16]).hash(hash);
+        let record = Record::seal(previous, header, inline, salted, None).unwrap();
         previous = record.chain_hash();
         record
     });

@@ -324,6 +324,7 @@ async fn views_and_index_of_another_store_are_not_believed() {
         assert_eq!(listed(engine.clone()).await, expected, "{part}");
         let request = SearchRequest {
             at_least: Some(engine.head()),
+            every_copy: true,
             ..SearchRequest::new(store::ns(), "hello", 100)
         };
         let hits = engine.search(request).await.unwrap().hits;

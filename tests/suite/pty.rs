@@ -149,6 +149,23 @@ async fn no_row_is_wider_than_the_terminal() {
     assert!(wide.is_empty(), "{wide:#?}");
 }
 
+// A hit of a source with long ids had no revision on a narrow terminal, so that there was
+// nothing to go on with.
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_are_whole_on_a_narrow_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = filled(&dir).await;
+    let (went_well, shown) = Terminal::open()
+        .run(&["--data", &data, "search", "lamp"], &[])
+        .await;
+    assert!(went_well, "{shown:?}");
+    let place = shown[0].split_whitespace().find(|word| word.contains('#'));
+    let place = place.unwrap_or_else(|| panic!("{shown:#?}"));
+    let output = child::run(&["--data", &data, "log", place]).await;
+    let log = String::from_utf8(output.stdout).unwrap();
+    assert!(log.contains("lamp"), "{place}: {log}");
+}
+
 // Long output ran off the screen. On a terminal it goes through the pager that the user
 // has, unless told otherwise; anywhere else it never does.
 #[tokio::test(flavor = "multi_thread")]

@@ -166,6 +166,7 @@ async fn is_found(engine: &Engine, imported: &importer::ImportedConversation) ->
         conversation: Some(imported.conversation),
         kinds: vec![EventKind::ToolResultRecorded],
         at_least: Some(engine.head()),
+        every_copy: true,
         ..SearchRequest::new(ns(), format!("\"{phrase}\""), 100)
     };
     let hits = engine.search(request).await.unwrap().hits;

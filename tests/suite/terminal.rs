@@ -5,37 +5,38 @@ use std::{fs, path::Path};
 use super::child;
 
 /// What scripts are told when something that was named is not there.
-const NOT_FOUND: i32 = 3;
+pub(super) const NOT_FOUND: i32 = 3;
 /// … and when the command line cannot be understood.
-const USAGE: i32 = 2;
+pub(super) const USAGE: i32 = 2;
 
-struct Shell {
+/// A folder in which commands are run.
+pub(super) struct Shell {
     dir: tempfile::TempDir,
 }
 
 /// How a command ended.
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
+pub(super) struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
 }
 
 impl Shell {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self { dir }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
     /// Runs a command on the folder `store`.
-    async fn run(&self, line: &[&str]) -> Ended {
+    pub async fn run(&self, line: &[&str]) -> Ended {
         self.on("store", line).await
     }
 
-    async fn on(&self, folder: &str, line: &[&str]) -> Ended {
+    pub async fn on(&self, folder: &str, line: &[&str]) -> Ended {
         let data = self.path(folder);
         let output = child::run(&[&["--data", &data], line].concat()).await;
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -46,14 +47,14 @@ impl Shell {
         }
     }
 
-    async fn ok(&self, line: &[&str]) -> String {
+    pub async fn ok(&self, line: &[&str]) -> String {
         let ended = self.run(line).await;
         assert_eq!(ended.code, Some(0), "{line:?}: {}", ended.err);
         ended.out
     }
 
     /// Two conversations, one of them with a fork.
-    async fn filled() -> Self {
+    pub async fn filled() -> Self {
         let shell = Self::new();
         let file = shell.path("lines.jsonl");
         fs::write(&file, LINES).unwrap();
@@ -276,7 +277,7 @@ async fn errors_say_what_to_do() {
             USAGE,
             "branch main was never compacted",
         ),
-        (&["search", "..."], USAGE, "type at least one letter"),
+        (&["search", " "], USAGE, "type at least one letter"),
         (
             &["append", "@last", "result", "c9", "x"],
             4,

@@ -1,6 +1,7 @@
 //! Rules of the source tree that the compiler does not hold.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -198,6 +199,45 @@ fn rules_share_nothing_with_writers() {
         }
     }
     assert!(checked > 0, "no rules were found");
+}
+
+/// Folders whose types bear the names of the format that they mirror.
+const MIRRORS: [&str; 6] = [
+    "cli/append/bodies.rs",
+    "context/provider/anthropic/",
+    "context/provider/gemini/",
+    "context/provider/neutral/",
+    "context/provider/openai_chat/",
+    "context/provider/openai_responses/",
+];
+
+/// Two types of one name that mean different things, a plan of an import and one of a
+/// budget, make a reader look twice: what is seen outside of its module has a name of its own.
+#[test]
+fn a_name_means_one_thing() {
+    let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, code) in sources() {
+        if MIRRORS.iter().any(|mirror| name.starts_with(mirror)) {
+            continue;
+        }
+        for line in code.lines() {
+            let seen = ["pub ", "pub(crate) ", "pub(in "];
+            if !seen.iter().any(|seen| line.starts_with(seen)) {
+                continue;
+            }
+            let mut words = line.split_whitespace().skip_while(|word| {
+                !matches!(*word, "struct" | "enum" | "trait" | "type" | "union")
+            });
+            if let Some(word) = words.nth(1) {
+                let end = word.find(|c: char| !c.is_alphanumeric());
+                let own = word[..end.unwrap_or(word.len())].to_owned();
+                known.entry(own).or_default().push(name.clone());
+            }
+        }
+    }
+    assert!(known.len() > 300, "only {} types were found", known.len());
+    known.retain(|_, places| places.len() > 1);
+    assert_eq!(known, BTreeMap::new());
 }
 
 /// A file that has grown a second reason to change is hard to find one's way in.

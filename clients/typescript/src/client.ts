@@ -15,8 +15,12 @@ import {
 } from "./gen/treering/v1/admin.js";
 import {
   type ConversationSummary,
+  type ErasedEvent,
+  type EraseOutcome,
+  type KeptBody,
   ListConversationsRequest,
   ListOrder,
+  type SharedBy,
 } from "./gen/treering/v1/conversation.js";
 import { EventKind, type NewEvent } from "./gen/treering/v1/event.js";
 import {
@@ -54,6 +58,18 @@ export interface ClientOptions {
   actor?: string | undefined;
   /** Milliseconds for each call with all its attempts (60,000). */
   timeoutMs?: number | undefined;
+}
+
+/** What an erasing has done, or would do. */
+export interface Erased {
+  /** What goes, and why. */
+  events: ErasedEvent[];
+  /** Forks whose history has something of it. */
+  sharedBy: SharedBy[];
+  /** Large bodies that stay, because another event has the same content. */
+  kept: KeptBody[];
+  /** Its numbers, and the receipt (JSON text). */
+  outcome: EraseOutcome | undefined;
 }
 
 /** What `connect` is told. */
@@ -440,6 +456,27 @@ export class Treering implements AsyncDisposable {
       if (item?.$case === "outcome") outcome = item.value;
     }
     return outcome;
+  }
+
+  /**
+   * Erases content, and leaves no copy of it in the store: events of a conversation, the whole
+   * conversation with its sub-contexts, every event that holds a literal, or the namespace; and
+   * what was made from it.
+   *
+   *     const gone = await db.erase({ conversation: "a", events: [41, [50, 58]] });
+   */
+  async erase(what: requests.EraseOptions): Promise<Erased> {
+    const erased: Erased = { events: [], sharedBy: [], kept: [], outcome: undefined };
+    const request = () => requests.erase(what, this.actor);
+    for await (const { item } of this.#transport.read(conversations.erase, request, {
+      timeoutMs: Infinity,
+    })) {
+      if (item?.$case === "event") erased.events.push(item.value);
+      if (item?.$case === "sharedBy") erased.sharedBy.push(item.value);
+      if (item?.$case === "kept") erased.kept.push(item.value);
+      if (item?.$case === "outcome") erased.outcome = item.value;
+    }
+    return erased;
   }
 
   /**

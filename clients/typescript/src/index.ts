@@ -22,6 +22,7 @@ export {
   type ConnectOptions,
   connect,
   type DecisionOptions,
+  type Erased,
   type LocalOptions,
   type LogOptions,
   local,
@@ -50,6 +51,7 @@ export type { Content, Part } from "./parts.js";
 export { Replay } from "./replay.js";
 export type {
   AppendOptions,
+  EraseOptions,
   NewConversation,
   ReadOptions,
   RequestOptions,

@@ -1,6 +1,7 @@
 // Requests that the client sends, made in one place.
 
 import { BuildRequest as Build, type BuildRequest, Provider } from "./gen/treering/v1/context.js";
+import { EraseRequest as Erase, type EraseRequest } from "./gen/treering/v1/conversation.js";
 import {
   EventKind,
   type NewEvent,
@@ -55,6 +56,46 @@ export interface WriteOptions extends CallOptions {
 export interface AppendOptions extends WriteOptions {
   /** The revision that the head must have, else `RevisionMismatch`. 0: there must be none. */
   expected?: number | undefined;
+}
+
+/** What is to be erased: of a conversation, by a literal, or the whole namespace. */
+export interface EraseOptions {
+  /** The conversation: some events of it, or all with its sub-contexts. */
+  conversation?: string | undefined;
+  /** Revisions of the conversation; a pair is a range. */
+  events?: readonly (number | readonly [number, number])[] | undefined;
+  /** Every event that holds it. */
+  literal?: string | Uint8Array | undefined;
+  wholeNamespace?: boolean | undefined;
+  /** Keep what was made from it: summaries, compactions, short forms of results. */
+  keepDerived?: boolean | undefined;
+  /** Only tell what would go. */
+  dryRun?: boolean | undefined;
+  /** For the history. */
+  reason?: string | undefined;
+}
+
+/** What is to be erased. */
+export function erase(what: EraseOptions, actor: string): EraseRequest {
+  const { keepDerived, dryRun, reason } = what;
+  return Erase.fromPartial({ target: eraseTarget(what), keepDerived, dryRun, reason, actor });
+}
+
+function eraseTarget(what: EraseOptions): EraseRequest["target"] {
+  const { conversation, events = [], literal, wholeNamespace = false } = what;
+  if ([conversation, literal, wholeNamespace].filter(Boolean).length !== 1) {
+    throw new TypeError("name a conversation, a literal, or the whole namespace");
+  }
+  if (literal) {
+    return { $case: "literal", value: typeof literal === "string" ? utf8(literal) : literal };
+  }
+  if (!conversation) return { $case: "wholeNamespace", value: true };
+  if (events.length === 0) return { $case: "conversationId", value: conversation };
+  const ranges = events.map((each) => {
+    const [first, last] = typeof each === "number" ? [each, each] : each;
+    return { first, last };
+  });
+  return { $case: "revisions", value: { conversationId: conversation, ranges } };
 }
 
 /** What a conversation begins with. */
@@ -146,6 +187,8 @@ export interface SearchFilters extends CallOptions {
   countAll?: boolean | undefined;
   /** Count the hits of each conversation, too. */
   byConversation?: boolean | undefined;
+  /** Events with one text are hits of their own, not one. */
+  everyCopy?: boolean | undefined;
   /** Wait until this position is in the index. Unset: the last that this client wrote. */
   atLeast?: number | undefined;
 }
@@ -273,6 +316,7 @@ export function search(
     contextLines: filters.contextLines,
     countAll: filters.countAll,
     byConversation: filters.byConversation,
+    everyCopy: filters.everyCopy,
     atLeast,
     waitMax: atLeast ? wait : undefined,
   });

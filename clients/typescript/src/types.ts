@@ -76,6 +76,11 @@ export class Event {
     return this.proto.body;
   }
 
+  /** Its content was erased: the body is what is left, without texts. */
+  get erased(): boolean {
+    return this.proto.erased;
+  }
+
   /** Offset in the log. */
   get position(): number {
     return this.proto.position?.offset ?? 0;
@@ -251,7 +256,7 @@ export class Hit {
 
 /** Hits, best first, and what the search says of them as a whole. */
 export class Hits extends Array<Hit> {
-  /** Passages that match, on all pages together; counted up to 1,000 unless asked for. */
+  /** Hits, on all pages together; counted up to 1,000 unless asked for. */
   readonly total: number;
   /** All that the log had was searched. */
   readonly complete: boolean;

@@ -1,21 +1,27 @@
 // Every page runs as it stands: each block of code, and what it prints. The package is the
-// built one, under its own name.
+// built one, under its own name. Agents ask a model that repeats what it is asked.
 
 import assert from "node:assert/strict";
-import { spawnSync } from "node:child_process";
+import { execFile } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { test } from "node:test";
+import { promisify } from "node:util";
+import { agentEnvironment, serving } from "./model.js";
 import { temporary } from "./support.js";
 
-const PAGES = ["README.md", ...readdirSync("docs").map((name) => join("docs", name))];
+const pagesIn = (folder: string): string[] =>
+  readdirSync(folder)
+    .filter((name) => name.endsWith(".md"))
+    .map((name) => join(folder, name));
+const PAGES = ["README.md", ...pagesIn("docs"), ...pagesIn("docs/adapters")];
 const BLOCK = /```(ts|text)\n(.*?)```/gs;
 const IMPORT = /^import .*?;\n/gms;
 /** Between what two blocks print. */
 const MARK = "----8<----";
 
 for (const page of PAGES) {
-  test(page, () => {
+  test(page, async () => {
     const blocks = [...readFileSync(page, "utf8").matchAll(BLOCK)].map(
       ([, kind = "", text = ""]) => ({
         kind,
@@ -26,18 +32,19 @@ for (const page of PAGES) {
     const imports = new Set(code.flatMap((text) => text.match(IMPORT) ?? []));
     const bodies = code.map((text) => text.replace(IMPORT, ""));
     const module = [...imports, bodies.join(`\nconsole.log("${MARK}");\n`)].join("");
-    mkdirSync("build/pages", { recursive: true });
-    const file = join(process.cwd(), "build/pages", `${basename(page, ".md")}.ts`);
+    // Those of adapters need the types of their frameworks.
+    const folder = join(process.cwd(), "build/pages", page.includes("adapters") ? "adapters" : "");
+    mkdirSync(folder, { recursive: true });
+    const file = join(folder, `${basename(page, ".md")}.ts`);
     // As TypeScript for whoever checks its types, and as JavaScript: the pages are both.
     writeFileSync(file, module);
     writeFileSync(file.replace(/ts$/, "mjs"), module);
-    const ran = spawnSync(process.execPath, [file.replace(/ts$/, "mjs")], {
+    const { stdout } = await promisify(execFile)(process.execPath, [file.replace(/ts$/, "mjs")], {
       cwd: temporary(),
-      encoding: "utf8",
+      env: { ...process.env, ...agentEnvironment(await serving(), temporary()) },
       timeout: 60_000,
     });
-    assert.equal(ran.status, 0, ran.stderr);
-    const said = ran.stdout.split(`${MARK}\n`);
+    const said = stdout.split(`${MARK}\n`);
     let shown = 0;
     let at = -1;
     for (const { kind, text } of blocks) {

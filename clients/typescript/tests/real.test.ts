@@ -1,42 +1,13 @@
 // Real conversations through the client: what went in comes out.
 
 import assert from "node:assert/strict";
-import { createReadStream, existsSync } from "node:fs";
-import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { test } from "node:test";
-import * as zlib from "node:zlib";
 import type * as treering from "../src/index.js";
 import { make } from "../src/index.js";
 import { all, shared } from "./support.js";
+import { FILES, type Trajectory, trajectories, unpack } from "./trajectories.js";
 
 const open = shared();
-const DATA = join(process.env.TREERING_TEST_DATA ?? "../../../shared/data", "trajectories");
-
-/** What Node knows from 22.15 on. */
-const unpack = (zlib as { createZstdDecompress?: () => NodeJS.ReadWriteStream })
-  .createZstdDecompress;
-
-interface Trajectory {
-  id: string;
-  messages: {
-    role: "system" | "user" | "assistant" | "tool";
-    content?: string | null;
-    tool_call_id?: string;
-    tool_calls?: { id: string; function: { name: string; arguments: string } }[];
-  }[];
-}
-
-async function* trajectories(file: string, count: number): AsyncGenerator<Trajectory> {
-  if (!unpack) return;
-  const input = createReadStream(file).pipe(unpack());
-  let left = count;
-  for await (const line of createInterface({ input })) {
-    yield JSON.parse(line);
-    left -= 1;
-    if (left === 0) return;
-  }
-}
 
 /** Says and calls what the agent said and called, step by step. */
 async function drive(db: treering.Treering, { id, messages }: Trajectory) {
@@ -66,8 +37,8 @@ async function drive(db: treering.Treering, { id, messages }: Trajectory) {
 // Real agents' steps, recorded as they would have been, must be stored word for word, give
 // requests that providers take, and be found again.
 for (const source of ["swe-agent", "tau-bench", "claude-code-entire"]) {
-  const file = join(DATA, `${source}.jsonl.zst`);
-  const skip = !unpack ? "needs Node 22.15" : !existsSync(file) && "there are no trajectories";
+  const file = FILES.of(source);
+  const skip = !unpack ? "needs Node 22.15" : FILES.missing(source);
   test(`real steps: ${source}`, { skip }, async () => {
     const db = open();
     for await (const trajectory of trajectories(file, 3)) {

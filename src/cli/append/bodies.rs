@@ -1,6 +1,6 @@
 //! Arguments as the bodies of events.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use prost::{Message as _, bytes::Bytes};
 use serde::Deserialize;
 
@@ -29,6 +29,7 @@ pub struct Message {
     #[arg(value_enum)]
     role: Role,
     /// What is said
+    #[arg(value_hint = ValueHint::Other)]
     text: String,
 }
 
@@ -53,6 +54,7 @@ pub struct CallResult {
     /// The call
     call_id: String,
     /// What it returned
+    #[arg(value_hint = ValueHint::Other)]
     text: String,
     /// It failed, and why
     #[arg(long, value_name = "WHY")]
@@ -66,6 +68,7 @@ pub struct CallResult {
 #[derive(Args, Debug, Clone)]
 pub struct Prompt {
     /// The text
+    #[arg(value_hint = ValueHint::Other)]
     text: String,
 }
 
@@ -75,6 +78,7 @@ pub struct Config {
     /// The model
     #[arg(
         long,
+        short,
         value_name = "NAME",
         default_value = "",
         hide_default_value = true
@@ -115,6 +119,7 @@ pub struct Guidance {
     /// The tool
     tool: String,
     /// What to know about it
+    #[arg(value_hint = ValueHint::Other)]
     text: String,
 }
 
@@ -126,6 +131,7 @@ pub struct Entity {
     /// What it is
     kind: String,
     /// Its name
+    #[arg(value_hint = ValueHint::Other)]
     name: String,
 }
 
@@ -137,6 +143,7 @@ pub struct Snapshot {
     /// The revision of its request
     revision: u64,
     /// The summary
+    #[arg(value_hint = ValueHint::Other)]
     text: String,
 }
 

@@ -13,7 +13,7 @@ use super::{
         AGENT, Author, PERSON, asks, decides, gives_up, judges, offers, returns, says, starts,
         system_prompt,
     },
-    tools::{Found, Task, Workplace, walk},
+    tools::{FoundFile, Task, Workplace, walk},
 };
 
 /// Name of the branch that goes another way.
@@ -21,7 +21,7 @@ pub const OTHER_WAY: &str = "search-first";
 
 /// What was done, for the tour.
 #[derive(Debug)]
-pub struct Story {
+pub struct DemoRun {
     /// The conversation's UUID.
     pub conversation: String,
     /// What happened, a line each, with the revision it ended at.
@@ -53,7 +53,7 @@ const TOOLS: [(&str, &str, bool); 5] = [
 ///
 /// # Errors
 /// What the store says.
-pub async fn work(store: &Connection, place: Workplace) -> Result<Story, CliError> {
+pub async fn work(store: &Connection, place: Workplace) -> Result<DemoRun, CliError> {
     let folder = &place.root;
     let name = folder.file_name().map_or_else(
         || folder.display().to_string(),
@@ -75,7 +75,7 @@ pub async fn work(store: &Connection, place: Workplace) -> Result<Story, CliErro
     let word = seen.word();
     session.fork(fork_revision).await?;
     session.search_instead(&word, fork_revision).await?;
-    Ok(Story {
+    Ok(DemoRun {
         conversation: session.author.conversation,
         steps: session.steps,
         fork_revision,
@@ -85,7 +85,7 @@ pub async fn work(store: &Connection, place: Workplace) -> Result<Story, CliErro
 
 /// What the first calls showed.
 struct Seen {
-    files: Vec<Found>,
+    files: Vec<FoundFile>,
     text: String,
 }
 
@@ -130,7 +130,7 @@ const TEXTS: [&str; 12] = [
     "md", "rs", "py", "js", "ts", "go", "c", "h", "java", "txt", "toml", "proto",
 ];
 
-fn largest_text(files: &[Found]) -> Option<&Found> {
+fn largest_text(files: &[FoundFile]) -> Option<&FoundFile> {
     files
         .iter()
         .filter(|file| {
@@ -404,7 +404,7 @@ mod tests {
     /// A binary, however large, is not what the agent should read.
     #[test]
     fn the_largest_text_is_read() {
-        let file = |path: &str, bytes| Found {
+        let file = |path: &str, bytes| FoundFile {
             path: path.into(),
             bytes,
         };

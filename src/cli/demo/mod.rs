@@ -162,7 +162,7 @@ async fn own_sessions(store: &Connection, reach: &Reach, out: &mut Out) -> Resul
         "Importing {found}, from where Claude Code keeps them."
     ))?;
     out.flush()?;
-    let report = import::files(import::Format::ClaudeCode, sessions, false, store).await?;
+    let report = import::files(import::ImportFormat::ClaudeCode, sessions, false, store).await?;
     out.line(report.summary())?;
     let Some((largest, _)) = report.counts().largest else {
         return Err(CliError::NotFound {

@@ -103,7 +103,7 @@ impl Workplace {
 
 /// A file that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundFile {
     /// Its path below the folder, with `/`.
     pub path: String,
     /// Its size.
@@ -112,7 +112,7 @@ pub struct Found {
 
 /// The files below a folder, in the order of their names.
 #[must_use]
-pub fn walk(place: &Workplace) -> (Vec<Found>, bool) {
+pub fn walk(place: &Workplace) -> (Vec<FoundFile>, bool) {
     let root = place.root.as_path();
     let started = Instant::now();
     let mut files = Vec::new();
@@ -125,7 +125,7 @@ pub fn walk(place: &Workplace) -> (Vec<Found>, bool) {
         for entry in entries.flatten() {
             seen += 1;
             if seen > ENTRIES_MAX || started.elapsed() > TIME_MAX {
-                files.sort_by(|a: &Found, b: &Found| a.path.cmp(&b.path));
+                files.sort_by(|a: &FoundFile, b: &FoundFile| a.path.cmp(&b.path));
                 return (files, true);
             }
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -142,7 +142,7 @@ pub fn walk(place: &Workplace) -> (Vec<Found>, bool) {
                 }
                 folders.push((entry.path(), depth + 1));
             } else if kind.is_file() {
-                files.push(Found {
+                files.push(FoundFile {
                     path: relative(root, &entry.path()),
                     bytes: entry.metadata().map_or(0, |meta| meta.len()),
                 });

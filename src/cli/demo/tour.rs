@@ -7,9 +7,9 @@ use super::{
         error::CliError,
         output::{Out, Tone},
         pb,
-        text::{count, first_line, printable},
+        text::{count, first_line, printable, short_id},
     },
-    agent::{OTHER_WAY, Story},
+    agent::{DemoRun, OTHER_WAY},
 };
 use crate::context::Provider;
 
@@ -40,7 +40,7 @@ impl Reach {
 ///
 /// # Errors
 /// What the output says.
-pub fn story(story: &Story, out: &mut Out) -> Result<(), CliError> {
+pub fn story(story: &DemoRun, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
     out.line("")?;
     out.line(paint.text(
@@ -105,7 +105,7 @@ pub async fn search(
 ///
 /// # Errors
 /// What the store or the output says.
-pub async fn diff(story: &Story, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub async fn diff(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let request = pb::DiffRequest {
         conversation_id: story.conversation.clone(),
         left_branch: "main".into(),
@@ -130,7 +130,7 @@ pub async fn diff(story: &Story, store: &Connection, out: &mut Out) -> Result<()
 ///
 /// # Errors
 /// What the store or the output says.
-pub async fn requests(story: &Story, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub async fn requests(story: &DemoRun, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
     out.line("")?;
     let heading = format!("The next request of {OTHER_WAY}, for two providers");
@@ -164,8 +164,8 @@ pub async fn requests(story: &Story, store: &Connection, out: &mut Out) -> Resul
 ///
 /// # Errors
 /// What the output says.
-pub fn next_commands(story: &Story, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
-    let id = &story.conversation;
+pub fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+    let id = short_id("", &story.conversation);
     heading(out)?;
     for rest in [
         format!("show {id}"),
@@ -188,6 +188,7 @@ pub fn next_commands(story: &Story, reach: &Reach, out: &mut Out) -> Result<(), 
 /// # Errors
 /// What the output says.
 pub fn next_for_imported(conversation: &str, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+    let conversation = short_id("", conversation);
     heading(out)?;
     for rest in [
         "ls --limit 20".to_owned(),

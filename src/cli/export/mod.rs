@@ -13,7 +13,7 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     named::Named,
-    output::{Out, Unit, progress},
+    output::{BarUnit, Out, progress},
     pb, read,
     text::is_undated,
 };
@@ -25,14 +25,14 @@ use crate::{
         exporter,
     },
 };
-use page::Page;
+use page::PageFormat;
 
 /// Conversations asked for at once.
 const PAGE: u32 = 500;
 
 /// What is written.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ExportFormat {
     /// One conversation a line: {"id", "source", "messages": [...]}.
     OpenaiChat,
     /// A branch as a session that Claude Code goes on with.
@@ -48,8 +48,9 @@ pub enum Format {
 /// As openai-chat, one a line: what was imported comes back equal, unknown fields
 /// included; without a conversation all of them, oldest first. The other formats write a
 /// branch with its inherited history: for people, or as a session of Claude Code, which
-/// --resume puts where Claude Code finds it, and prints how to go on. Of a damaged conversation its sound part is
-/// written, and standard error says so; the exit code tells it too.
+/// --resume puts where Claude Code finds it, and prints how to go on. CONVERSATION#REVISION
+/// is written up to that event. Of a damaged conversation its sound part is written, and
+/// standard error says so; the exit code tells it too.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -59,9 +60,9 @@ Examples:
   treering export --format html @last > talk.html
   treering export --format claude-code CONVERSATION --branch retry --resume")]
 pub struct ExportArgs {
-    /// What is written
+    /// What is written; it must be said
     #[arg(long, value_enum)]
-    format: Format,
+    format: Option<ExportFormat>,
     /// With claude-code: write the session where Claude Code looks for those of this
     /// folder, and print the command that goes on with it
     #[arg(long)]
@@ -69,20 +70,62 @@ pub struct ExportArgs {
     /// Only this branch, with its inherited history
     #[arg(long, short, value_name = "NAME", requires = "conversations")]
     branch: Option<String>,
-    /// The conversations: ids or beginnings of them, @last, or words of a title
+    /// The conversations: ids or beginnings of them, @last, or words of a title; with
+    /// #REVISION up to that event
     #[arg(value_name = "CONVERSATION")]
     conversations: Vec<String>,
+    /// What of each is meant.
+    #[arg(skip)]
+    parts: Vec<Part>,
+}
+
+/// What of a conversation is written.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    /// None: the active branch, or all of them.
+    branch: Option<String>,
+    /// Its last event; 0: all.
+    to: u64,
+}
+
+impl Part {
+    /// The history of a branch.
+    fn of_branch(&self, conversation: &str, branch: &str) -> pb::ReadRequest {
+        pb::ReadRequest {
+            to_revision: self.to,
+            ..read::of_branch(conversation, branch)
+        }
+    }
 }
 
 impl ExportArgs {
     /// What it names.
     pub fn named(&mut self) -> Vec<Named<'_>> {
-        let mut named: Vec<_> = self.conversations.iter_mut().map(Named::new).collect();
-        if named.len() == 1 {
-            let only = named.remove(0);
-            return vec![only.branch(&mut self.branch)];
-        }
-        named
+        let part = Part {
+            branch: self.branch.clone(),
+            to: 0,
+        };
+        self.parts = vec![part; self.conversations.len()];
+        let parts = self.conversations.iter_mut().zip(&mut self.parts);
+        let named = parts.map(|(conversation, part)| {
+            Named::new(conversation)
+                .branch(&mut part.branch)
+                .event(&mut part.to)
+        });
+        named.collect()
+    }
+
+    /// The format.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] names those that there are.
+    fn format(&self) -> Result<ExportFormat, CliError> {
+        self.format.ok_or_else(|| CliError::Usage {
+            what: "in which format?".into(),
+            hint: "give --format openai-chat (what was imported comes back), claude-code (to go \
+                   on there: --resume), markdown or html (for people)"
+                .into(),
+        })
     }
 }
 
@@ -92,25 +135,28 @@ impl ExportArgs {
 /// What the store or the output says; [`CliError::Outcome`] at the end when a
 /// conversation could not be written whole.
 pub async fn run(args: ExportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    if args.format != Format::OpenaiChat {
-        return branches(&args, store, out).await;
+    let format = args.format()?;
+    if format != ExportFormat::OpenaiChat {
+        return branches(&args, format, store, out).await;
     }
     let mut export = Export {
         store,
         out,
-        bar: progress("export", None, Unit::Things),
+        bar: progress("export", None, BarUnit::Things),
         damaged: 0,
         failed: 0,
     };
     if args.conversations.is_empty() {
         export.everything().await?;
     }
-    for id in &args.conversations {
-        let request = if let Some(branch) = &args.branch {
-            read::of_branch(id, branch)
-        } else {
-            let state = read::state(store, id, "", 0).await?;
-            whole(&state.summary.unwrap_or_default())
+    for (id, part) in args.conversations.iter().zip(&args.parts) {
+        let request = match &part.branch {
+            Some(branch) => part.of_branch(id, branch),
+            None if part.to > 0 => part.of_branch(id, ""),
+            None => {
+                let state = read::state(store, id, "", 0).await?;
+                whole(&state.summary.unwrap_or_default())
+            }
         };
         export.one(id, request).await?;
     }
@@ -118,47 +164,61 @@ pub async fn run(args: ExportArgs, store: &Connection, out: &mut Out) -> Result<
 }
 
 /// Writes a branch of each conversation in a form that is about one branch.
-async fn branches(args: &ExportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+async fn branches(
+    args: &ExportArgs,
+    format: ExportFormat,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
     if args.conversations.is_empty() {
         return Err(CliError::Usage {
             what: "this format is about one branch, and no conversation is named".into(),
             hint: "name one, for example @last; --format openai-chat writes all of them".into(),
         });
     }
-    if args.resume && args.format != Format::ClaudeCode {
+    if args.resume && format != ExportFormat::ClaudeCode {
         return Err(CliError::Usage {
             what: "--resume is for sessions of Claude Code".into(),
             hint: "give --format claude-code, or leave --resume out".into(),
         });
     }
-    for id in &args.conversations {
-        let branch = args.branch.as_deref().unwrap_or("");
+    for (id, part) in args.conversations.iter().zip(&args.parts) {
+        let branch = part.branch.as_deref().unwrap_or("");
         let state = read::state(store, id, branch, 0).await?;
         let name = state.branch.map(|branch| branch.name).unwrap_or_default();
-        let summary = state.summary.unwrap_or_default();
-        match args.format {
-            Format::Markdown => page(Page::Markdown, &summary, &name, store, out).await?,
-            Format::Html => page(Page::Html, &summary, &name, store, out).await?,
-            Format::ClaudeCode => session(&summary, &name, args.resume, store, out).await?,
-            Format::OpenaiChat => {}
+        let chosen = Chosen {
+            events: part.of_branch(id, &name),
+            summary: state.summary.unwrap_or_default(),
+            branch: name,
+        };
+        match format {
+            ExportFormat::Markdown => page(PageFormat::Markdown, chosen, store, out).await?,
+            ExportFormat::Html => page(PageFormat::Html, chosen, store, out).await?,
+            ExportFormat::ClaudeCode => session(chosen, args.resume, store, out).await?,
+            ExportFormat::OpenaiChat => {}
         }
     }
     Ok(())
 }
 
+/// What is written of one conversation.
+struct Chosen {
+    summary: pb::ConversationSummary,
+    branch: String,
+    events: pb::ReadRequest,
+}
+
 async fn page(
-    page: Page,
-    summary: &pb::ConversationSummary,
-    branch: &str,
+    page: PageFormat,
+    chosen: Chosen,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    out.line(page.head(summary, branch))?;
-    let request = read::of_branch(&summary.conversation_id, branch);
-    let mut events = read::start(store, request).await?;
+    out.line(page.head(&chosen.summary, &chosen.branch))?;
+    let mut events = read::start(store, chosen.events).await?;
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
-            out.line(page.event(event, is_undated(summary)))?;
+            out.line(page.event(event, is_undated(&chosen.summary)))?;
         }
     }
     Ok(out.line(page.end())?)
@@ -166,15 +226,18 @@ async fn page(
 
 /// Writes a branch as a session of Claude Code.
 async fn session(
-    summary: &pb::ConversationSummary,
-    branch: &str,
+    chosen: Chosen,
     resume: bool,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
+    let Chosen {
+        summary,
+        branch,
+        events: history,
+    } = chosen;
     let mut events = Vec::new();
-    let request = read::of_branch(&summary.conversation_id, branch);
-    read_into(store, request, &mut events).await?;
+    read_into(store, history, &mut events).await?;
     let cwd = env::current_dir()
         .map_err(|cause| CliError::ReadFile {
             path: PathBuf::from("."),
@@ -182,7 +245,7 @@ async fn session(
         })?
         .display()
         .to_string();
-    let title = match branch {
+    let title = match &branch[..] {
         "main" => summary.title.clone(),
         branch => format!("{} ({branch})", summary.title),
     };

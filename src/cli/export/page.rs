@@ -3,12 +3,12 @@
 use super::super::{
     output::Tone,
     pb,
-    text::{Said, day_clock, is_undated, printable, say},
+    text::{EventWords, day_clock, is_undated, printable, say},
 };
 
 /// A page under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Page {
+pub enum PageFormat {
     /// Markdown.
     Markdown,
     /// HTML.
@@ -31,7 +31,7 @@ background:#f5f5f2;border-radius:6px;font-size:.85rem}\
 summary{cursor:pointer;color:#666;font-size:.85rem}\
 @media (prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#242424}}";
 
-impl Page {
+impl PageFormat {
     /// What comes before the events.
     #[must_use]
     pub fn head(self, summary: &pb::ConversationSummary, branch: &str) -> String {
@@ -100,11 +100,11 @@ fn one_line(text: &str) -> String {
 }
 
 /// What somebody said is text of its own; what tools were given and gave is quoted.
-fn is_prose(said: &Said) -> bool {
+fn is_prose(said: &EventWords) -> bool {
     matches!(said.tone, Tone::User | Tone::Assistant)
 }
 
-fn markdown(said: &Said, note: &str) -> String {
+fn markdown(said: &EventWords, note: &str) -> String {
     let title = one_line(&printable(&said.title));
     let mut text = format!("\n## {title}\n\n<sub>{}</sub>\n", escaped(note));
     let content = printable(&said.content);
@@ -137,7 +137,7 @@ fn fence(content: &str) -> String {
     "`".repeat(longest.max(2) + 1)
 }
 
-fn html(said: &Said, note: &str) -> String {
+fn html(said: &EventWords, note: &str) -> String {
     let class = match said.tone {
         Tone::User => "user",
         Tone::Assistant => "assistant",
@@ -208,13 +208,13 @@ mod tests {
     #[test]
     fn contents_stay_contents() {
         let hostile = "<script>alert(1)</script>\n```\n# not a heading\n```";
-        let html = Page::Html.event(&result(hostile), false);
+        let html = PageFormat::Html.event(&result(hostile), false);
         assert!(
             !html.contains("<script>") && html.contains("&lt;script&gt;"),
             "{html}"
         );
         assert!(html.contains("c&lt;1&gt;"), "{html}");
-        let markdown = Page::Markdown.event(&result(hostile), false);
+        let markdown = PageFormat::Markdown.event(&result(hostile), false);
         assert!(markdown.contains("\n````\n<script>"), "{markdown}");
         assert!(markdown.trim_end().ends_with("\n````"), "{markdown}");
     }
@@ -222,10 +222,10 @@ mod tests {
     // A result of a thousand lines must not bury what was said.
     #[test]
     fn long_results_are_folded() {
-        let html = Page::Html.event(&result(&"line\n".repeat(30)), false);
+        let html = PageFormat::Html.event(&result(&"line\n".repeat(30)), false);
         assert!(html.contains("<details><summary>30 lines"), "{html}");
         assert!(
-            !Page::Html
+            !PageFormat::Html
                 .event(&result("line"), false)
                 .contains("<details>")
         );

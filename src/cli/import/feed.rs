@@ -40,14 +40,14 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// Where something was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct SourceLine {
     /// The file, as it was named.
     pub file: String,
     /// The line, from 1; 0: the file as a whole.
     pub line: u64,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => f.write_str(&self.file),
@@ -60,7 +60,7 @@ impl fmt::Display for Origin {
 #[derive(Debug)]
 pub struct Ready {
     /// Where it was found.
-    pub origin: Origin,
+    pub origin: SourceLine,
     /// What it holds.
     pub imported: ImportedConversation,
     /// The idempotency key that says that all of it is there; empty for a sub-context.
@@ -86,19 +86,23 @@ impl Ready {
 
 /// What reading brings.
 #[derive(Debug)]
-pub enum Found {
+pub enum FeedItem {
     /// What a file holds.
     File(Format),
+    /// A file in a folder that holds something else than what is imported.
+    PassedOver(SourceLine, Format),
+    /// A file with nothing in it.
+    Blank(SourceLine),
     /// A conversation.
     Conversation(Box<Ready>),
     /// A conversation that was imported before, word for word.
     Known,
     /// A line that is none.
-    BadLine(Origin, String),
+    BadLine(SourceLine, String),
     /// A last line that is still being written.
-    Unfinished(Origin),
+    Unfinished(SourceLine),
     /// A file that cannot be read, or not to its end, or holds something else.
-    BadFile(Origin, String),
+    BadFile(SourceLine, String),
 }
 
 /// Tells of idempotency keys which are known to the store.
@@ -107,7 +111,7 @@ pub type Ask = Box<dyn Fn(Vec<String>) -> Vec<bool> + Send>;
 /// Conversations as they are read.
 #[derive(Debug)]
 pub struct Feed {
-    found: mpsc::Receiver<Found>,
+    found: mpsc::Receiver<FeedItem>,
 }
 
 impl Feed {
@@ -141,7 +145,7 @@ impl Feed {
     }
 
     /// What comes next; none at the end.
-    pub async fn next(&mut self) -> Option<Found> {
+    pub async fn next(&mut self) -> Option<FeedItem> {
         self.found.recv().await
     }
 }
@@ -151,14 +155,14 @@ struct Gone;
 
 /// Where conversations go, and into which namespace.
 struct Sender {
-    found: mpsc::Sender<Found>,
+    found: mpsc::Sender<FeedItem>,
     namespace: Namespace,
     room: Arc<Semaphore>,
     ask: Option<Ask>,
 }
 
 impl Sender {
-    fn ready(&self, origin: Origin, imported: ImportedConversation, key: String) -> Ready {
+    fn ready(&self, origin: SourceLine, imported: ImportedConversation, key: String) -> Ready {
         ready(origin, imported.in_namespace(&self.namespace), key)
     }
 
@@ -169,8 +173,8 @@ impl Sender {
         known.unwrap_or_else(|| vec![false; keys.len()])
     }
 
-    fn send(&self, mut found: Found) -> Result<(), Gone> {
-        if let Found::Conversation(ready) = &mut found {
+    fn send(&self, mut found: FeedItem) -> Result<(), Gone> {
+        if let FeedItem::Conversation(ready) = &mut found {
             let room = Arc::clone(&self.room).acquire_many_owned(ready.kib());
             ready.room = Some(futures::executor::block_on(room).map_err(|_| Gone)?);
         }
@@ -192,44 +196,55 @@ fn read_file(
     bar: &ProgressBar,
     to: &Sender,
 ) -> Result<(), Gone> {
-    let origin = Origin {
+    let origin = SourceLine {
         file: name(&file.path),
         line: 0,
     };
     let counted = bar.clone();
     let opened = LineSource::open(&file.path, move |bytes| counted.inc(bytes));
-    let told = opened.and_then(|mut source| Ok((format_of(&mut source)?, source)));
-    let (format, source) = match told {
+    let told = opened.and_then(|mut source| {
+        let (format, is_blank) = format_of(&mut source)?;
+        Ok((format, is_blank, source))
+    });
+    let (format, is_blank, source) = match told {
         Ok(told) => told,
-        Err(error) => return to.send(Found::BadFile(origin, error.to_string())),
+        Err(error) => return to.send(FeedItem::BadFile(origin, error.to_string())),
     };
+    if is_blank {
+        return to.send(FeedItem::Blank(origin));
+    }
     if format == Format::Empty {
         // Whoever writes it has not come far yet.
-        return to.send(Found::Unfinished(origin));
+        return to.send(FeedItem::Unfinished(origin));
     }
     let is_wanted = format.is_imported() && asked.is_none_or(|asked| asked == format);
     if !is_wanted && file.is_named {
-        return to.send(Found::BadFile(origin, refusal(asked, format)));
+        return to.send(FeedItem::BadFile(origin, refusal(asked, format)));
     }
-    to.send(Found::File(format))?;
+    if !is_wanted {
+        return to.send(FeedItem::PassedOver(origin, format));
+    }
+    to.send(FeedItem::File(format))?;
     match format {
-        _ if !is_wanted => Ok(()),
         Format::OpenaiChat => openai_chat_file(&origin, source, to),
         _ => claude_code_file(&file.path, origin, source, to),
     }
 }
 
-fn format_of(source: &mut LineSource) -> io::Result<Format> {
+/// What it holds, and whether that is nothing.
+fn format_of(source: &mut LineSource) -> io::Result<(Format, bool)> {
     let mut format = Format::Empty;
+    let mut is_blank = true;
     for bytes_max in [format::HEAD_BYTES, format::LONG_HEAD_BYTES] {
         let head = source.head(bytes_max)?;
         let is_all = head.len() < bytes_max;
+        is_blank = is_all && head.iter().all(u8::is_ascii_whitespace);
         format = format::of_head(&head, is_all);
         if is_all || format.is_imported() {
             break;
         }
     }
-    Ok(format)
+    Ok((format, is_blank))
 }
 
 /// Why a file is not imported, and what to do.
@@ -244,7 +259,7 @@ pub fn refusal(asked: Option<Format>, format: Format) -> String {
             asked.name(),
             format.name()
         ),
-        _ if matches!(format, Format::OtherJson | Format::NoJson) => format!(
+        _ if matches!(format, Format::OtherJson | Format::NoJson | Format::Binary) => format!(
             "it holds {format}: openai-chat (one conversation a line) and claude-code (sessions) \
              can be imported"
         ),
@@ -261,17 +276,17 @@ fn key_of(format: Format, hash: &blake3::Hash) -> String {
 /// A line that was read, with its key.
 type NumberedLine = (u64, Bytes, String);
 
-fn openai_chat_file(origin: &Origin, mut source: LineSource, to: &Sender) -> Result<(), Gone> {
+fn openai_chat_file(origin: &SourceLine, mut source: LineSource, to: &Sender) -> Result<(), Gone> {
     let mut waiting: Vec<NumberedLine> = Vec::new();
     let mut bytes = 0;
-    let at = |line| Origin {
+    let at = |line| SourceLine {
         line,
         ..origin.clone()
     };
     while let Some((number, line)) = source.next() {
         match line {
             Ok(line) if !source.last_line_ended() && !is_whole(&line) => {
-                to.send(Found::Unfinished(at(number)))?;
+                to.send(FeedItem::Unfinished(at(number)))?;
             }
             Ok(line) => {
                 bytes += line.len();
@@ -286,8 +301,8 @@ fn openai_chat_file(origin: &Origin, mut source: LineSource, to: &Sender) -> Res
                 openai_chat_lines(origin, std::mem::take(&mut waiting), to)?;
                 let what = fault.to_string();
                 to.send(match fault {
-                    LineFault::TooLong { .. } => Found::BadLine(at(number), what),
-                    LineFault::Read(_) => Found::BadFile(at(number), what),
+                    LineFault::TooLong { .. } => FeedItem::BadLine(at(number), what),
+                    LineFault::Read(_) => FeedItem::BadFile(at(number), what),
                 })?;
             }
         }
@@ -303,24 +318,28 @@ fn is_whole(line: &[u8]) -> bool {
     }
 }
 
-fn openai_chat_lines(origin: &Origin, lines: Vec<NumberedLine>, to: &Sender) -> Result<(), Gone> {
+fn openai_chat_lines(
+    origin: &SourceLine,
+    lines: Vec<NumberedLine>,
+    to: &Sender,
+) -> Result<(), Gone> {
     if lines.is_empty() {
         return Ok(());
     }
     let keys: Vec<String> = lines.iter().map(|(_, _, key)| key.clone()).collect();
     let known = to.known(&keys);
     for ((line, text, key), known) in lines.into_iter().zip(known) {
-        let origin = Origin {
+        let origin = SourceLine {
             line,
             ..origin.clone()
         };
         if known {
-            to.send(Found::Known)?;
+            to.send(FeedItem::Known)?;
             continue;
         }
         let found = match openai_chat::import_line(&text) {
-            Ok(imported) => Found::Conversation(Box::new(to.ready(origin, imported, key))),
-            Err(fault) => Found::BadLine(origin, fault.to_string()),
+            Ok(imported) => FeedItem::Conversation(Box::new(to.ready(origin, imported, key))),
+            Err(fault) => FeedItem::BadLine(origin, fault.to_string()),
         };
         to.send(found)?;
     }
@@ -330,25 +349,25 @@ fn openai_chat_lines(origin: &Origin, lines: Vec<NumberedLine>, to: &Sender) -> 
 /// A session is one conversation, and one for each of its sub-agents.
 fn claude_code_file(
     file: &Path,
-    origin: Origin,
+    origin: SourceLine,
     source: LineSource,
     to: &Sender,
 ) -> Result<(), Gone> {
     let session = match claude_code::read_session_from(file, source) {
         Ok(session) => session,
-        Err(fault) => return to.send(Found::BadFile(origin, fault.to_string())),
+        Err(fault) => return to.send(FeedItem::BadFile(origin, fault.to_string())),
     };
     for unfinished in &session.unfinished {
         let file = name(unfinished);
-        to.send(Found::Unfinished(Origin { file, line: 0 }))?;
+        to.send(FeedItem::Unfinished(SourceLine { file, line: 0 }))?;
     }
     let key = key_of(Format::ClaudeCode, &session.content_hash());
     if to.known(std::slice::from_ref(&key)) == [true] {
-        return to.send(Found::Known);
+        return to.send(FeedItem::Known);
     }
     let mut conversations = match claude_code::import_session(&session) {
         Ok(conversations) => conversations.into_iter(),
-        Err(fault) => return to.send(Found::BadFile(origin, fault.to_string())),
+        Err(fault) => return to.send(FeedItem::BadFile(origin, fault.to_string())),
     };
     let Some(session) = conversations.next() else {
         return Ok(());
@@ -357,10 +376,10 @@ fn claude_code_file(
     session.children = conversations
         .map(|child| to.ready(origin.clone(), child, String::new()))
         .collect();
-    to.send(Found::Conversation(Box::new(session)))
+    to.send(FeedItem::Conversation(Box::new(session)))
 }
 
-fn ready(origin: Origin, imported: ImportedConversation, key: String) -> Ready {
+fn ready(origin: SourceLine, imported: ImportedConversation, key: String) -> Ready {
     let batches = batches(imported.events.clone());
     let bytes = batches.iter().flatten().map(size).sum();
     Ready {

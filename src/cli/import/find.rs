@@ -10,6 +10,22 @@ const FOLDERS_MAX: usize = 32;
 /// Names of files that may hold conversations, in folders.
 const EXTENSIONS: [&str; 6] = ["jsonl", "ndjson", "json", "gz", "zst", "zstd"];
 
+/// The names that files must have in folders, for people.
+#[must_use]
+pub fn looked_at() -> String {
+    let names = EXTENSIONS.map(|extension| format!(".{extension}"));
+    names.join(", ")
+}
+
+/// Those of the paths that are folders without any such file.
+pub fn without_files<'a>(
+    paths: &'a [PathBuf],
+    found: &[Candidate],
+) -> impl Iterator<Item = &'a PathBuf> {
+    let has = move |folder: &&PathBuf| found.iter().any(|file| file.path.starts_with(folder));
+    paths.iter().filter(move |path| path.is_dir() && !has(path))
+}
+
 /// A file to import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {

@@ -12,20 +12,22 @@ mod upload;
 pub(super) use feed::refusal;
 pub use report::Report;
 
-use std::{fs, path::PathBuf, time::Instant};
+use std::{fs, path::PathBuf, pin::pin, time::Instant};
 
 use clap::{Args, ValueEnum};
+use futures::future;
 use indicatif::ProgressBar;
+use tokio::signal;
 
 use super::{
     connect::Connection,
     error::{CliError, Exit},
-    output::{Out, Unit, progress},
+    output::{BarUnit, Out, progress},
     search::wait_for_index,
     text::things,
 };
 use crate::{codec::pb, domain::Namespace, importer};
-use feed::{Feed, Found};
+use feed::{Feed, FeedItem};
 use find::Candidate;
 use upload::Upload;
 
@@ -34,7 +36,7 @@ const ODD_MAX: usize = 10_000;
 
 /// What files hold.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ImportFormat {
     /// Told from what each file holds.
     Auto,
     /// One conversation a line: {"id", "source", "messages": [...]}.
@@ -43,7 +45,7 @@ pub enum Format {
     ClaudeCode,
 }
 
-impl Format {
+impl ImportFormat {
     /// What files must hold; none: anything that can be imported.
     fn required(self) -> Option<importer::format::Format> {
         match self {
@@ -72,7 +74,7 @@ Examples:
 pub struct ImportArgs {
     /// What the files must hold
     #[arg(long, value_enum, default_value = "auto")]
-    format: Format,
+    format: ImportFormat,
     /// Refuse conversations that contradict themselves (a result without its
     /// call …), and exit with 1 when there was one, or a line that is none
     #[arg(long)]
@@ -89,18 +91,52 @@ pub struct ImportArgs {
 /// `--strict`); what the store or the output says.
 pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let strict = args.strict;
-    let report = files(args.format, args.files, strict, store).await?;
+    let mut stop = pin!(signal::ctrl_c());
+    let report = files_until(args.format, args.files, strict, store, stop.as_mut()).await?;
     if out.json {
         out.line(report.json())?;
     } else {
         out.line(report.summary())?;
     }
-    if store.is_embedded() {
+    let mut is_interrupted = report.is_interrupted;
+    if store.is_embedded() && !is_interrupted {
+        out.flush()?;
         // Who searches next would do it instead, and each time anew.
+        let started = Instant::now();
         let stats = store.admin().stats(pb::StatsRequest {}).await?;
-        wait_for_index(stats.get_ref(), store).await?;
+        tokio::select! {
+            indexed = wait_for_index(stats.get_ref(), store) => {
+                indexed?;
+                tell_time("Indexed", started);
+            }
+            _ = &mut stop => is_interrupted = true,
+        }
+    }
+    // Closing takes its time, too, and is not waited for twice.
+    tokio::spawn(async {
+        if signal::ctrl_c().await.is_ok() {
+            std::process::exit(Exit::Interrupted as i32);
+        }
+    });
+    if is_interrupted {
+        return Err(CliError::Outcome {
+            what: "interrupted; what was appended is in the store".into(),
+            hint: "import the same again: it goes on where this one ended".into(),
+            exit: Exit::Interrupted,
+        });
     }
     report.judge(strict)
+}
+
+/// From here on it is said how long something took that is done at the end, in seconds.
+const TOLD_FROM: f64 = 1.0;
+
+/// Says of what took long how long it took.
+pub fn tell_time(what: &str, started: Instant) {
+    let seconds = started.elapsed().as_secs_f64();
+    if seconds >= TOLD_FROM {
+        anstream::eprintln!("{what} in {seconds:.1} s");
+    }
 }
 
 /// Looks at the files of an import that would make a store. True: there is nothing to
@@ -122,6 +158,7 @@ pub async fn brings_nothing(
         return Ok(false);
     }
     let files = find::candidates(&args.files);
+    let without_files: Vec<_> = find::without_files(&args.files, &files).cloned().collect();
     let hidden = ProgressBar::hidden();
     let mut feed = Feed::start(
         args.format.required(),
@@ -132,19 +169,24 @@ pub async fn brings_nothing(
     );
     let mut odd = Vec::new();
     while let Some(found) = feed.next().await {
-        if matches!(found, Found::Conversation(_)) || odd.len() >= ODD_MAX {
+        if matches!(found, FeedItem::Conversation(_)) || odd.len() >= ODD_MAX {
             return Ok(false);
         }
         odd.push(found);
     }
     let report = Report::new(hidden, args.strict);
+    for folder in &without_files {
+        report.without_files(folder);
+    }
     for found in odd {
         match found {
-            Found::File(format) => report.file(format),
-            Found::BadLine(origin, why) => report.bad_line(&origin, &why),
-            Found::Unfinished(origin) => report.unfinished(&origin),
-            Found::BadFile(origin, why) => report.failed(&origin, &why),
-            Found::Known | Found::Conversation(_) => {}
+            FeedItem::File(format) => report.file(format),
+            FeedItem::PassedOver(origin, format) => report.passed_over(&origin, format),
+            FeedItem::Blank(origin) => report.blank(&origin),
+            FeedItem::BadLine(origin, why) => report.bad_line(&origin, &why),
+            FeedItem::Unfinished(origin) => report.unfinished(&origin),
+            FeedItem::BadFile(origin, why) => report.failed(&origin, &why),
+            FeedItem::Known | FeedItem::Conversation(_) => {}
         }
     }
     if out.json {
@@ -163,22 +205,43 @@ pub async fn brings_nothing(
 /// When the store goes away in the middle. What else goes wrong is in the
 /// report.
 pub async fn files(
-    format: Format,
+    format: ImportFormat,
     files: Vec<PathBuf>,
     strict: bool,
     store: &Connection,
 ) -> Result<Report, CliError> {
+    files_until(format, files, strict, store, future::pending::<()>()).await
+}
+
+/// The same, unless `stop` comes first: what is in the store then stays there.
+async fn files_until<T>(
+    format: ImportFormat,
+    paths: Vec<PathBuf>,
+    strict: bool,
+    store: &Connection,
+    stop: impl Future<Output = T>,
+) -> Result<Report, CliError> {
     let started = Instant::now();
-    let files = find::candidates(&files);
-    let bar = progress("import", bytes_of(&files), Unit::Bytes);
+    let files = find::candidates(&paths);
+    let bar = progress("import", bytes_of(&files), BarUnit::Bytes);
+    let mut report = Report::new(bar.clone(), strict);
+    for folder in find::without_files(&paths, &files) {
+        report.without_files(folder);
+    }
     // What is odd is told of what is read, so all of it is.
     let ask = (!strict).then(|| upload::asks(store));
     let namespace = store.namespace().clone();
     let feed = Feed::start(format.required(), files, bar.clone(), namespace, ask);
-    let report = Report::new(bar.clone(), strict);
-    let done = Upload::new(store, &report).run(feed).await;
+    let done = {
+        let upload = Upload::new(store, &report);
+        tokio::select! {
+            done = upload.run(feed) => Some(done),
+            _ = stop => None,
+        }
+    };
     bar.finish_and_clear();
-    done?;
+    report.is_interrupted = done.is_none();
+    done.unwrap_or(Ok(()))?;
     Ok(report.timed(started.elapsed()))
 }
 

@@ -1,22 +1,22 @@
 //! What an import did, counted, and said by file and line where it matters.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, path::Path, time::Duration};
 
 use indicatif::ProgressBar;
 
 use super::{
     super::{
         json::Object,
-        text::{count, things},
+        text::{count, printable, things},
     },
-    feed::Origin,
-    note,
+    feed::SourceLine,
+    find, note,
 };
 use crate::importer::{ImportNote, ImportedConversation, Parted, format::Format};
 
 /// What came of an import.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct ImportCounts {
     /// Conversations that were read.
     pub conversations: u64,
     /// … and were not in the store before.
@@ -33,6 +33,8 @@ pub struct Counts {
     pub unfinished: u64,
     /// Files, by what they hold.
     pub files: BTreeMap<Format, u64>,
+    /// Names of the first files that were passed over, by what they hold.
+    pub passed_over: BTreeMap<Format, Vec<String>>,
     /// Conversations and files that were not imported.
     pub failed: u64,
     /// Lines that are no conversation.
@@ -59,11 +61,16 @@ pub enum Arrival {
 /// Counts, and tells standard error what is odd.
 #[derive(Debug)]
 pub struct Report {
-    counts: RefCell<Counts>,
+    counts: RefCell<ImportCounts>,
     bar: ProgressBar,
     strict: bool,
     took: Duration,
+    /// Somebody did not want to wait for its end.
+    pub is_interrupted: bool,
 }
+
+/// Files of one format that are named when they are passed over.
+const PASSED_OVER_NAMED_MAX: usize = 3;
 
 impl Report {
     /// Nothing yet.
@@ -74,6 +81,7 @@ impl Report {
             bar,
             strict,
             took: Duration::ZERO,
+            is_interrupted: false,
         }
     }
 
@@ -86,12 +94,12 @@ impl Report {
 
     /// The counts so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ImportCounts {
         self.counts.borrow().clone()
     }
 
     /// A line is no conversation.
-    pub fn bad_line(&self, origin: &Origin, why: &str) {
+    pub fn bad_line(&self, origin: &SourceLine, why: &str) {
         self.counts.borrow_mut().bad_lines += 1;
         note(&self.bar, &format!("{origin}: {why}"));
     }
@@ -99,6 +107,31 @@ impl Report {
     /// A file holds this.
     pub fn file(&self, format: Format) {
         *self.counts.borrow_mut().files.entry(format).or_default() += 1;
+    }
+
+    /// A file of a folder holds something that is not imported.
+    pub fn passed_over(&self, origin: &SourceLine, format: Format) {
+        self.file(format);
+        let mut counts = self.counts.borrow_mut();
+        let named = counts.passed_over.entry(format).or_default();
+        if named.len() < PASSED_OVER_NAMED_MAX {
+            named.push(origin.file.clone());
+        }
+    }
+
+    /// There is nothing in a file.
+    pub fn blank(&self, origin: &SourceLine) {
+        note(&self.bar, &format!("{origin}: it is empty"));
+    }
+
+    /// There is no file in a folder that is looked at.
+    pub fn without_files(&self, folder: &Path) {
+        let folder = printable(&folder.display().to_string());
+        let line = format!(
+            "{folder}: no file in it is looked at; such are {}",
+            find::looked_at()
+        );
+        note(&self.bar, &line);
     }
 
     /// A conversation was imported before, word for word.
@@ -109,7 +142,7 @@ impl Report {
     }
 
     /// The last line is not whole: the next import takes it.
-    pub fn unfinished(&self, origin: &Origin) {
+    pub fn unfinished(&self, origin: &SourceLine) {
         self.counts.borrow_mut().unfinished += 1;
         note(
             &self.bar,
@@ -118,7 +151,7 @@ impl Report {
     }
 
     /// A source goes on otherwise than what is stored of it.
-    pub fn parted(&self, origin: &Origin, imported: &ImportedConversation, parted: &Parted) {
+    pub fn parted(&self, origin: &SourceLine, imported: &ImportedConversation, parted: &Parted) {
         self.counts.borrow_mut().parted += 1;
         let id = imported.conversation;
         let Parted { branch, after } = parted;
@@ -132,13 +165,13 @@ impl Report {
     }
 
     /// A file, or a conversation, was not imported.
-    pub fn failed(&self, origin: &Origin, why: &str) {
+    pub fn failed(&self, origin: &SourceLine, why: &str) {
         self.counts.borrow_mut().failed += 1;
         note(&self.bar, &format!("{origin}: not imported: {why}"));
     }
 
     /// A conversation was read. False: it is not to be imported.
-    pub fn read(&self, origin: &Origin, notes: &[ImportNote]) -> bool {
+    pub fn read(&self, origin: &SourceLine, notes: &[ImportNote]) -> bool {
         let mut counts = self.counts.borrow_mut();
         counts.conversations += 1;
         let mut faults = 0;
@@ -183,7 +216,7 @@ impl Report {
     #[must_use]
     pub fn summary(&self) -> String {
         let counts = self.counts.borrow();
-        let mut text = found(&counts.files);
+        let mut text = found(&counts);
         text.push_str(&format!(
             "{} read in {:.1} s: {} new, {} continued, {} already there; {} appended",
             things(counts.conversations, "conversation", "conversations"),
@@ -242,12 +275,23 @@ impl Report {
 }
 
 /// What the files hold, a line for what is imported and one for each other thing.
-fn found(files: &BTreeMap<Format, u64>) -> String {
+fn found(counts: &ImportCounts) -> String {
     let mut text = String::new();
-    for (format, number) in files {
-        let what = match format.is_imported() {
-            true => "",
-            false => ": passed over",
+    for (format, number) in &counts.files {
+        let what = match counts.passed_over.get(format) {
+            None => String::new(),
+            Some(named) => {
+                let names: Vec<_> = named.iter().map(|name| printable(name)).collect();
+                let more = match *number > named.len() as u64 {
+                    true => " …",
+                    false => "",
+                };
+                let why = match format.is_imported() || format.is_unknown() {
+                    true => "",
+                    false => " (cannot be imported yet)",
+                };
+                format!(": passed over{why}: {}{more}", names.join(", "))
+            }
         };
         text.push_str(&format!(
             "{} of {}{what}\n",

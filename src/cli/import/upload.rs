@@ -23,7 +23,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::{
     super::{connect::Connection, error::CliError, read},
-    feed::{Ask, Feed, Found, Origin, Ready, batches},
+    feed::{Ask, Feed, FeedItem, Ready, SourceLine, batches},
     report::{Arrival, Report},
 };
 use crate::{
@@ -138,27 +138,35 @@ impl<'a> Upload<'a> {
         let room = Arc::new(Semaphore::new(IN_FLIGHT_KIB));
         while let Some(found) = feed.next().await {
             let mut ready = match found {
-                Found::BadLine(origin, why) => {
+                FeedItem::BadLine(origin, why) => {
                     self.report.bad_line(&origin, &why);
                     continue;
                 }
-                Found::BadFile(origin, why) => {
+                FeedItem::BadFile(origin, why) => {
                     self.report.failed(&origin, &why);
                     continue;
                 }
-                Found::File(format) => {
+                FeedItem::File(format) => {
                     self.report.file(format);
                     continue;
                 }
-                Found::Known => {
+                FeedItem::PassedOver(origin, format) => {
+                    self.report.passed_over(&origin, format);
+                    continue;
+                }
+                FeedItem::Blank(origin) => {
+                    self.report.blank(&origin);
+                    continue;
+                }
+                FeedItem::Known => {
                     self.report.known();
                     continue;
                 }
-                Found::Unfinished(origin) => {
+                FeedItem::Unfinished(origin) => {
                     self.report.unfinished(&origin);
                     continue;
                 }
-                Found::Conversation(ready) => ready,
+                FeedItem::Conversation(ready) => ready,
             };
             if !self.report.read(&ready.origin, &ready.imported.notes) {
                 continue;
@@ -273,7 +281,7 @@ impl<'a> Upload<'a> {
 
     fn settle(
         &self,
-        origin: &Origin,
+        origin: &SourceLine,
         imported: &ImportedConversation,
         outcome: Result<Done, Refusal>,
     ) -> Result<(), CliError> {

@@ -2,7 +2,7 @@
 //! they are only ever added to.
 
 use super::{Array, Object, of};
-use crate::cli::pb;
+use crate::cli::{pb, text::address};
 
 /// A conversation with its branches and the state of one; `counts` writes what
 /// was counted on each.
@@ -45,7 +45,11 @@ pub fn hit(hit: &pb::SearchHit) -> String {
     object
         .fields(hit)
         .raw("passage", &passage.finish())
-        .fields_as("SearchHit/scores", hit);
+        .fields_as("SearchHit/scores", hit)
+        .string(
+            "address",
+            &address(&hit.source_id, &hit.conversation_id, hit.revision),
+        );
     object.finish()
 }
 

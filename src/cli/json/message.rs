@@ -13,7 +13,7 @@ use super::{
     Object,
     object::{hex, push_bytes, push_float, push_string},
     rfc3339,
-    views::{self, Form, Shown},
+    views::{self, JsonForm, Shown},
     word,
 };
 use crate::{
@@ -121,7 +121,7 @@ fn says_nothing(value: &Value, shown: &Shown) -> bool {
     }
 }
 
-fn write_value(text: &mut String, value: &Value, of: &FieldDescriptor, form: Form) {
+fn write_value(text: &mut String, value: &Value, of: &FieldDescriptor, form: JsonForm) {
     match value {
         Value::Bool(is) => text.push_str(if *is { "true" } else { "false" }),
         Value::I32(number) => push_number(text, number),
@@ -132,8 +132,8 @@ fn write_value(text: &mut String, value: &Value, of: &FieldDescriptor, form: For
         Value::F64(number) => push_float(text, *number),
         Value::String(string) => write_text(text, string, form),
         Value::Bytes(bytes) => match form {
-            Form::Hex => push_string(text, &hex(bytes)),
-            Form::Base64 => push_string(text, &STANDARD.encode(bytes)),
+            JsonForm::Hex => push_string(text, &hex(bytes)),
+            JsonForm::Base64 => push_string(text, &STANDARD.encode(bytes)),
             _ => push_bytes(text, bytes),
         },
         Value::EnumNumber(number) => write_enum(text, *number, of, form),
@@ -148,16 +148,16 @@ fn push_number(text: &mut String, number: impl std::fmt::Display) {
     let _ = write!(text, "{number}");
 }
 
-fn write_text(text: &mut String, string: &str, form: Form) {
+fn write_text(text: &mut String, string: &str, form: JsonForm) {
     match form {
-        Form::Json => push_bytes(text, string.as_bytes()),
-        Form::OrNull if string.is_empty() => text.push_str("null"),
+        JsonForm::Json => push_bytes(text, string.as_bytes()),
+        JsonForm::OrNull if string.is_empty() => text.push_str("null"),
         _ => push_string(text, string),
     }
 }
 
-fn write_enum(text: &mut String, number: i32, of: &FieldDescriptor, form: Form) {
-    if form == Form::IsPending {
+fn write_enum(text: &mut String, number: i32, of: &FieldDescriptor, form: JsonForm) {
+    if form == JsonForm::IsPending {
         let is_pending = number == i32::from(pb::ApprovalRequirement::Pending);
         text.push_str(if is_pending { "true" } else { "false" });
     } else if let Kind::Enum(of) = of.kind() {
@@ -165,7 +165,7 @@ fn write_enum(text: &mut String, number: i32, of: &FieldDescriptor, form: Form) 
     }
 }
 
-fn write_message(text: &mut String, message: &DynamicMessage, form: Form) {
+fn write_message(text: &mut String, message: &DynamicMessage, form: JsonForm) {
     let of = message.descriptor();
     if of.full_name() == "google.protobuf.Timestamp" {
         match message
@@ -180,13 +180,13 @@ fn write_message(text: &mut String, message: &DynamicMessage, form: Form) {
         return;
     }
     let view = views::named(of.name());
-    if form == Form::List {
+    if form == JsonForm::List {
         let values: Vec<(Cow<'_, Value>, _)> = view
             .iter()
             .map(|shown| (message.get_field(&shown.field), &shown.field))
             .collect();
         let values = values.iter().map(|(value, of)| (value.as_ref(), *of));
-        return write_list(text, values, Form::Plain);
+        return write_list(text, values, JsonForm::Plain);
     }
     let mut object = Object::new();
     write_fields(&mut object, view, message);
@@ -196,7 +196,7 @@ fn write_message(text: &mut String, message: &DynamicMessage, form: Form) {
 fn write_list<'a>(
     text: &mut String,
     values: impl Iterator<Item = (&'a Value, &'a FieldDescriptor)>,
-    form: Form,
+    form: JsonForm,
 ) {
     text.push('[');
     for (index, (value, of)) in values.enumerate() {
@@ -212,7 +212,7 @@ fn write_map(
     text: &mut String,
     entries: &std::collections::HashMap<MapKey, Value>,
     of: &FieldDescriptor,
-    form: Form,
+    form: JsonForm,
 ) {
     let Kind::Message(entry) = of.kind() else {
         return;

@@ -16,13 +16,13 @@ use crate::server::DESCRIPTORS;
 /// - `!` writes a message that is not there as one that is empty, and not as null;
 /// - `&other` writes it only when the field `other` is set;
 /// - `=name` gives it another name, but for those of [`RENAMED`];
-/// - `:form` writes it in one of the forms of [`Form`].
+/// - `:form` writes it in one of the forms of [`JsonForm`].
 const VIEWS: &[(&str, &str)] = &[
     // Events.
     (
         "Event",
         "id conversation_id branch_id branch revision position! kind recorded_at occurred_at \
-         actor causation_id correlation_id chain_hash:hex",
+         actor causation_id correlation_id chain_hash:hex erased?",
     ),
     ("Position", "shard offset"),
     ("EventRef", "conversation_id revision"),
@@ -97,7 +97,7 @@ const VIEWS: &[(&str, &str)] = &[
         "name description? input_schema? source? approval=needs_approval:pending",
     ),
     ("Custom", "type_name content_type? data?"),
-    ("ContentErased", "revisions reason?"),
+    ("ContentErased", "revisions reason? stubs_hash?:hex"),
     (
         "Appended",
         "conversation_id branch_id revision event_id=event",
@@ -166,7 +166,7 @@ const VIEWS: &[(&str, &str)] = &[
         "SearchHit",
         "conversation_id source_id branch revision call_id tool score line byte_start byte_end \
          snippet kind branch_id success? highlights:list recorded_at happened_at title? path? \
-         command? context? role? context_line?",
+         command? context? role? context_line? in_reasoning? together? copies? copies_at?",
     ),
     (
         "SearchHit/passage",
@@ -174,6 +174,7 @@ const VIEWS: &[(&str, &str)] = &[
     ),
     ("SearchHit/scores", "scores?"),
     ("SearchScores", "words order nearness names shortness kind"),
+    ("HitCopy", "conversation_id source_id revision"),
     ("Highlight", "start end"),
     (
         "ConversationHits",
@@ -233,7 +234,7 @@ const RENAMED: [(&str, &str); 1] = [("conversation_id", "conversation")];
 
 /// How a value is written, where its type does not say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum JsonForm {
     /// By its type. Bytes are the JSON that they are, else `{"base64": …}`.
     Plain,
     /// A text that is JSON.
@@ -250,7 +251,7 @@ pub enum Form {
     List,
 }
 
-impl Form {
+impl JsonForm {
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "json" => Self::Json,
@@ -278,7 +279,7 @@ pub struct Shown {
     /// Left out when this one is not set.
     pub with: Option<FieldDescriptor>,
     /// How it is written.
-    pub form: Form,
+    pub form: JsonForm,
 }
 
 /// Every view by its name.
@@ -331,15 +332,15 @@ impl Shown {
             is_optional: true,
             is_never_null: false,
             with: None,
-            form: Form::Plain,
+            form: JsonForm::Plain,
         }
     }
 
     /// A field as a line names it; none when the line is wrong.
     fn read(of: &MessageDescriptor, text: &str) -> Option<Self> {
         let (text, form) = match text.split_once(':') {
-            Some((text, form)) => (text, Form::named(form)?),
-            None => (text, Form::Plain),
+            Some((text, form)) => (text, JsonForm::named(form)?),
+            None => (text, JsonForm::Plain),
         };
         let (text, key) = match text.split_once('=') {
             Some((text, key)) => (text, Some(key)),

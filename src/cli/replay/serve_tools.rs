@@ -12,6 +12,7 @@ use super::{
     super::{
         approve::person,
         args::{Common, Target},
+        branch::NamedBranch,
         connect::Connection,
         diff,
         error::CliError,
@@ -94,13 +95,6 @@ impl ReplayArgs {
     pub fn listens(&self) -> bool {
         self.again.serve_tools && self.again.listen.is_some()
     }
-}
-
-/// A branch by names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct NamedBranch {
-    conversation: String,
-    branch: String,
 }
 
 /// What happened.

@@ -6,10 +6,13 @@ use super::{
         connect::Connection,
         names::{self, SCHEME, split},
         pb,
-        text::{count, printable, things},
+        text::{address, count, printable, things},
     },
     Role, SearchArgs,
 };
+
+/// What has so much of a query has all of it, but for what rounding takes.
+const ALL_TOGETHER: f32 = 0.999;
 
 /// What was asked, as far as notes about the answer need it.
 pub(super) struct Asked {
@@ -20,6 +23,14 @@ pub(super) struct Asked {
     tool_messages: bool,
     limit: Option<u32>,
     offset: u32,
+    /// Two filters that no event passes both are told apart from what is not there.
+    roles_and_calls: bool,
+    /// It was matched against texts, newest first.
+    pub(super) is_regex: bool,
+    /// It was given as an expression.
+    is_typed_regex: bool,
+    /// Only what worked, or what failed.
+    outcome: Option<&'static str>,
 }
 
 impl Asked {
@@ -30,7 +41,22 @@ impl Asked {
             tool_messages: args.role.contains(&Role::Tool) && args.kind.is_empty(),
             limit: args.limit,
             offset: args.offset,
+            roles_and_calls: !args.role.is_empty()
+                && (!args.tool.is_empty() || !args.path.is_empty()),
+            is_regex: args.regex,
+            is_typed_regex: args.regex,
+            outcome: match (args.success, args.failed) {
+                (true, _) => Some("--success"),
+                (_, true) => Some("--failed"),
+                _ => None,
+            },
         }
+    }
+
+    /// Hits that are to be shown.
+    pub(super) fn hits_max(&self) -> usize {
+        let limit = self.limit.map(usize::try_from);
+        limit.and_then(Result::ok).unwrap_or(usize::MAX)
     }
 
     /// Those of all conversations with hits that are to be shown.
@@ -53,7 +79,7 @@ impl Asked {
                 there are older ones that it may be in. Give it a longer word, or fewer texts: \
                 --source, --kind, --until."
                 .to_owned(),
-            0 if !self.tools.is_empty() => format!(
+            0 if !self.tools.is_empty() && !self.roles_and_calls => format!(
                 "Nothing found in calls and results of {}; `treering tools CONVERSATION` has the \
                  names of tools.",
                 printable(&self.tools.join(", "))
@@ -73,15 +99,43 @@ impl Asked {
                 format!("{} of {more}{}", count(shown), things(total, "hit", "hits"))
             }
         };
+        if self.is_regex && !self.is_typed_regex {
+            note.push_str(" (there is no word in it: looked for as it stands, newest first)");
+        }
         if answer.read_as == i32::from(pb::QueryMode::Query) {
             note.push_str(" (read as a query; --plain reads words)");
         }
         note
     }
 
+    /// What the answer says of itself.
+    pub(super) fn told(&self, answer: &pb::SearchResponse) -> Vec<String> {
+        let mut told = Vec::new();
+        if answer.parts_only {
+            let name = printable(&self.text);
+            told.push(format!("Nothing has `{name}` whole; these have its parts."));
+        }
+        if let (Some(hidden), Some(outcome)) = (&answer.hidden, self.outcome) {
+            let place = address(&hidden.source_id, &hidden.conversation_id, hidden.revision);
+            let has = match hidden.together > ALL_TOGETHER {
+                true => "has all of the query",
+                false => "has more of the query",
+            };
+            told.push(format!("Without {outcome}, {place} {has}."));
+        }
+        told
+    }
+
     /// What may have been meant instead.
     pub(super) async fn hints(&self, store: &Connection) -> Vec<String> {
         let mut hints = Vec::new();
+        if self.roles_and_calls {
+            hints.push(
+                "--role looks at messages, --tool and --path at calls and results: no event is \
+                 both"
+                    .to_owned(),
+            );
+        }
         if self.tool_messages {
             hints.push(
                 "--role looks at messages, and what a tool returned is none: \

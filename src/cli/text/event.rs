@@ -67,7 +67,7 @@ const MARGIN: usize = 8;
 
 /// What is said about an event: its title, and its content.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct EventWords {
     /// Who or what speaks.
     pub tone: Tone,
     /// One line.
@@ -78,7 +78,7 @@ pub struct Said {
     pub content: String,
 }
 
-impl Said {
+impl EventWords {
     pub(super) fn new(tone: Tone, title: impl Into<String>) -> Self {
         Self {
             tone,

@@ -265,7 +265,7 @@ fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     if told.compaction_due {
         let text = paint.text(Tone::Wait, "A compaction is due.");
         lines.push(format!("{text} This shows where it would cut:"));
-        lines.push(format!("  treering compact {}", told.conversation_id));
+        lines.push(format!("  {}", compact_command(told)));
     }
     if !told.guidance_missing.is_empty() {
         let names = told.guidance_missing.join(", ");
@@ -440,6 +440,16 @@ fn tone(item: &pb::ExplainedItem) -> Tone {
         (_, "assistant") => Tone::Assistant,
         (_, "tool") => Tone::Tool,
         _ => Tone::Strong,
+    }
+}
+
+/// The command that plans the compaction that is due: with the budget that it is due for, or
+/// the plan would say that none is.
+pub fn compact_command(told: &pb::Explanation) -> String {
+    let id = &told.conversation_id;
+    match told.budget_tokens {
+        0 => format!("treering compact {id}"),
+        budget => format!("treering compact {id} --budget {budget}"),
     }
 }
 

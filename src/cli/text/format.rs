@@ -117,7 +117,8 @@ pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
 }
 
 /// How wide a text is; colours take no room.
-fn columns_of(text: &str) -> usize {
+#[must_use]
+pub fn columns_of(text: &str) -> usize {
     let mut columns = 0;
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -280,14 +281,15 @@ pub fn happened(summary: &pb::ConversationSummary) -> Option<&Timestamp> {
     summary.happened_to.as_ref().or(summary.updated_at.as_ref())
 }
 
-/// The id that people type: the source's own, where it has one, and of a UUID as much
-/// as tells it from others.
+/// The id that people type: the source's own, where it has one that is not a path, and of
+/// a UUID as much as tells it from others.
 #[must_use]
 pub fn short_id<'a>(source_id: &'a str, conversation_id: &'a str) -> &'a str {
-    if source_id.is_empty() {
+    let own = short_uuid(source_id);
+    if own.is_empty() || own.chars().count() > SOURCE_ID_CHARS_MAX {
         short_uuid(conversation_id)
     } else {
-        short_uuid(source_id)
+        own
     }
 }
 
@@ -314,6 +316,8 @@ const VERSION_OF_TIMES: usize = 7;
 const HEAD_CHARS: usize = 8;
 /// What is shown of one that does, in characters: its last group.
 const TAIL_CHARS: usize = 12;
+/// Longer ids of sources are not shown: nobody types them.
+const SOURCE_ID_CHARS_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -397,6 +401,12 @@ mod tests {
             assert_eq!(short_id(id, "x"), short);
             assert_eq!(short_id("", id), short);
         }
+        // Sources that name files pushed all else out of a list.
+        let path = "pydantic-ai/tests/models/cassettes/test_openai/test_tool_output.yaml";
+        assert_eq!(
+            short_id(path, "7ad31c26-9708-4bd2-bbd5-9a3c977380c2"),
+            "7ad31c26"
+        );
     }
 
     #[test]

@@ -9,19 +9,24 @@ use super::{
         pb::{self, event::Body},
     },
     bytes_human,
-    event::{Said, pair, parts_text},
+    event::{EventWords, pair, parts_text},
 };
 use crate::domain::event_kinds;
 
 /// An event in words.
 #[must_use]
-pub fn say(event: &pb::Event) -> Said {
+pub fn say(event: &pb::Event) -> EventWords {
     let Some(body) = &event.body else {
-        return Said::new(Tone::Strong, kind_name(event.kind));
+        return EventWords::new(Tone::Strong, kind_name(event.kind));
     };
-    say_body(body).unwrap_or_else(|_| {
-        Said::new(Tone::Bad, kind_name(event.kind)).note("its body cannot be decoded")
-    })
+    let said = say_body(body).unwrap_or_else(|_| {
+        EventWords::new(Tone::Bad, kind_name(event.kind)).note("its body cannot be decoded")
+    });
+    match event.erased {
+        // Of what was said, what is left says nothing.
+        true => said.note("its content was erased").content(""),
+        false => said,
+    }
 }
 
 macro_rules! words {
@@ -30,7 +35,7 @@ macro_rules! words {
         $number:literal $text:ident $name:ident
         $(($($payload:tt)*))? $({ $($fields:tt)* })?;
     )*) => {
-        fn say_body(body: &Body) -> Result<Said, prost::DecodeError> {
+        fn say_body(body: &Body) -> Result<EventWords, prost::DecodeError> {
             Ok(match body {
                 $(Body::$name(bytes) => pb::$name::decode(bytes.as_ref())?.said(),)*
             })
@@ -41,7 +46,7 @@ macro_rules! words {
 event_kinds!(words);
 
 impl pb::MessageAppended {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let tone = match self.role() {
             pb::Role::User => Tone::User,
             pb::Role::Assistant => Tone::Assistant,
@@ -49,21 +54,24 @@ impl pb::MessageAppended {
             pb::Role::System | pb::Role::Developer | pb::Role::Unspecified => Tone::Strong,
         };
         let tokens = self.usage.as_ref().map_or(String::new(), |usage| {
-            format!("{} in, {} out", usage.input_tokens, usage.output_tokens)
+            format!(
+                "{} tokens in, {} out",
+                usage.input_tokens, usage.output_tokens
+            )
         });
-        Said::new(tone, role_name(self.role))
+        EventWords::new(tone, role_name(self.role))
             .note(pair(&self.author, &tokens))
             .content(parts_text(&self.parts))
     }
 }
 
 impl pb::ToolCallRequested {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let waits = self.approval() == pb::ApprovalRequirement::Pending;
         let said = if waits {
-            Said::new(Tone::Wait, format!("{} (needs approval)", self.tool))
+            EventWords::new(Tone::Wait, format!("{} (needs approval)", self.tool))
         } else {
-            Said::new(Tone::Tool, self.tool.clone())
+            EventWords::new(Tone::Tool, self.tool.clone())
         };
         said.note(self.call_id.clone())
             .content(String::from_utf8_lossy(&self.arguments))
@@ -71,7 +79,7 @@ impl pb::ToolCallRequested {
 }
 
 impl pb::ToolResultRecorded {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let text = parts_text(&self.parts);
         let took = self
             .execution_time_ms
@@ -87,14 +95,14 @@ impl pb::ToolResultRecorded {
             (false, true) => self.error_message,
             (false, false) => format!("{}\n{text}", self.error_message),
         };
-        Said::new(tone, title)
+        EventWords::new(tone, title)
             .note(pair(&pair(&self.call_id, &took), &size))
             .content(content)
     }
 }
 
 impl pb::ApprovalDecided {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let (tone, title) = match self.decision() {
             pb::Decision::Approved => (Tone::Good, "approved"),
             pb::Decision::Denied => (Tone::Bad, "denied"),
@@ -102,34 +110,37 @@ impl pb::ApprovalDecided {
             pb::Decision::Unspecified => (Tone::Wait, "decided"),
         };
         let by = pair(&self.call_id, &self.decided_by);
-        Said::new(tone, title).note(by).content(self.reason.clone())
+        EventWords::new(tone, title)
+            .note(by)
+            .content(self.reason.clone())
     }
 }
 
 impl pb::ToolCallStarted {
-    fn said(self) -> Said {
-        Said::new(Tone::Tool, "started").note(pair(&self.call_id, &self.executor))
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Tool, "started").note(pair(&self.call_id, &self.executor))
     }
 }
 
 impl pb::ToolCallCancelled {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let why = cancel_name(self.reason());
-        Said::new(Tone::Bad, format!("cancelled ({why})")).note(pair(&self.call_id, &self.detail))
+        EventWords::new(Tone::Bad, format!("cancelled ({why})"))
+            .note(pair(&self.call_id, &self.detail))
     }
 }
 
 impl pb::ToolSnapshotRecorded {
-    fn said(self) -> Said {
-        Said::new(Tone::Tool, "snapshot")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Tool, "snapshot")
             .note(self.call_id)
             .content(self.summary)
     }
 }
 
 impl pb::SummaryRecorded {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, "summary")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, "summary")
             .note(format!(
                 "of #{} to #{}",
                 self.from_revision, self.to_revision
@@ -139,8 +150,8 @@ impl pb::SummaryRecorded {
 }
 
 impl pb::Compacted {
-    fn said(self) -> Said {
-        Said::new(Tone::Wait, "compacted")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Wait, "compacted")
             .note(match self.trigger() {
                 // It stands for all that is above it.
                 pb::CompactionTrigger::Imported => "all before".to_owned(),
@@ -151,156 +162,156 @@ impl pb::Compacted {
 }
 
 impl pb::SystemPromptSet {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, "system prompt")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, "system prompt")
             .note(self.id)
             .content(self.content)
     }
 }
 
 impl pb::UserPromptSet {
-    fn said(self) -> Said {
-        Said::new(Tone::User, "user prompt")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::User, "user prompt")
             .note(self.id)
             .content(self.content)
     }
 }
 
 impl pb::ConversationCreated {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let from = pair(&self.source, &self.source_id);
-        Said::new(Tone::Strong, "conversation created")
+        EventWords::new(Tone::Strong, "conversation created")
             .note(from)
             .content(self.title)
     }
 }
 
 impl pb::ConfigChanged {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let config = self.config.unwrap_or_default();
-        Said::new(Tone::Strong, "config").note(pair(&config.model_id, &config.mode))
+        EventWords::new(Tone::Strong, "config").note(pair(&config.model_id, &config.mode))
     }
 }
 
 impl pb::BranchForked {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, format!("branch {}", self.name))
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, format!("branch {}", self.name))
             .note(format!("forked after #{}", self.fork_revision))
             .content(self.system_prompt)
     }
 }
 
 impl pb::BranchActivated {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, "branch activated")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, "branch activated")
     }
 }
 
 impl pb::BranchRenamed {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, format!("branch renamed to {}", self.name))
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, format!("branch renamed to {}", self.name))
     }
 }
 
 impl pb::BranchArchived {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, "branch archived").note(self.reason)
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, "branch archived").note(self.reason)
     }
 }
 
 impl pb::ConversationSealed {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, "sealed")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, "sealed")
             .note(self.reason)
             .content(self.summary)
     }
 }
 
 impl pb::SubContextSpawned {
-    fn said(self) -> Said {
-        Said::new(Tone::Tool, "sub-context spawned")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Tool, "sub-context spawned")
             .note(self.conversation_id)
             .content(self.purpose)
     }
 }
 
 impl pb::SubContextReturned {
-    fn said(self) -> Said {
-        Said::new(Tone::Tool, "sub-context returned")
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Tool, "sub-context returned")
             .note(self.conversation_id)
             .content(self.summary)
     }
 }
 
 impl pb::ContextSet {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, format!("context {}", self.key))
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, format!("context {}", self.key))
             .note(self.provider)
             .content(String::from_utf8_lossy(&self.value))
     }
 }
 
 impl pb::ContextRemoved {
-    fn said(self) -> Said {
-        Said::new(Tone::Strong, format!("context {} removed", self.key))
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Strong, format!("context {} removed", self.key))
     }
 }
 
 impl pb::ToolsDiscovered {
-    fn said(self) -> Said {
-        Said::new(Tone::Tool, "tools discovered").note(self.names.join(", "))
+    fn said(self) -> EventWords {
+        EventWords::new(Tone::Tool, "tools discovered").note(self.names.join(", "))
     }
 }
 
 impl pb::ToolsDefined {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let names: Vec<_> = self.tools.iter().map(|tool| tool.name.as_str()).collect();
-        Said::new(Tone::Tool, "tools defined").note(names.join(", "))
+        EventWords::new(Tone::Tool, "tools defined").note(names.join(", "))
     }
 }
 
 impl pb::GuidanceGiven {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let names: Vec<_> = self
             .guidance
             .iter()
             .map(|item| item.tool.as_str())
             .collect();
-        Said::new(Tone::Tool, "guidance given").note(names.join(", "))
+        EventWords::new(Tone::Tool, "guidance given").note(names.join(", "))
     }
 }
 
 impl pb::EntitiesNoted {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let ids: Vec<_> = self.entities.iter().map(|item| item.id.as_str()).collect();
-        Said::new(Tone::Strong, "entities").note(ids.join(", "))
+        EventWords::new(Tone::Strong, "entities").note(ids.join(", "))
     }
 }
 
 impl pb::AnnotationAdded {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let of = match (self.target_revision, self.whole_turn) {
             (0, _) => "the branch".to_owned(),
             (revision, true) => format!("the turn of #{revision}"),
             (revision, false) => format!("#{revision}"),
         };
         let score = self.score.map_or(String::new(), |score| score.to_string());
-        Said::new(Tone::Wait, format!("annotation of {of}"))
+        EventWords::new(Tone::Wait, format!("annotation of {of}"))
             .note(pair(&self.label, &score))
             .content(self.comment)
     }
 }
 
 impl pb::Custom {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let size = bytes_human(self.data.len() as u64);
-        Said::new(Tone::Strong, self.type_name).note(pair(&self.content_type, &size))
+        EventWords::new(Tone::Strong, self.type_name).note(pair(&self.content_type, &size))
     }
 }
 
 impl pb::ContentErased {
-    fn said(self) -> Said {
+    fn said(self) -> EventWords {
         let revisions: Vec<_> = self.revisions.iter().map(|r| format!("#{r}")).collect();
-        Said::new(Tone::Bad, format!("erased {}", revisions.join(", "))).note(self.reason)
+        EventWords::new(Tone::Bad, format!("erased {}", revisions.join(", "))).note(self.reason)
     }
 }

@@ -1,14 +1,16 @@
 //! Conversations, their branches and sub-contexts.
 
+use bytes::Bytes;
+
 use super::fault::{
-    BodyProblem, Checked, FieldFault, branch_name, conversation, distinct, keyed, keyed_json,
+    BodyProblem, Checked, FieldFault, branch_name, conversation, distinct, hash, keyed, keyed_json,
     optional_json, short,
 };
 use crate::{
     codec::pb,
     domain::{
-        BranchForked, BranchId, BranchName, Config, ConversationCreated, EventBody, ParentRef,
-        PromptSet, Revision, SubContextReturned, SubContextSpawned,
+        BranchForked, BranchId, BranchName, Config, ContentHash, ConversationCreated, EventBody,
+        ParentRef, PromptSet, Revision, SubContextReturned, SubContextSpawned,
     },
 };
 
@@ -241,13 +243,20 @@ impl pb::ContentErased {
         Ok(EventBody::ContentErased {
             revisions: self.revisions.into_iter().map(Revision).collect(),
             reason: self.reason,
+            stubs: match self.stubs_hash.is_empty() {
+                true => None,
+                false => Some(hash("stubs_hash", &self.stubs_hash)?),
+            },
         })
     }
 
-    pub(super) fn of(revisions: &[Revision], reason: &str) -> Self {
+    #[expect(clippy::ref_option, reason = "the table of kinds gives its fields so")]
+    pub(super) fn of(revisions: &[Revision], reason: &str, stubs: &Option<ContentHash>) -> Self {
+        let stubs = stubs.as_ref().map_or(&[][..], |hash| &hash.0);
         Self {
             revisions: revisions.iter().map(|revision| revision.0).collect(),
             reason: reason.to_owned(),
+            stubs_hash: Bytes::copy_from_slice(stubs),
         }
     }
 }

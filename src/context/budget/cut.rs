@@ -3,7 +3,7 @@
 
 use super::{
     blobs, file_lines,
-    mark::{Mark, RESULT},
+    mark::{CutMark, RESULT},
 };
 use crate::{
     context::{
@@ -95,7 +95,7 @@ pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option
         Content::Message(message) => {
             let at = item.events.first().copied();
             let at = at.map(|at| short_reference(conversation, at));
-            let mark = Mark::of(whose(message), at);
+            let mark = CutMark::of(whose(message), at);
             message.parts = parts_without_blobs(&message.parts, &mark);
         }
         Content::Step(step) => {
@@ -104,7 +104,7 @@ pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option
                     && result_is_encoded(result)
                 {
                     let at = short_reference(conversation, result.event);
-                    let mark = Mark::of(RESULT, Some(at));
+                    let mark = CutMark::of(RESULT, Some(at));
                     result.parts = match result.parts.is_empty() {
                         false => parts_without_blobs(&result.parts, &mark),
                         true => {
@@ -124,7 +124,7 @@ pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option
     Some(content)
 }
 
-fn parts_without_blobs(parts: &[ContentPart], mark: &Mark) -> Parts {
+fn parts_without_blobs(parts: &[ContentPart], mark: &CutMark) -> Parts {
     let parts = parts.iter().map(|part| {
         let told = part.text().and_then(|text| mark.without_blobs(text));
         told.map_or_else(|| part.clone(), ContentPart::Text)
@@ -221,7 +221,7 @@ fn cut_message(
     each_max: usize,
     frame: fn(&str) -> Framed<'_>,
 ) -> bool {
-    let mark = Mark::of(whose(message), at);
+    let mark = CutMark::of(whose(message), at);
     let long = |part: &ContentPart| is_long(part_bytes(part), each_max);
     if !message.parts.iter().any(long) {
         return false;
@@ -268,7 +268,7 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
                 {
                     let at = part.recorded_at();
                     let at = at.map(|at| short_reference(conversation, at));
-                    let text = Mark::of("what was said", at).cut(text, each_max);
+                    let text = CutMark::of("what was said", at).cut(text, each_max);
                     *part = ContentPart::Text(text).into();
                     changed = true;
                 }
@@ -296,9 +296,9 @@ fn is_long(bytes: usize, each_max: usize) -> bool {
 }
 
 fn cut_result(result: &mut ResultOutcome, at: String, begins: Option<u64>, each_max: usize) {
-    let mark = Mark {
+    let mark = CutMark {
         begins,
-        ..Mark::of(RESULT, Some(at))
+        ..CutMark::of(RESULT, Some(at))
     };
     let error = std::mem::take(&mut result.error_message);
     let is_told = |part: &ContentPart| part.text().is_some_and(|text| text.contains(&error));

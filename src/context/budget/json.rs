@@ -46,7 +46,7 @@ type Stage = (Option<Goes>, usize, usize);
 
 /// JSON with less in it.
 #[derive(Debug)]
-pub(super) struct Cut {
+pub(super) struct ShortJson {
     /// It, written.
     pub text: String,
     /// What is said of all of it at once.
@@ -94,7 +94,7 @@ impl Beside {
 
 /// A text that is JSON in about `bytes_max` bytes at the most, as JSON; none where it is not,
 /// or is a single value.
-pub(super) fn cut(text: &str, bytes_max: usize) -> Option<Cut> {
+pub(super) fn cut(text: &str, bytes_max: usize) -> Option<ShortJson> {
     let text = text.trim();
     if text.len() > TEXT_BYTES_MAX || !text.starts_with(['{', '[']) {
         return None;
@@ -109,7 +109,7 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> Option<Cut> {
     }
     let text = value.to_string();
     // Where names alone are longer, head and tail say as much.
-    (text.len() <= bytes_max + bytes_max / 8).then_some(Cut { text, beside })
+    (text.len() <= bytes_max + bytes_max / 8).then_some(ShortJson { text, beside })
 }
 
 /// Bytes of a value, written.

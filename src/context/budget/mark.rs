@@ -2,7 +2,7 @@
 //! places, of a run of tests by what failed.
 
 use super::{blobs, json, runs};
-use crate::context::summary::without_reminders;
+use crate::context::words::without_reminders;
 
 /// Whose bytes a mark counts: what a tool returned.
 pub(super) const RESULT: &str = "this result";
@@ -16,7 +16,7 @@ const LINE_WITHIN_BYTES: usize = 100;
 const BLOB_HEAD: usize = 16;
 
 /// What stands where a text was cut.
-pub(super) struct Mark {
+pub(super) struct CutMark {
     pub of: &'static str,
     /// Where the whole is, or nothing.
     pub whole: String,
@@ -25,7 +25,7 @@ pub(super) struct Mark {
     pub begins: Option<u64>,
 }
 
-impl Mark {
+impl CutMark {
     pub fn of(of: &'static str, at: Option<String>) -> Self {
         Self {
             of,
@@ -158,7 +158,7 @@ mod tests {
     // What was left out could be read again by lines, and which ones was not said.
     #[test]
     fn a_cut_says_which_lines_are_left_out() {
-        let mark = Mark::of(RESULT, Some("#7".to_owned()));
+        let mark = CutMark::of(RESULT, Some("#7".to_owned()));
         let text: String = (1..=100)
             .map(|line| format!("this is line {line}\n"))
             .collect();
@@ -184,7 +184,7 @@ mod tests {
     // the ends of their lines.
     #[test]
     fn a_short_cut_stands_at_the_ends_of_lines() {
-        let mark = Mark::of(RESULT, None);
+        let mark = CutMark::of(RESULT, None);
         let text = "  (use \"git add/rm <file>...\" to update what will be committed)\n".repeat(8);
         let told = mark.cut(&text, 270);
         let is_whole = |line: &str| line.ends_with("committed)") && line.starts_with("  (");
@@ -203,10 +203,10 @@ mod tests {
         };
         let failed = "FAIL\texample.org/cli/part12 [build failed]\n";
         let text = format!("{}{failed}{}", passed(0), passed(13));
-        let told = Mark::of(RESULT, None).cut(&text, 300);
+        let told = CutMark::of(RESULT, None).cut(&text, 300);
         assert!(told.contains(failed.trim_end()), "{told}");
         assert!(!told.contains("(cached)"), "{told}");
-        let said = Mark::of("this message", None).cut(&text, 300);
+        let said = CutMark::of("this message", None).cut(&text, 300);
         assert!(said.contains("(cached)"), "{said}");
     }
 }

@@ -2,122 +2,116 @@
 //! to have them back.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
 };
 
-use super::said::{is_final, is_of_user};
+use super::said::{is_final, is_of_user, reply};
 use crate::{
     context::{
         draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker},
         references::short_reference,
         steps,
-        summary::{as_said, clip, is_said, one_line},
+        summary::{clip, ended, one_line, paths, said_of, tells_how_it_ended, whole_or_ends},
         tokens::Tally,
+        words::{self, without_reminders},
     },
     domain::{ConversationId, EventRef, Revision},
 };
 
 /// Name in explanations.
 pub(in crate::context) const BUDGET: &str = "budget";
-/// What is told one by one: the last ones, the most that has room. What was asked for
-/// outlasts what was done about it. Which tools were called says least.
-const TOLD: [Told; 18] = [
-    Told::new(12, 60, 4_000, 24),
-    Told::new(12, 60, 1_500, 20),
-    Told::new(12, 50, 800, 16),
-    Told::new(12, 40, 500, 12),
-    Told::new(12, 30, 320, 10),
-    Told::new(10, 24, 240, 8),
-    Told::new(8, 20, 200, 6),
-    Told::new(8, 16, 160, 5),
-    Told::new(6, 13, 160, 4),
-    Told::new(5, 10, 160, 3),
-    Told::new(4, 8, 160, 2),
-    Told::new(3, 7, 160, 1),
-    Told::new(2, 6, 160, 1),
-    Told::new(0, 5, 160, 0),
-    Told::new(0, 3, 160, 0),
-    Told::new(0, 1, 160, 0),
-    Told {
-        tools: false,
-        ..Told::new(0, 1, 160, 0)
-    },
-    Told::new(0, 0, 0, 0),
-];
 /// No token has more bytes in a text of some length: what is longer is not counted.
 const TOKEN_BYTES_MAX: u64 = 12;
 /// Tools that are counted.
 const TOOLS_TOLD: usize = 8;
 /// Ranges of events that are told.
 const RANGES_TOLD: usize = 4;
-/// Characters of a call's arguments, and of an answer.
-const ARGUMENT_CHARS: usize = 70;
+/// Characters of an answer, and of a call that the user said something to.
 const ANSWER_CHARS: usize = 200;
-/// Arguments that say most of a call.
-const TELLING: [&str; 14] = [
-    "command",
-    "cmd",
-    "pattern",
-    "regex",
-    "query",
-    "file_path",
-    "path",
-    "filename",
-    "notebook_path",
-    "url",
-    "description",
-    "name",
-    "id",
-    "code",
-];
+const REPLIED_CHARS: usize = 80;
+/// What the model says with a call in fewer bytes (`I read it.`) says no more than the call.
+const THOUGHT_BYTES_LEAST: usize = 60;
 
 /// How much of each is told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Told {
-    calls: usize,
     /// Requests of the user, and the characters of each.
     words: usize,
     word_chars: usize,
-    /// Answers that ended turns.
-    answers: usize,
+    /// What he said in a word or two.
+    short_words: usize,
+    /// What is still to do.
+    tasks: bool,
     /// Tools by name.
     tools: bool,
+    /// Answers that ended turns, and what the model said on the way.
+    answers: usize,
+    thoughts: usize,
+    /// Calls, the characters of each, and of how it ended.
+    calls: usize,
+    call_chars: usize,
+    ended_chars: usize,
 }
+
+/// Characters of a request, and of a call, until there is room for more.
+const WORD_CHARS: usize = 160;
+const CALL_CHARS: usize = 70;
+
+/// More of something, the first that has room.
+type More = (fn(&mut Told, usize), &'static [usize]);
+
+/// What a note tells, as far as there is room: the last ones of each. What was asked for
+/// outlasts what was done about it, and is told whole before that; which tools were called
+/// says least.
+const MORE: [More; 10] = [
+    // With one answer, and the last calls.
+    (
+        |told, n| {
+            (told.words, told.word_chars) = (n, WORD_CHARS);
+            (told.answers, told.calls, told.call_chars) = (1, 2, CALL_CHARS);
+            told.tools = true;
+        },
+        &[60, 40, 30, 20, 14, 10, 7, 5, 3, 2, 1],
+    ),
+    (
+        |told, n| {
+            (told.words, told.word_chars) = (told.words.max(n), WORD_CHARS);
+        },
+        &[5, 3, 2, 1],
+    ),
+    (|told, _| told.tasks = true, &[1]),
+    (
+        |told, n| told.word_chars = n,
+        &[4_000, 1_500, 800, 500, 320, 240],
+    ),
+    (|told, n| told.answers = n, &[24, 16, 10, 6, 3]),
+    (|told, n| told.calls = n, &[12, 8, 5]),
+    (
+        |told, n| (told.call_chars, told.ended_chars) = (n, n / 2),
+        &[240, 140],
+    ),
+    (|told, n| told.thoughts = n, &[12, 8, 5, 3]),
+    (|told, n| told.calls = n, &[24, 16]),
+    (|told, n| told.short_words = n, &[60, 20, 5]),
+];
 
 /// What was said in fewer characters (`wow`, `go on`) has a place when nothing else needs it.
 const WORD_CHARS_LEAST: usize = 16;
 
-impl Told {
-    const fn new(calls: usize, words: usize, word_chars: usize, answers: usize) -> Self {
-        Self {
-            calls,
-            words,
-            word_chars,
-            answers,
-            tools: true,
-        }
-    }
-}
-
-/// Of calls that look for something: what, and where.
-const SOUGHT: [&str; 3] = ["pattern", "regex", "query"];
-const PLACES: [&str; 4] = ["path", "glob", "file_path", "dir"];
-
 /// A note about neighbours that went, of a request in which these events stay; none when
-/// not even the shortest has so few tokens.
+/// not even the shortest has so few tokens. `tasks` says what was still to do behind them,
+/// where calls told that.
 pub(super) fn note(
     gone: &[&Item],
     conversation: ConversationId,
     tally: &Tally,
     tokens_max: u64,
     stays: &BTreeSet<EventRef>,
+    tasks: Option<&str>,
 ) -> Option<Item> {
     let gone = Gone::of(gone, conversation, stays)?;
-    let told = TOLD.iter().map(|told| gone.text(*told));
-    let mut texts = told.chain([gone.least()]);
-    texts.find_map(|text| {
+    let fitted = |text: String| {
         if text.len() as u64 > tokens_max * TOKEN_BYTES_MAX {
             return None;
         }
@@ -128,7 +122,20 @@ pub(super) fn note(
             whole_tokens: tokens,
             ..item
         })
-    })
+    };
+    let mut told = Told::default();
+    let mut note = fitted(gone.least())?;
+    for (more, amounts) in MORE {
+        let found = amounts.iter().find_map(|amount| {
+            let mut with = told;
+            more(&mut with, *amount);
+            Some((with, fitted(gone.text(with, tasks))?))
+        });
+        if let Some((with, longer)) = found {
+            (told, note) = (with, longer);
+        }
+    }
+    Some(note)
 }
 
 fn item(text: String) -> Item {
@@ -150,9 +157,13 @@ struct Gone<'a> {
     /// Oldest first.
     calls: Vec<&'a Call>,
     /// What the user said, and where: oldest first.
-    words: Vec<(EventRef, Cow<'a, str>)>,
+    words: Vec<Word>,
     /// What the model said with which it called nothing, the last of each turn.
     answers: Vec<(EventRef, &'a str)>,
+    /// What it said on the way.
+    thoughts: Vec<(EventRef, &'a str)>,
+    /// The directory that most paths of the calls are in.
+    below: Option<String>,
 }
 
 impl<'a> Gone<'a> {
@@ -169,15 +180,18 @@ impl<'a> Gone<'a> {
         let steps = with_calls.count();
         let events = || items.iter().flat_map(|item| &item.events);
         let last = *events().next_back()?;
+        let calls: Vec<&Call> = all_steps.flat_map(|step| step.calls()).collect();
         Some(Self {
             conversation,
             steps,
             messages: items.len() - steps,
             ranges: ranges(events().copied().collect(), stays),
             last,
-            calls: all_steps.flat_map(|step| step.calls()).collect(),
-            words: items.iter().filter_map(|item| word(item)).collect(),
+            below: shared_directory(&calls),
+            calls,
+            words: items.iter().flat_map(|item| words_of(item)).collect(),
             answers: answers(items),
+            thoughts: thoughts(items),
         })
     }
 
@@ -219,7 +233,7 @@ impl<'a> Gone<'a> {
     }
 
     /// With the last of what went.
-    fn text(&self, told: Told) -> String {
+    fn text(&self, told: Told, tasks: Option<&str>) -> String {
         let mut text = self.head();
         if told.tools && !self.calls.is_empty() {
             let who = match self.steps {
@@ -228,7 +242,15 @@ impl<'a> Gone<'a> {
             };
             let _ = write!(text, " {who} called {}.", self.tools());
         }
+        if let Some(tasks) = tasks.filter(|_| told.tasks) {
+            let _ = write!(text, " {tasks}");
+        }
         let (lines, is_all) = self.lines(told);
+        if let Some(below) = self.below.as_deref()
+            && told.calls > 0
+        {
+            let _ = write!(text, " Paths are from {below}.");
+        }
         match (lines.is_empty(), is_all) {
             (true, _) => {}
             (false, true) => text.push_str(" In short:"),
@@ -247,25 +269,36 @@ impl<'a> Gone<'a> {
         let of = self.last.conversation;
         let of_here = |at: &EventRef| at.conversation == of;
         let calls = self.calls.iter().rev();
-        let (calls, grouped) = grouped(calls.filter(|call| of_here(&call.request)), told.calls);
-        let words = self.words.iter().map(|(at, text)| (*at, &**text));
-        let said = last_said(words.filter(|(at, _)| of_here(at)), told.words);
-        let said: Vec<_> = said.collect();
-        let words = said.len();
-        let said = said.into_iter().map(|(at, text)| {
-            let text = quoted(text, told.word_chars);
-            (at.revision, format!("the user: {text}"))
+        let calls = calls.filter(|call| of_here(&call.request) && reply(call).is_none());
+        let line = |call: &Call| line(call, told, self.below.as_deref());
+        let (calls, grouped) = grouped(calls, told.calls, line);
+        let replies = self.calls.iter().filter(|call| reply(call).is_some());
+        let grouped = grouped + replies.count();
+        let words = self.words.iter().filter(|word| of_here(&word.at));
+        let words = last_words(words, told.words, told.short_words);
+        let is_all = (grouped, words.len()) == (self.calls.len(), self.words.len())
+            && told.answers >= self.answers.len()
+            && told.thoughts >= self.thoughts.len();
+        let words = words.into_iter().map(|word| {
+            let line = match with_ends(&word.text, told.word_chars) {
+                text if text.is_empty() => word.before.clone(),
+                text => format!("{}: {text}", word.before),
+            };
+            (word.at.revision, line)
         });
-        let answers = self.answers.iter().copied();
-        let answers = last_said(answers.filter(|(at, _)| of_here(at)), told.answers);
-        let answers: Vec<_> = answers.collect();
-        let all = (self.calls.len(), self.words.len(), self.answers.len());
-        let is_all = (grouped, words, answers.len()) == all;
-        let answers = answers.into_iter().map(|(at, text)| {
-            let text = quoted(text, ANSWER_CHARS);
-            (at.revision, format!("the answer: {text}"))
-        });
-        let mut lines: Vec<_> = calls.into_iter().chain(said).chain(answers).collect();
+        let said = |said: &[(EventRef, &str)], most: usize, before: &'static str| {
+            let said = said.iter().filter(|(at, _)| of_here(at));
+            let said = last_said(said, most, |(_, text)| text);
+            let said = said.map(|(at, text)| {
+                let text = quoted(text, ANSWER_CHARS);
+                (at.revision, format!("{before}: {text}"))
+            });
+            said.collect::<Vec<_>>()
+        };
+        let answers = said(&self.answers, told.answers, "the answer");
+        let thoughts = said(&self.thoughts, told.thoughts, "the model");
+        let lines = calls.into_iter().chain(words);
+        let mut lines: Vec<_> = lines.chain(answers).chain(thoughts).collect();
         lines.sort_by_key(|(at, _)| *at);
         let named = |at| {
             let event = EventRef {
@@ -333,30 +366,121 @@ fn ranges(mut events: Vec<EventRef>, stays: &BTreeSet<EventRef>) -> Vec<(EventRe
     ranges
 }
 
-/// What a message of the user says first.
-fn word(item: &Item) -> Option<(EventRef, Cow<'_, str>)> {
+/// Something that the user said.
+struct Word {
+    at: EventRef,
+    /// Before it: that he did, and to what.
+    before: String,
+    text: String,
+}
+
+/// What the user says with an item: a message, or what he said to calls.
+fn words_of(item: &Item) -> Vec<Word> {
+    if let Some(step) = item.step() {
+        let replies = step.calls().filter_map(|call| {
+            let (at, reply) = reply(call)?;
+            let said = said_of(call.arguments.as_str(), REPLIED_CHARS, None);
+            let call = format!("{} {said}", one_line(&call.tool));
+            let told = reply.told(call.trim_end()).into_iter();
+            let told = told.map(move |(to, text)| Word {
+                at,
+                before: format!("the user {to}"),
+                text: text.to_owned(),
+            });
+            Some(told.collect::<Vec<_>>())
+        });
+        return replies.flatten().collect();
+    }
     let Content::Message(message) = &*item.content else {
-        return None;
+        return Vec::new();
     };
-    let mut texts = message.parts.iter().filter_map(|part| part.text());
-    let text = texts.find(|text| is_said(text))?;
-    is_of_user(item).then_some((*item.events.first()?, as_said(text)))
+    let said = words::of_texts(message.parts.iter().filter_map(|part| part.text()));
+    let (Some(text), Some(at), true) = (said, item.events.first(), is_of_user(item)) else {
+        return Vec::new();
+    };
+    vec![Word {
+        at: *at,
+        before: "the user".to_owned(),
+        text,
+    }]
+}
+
+/// The last that the user said, and of what he said in a word or two as much as that takes
+/// no room from anything else; where he never said more, it is what there is.
+fn last_words<'w>(
+    said: impl DoubleEndedIterator<Item = &'w Word>,
+    most: usize,
+    most_short: usize,
+) -> Vec<&'w Word> {
+    let (long, short): (Vec<_>, Vec<_>) = said.rev().partition(|word| is_long(&word.text));
+    let most_short = match long.is_empty() {
+        true => most.max(most_short),
+        false => most_short,
+    };
+    let long = long.into_iter().take(most);
+    long.chain(short.into_iter().take(most_short)).collect()
+}
+
+fn is_long(text: &str) -> bool {
+    text.chars().nth(WORD_CHARS_LEAST).is_some()
 }
 
 /// So many of what was said, the last of it; short words only where there is not as much else.
-fn last_said<'a>(
-    said: impl DoubleEndedIterator<Item = (EventRef, &'a str)>,
+fn last_said<'w, W: 'w>(
+    said: impl DoubleEndedIterator<Item = &'w W>,
     most: usize,
-) -> impl Iterator<Item = (EventRef, &'a str)> {
-    let is_long = |said: &(EventRef, &str)| said.1.chars().nth(WORD_CHARS_LEAST).is_some();
-    let (long, short): (Vec<_>, Vec<_>) = said.rev().partition(is_long);
+    text: impl Fn(&W) -> &str,
+) -> impl Iterator<Item = &'w W> {
+    let (long, short): (Vec<_>, Vec<_>) = said.rev().partition(|said| is_long(text(said)));
     long.into_iter().chain(short).take(most)
+}
+
+/// What the model said with its calls, where that says something.
+fn thoughts<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
+    let on_the_way = items.iter().filter(|item| !is_final(item));
+    let said = on_the_way.filter_map(|item| {
+        let parts = item.step()?.blocks.iter().filter_map(|block| match block {
+            Block::Part(part) => part.text(),
+            Block::Call(_) => None,
+        });
+        let mut long = parts.filter(|text| text.trim().len() > THOUGHT_BYTES_LEAST);
+        Some((*item.events.first()?, long.next()?))
+    });
+    said.collect()
+}
+
+/// The directory that saves most when paths of calls are told from there; none where that is
+/// little.
+fn shared_directory(calls: &[&Call]) -> Option<String> {
+    const LOOKED_AT: usize = 200;
+    const SAVES_BYTES_LEAST: usize = 60;
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for call in calls.iter().rev().take(LOOKED_AT) {
+        for path in paths(call.arguments.as_str()) {
+            let ends = path
+                .match_indices('/')
+                .map(|(at, _)| at)
+                .filter(|at| *at > 1);
+            for end in ends {
+                *counts.entry(path[..end].to_owned()).or_default() += 1;
+            }
+        }
+    }
+    let saves = |(directory, count): &(String, usize)| directory.len() * count.saturating_sub(1);
+    let best = counts.into_iter().max_by_key(saves);
+    best.filter(|best| saves(best) >= SAVES_BYTES_LEAST)
+        .map(|(directory, _)| directory)
 }
 
 /// A text in one line, of a bounded part of it.
 fn quoted(text: &str, max_chars: usize) -> String {
     let text: String = text.chars().take(max_chars * 4).collect();
     clip(&one_line(&text), max_chars)
+}
+
+/// The same with both ends of what is longer: who pastes a log asks behind it.
+fn with_ends(text: &str, max_chars: usize) -> String {
+    whole_or_ends(&one_line(text), max_chars)
 }
 
 /// With what turns ended, and where: the last that the model said in each, if it called
@@ -390,6 +514,7 @@ fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
 fn grouped<'a>(
     last_first: impl Iterator<Item = &'a &'a Call>,
     calls_max: usize,
+    line: impl Fn(&Call) -> (Revision, String),
 ) -> (Vec<(Revision, String)>, usize) {
     let mut groups: Vec<(Revision, String, usize)> = Vec::new();
     for call in last_first.take(calls_max * 4) {
@@ -408,7 +533,8 @@ fn grouped<'a>(
     (told.collect(), calls)
 }
 
-fn line(call: &Call) -> (Revision, String) {
+/// A call, what it was for, and how it ended where that says more than that it did.
+fn line(call: &Call, told: Told, below: Option<&str>) -> (Revision, String) {
     let (at, ended): (Revision, &str) = match &call.outcome {
         Outcome::Result(result) if result.success => (result.event.revision, ""),
         Outcome::Result(result) => (result.event.revision, " (failed)"),
@@ -417,82 +543,28 @@ fn line(call: &Call) -> (Revision, String) {
         Outcome::Missing { .. } => (call.request.revision, " (no result)"),
     };
     let tool = clip(&one_line(&call.tool), 40);
-    (at, format!("{tool} {}{ended}", argument(call)))
-}
-
-/// What says most of what was asked for, in one line.
-fn argument(call: &Call) -> String {
-    let arguments = call.arguments.as_str();
-    let object: Option<serde_json::Map<String, serde_json::Value>> =
-        serde_json::from_str(arguments).ok();
-    let telling = object.as_ref().and_then(|object| {
-        let named = TELLING.iter().find_map(|name| object.get(*name)?.as_str());
-        named.or_else(|| object.values().find_map(|value| value.as_str()))
-    });
-    // A text of megabytes is not gone through for a line of it.
-    let text: String = telling.unwrap_or(arguments).chars().take(400).collect();
-    let text = one_line(&text);
-    if let Some(all) = object.as_ref().and_then(values) {
-        return all;
-    }
-    // What was looked for says half of it.
-    let place = object.as_ref().and_then(|object| {
-        let looked_for = SOUGHT.iter().find_map(|name| object.get(*name)?.as_str());
-        let place = PLACES.iter().find_map(|name| object.get(*name)?.as_str());
-        looked_for
-            .and(place)
-            .filter(|place| Some(*place) != telling)
-    });
-    if let Some(place) = place {
-        let (text, place) = (
-            clip(&text, ARGUMENT_CHARS),
-            one_line(&clip_front(place, ARGUMENT_CHARS / 2)),
-        );
-        return format!("{text} in {place}");
-    }
-    match text.contains('/') && !text.contains(' ') {
-        true => clip_front(&text, ARGUMENT_CHARS),
-        false => clip(&text, ARGUMENT_CHARS),
+    let said = said_of(call.arguments.as_str(), told.call_chars, below);
+    let line = format!("{tool} {said}{ended}");
+    match came(call, told.ended_chars) {
+        came if came.is_empty() => (at, line),
+        came => (at, format!("{line} → {came}")),
     }
 }
 
-/// Where no argument has a name that tells of it: all that are short, as far as there is room.
-fn values(object: &serde_json::Map<String, serde_json::Value>) -> Option<String> {
-    use serde_json::Value;
-    if TELLING
-        .iter()
-        .any(|name| object.get(*name).is_some_and(Value::is_string))
-    {
-        return None;
+/// With what a call ended. That a file was read or written its name says.
+fn came(call: &Call, chars_max: usize) -> String {
+    let Outcome::Result(result) = &call.outcome else {
+        return String::new();
+    };
+    if chars_max == 0 || result.success && !tells_how_it_ended(&call.tool) {
+        return String::new();
     }
-    let short = object.values().filter_map(|value| match value {
-        Value::String(text) if text.len() <= ARGUMENT_CHARS / 2 => {
-            Some(one_line(text)).filter(|text| !text.trim().is_empty())
-        }
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    });
-    let mut told = String::new();
-    for value in short {
-        if told.chars().count() + value.chars().count() >= ARGUMENT_CHARS {
-            break;
-        }
-        if !told.is_empty() {
-            told.push(' ');
-        }
-        told.push_str(&value);
+    let mut texts = result.parts.iter().filter_map(|part| part.text());
+    let text = texts.next().unwrap_or(&result.error_message);
+    match ended(without_reminders(text), chars_max) {
+        told if told.is_empty() => clip(&one_line(&result.error_message), chars_max),
+        told => told,
     }
-    (!told.is_empty()).then_some(told)
-}
-
-/// The end of a path: there its file stands.
-fn clip_front(path: &str, max_chars: usize) -> String {
-    let over = path.chars().count().saturating_sub(max_chars);
-    if over == 0 {
-        return path.to_owned();
-    }
-    let rest: String = path.chars().skip(over + 1).collect();
-    format!("…{rest}")
 }
 
 #[cfg(test)]
@@ -523,40 +595,6 @@ mod tests {
         );
     }
 
-    // `Grep` was told by where it looked, and not by what for.
-    #[test]
-    fn a_search_is_told_with_what_it_looked_for() {
-        let told = |arguments: &str| {
-            argument(&Call {
-                arguments: crate::domain::JsonText::from_checked(arguments.to_owned().into()),
-                ..called("")
-            })
-        };
-        let both = r#"{"path":"/repo/src","pattern":"fn parse","output_mode":"content"}"#;
-        assert_eq!(told(both), "fn parse in /repo/src");
-        assert_eq!(told(r#"{"file_path":"a.rs","pattern":"x"}"#), "x in a.rs");
-        assert_eq!(told(r#"{"query":"rust json"}"#), "rust json");
-        assert_eq!(told(r#"{"path":"/repo/src"}"#), "/repo/src");
-    }
-
-    // `search_direct_flight MCO` told neither where to nor when, and there was room.
-    #[test]
-    fn a_call_without_a_telling_name_is_told_with_all_that_is_short() {
-        let told = |arguments: &str| {
-            argument(&Call {
-                arguments: crate::domain::JsonText::from_checked(arguments.to_owned().into()),
-                ..called("")
-            })
-        };
-        let flight = r#"{"origin":"MCO","destination":"BOS","date":"2024-05-21","seats":2}"#;
-        assert_eq!(told(flight), "MCO BOS 2024-05-21 2");
-        let long = format!(r#"{{"to":"ada","text":"{}"}}"#, "so ".repeat(50));
-        assert_eq!(told(&long), "ada");
-        assert_eq!(told(r#"{"all":true}"#), r#"{"all":true}"#);
-        let alone = format!(r#"{{"text":"{}"}}"#, "so ".repeat(50));
-        assert!(told(&alone).starts_with("so so"), "{}", told(&alone));
-    }
-
     // Of six lines of a note five were the reading of one file.
     #[test]
     fn calls_that_come_again_are_one_line() {
@@ -565,7 +603,14 @@ mod tests {
             .map(|path| called(path))
             .collect();
         let last_first: Vec<&Call> = calls.iter().rev().collect();
-        let (told, calls) = grouped(last_first.iter(), 2);
+        let line = |call: &Call| {
+            let told = Told {
+                call_chars: CALL_CHARS,
+                ..Told::default()
+            };
+            line(call, told, None)
+        };
+        let (told, calls) = grouped(last_first.iter(), 2, line);
         assert_eq!(calls, 4);
         let told: Vec<_> = told.iter().map(|(_, line)| line.as_str()).collect();
         assert_eq!(told, ["Grep a (no result) (3 times)", "Grep b (no result)"]);
@@ -589,14 +634,5 @@ mod tests {
                 open: false,
             },
         }
-    }
-
-    // Paths of a deep tree were told without the name of their file.
-    #[test]
-    fn the_end_of_a_path_stays() {
-        let path = "/home/me/".repeat(9) + "strategy/manual_commit_test.go";
-        let told = clip_front(&path, 30);
-        assert_eq!(told, "…trategy/manual_commit_test.go");
-        assert_eq!(clip_front("src/main.rs", 30), "src/main.rs");
     }
 }

@@ -8,7 +8,7 @@ use crate::{
         draft::{Content, Item, Outcome, ResultOutcome},
         references::short_reference,
         shared::SharedContent,
-        summary::without_reminders,
+        words::without_reminders,
     },
     domain::{ContentPart, ConversationId, EventRef},
 };

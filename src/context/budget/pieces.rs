@@ -17,7 +17,7 @@ use crate::{
 
 /// What an item becomes.
 #[derive(Clone, Debug)]
-pub(super) enum Form {
+pub(super) enum PieceForm {
     Whole,
     Cut(SharedContent),
     Gone,
@@ -32,7 +32,7 @@ pub(super) struct Piece<'a> {
     pub item: Cow<'a, Item>,
     /// What cuts are made of.
     pub source: Cow<'a, Item>,
-    pub form: Form,
+    pub form: PieceForm,
     /// Tokens in this form.
     pub tokens: u64,
     /// Its short form, once it was made: none where it has none.
@@ -47,7 +47,7 @@ impl<'a> Piece<'a> {
             place,
             item: Cow::Borrowed(item),
             source: Cow::Borrowed(item),
-            form: Form::Whole,
+            form: PieceForm::Whole,
             tokens: item.tokens,
             short: None,
             in_full: None,
@@ -55,11 +55,11 @@ impl<'a> Piece<'a> {
     }
 
     pub fn is_gone(&self) -> bool {
-        matches!(self.form, Form::Gone)
+        matches!(self.form, PieceForm::Gone)
     }
 
     pub fn is_cut(&self) -> bool {
-        matches!(self.form, Form::Cut(_))
+        matches!(self.form, PieceForm::Cut(_))
     }
 
     /// Tells no more than this of it; false where that saves nothing.
@@ -76,9 +76,9 @@ impl<'a> Piece<'a> {
     }
 
     /// What it becomes, for the draft.
-    pub fn into_form(self) -> (usize, Form, u64) {
+    pub fn into_form(self) -> (usize, PieceForm, u64) {
         let form = match (self.form, self.item) {
-            (Form::Whole, Cow::Owned(item)) => Form::Cut(item.content),
+            (PieceForm::Whole, Cow::Owned(item)) => PieceForm::Cut(item.content),
             (form, _) => form,
         };
         (self.place, form, self.tokens)

@@ -4,7 +4,7 @@
 use super::{
     layout::scaled,
     pieces::Piece,
-    said::{is_final, is_of_user, is_said},
+    said::{is_answer, is_final, is_of_user, is_said, reply},
 };
 use crate::context::tokens::Tally;
 
@@ -13,13 +13,16 @@ use crate::context::tokens::Tally;
 const NOTE_SHARE: u64 = 32;
 const NOTE_TOKENS: (u64, u64) = (60, 400);
 /// All notes together have this share of the budget for what was said.
-const WORDS_SHARE: u64 = 16;
+const WORDS_SHARE: u64 = 10;
 /// Tokens for what the user said once, and for an answer: some, and where there is room.
 const WORD_TOKENS: (u64, u64) = (160, 1_200);
 const ANSWER_TOKENS: (u64, u64) = (30, 80);
-/// Tokens for a call, where there is room, and calls that are told.
-const CALL_TOKENS: u64 = 30;
-const CALLS_TOLD: u64 = 12;
+/// Tokens for a call with how it ended, where there is room, and calls that are told.
+const CALL_TOKENS: u64 = 50;
+const CALLS_TOLD: u64 = 24;
+/// Tokens for what the user said to a call beside his words, and bytes of a token.
+const REPLY_TOKENS: u64 = 40;
+const TOKEN_BYTES: u64 = 3;
 
 /// What notes may have.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +50,20 @@ impl Wants {
         } else if is_final(item) {
             self.some += item.tokens.min(ANSWER_TOKENS.0);
             self.all += item.tokens.min(ANSWER_TOKENS.1);
-        } else if item.step().is_some() {
+        } else if let Some(step) = item.step() {
             self.calls += 1;
+            for (_, reply) in step.calls().filter_map(reply) {
+                let told = reply.told("");
+                let words: usize = told.iter().map(|(to, said)| to.len() + said.len()).sum();
+                if words > 0 {
+                    let tokens = words as u64 / TOKEN_BYTES + REPLY_TOKENS;
+                    self.some += tokens.min(WORD_TOKENS.0);
+                    self.all += tokens.min(WORD_TOKENS.1);
+                }
+            }
+            if is_answer(item) {
+                self.all += ANSWER_TOKENS.1;
+            }
         }
     }
 

@@ -2,10 +2,11 @@
 
 use crate::{
     context::{
-        draft::{Block, Content, Item, Section, Speaker, Step},
-        summary,
+        draft::{Block, Call, Content, Item, Outcome, Section, Speaker, Step},
+        summary::TaskList,
+        words::{self, Reply},
     },
-    domain::ContentPart,
+    domain::{ContentPart, EventRef},
 };
 
 /// Said by the user: a result that came late is told as a message, and is none.
@@ -18,9 +19,14 @@ pub(super) fn is_of_user(item: &Item) -> bool {
     by_user && item.section != Section::Compaction
 }
 
-/// Told as a message and nobody's word: it gives way like a result.
-pub(super) fn is_told(item: &Item) -> bool {
-    matches!(&*item.content, Content::Message(message) if message.is_told)
+/// What the user said in the place of a call's result, and where.
+pub(super) fn reply(call: &Call) -> Option<(EventRef, Reply<'_>)> {
+    let Outcome::Result(result) = &call.outcome else {
+        return None;
+    };
+    let mut texts = result.parts.iter().filter_map(ContentPart::text);
+    let text = texts.next().unwrap_or(&result.error_message);
+    Some((result.event, Reply::read(text)?))
 }
 
 /// The model says something with it, and does not only call.
@@ -38,6 +44,15 @@ pub(super) fn is_final(item: &Item) -> bool {
     is_answer(item) && !item.step().is_some_and(calls)
 }
 
+/// A command without words (`/debug`): what is to be done is said elsewhere, or with it.
+pub(super) fn is_bare_command(item: &Item) -> bool {
+    let Content::Message(message) = &*item.content else {
+        return false;
+    };
+    let said = words::of_texts(message.parts.iter().filter_map(ContentPart::text));
+    said.is_some_and(|said| said.starts_with('/') && !said.contains(char::is_whitespace))
+}
+
 /// What the user says with it is a task, an answer, a question: no notice of a harness.
 pub(super) fn is_said(item: &Item) -> bool {
     let Content::Message(message) = &*item.content else {
@@ -46,5 +61,56 @@ pub(super) fn is_said(item: &Item) -> bool {
     let is_text = |part: &&ContentPart| part.text().is_some();
     let mut texts = message.parts.iter().filter(is_text).peekable();
     // A picture alone says something, too.
-    texts.peek().is_none() || texts.any(|part| part.text().is_some_and(summary::is_said))
+    texts.peek().is_none() || texts.any(|part| part.text().is_some_and(words::is_said))
+}
+
+/// The list of tasks that calls told, as far as the items of a request were gone through.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    tasks: TaskList,
+    items: usize,
+}
+
+impl Listed {
+    /// What was still to do behind items that are gone, of all items in order; none where
+    /// they tell nothing of it.
+    pub fn told(&mut self, items: &[Item], gone: std::ops::Range<usize>) -> Option<String> {
+        for item in items.get(self.items..gone.start).unwrap_or_default() {
+            self.note(item);
+        }
+        self.items = gone.end;
+        let notes = items[gone].iter().filter(|item| self.note(item));
+        if notes.count() == 0 || self.tasks.count() == 0 {
+            return None;
+        }
+        let open = self.tasks.open();
+        Some(match open.is_empty() {
+            true => "All tasks of the list were done then.".to_owned(),
+            false => {
+                let (count, open) = (self.tasks.count(), open.join("; "));
+                format!("To do then, of {count} tasks: {open}.")
+            }
+        })
+    }
+
+    fn note(&mut self, item: &Item) -> bool {
+        let Some(step) = item.step() else {
+            return false;
+        };
+        let mut is_about = false;
+        for call in step.calls() {
+            let Outcome::Result(result) = &call.outcome else {
+                continue;
+            };
+            let mut texts = result.parts.iter().filter_map(ContentPart::text);
+            let returned = texts.next().unwrap_or_default();
+            is_about |= self.tasks.note(
+                &call.tool,
+                call.arguments.as_str(),
+                returned,
+                result.success,
+            );
+        }
+        is_about
+    }
 }

@@ -829,6 +829,7 @@ fn what_was_asked_for_outlasts_what_was_done() {
             &tally(),
             tokens,
             &Default::default(),
+            None,
         )
         .unwrap();
         let text = text_of(&note);

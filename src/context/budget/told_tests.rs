@@ -6,10 +6,11 @@ use super::{
 };
 use crate::{
     context::{
+        draft::Fate,
         provider::Provider,
         window::samples::{Story, compacted},
     },
-    domain::{Compacted, CompactionTrigger, EventBody},
+    domain::{Compacted, CompactionTrigger, EventBody, ToolResultRecorded},
 };
 
 /// A note for all of a story, of so many tokens.
@@ -23,6 +24,7 @@ fn note_of(story: &Story, tokens: u64) -> String {
         &tally(),
         tokens,
         &Default::default(),
+        None,
     );
     text_of(&note.unwrap())
 }
@@ -108,4 +110,158 @@ fn a_summary_is_the_task_of_what_it_stands_for() {
     let is_kept = |text: &str| kept.iter().any(|kept| kept == text);
     assert!(is_kept("where were we?") && is_kept("ok"), "{kept:#?}");
     assert!(!is_kept("ENOENT package.json"), "{kept:#?}");
+}
+
+// 35 of 43 times what the user said when he refused a call was in no request of 8,000 tokens,
+// nor in its notes; nor what he answered when he was asked. These are decisions.
+#[test]
+fn a_note_tells_what_the_user_said_to_calls() {
+    let refused = "The user doesn't want to proceed with this tool use. The tool use was \
+                   rejected. To tell you how to proceed, the user said:\nrebase from main first";
+    let answered = "User has answered your questions: \"Which method?\"=\"Pre-built\". You can now \
+                    continue with the user's answers in mind.";
+    let story = Story::new().user("release it").assistant("");
+    let story = story
+        .call_with("a", r#"{"command":"git push"}"#)
+        .result("a", refused);
+    let story = story.assistant("").call("b").result("b", answered);
+    let note = note_of(&story, 400);
+    assert!(note.contains("git push: rebase from main first"), "{note}");
+    assert!(note.contains("the user refused "), "{note}");
+    assert!(
+        note.contains("the user asked “Which method?”: Pre-built"),
+        "{note}"
+    );
+}
+
+// A request of 8,000 tokens had 2,000 to spare, and of what the user had asked for eight
+// lines, cut at 160 characters.
+#[test]
+fn a_note_quotes_the_user_whole_where_there_is_room() {
+    let long = format!("look at it again {}and say why", "so ".repeat(100));
+    let mut story = Story::new();
+    for number in 0..40 {
+        let asked = format!("and what about number {number}?");
+        story = story.user(&asked).assistant("Done.");
+    }
+    let note = note_of(&story.user(&long).assistant("Done."), 1_800);
+    assert!(note.contains(&long), "{note}");
+    for number in 0..40 {
+        let asked = format!("the user: and what about number {number}?");
+        assert!(note.contains(&asked), "{number}: {note}");
+    }
+}
+
+// `…ev/workspace/cli/docs/plan.md` can be opened by nobody, and `mise run lint` says nothing
+// of how it ended.
+#[test]
+fn a_note_tells_paths_to_open_and_how_calls_ended() {
+    let mut story = Story::new().user("mend the parser");
+    for step in 0..6 {
+        let id = format!("s{step}");
+        let path = format!(r#"{{"path": "/Users/dev/workspace/cli/docs/plans/{step}.md"}}"#);
+        story = story.assistant("").call_with(&id, &path).result(&id, "x");
+    }
+    let story =
+        story.assistant("The parser takes a blank for the end of a line, so the last one is lost.");
+    let story = story
+        .call("t")
+        .then(EventBody::ToolResultRecorded(ToolResultRecorded::failure(
+            "t",
+            "running 3 tests\n2 passed; 1 failed",
+        )));
+    let note = note_of(&story, 600);
+    assert!(
+        note.contains("Paths are from /Users/dev/workspace/cli/docs/plans."),
+        "{note}"
+    );
+    assert!(note.contains(" 5.md"), "{note}");
+    assert!(!note.contains('…'), "{note}");
+    assert!(note.contains("(failed) → 2 passed; 1 failed"), "{note}");
+    assert!(
+        note.contains("the model: The parser takes a blank"),
+        "{note}"
+    );
+}
+
+// Of ten calls that made and changed tasks a request told their number, and not what was
+// still to do.
+#[test]
+fn a_budget_tells_what_is_still_to_do() {
+    let todos = |lint: &str| {
+        format!(
+            r#"{{"todos":[{{"content":"format","status":"completed"}},{{"content":"lint it","status":"{lint}"}}]}}"#
+        )
+    };
+    let mut story = Story::new().user("mend the parser").assistant("");
+    story = story.call_with("t", &todos("pending")).result("t", "ok");
+    for step in 0..120 {
+        let id = format!("s{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    let (draft, fitted) = fitted(&story, &policy(3_000));
+    assert!(!fitted.over_budget, "{fitted:?}");
+    let kept = kept_texts(&draft);
+    let told = "To do then, of 2 tasks: lint it (pending).";
+    assert!(kept.iter().any(|kept| kept.contains(told)), "{kept:#?}");
+}
+
+// A command that was broken off at once stayed as the task, and with it what it was about
+// went: that came with the command again.
+#[test]
+fn a_command_that_was_broken_off_is_no_task() {
+    let command = |arguments: &str| {
+        format!(
+            "<command-message>debug</command-message>\n<command-name>/debug</command-name>{arguments}"
+        )
+    };
+    let asked = command("\n<command-args>the hooks run slowly; why?</command-args>");
+    let mut story = Story::new()
+        .user(&command(""))
+        .then(marked("Base directory: /x"));
+    story = story.user("[Request interrupted by user]").user(&asked);
+    for step in 0..40 {
+        let id = format!("s{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    let story = story.assistant("It is mended.").user("and the tests?");
+    let (draft, fitted) = fitted(&story, &policy(2_500));
+    assert!(!fitted.over_budget, "{fitted:?}");
+    let kept = kept_texts(&draft);
+    assert!(kept.contains(&asked), "{kept:#?}");
+    assert!(!kept.contains(&command("")), "{kept:#?}");
+}
+
+// A listing of 51 KB that the user had made at the prompt took half of every request, and his
+// own words were cut for it.
+#[test]
+fn what_a_command_of_the_user_printed_takes_no_half() {
+    let mut story = Story::new().user("mend the parser");
+    for step in 0..40 {
+        let id = format!("s{step}");
+        story = story
+            .assistant("")
+            .call(&id)
+            .result(&id, &"word ".repeat(200));
+    }
+    let listing = "./.git/objects/2d/aa\n".repeat(2_000);
+    let printed = format!("<bash-input>find .</bash-input>\n<bash-stdout>{listing}</bash-stdout>");
+    let story = story
+        .assistant("It is mended.")
+        .user("and the tests?")
+        .user(&printed);
+    let (draft, fitted) = fitted(&story, &policy(4_000));
+    assert!(!fitted.over_budget, "{fitted:?}");
+    let kept = draft
+        .items
+        .iter()
+        .filter(|item| item.fate != Fate::Dropped && text_of(item).contains("find ."));
+    let tokens: u64 = kept.map(|item| item.tokens).sum();
+    assert!(tokens > 0 && tokens <= 4_000 / 8, "{tokens}");
 }

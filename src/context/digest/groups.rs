@@ -1,7 +1,7 @@
 //! Listings, matches and diffs, counted by place.
 
 use super::{
-    kind::{Kind, is_path},
+    kind::{OutputKind, is_path},
     lines::{Output, is_failed, is_located_error},
 };
 use crate::context::summary::{counted, reports_error};
@@ -10,9 +10,9 @@ use crate::context::summary::{counted, reports_error};
 const NAMED_MAX: usize = 12;
 
 /// What is counted for the first line.
-pub(super) fn counts(kind: Kind, output: &Output<'_>) -> Option<String> {
+pub(super) fn counts(kind: OutputKind, output: &Output<'_>) -> Option<String> {
     match kind {
-        Kind::Matches => {
+        OutputKind::Matches => {
             let places = by_place(output);
             let all: usize = places.iter().map(|(_, count)| count).sum();
             let matches = if all == 1 { "match" } else { "matches" };
@@ -21,7 +21,7 @@ pub(super) fn counts(kind: Kind, output: &Output<'_>) -> Option<String> {
                 counted(places.len(), "file")
             ))
         }
-        Kind::Compiler => {
+        OutputKind::Compiler => {
             let is_error = |line: &&str| {
                 let line = line.trim_start();
                 reports_error(line) || is_located_error(line)
@@ -35,24 +35,24 @@ pub(super) fn counts(kind: Kind, output: &Output<'_>) -> Option<String> {
                 counted(warnings, "warning line")
             ))
         }
-        Kind::Tests => {
+        OutputKind::Tests => {
             let failed = output.texts().filter(|line| is_failed(line.trim_start()));
             match failed.count() {
                 0 => None,
                 count => Some(counted(count, "line") + " of failures"),
             }
         }
-        Kind::Table => Some(counted(output.lines.len().saturating_sub(1), "row")),
-        Kind::Listing | Kind::Diff | Kind::Code | Kind::Text => None,
+        OutputKind::Table => Some(counted(output.lines.len().saturating_sub(1), "row")),
+        OutputKind::Listing | OutputKind::Diff | OutputKind::Code | OutputKind::Text => None,
     }
 }
 
 /// Lines that say more than the output's own ones.
-pub(super) fn of(kind: Kind, output: &Output<'_>) -> Vec<String> {
+pub(super) fn of(kind: OutputKind, output: &Output<'_>) -> Vec<String> {
     match kind {
-        Kind::Matches => vec![named(by_place(output), ": ")],
-        Kind::Diff => changed(output),
-        Kind::Listing => listed(output).into_iter().collect(),
+        OutputKind::Matches => vec![named(by_place(output), ": ")],
+        OutputKind::Diff => changed(output),
+        OutputKind::Listing => listed(output).into_iter().collect(),
         _ => Vec::new(),
     }
 }

@@ -1,13 +1,13 @@
 //! What kind of output a tool gave.
 
 use super::{
-    Said,
+    ResultOf,
     lines::{self, Output},
 };
 
 /// What an output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum OutputKind {
     /// A run of tests.
     Tests,
     /// What a compiler or linter says.
@@ -29,8 +29,8 @@ pub enum Kind {
 /// Lines that are looked at to tell the kind.
 const SAMPLE: usize = 200;
 
-impl Kind {
-    pub(super) fn of(said: Said<'_>, output: &Output<'_>) -> Self {
+impl OutputKind {
+    pub(super) fn of(said: ResultOf<'_>, output: &Output<'_>) -> Self {
         let sample: Vec<&str> = output.texts().take(SAMPLE).collect();
         let ends: Vec<&str> = output.texts().rev().take(20).collect();
         let most = |is: fn(&str) -> bool| {

@@ -1,7 +1,10 @@
 //! What each line of an output is worth.
 
-use super::kind::Kind;
-use crate::context::summary::{one_line, reports_error, says_something, without_reminders};
+use super::kind::OutputKind;
+use crate::context::{
+    summary::{one_line, reports_error, says_something},
+    words::without_reminders,
+};
 
 /// An output in lines: of a long one, its beginning and its end.
 pub(super) struct Output<'a> {
@@ -117,7 +120,7 @@ fn exit_code(line: &str) -> Option<i64> {
 }
 
 /// What each line is worth, with its place.
-pub(super) fn worth(output: &Output<'_>, kind: Kind) -> Vec<(Worth, usize)> {
+pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)> {
     let count = output.lines.len();
     let mut worths: Vec<Worth> = Vec::with_capacity(count);
     let mut alike: [u32; 2] = [0; 2];
@@ -136,7 +139,7 @@ pub(super) fn worth(output: &Output<'_>, kind: Kind) -> Vec<(Worth, usize)> {
         }
         worths.push(worth);
     }
-    if kind == Kind::Table && count > 0 {
+    if kind == OutputKind::Table && count > 0 {
         worths[0] = HEADER;
     }
     // What stands below an error often says where and why.
@@ -149,15 +152,15 @@ pub(super) fn worth(output: &Output<'_>, kind: Kind) -> Vec<(Worth, usize)> {
 }
 
 /// What a line is worth by what it says, and which of two sorts that is.
-fn by_itself(text: &str, kind: Kind) -> Option<(Worth, usize)> {
+fn by_itself(text: &str, kind: OutputKind) -> Option<(Worth, usize)> {
     let line = text.trim_start();
     match kind {
-        Kind::Listing | Kind::Matches | Kind::Table => None,
-        Kind::Diff => {
+        OutputKind::Listing | OutputKind::Matches | OutputKind::Table => None,
+        OutputKind::Diff => {
             (line.starts_with("diff --git") || line.starts_with("+++ ")).then_some((DEFINES, 1))
         }
-        Kind::Code => defines(numberless(line)).then_some((DEFINES, 1)),
-        Kind::Tests | Kind::Compiler | Kind::Text => {
+        OutputKind::Code => defines(numberless(line)).then_some((DEFINES, 1)),
+        OutputKind::Tests | OutputKind::Compiler | OutputKind::Text => {
             if is_total(line) {
                 Some((TOTAL, 0))
             } else if reports_error(line) || is_located_error(line) {
@@ -291,7 +294,7 @@ pub(super) fn numberless(line: &str) -> &str {
 
 /// A line as it stands, without control characters: with what it is indented by, of a numbered
 /// view behind its number; of code, also with what stands between its words.
-pub(super) fn as_it_stands(line: &str, kind: Kind) -> String {
+pub(super) fn as_it_stands(line: &str, kind: OutputKind) -> String {
     let bare = line.trim_start();
     let said = numberless_part(bare);
     let (number, said) = match said {
@@ -303,7 +306,7 @@ pub(super) fn as_it_stands(line: &str, kind: Kind) -> String {
     let mut told = String::with_capacity(line.len());
     told.push_str(number);
     told.extend(indent.chars().map(|c| if c == '\t' { c } else { ' ' }));
-    if !matches!(kind, Kind::Code | Kind::Diff | Kind::Text) {
+    if !matches!(kind, OutputKind::Code | OutputKind::Diff | OutputKind::Text) {
         told.push_str(&one_line(text));
         return told;
     }

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::domain::{ContentPart, ToolResultRecorded};
 
-pub use kind::Kind;
+pub use kind::OutputKind;
 pub(super) use run::{RunLine, run_lines};
 
 /// Longest line that is quoted, in characters.
@@ -36,7 +36,7 @@ const LOOKED_AT_BYTES: usize = 256 << 10;
 
 /// The call that a result came of, as far as it helps to read the result.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said<'a> {
+pub struct ResultOf<'a> {
     /// Name of the tool, or empty.
     pub tool: &'a str,
     /// Its arguments, JSON text, or empty.
@@ -46,7 +46,7 @@ pub struct Said<'a> {
 /// A result in a few lines of at most `max_chars` characters in all (at least
 /// one), never empty.
 #[must_use]
-pub fn digest(said: Said<'_>, result: &ToolResultRecorded, max_chars: usize) -> String {
+pub fn digest(said: ResultOf<'_>, result: &ToolResultRecorded, max_chars: usize) -> String {
     let text = text_of(result);
     let short = text.len() <= max_chars && text.lines().nth(1).is_none();
     if short || !says_something(&text) || has_media(result) {
@@ -57,7 +57,7 @@ pub fn digest(said: Said<'_>, result: &ToolResultRecorded, max_chars: usize) -> 
     }
     let output = lines::Output::of(&text, LOOKED_AT_BYTES);
     steps::note(output.lines.len());
-    let kind = Kind::of(said, &output);
+    let kind = OutputKind::of(said, &output);
     let mut page = Page::new(max_chars);
     page.put(&heading(result, &text, &output, kind));
     for group in groups::of(kind, &output) {
@@ -106,7 +106,12 @@ fn of_json(
 }
 
 /// How it ended, and how much there is.
-fn heading(result: &ToolResultRecorded, text: &str, output: &lines::Output, kind: Kind) -> String {
+fn heading(
+    result: &ToolResultRecorded,
+    text: &str,
+    output: &lines::Output,
+    kind: OutputKind,
+) -> String {
     let mut told = Vec::new();
     if !result.success {
         told.push("failed".to_owned());
@@ -183,7 +188,7 @@ impl Page {
 
     /// As many of the output's lines as there is room for, the worthiest first,
     /// in the order of the output.
-    fn lines(&mut self, output: &lines::Output, kind: Kind) {
+    fn lines(&mut self, output: &lines::Output, kind: OutputKind) {
         let mut by_worth = lines::worth(output, kind);
         by_worth.sort_by_key(|(worth, at)| (std::cmp::Reverse(*worth), *at));
         let mut chosen = Vec::new();

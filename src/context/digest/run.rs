@@ -1,8 +1,8 @@
 //! What each line of a run of tests, or of a build, says.
 
 use super::{
-    Said,
-    kind::Kind,
+    ResultOf,
+    kind::OutputKind,
     lines::{Output, is_failed, is_located_error, is_total},
 };
 use crate::context::summary::reports_error;
@@ -28,8 +28,9 @@ pub(in crate::context) fn run_lines(text: &str) -> Option<Vec<RunLine>> {
     let count = |wanted| lines.iter().filter(|line| **line == wanted).count();
     let passed = count(RunLine::Passed);
     let is_run = passed >= PASSED_LEAST || {
-        let kind = Kind::of(Said::default(), &Output::of(text, 16 << 10));
-        matches!(kind, Kind::Tests | Kind::Compiler) && passed + count(RunLine::Failed) > 0
+        let kind = OutputKind::of(ResultOf::default(), &Output::of(text, 16 << 10));
+        matches!(kind, OutputKind::Tests | OutputKind::Compiler)
+            && passed + count(RunLine::Failed) > 0
     };
     is_run.then_some(lines)
 }

@@ -4,14 +4,14 @@ use super::*;
 
 fn of(text: &str, max_chars: usize) -> String {
     digest(
-        Said::default(),
+        ResultOf::default(),
         &ToolResultRecorded::text("call", text),
         max_chars,
     )
 }
 
-fn kind(text: &str) -> Kind {
-    Kind::of(Said::default(), &lines::Output::of(text, 1 << 16))
+fn kind(text: &str) -> OutputKind {
+    OutputKind::of(ResultOf::default(), &lines::Output::of(text, 1 << 16))
 }
 
 fn numbered(count: usize, line: impl Fn(usize) -> String) -> String {
@@ -53,24 +53,24 @@ fn kinds_are_told_by_their_lines() {
     let diff = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2\n--- a/src/a.rs\n+++ b/src/a.rs\n\
                 @@ -1,2 +1,2 @@\n-old\n+new\n same\n";
     for (text, expected) in [
-        (cargo_run(), Kind::Tests),
-        ("== 3 passed, 1 failed in 0.2s ==\nFAILED a.py::x - boom".into(), Kind::Tests),
-        (numbered(9, |n| format!("src/a{n}.rs:{n}:fn x")), Kind::Matches),
-        (numbered(9, |n| format!("src/deep/a{n}.rs")), Kind::Listing),
+        (cargo_run(), OutputKind::Tests),
+        ("== 3 passed, 1 failed in 0.2s ==\nFAILED a.py::x - boom".into(), OutputKind::Tests),
+        (numbered(9, |n| format!("src/a{n}.rs:{n}:fn x")), OutputKind::Matches),
+        (numbered(9, |n| format!("src/deep/a{n}.rs")), OutputKind::Listing),
         (
             "total 8\n-rw-r--r-- 1 dev dev 12 Jan 1 10:00 a.txt\ndrwxr-xr-x 2 dev dev 40 Jan 1 10:00 src\n\
              -rw-r--r-- 1 dev dev 9 Jan 1 10:00 c.txt"
                 .into(),
-            Kind::Listing,
+            OutputKind::Listing,
         ),
-        (diff.into(), Kind::Diff),
-        ("name|age\nann|3\nbob|4\ncyd|5".into(), Kind::Table),
-        (numbered(9, |n| format!("    {n}→fn x{n}() {{")), Kind::Code),
+        (diff.into(), OutputKind::Diff),
+        ("name|age\nann|3\nbob|4\ncyd|5".into(), OutputKind::Table),
+        (numbered(9, |n| format!("    {n}→fn x{n}() {{")), OutputKind::Code),
         (
             "main.go:12:5: undefined: Foo\nmain.go:14:2: undefined: Bar\n".into(),
-            Kind::Compiler,
+            OutputKind::Compiler,
         ),
-        ("Well then.\nIt is done, and that is all.".into(), Kind::Text),
+        ("Well then.\nIt is done, and that is all.".into(), OutputKind::Text),
     ] {
         assert_eq!(kind(&text), expected, "{text}");
     }
@@ -210,10 +210,10 @@ proptest! {
         let mut result = ToolResultRecorded::text("call", text);
         result.error_message = error;
         result.success = success;
-        let told = digest(Said::default(), &result, max);
+        let told = digest(ResultOf::default(), &result, max);
         prop_assert!(!told.is_empty());
         prop_assert!(told.chars().count() <= max.max(1));
         prop_assert!(!told.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t')));
-        prop_assert_eq!(&told, &digest(Said::default(), &result, max));
+        prop_assert_eq!(&told, &digest(ResultOf::default(), &result, max));
     }
 }

@@ -107,7 +107,7 @@ static BUILT_IN: &[BuiltIn] = &[
             volatile::KNOWLEDGE,
             "What tool results have shown: files, variables, the working directory.",
             volatile::KNOWLEDGE_PARAMS,
-            &volatile::Knowledge,
+            &volatile::ToolKnowledge,
         )
     },
     on(

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use super::params::{Param, ParamKind, Params};
 use crate::{
     context::{
-        digest::{Said, digest},
+        digest::{ResultOf, digest},
         draft::{Call, Content, Draft, Fate, Item, Outcome, ResultOutcome, Section, Snapshot},
         enhancer::Enhancer,
         explain::EnhancerReport,
@@ -192,7 +192,7 @@ impl<'a> Snapshots<'a> {
     }
 
     fn summary(&self, call: &Call, result: &ResultOutcome) -> String {
-        let said = Said {
+        let said = ResultOf {
             tool: &call.tool,
             arguments: call.arguments.as_str(),
         };

@@ -33,9 +33,9 @@ const KNOWLEDGE_CHARS: usize = 4_000;
 
 /// What tool results have shown.
 #[derive(Debug)]
-pub(super) struct Knowledge;
+pub(super) struct ToolKnowledge;
 
-impl Enhancer for Knowledge {
+impl Enhancer for ToolKnowledge {
     fn name(&self) -> &str {
         KNOWLEDGE
     }

@@ -164,17 +164,23 @@ fn head(content: &Content) -> String {
     }
 }
 
-/// What it says, or what it asks for.
+/// What it says, or what it asks for; what it thought where that is all that there is: most
+/// requests go without it.
 fn step_head(step: &Step) -> String {
-    let said = step.blocks.iter().find_map(|block| match block {
-        Block::Part(part) => Some(part_head(part)).filter(|head| !head.is_empty()),
-        Block::Call(_) => None,
-    });
-    said.unwrap_or_else(|| {
-        let call = step.calls().next();
-        call.map(|call| line(&format!("{} {}", call.tool, call.arguments.as_str())))
-            .unwrap_or_default()
-    })
+    let parts = |is_thought: bool| {
+        step.blocks.iter().find_map(|block| match block {
+            Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)) == is_thought => {
+                Some(part_head(part)).filter(|head| !head.is_empty())
+            }
+            Block::Part(_) | Block::Call(_) => None,
+        })
+    };
+    let calls = || {
+        let call = step.calls().next()?;
+        Some(line(&format!("{} {}", call.tool, call.arguments.as_str())))
+    };
+    let said = parts(false).or_else(calls).or_else(|| parts(true));
+    said.unwrap_or_default()
 }
 
 fn part_head(part: &ContentPart) -> String {

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::{
     policy::{From, Gives, KnowledgePolicy, KnowledgeRule, TextForm, UNKNOWN_FILE},
-    read::{Found, PATH_BYTES_MAX, Reading, below, clean, shell_cd},
-    touch::{Spoken, Touch, TouchForm, Touched, and_then},
+    read::{Learned, PATH_BYTES_MAX, ReadableResult, below, clean, shell_cd},
+    touch::{ReadCall, Touch, TouchForm, Touched, and_then},
 };
 use crate::context::steps;
 use crate::domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
@@ -260,7 +260,7 @@ impl Knowledge {
         for rule in policy.rules_of(&asked.tool) {
             let is_touched = asked.touch.is_some() && rule.is_by_prefix();
             if rule.from == From::Result && !is_touched {
-                let reading = reading.get_or_insert_with(|| Reading::of(result));
+                let reading = reading.get_or_insert_with(|| ReadableResult::of(result));
                 self.apply_rule(at, asked, rule, reading);
             }
         }
@@ -278,7 +278,7 @@ impl Knowledge {
             return;
         };
         let output = output_text(*form, result);
-        let spoken = Spoken {
+        let spoken = ReadCall {
             arguments,
             output: &output,
         };
@@ -298,10 +298,16 @@ impl Knowledge {
         }
     }
 
-    fn apply_rule(&mut self, at: EventRef, asked: &Asked, rule: &KnowledgeRule, reading: &Reading) {
+    fn apply_rule(
+        &mut self,
+        at: EventRef,
+        asked: &Asked,
+        rule: &KnowledgeRule,
+        reading: &ReadableResult,
+    ) {
         match rule.gives {
             Gives::Files => {
-                let found = Found::files(reading, rule);
+                let found = Learned::files(reading, rule);
                 self.left_out += found.left_out;
                 for path in &found.names {
                     self.add_file(path, at, &asked.tool, Touch::Listed);
@@ -309,7 +315,7 @@ impl Knowledge {
             }
             Gives::Variables => {
                 let policy = Arc::clone(&self.policy);
-                let found = Found::variables(reading, rule, &policy.file_arguments);
+                let found = Learned::variables(reading, rule, &policy.file_arguments);
                 self.left_out += found.left_out;
                 let named = found.file.as_deref();
                 let named = named.and_then(|file| clean(file, PATH_BYTES_MAX));
@@ -317,7 +323,7 @@ impl Knowledge {
                 self.add_variables(file, &found.variables, at, &asked.tool);
             }
             Gives::WorkingDirectory => {
-                if let Some(path) = Found::directory(reading, rule) {
+                if let Some(path) = Learned::directory(reading, rule) {
                     self.set_directory(&path, rule.relative, at);
                 }
             }
@@ -563,20 +569,20 @@ fn slim(form: TouchForm, arguments: &Value) -> Value {
 /// The text of a result; of JSON, the names that it lists, or what a program wrote.
 pub(super) fn output_text(form: TouchForm, result: &ToolResultRecorded) -> String {
     let lists = matches!(form, TouchForm::List | TouchForm::Glob | TouchForm::Search);
-    match Reading::of(result) {
-        Reading::Text(text) => text,
-        Reading::TooLarge => String::new(),
-        Reading::Json(Value::String(text)) => text,
+    match ReadableResult::of(result) {
+        ReadableResult::Text(text) => text,
+        ReadableResult::TooLarge => String::new(),
+        ReadableResult::Json(Value::String(text)) => text,
         reading if lists => {
             let rule = KnowledgeRule::of_files();
-            Found::files(&reading, &rule).names.join("\n")
+            Learned::files(&reading, &rule).names.join("\n")
         }
-        Reading::Json(Value::Object(members)) => {
+        ReadableResult::Json(Value::Object(members)) => {
             let output = ["output", "stdout", "content", "result", "text"]
                 .iter()
                 .find_map(|key| members.get(*key)?.as_str());
             output.unwrap_or_default().to_owned()
         }
-        Reading::Json(_) => String::new(),
+        ReadableResult::Json(_) => String::new(),
     }
 }

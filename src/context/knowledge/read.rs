@@ -24,7 +24,7 @@ const WORDS_MAX: usize = 4;
 
 /// A result, ready to be read by rules.
 #[derive(Debug)]
-pub(super) enum Reading {
+pub(super) enum ReadableResult {
     Json(Value),
     Text(String),
     /// It is JSON, and too large.
@@ -33,7 +33,7 @@ pub(super) enum Reading {
 
 /// What was read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Learned {
     /// Names of files, in the order of the result.
     pub names: Vec<String>,
     /// Names of variables with their details.
@@ -45,7 +45,7 @@ pub(super) struct Found {
     looked_at: usize,
 }
 
-impl Reading {
+impl ReadableResult {
     pub fn of(result: &ToolResultRecorded) -> Self {
         let structured = result.structured.as_str();
         if structured.len() <= TEXT_BYTES_MAX
@@ -107,14 +107,14 @@ fn literal_list(text: &str) -> Option<Value> {
     Some(Value::Array(list))
 }
 
-impl Found {
+impl Learned {
     /// The files of a result.
-    pub fn files(reading: &Reading, rule: &KnowledgeRule) -> Self {
+    pub fn files(reading: &ReadableResult, rule: &KnowledgeRule) -> Self {
         let mut found = Self::default();
         match reading {
-            Reading::Text(text) => found.file_lines(text, rule),
-            Reading::TooLarge => found.left_out += 1,
-            Reading::Json(_) => {
+            ReadableResult::Text(text) => found.file_lines(text, rule),
+            ReadableResult::TooLarge => found.left_out += 1,
+            ReadableResult::Json(_) => {
                 for part in reading.parts(rule) {
                     match part {
                         Value::String(text) => found.file_lines(text, rule),
@@ -127,12 +127,12 @@ impl Found {
     }
 
     /// The variables of a result, and the file that it names.
-    pub fn variables(reading: &Reading, rule: &KnowledgeRule, file_keys: &[String]) -> Self {
+    pub fn variables(reading: &ReadableResult, rule: &KnowledgeRule, file_keys: &[String]) -> Self {
         let mut found = Self::default();
         match reading {
-            Reading::Text(text) => found.variable_lines(text, rule.text),
-            Reading::TooLarge => found.left_out += 1,
-            Reading::Json(whole) => {
+            ReadableResult::Text(text) => found.variable_lines(text, rule.text),
+            ReadableResult::TooLarge => found.left_out += 1,
+            ReadableResult::Json(whole) => {
                 found.file = whole.as_object().and_then(|map| first(map, file_keys));
                 for part in reading.parts(rule) {
                     match part {
@@ -146,11 +146,11 @@ impl Found {
     }
 
     /// The directory that a result tells.
-    pub fn directory(reading: &Reading, rule: &KnowledgeRule) -> Option<String> {
+    pub fn directory(reading: &ReadableResult, rule: &KnowledgeRule) -> Option<String> {
         let text = match reading {
-            Reading::Text(text) => text.clone(),
-            Reading::TooLarge => return None,
-            Reading::Json(_) => match reading.parts(rule).first()? {
+            ReadableResult::Text(text) => text.clone(),
+            ReadableResult::TooLarge => return None,
+            ReadableResult::Json(_) => match reading.parts(rule).first()? {
                 Value::String(text) => text.clone(),
                 Value::Object(map) => first(map, &rule.name_keys)?,
                 _ => return None,
@@ -564,8 +564,8 @@ mod tests {
     }
 
     fn names(text: &str) -> Vec<String> {
-        let reading = Reading::of(&ToolResultRecorded::text("c", text));
-        Found::files(&reading, &rule("files")).names
+        let reading = ReadableResult::of(&ToolResultRecorded::text("c", text));
+        Learned::files(&reading, &rule("files")).names
     }
 
     // Tools list files in a dozen forms; each must give the files, and none of
@@ -666,8 +666,8 @@ mod tests {
             ("t\nu", &[("t", "null"), ("u", "null")], None),
             ("done", &[], None),
         ] {
-            let reading = Reading::of(&ToolResultRecorded::text("c", text));
-            let found = Found::variables(&reading, &rule("variables"), &keys);
+            let reading = ReadableResult::of(&ToolResultRecorded::text("c", text));
+            let found = Learned::variables(&reading, &rule("variables"), &keys);
             let expected: Vec<_> = expected
                 .iter()
                 .map(|(n, d)| ((*n).into(), (*d).into()))
@@ -682,29 +682,29 @@ mod tests {
     #[test]
     fn hostile_results_are_bounded() {
         let deep = format!("{}\"x.txt\"{}", "[".repeat(100), "]".repeat(100));
-        let reading = Reading::of(&ToolResultRecorded::text("c", deep));
-        let found = Found::files(&reading, &rule("files"));
+        let reading = ReadableResult::of(&ToolResultRecorded::text("c", deep));
+        let found = Learned::files(&reading, &rule("files"));
         assert_eq!((found.names.len(), found.left_out), (0, 1));
 
         let long = serde_json::json!(["a".repeat(5_000), "b\u{1b}[2Jc", "d\u{202e}e", "ok.txt"]);
-        let reading = Reading::of(&ToolResultRecorded::text("c", long.to_string()));
-        let found = Found::files(&reading, &rule("files"));
+        let reading = ReadableResult::of(&ToolResultRecorded::text("c", long.to_string()));
+        let found = Learned::files(&reading, &rule("files"));
         assert_eq!(
             (found.names, found.left_out),
             (vec!["ok.txt".to_owned()], 3)
         );
 
         let detail = serde_json::json!({"t": "\u{1}é".repeat(1_000), "u": vec![1; 1_000]});
-        let reading = Reading::of(&ToolResultRecorded::text("c", detail.to_string()));
-        let found = Found::variables(&reading, &rule("variables"), &[]);
+        let reading = ReadableResult::of(&ToolResultRecorded::text("c", detail.to_string()));
+        let found = Learned::variables(&reading, &rule("variables"), &[]);
         assert_eq!(found.variables.len(), 2);
         for (_, detail) in found.variables {
             assert!(detail.len() <= DETAIL_BYTES_MAX, "{}", detail.len());
             serde_json::from_str::<Value>(&detail).unwrap();
         }
         let large = format!("[{}1]", "\"a.txt\",".repeat(300_000));
-        let reading = Reading::of(&ToolResultRecorded::text("c", large));
-        assert!(matches!(reading, Reading::TooLarge));
+        let reading = ReadableResult::of(&ToolResultRecorded::text("c", large));
+        assert!(matches!(reading, ReadableResult::TooLarge));
     }
 
     // The directory after `cd` is known only when a shell would need nothing else

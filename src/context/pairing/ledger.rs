@@ -10,7 +10,7 @@ use std::{
     fmt,
 };
 
-use super::{super::steps, Report};
+use super::{super::steps, Violations};
 
 /// Rules that the ledger holds.
 pub(in crate::context) const CALL_ID: &str = "call-id";
@@ -35,7 +35,7 @@ impl<'a> Ledger<'a> {
         is_legal: bool,
         at: usize,
         path: fmt::Arguments<'_>,
-        report: &mut Report,
+        report: &mut Violations,
     ) {
         if !is_legal {
             let message = "an id is empty, too long or of other characters than is taken";
@@ -46,14 +46,14 @@ impl<'a> Ledger<'a> {
     }
 
     /// An id that is no other call's.
-    pub fn own(&mut self, id: Cow<'a, str>, path: fmt::Arguments<'_>, report: &mut Report) {
+    pub fn own(&mut self, id: Cow<'a, str>, path: fmt::Arguments<'_>, report: &mut Violations) {
         if !self.seen.insert(id) {
             report.add(CALL_ID_UNIQUE, path, "an id comes twice");
         }
     }
 
     /// A result came.
-    pub fn result(&mut self, id: &str, path: fmt::Arguments<'_>, report: &mut Report) {
+    pub fn result(&mut self, id: &str, path: fmt::Arguments<'_>, report: &mut Violations) {
         steps::note(1);
         let Some(places) = self.open.get_mut(id) else {
             report.add(UNMATCHED_RESULT, path, "no open call has this id");
@@ -67,7 +67,7 @@ impl<'a> Ledger<'a> {
 
     /// Nothing may wait for a result any more; `path` is that of the message or item in
     /// which a call was made.
-    pub fn settle(&mut self, path: impl Fn(usize) -> String, report: &mut Report) {
+    pub fn settle(&mut self, path: impl Fn(usize) -> String, report: &mut Violations) {
         let mut left: Vec<usize> = self.open.drain().flat_map(|(_, places)| places).collect();
         left.sort_unstable();
         for at in left {

@@ -38,7 +38,7 @@ impl fmt::Display for Violation {
 /// text, as it is sent.
 #[must_use]
 pub fn check(provider: Provider, body: &[u8]) -> Vec<Violation> {
-    let mut report = Report::default();
+    let mut report = Violations::default();
     (provider.description().check)(body, &mut report);
     report.0
 }
@@ -51,9 +51,9 @@ pub fn rules(provider: Provider) -> &'static [&'static str] {
 
 /// What was found so far.
 #[derive(Default)]
-pub(in crate::context) struct Report(Vec<Violation>);
+pub(in crate::context) struct Violations(Vec<Violation>);
 
-impl Report {
+impl Violations {
     /// Notes a rule that is broken.
     pub fn add(
         &mut self,

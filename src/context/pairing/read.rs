@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashSet, fmt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Report;
+use super::Violations;
 
 /// Rules that several providers share.
 pub(in crate::context) const SHAPE: &str = "shape";
@@ -18,7 +18,7 @@ pub(in crate::context) const TOOL_CHOICE: &str = "tool-choice";
 pub(in crate::context) fn read<'a, T: Deserialize<'a>>(
     json: &'a str,
     path: fmt::Arguments<'_>,
-    report: &mut Report,
+    report: &mut Violations,
 ) -> Option<T> {
     match serde_json::from_str(json) {
         Ok(value) => Some(value),
@@ -34,7 +34,7 @@ pub(in crate::context) fn read<'a, T: Deserialize<'a>>(
 /// Reads a whole body.
 pub(in crate::context) fn read_body<'a, T: Deserialize<'a>>(
     body: &'a [u8],
-    report: &mut Report,
+    report: &mut Violations,
 ) -> Option<T> {
     match std::str::from_utf8(body) {
         Ok(text) => read(text, format_args!("body"), report),
@@ -105,9 +105,9 @@ struct Schema<'a> {
 
 /// Names of the tools on offer.
 #[derive(Default)]
-pub(in crate::context) struct ToolNames<'a>(HashSet<Cow<'a, str>>);
+pub(in crate::context) struct OfferedTools<'a>(HashSet<Cow<'a, str>>);
 
-impl<'a> ToolNames<'a> {
+impl<'a> OfferedTools<'a> {
     /// Checks a tool on offer.
     pub fn offer(
         &mut self,
@@ -115,7 +115,7 @@ impl<'a> ToolNames<'a> {
         schema: Option<Value<'a>>,
         at: usize,
         legal: fn(&str) -> bool,
-        report: &mut Report,
+        report: &mut Violations,
     ) {
         let name = name.text();
         if !legal(&name) {
@@ -136,10 +136,10 @@ impl<'a> ToolNames<'a> {
     }
 }
 
-/// The model of a request is named by a text.
-pub(in crate::context) fn check_model(model: Value<'_>, report: &mut Report) {
-    if !model.is_text() {
-        report.add(SHAPE, format_args!("model"), "not a text");
+/// The model of a request is named by a text that says something, or is left to its sender.
+pub(in crate::context) fn check_model(model: Option<Value<'_>>, report: &mut Violations) {
+    if model.is_some_and(|model| !model.says()) {
+        report.add(SHAPE, format_args!("model"), "not a text that names one");
     }
 }
 
@@ -147,7 +147,7 @@ pub(in crate::context) fn check_model(model: Value<'_>, report: &mut Report) {
 pub(in crate::context) fn check_tool_choice<T>(
     choice: Option<Value<'_>>,
     tools: Option<&Vec<T>>,
-    report: &mut Report,
+    report: &mut Violations,
 ) {
     if choice.is_some() && tools.is_none_or(Vec::is_empty) {
         let path = format_args!("tool_choice");

@@ -108,7 +108,7 @@ fn chat() -> Value {
 #[test]
 fn openai_chat_rules() {
     let cases: &[Case] = &[
-        ("shape", |body| remove(body, "model")),
+        ("shape", |body| body["model"] = json!("")),
         ("shape", |body| body["messages"][1]["colour"] = json!(1)),
         ("shape", |body| body["tools"][0]["type"] = json!("thing")),
         ("tool-name", |body| {
@@ -323,7 +323,7 @@ fn anthropic() -> Value {
 #[test]
 fn anthropic_rules() {
     let cases: &[Case] = &[
-        ("shape", |body| remove(body, "model")),
+        ("shape", |body| body["model"] = json!("")),
         ("shape", |body| body["messages"][0]["name"] = json!("ann")),
         ("shape", |body| {
             body["messages"][0]["content"][0]["colour"] = json!(1)

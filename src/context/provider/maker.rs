@@ -13,6 +13,8 @@ use crate::domain::Reasoning;
 /// Who makes models, and takes their reasoning back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Vendor {
+    /// What people call it.
+    pub name: &'static str,
     /// Whose body its models are sent when nobody names one.
     pub provider: Provider,
     /// How the [families](family) of its models begin.
@@ -28,6 +30,14 @@ impl Vendor {
     #[must_use]
     pub fn of(provider: Provider) -> Option<&'static Self> {
         provider.description().vendor
+    }
+
+    /// Who else makes a model that a body of this provider names; none: nobody else, or it is
+    /// not known.
+    #[must_use]
+    pub fn of_stranger(provider: Provider, model: &str) -> Option<&'static Self> {
+        let own = Self::of(provider)?;
+        Self::named("", model).filter(|maker| *maker != own)
     }
 
     /// By the names that a recording gives. The model's name says more than the

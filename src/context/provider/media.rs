@@ -16,13 +16,13 @@ pub(super) const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "i
 /// What kind of medium a part says it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Kind {
+pub enum MediumKind {
     Image,
     File,
     Audio,
 }
 
-impl Kind {
+impl MediumKind {
     /// For people.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -62,11 +62,11 @@ impl MediaPlace {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Medium<'a> {
     /// What the part says it is.
-    pub kind: Kind,
+    pub kind: MediumKind,
     /// In lower case, without parameters.
     pub media_type: Cow<'a, str>,
     /// Where its content is.
-    pub source: Source<'a>,
+    pub source: MediumSource<'a>,
     /// File name, or empty.
     pub name: &'a str,
     /// Provider's hint, or empty.
@@ -75,7 +75,7 @@ pub struct Medium<'a> {
 
 /// Where a medium's content is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source<'a> {
+pub enum MediumSource<'a> {
     /// Base64 with padding.
     Base64(Cow<'a, str>),
     /// An address that is not a `data:` one.
@@ -87,7 +87,7 @@ impl<'a> Medium<'a> {
     ///
     /// # Errors
     /// Why it has no content that can be sent.
-    pub fn read(kind: Kind, media: &'a Media) -> Result<Self, &'static str> {
+    pub fn read(kind: MediumKind, media: &'a Media) -> Result<Self, &'static str> {
         let mut media_type = essence(&media.media_type);
         let source = match &media.source {
             MediaSource::Absent => return Err("its content was not recorded"),
@@ -96,7 +96,7 @@ impl<'a> Medium<'a> {
                 if is_vague(&media_type) {
                     media_type = sniffed(data).map_or(media_type, Cow::Borrowed);
                 }
-                Source::Base64(Cow::Owned(STANDARD.encode(data)))
+                MediumSource::Base64(Cow::Owned(STANDARD.encode(data)))
             }
             MediaSource::Uri(uri) => match uri.strip_prefix("data:") {
                 Some(rest) => {
@@ -108,9 +108,9 @@ impl<'a> Medium<'a> {
                         let sniffed = STANDARD.decode(data).ok().and_then(|data| sniffed(&data));
                         media_type = sniffed.map_or(media_type, Cow::Borrowed);
                     }
-                    Source::Base64(Cow::Borrowed(data))
+                    MediumSource::Base64(Cow::Borrowed(data))
                 }
-                None if uri.contains("://") => Source::Url(uri),
+                None if uri.contains("://") => MediumSource::Url(uri),
                 None => return Err("it is neither inline nor at an address that can be read"),
             },
         };
@@ -127,22 +127,24 @@ impl<'a> Medium<'a> {
     #[must_use]
     pub fn url(&self) -> Cow<'a, str> {
         match &self.source {
-            Source::Url(url) => Cow::Borrowed(url),
-            Source::Base64(data) => Cow::Owned(format!("data:{};base64,{data}", self.media_type)),
+            MediumSource::Url(url) => Cow::Borrowed(url),
+            MediumSource::Base64(data) => {
+                Cow::Owned(format!("data:{};base64,{data}", self.media_type))
+            }
         }
     }
 
     /// At an address that providers load from.
     #[must_use]
     pub fn is_web(&self) -> bool {
-        matches!(self.source, Source::Url(url)
+        matches!(self.source, MediumSource::Url(url)
             if url.starts_with("https://") || url.starts_with("http://"))
     }
 
     /// With its content inline.
     #[must_use]
     pub fn is_inline(&self) -> bool {
-        matches!(self.source, Source::Base64(_))
+        matches!(self.source, MediumSource::Base64(_))
     }
 
     /// Inline text, for providers that take no such file.
@@ -157,10 +159,10 @@ impl<'a> Medium<'a> {
         ];
         let is_text =
             self.media_type.starts_with("text/") || TEXTS.contains(&self.media_type.as_ref());
-        let Source::Base64(data) = &self.source else {
+        let MediumSource::Base64(data) = &self.source else {
             return None;
         };
-        if !is_text || self.kind != Kind::File {
+        if !is_text || self.kind != MediumKind::File {
             return None;
         }
         let text = String::from_utf8(STANDARD.decode(data.as_bytes()).ok()?).ok()?;
@@ -181,7 +183,7 @@ impl<'a> Medium<'a> {
 
 /// For people: type and name of a medium.
 #[must_use]
-pub fn label(kind: Kind, media_type: &str, name: &str) -> String {
+pub fn label(kind: MediumKind, media_type: &str, name: &str) -> String {
     let media_type = if media_type.is_empty() {
         kind.name()
     } else {
@@ -302,7 +304,7 @@ mod tests {
             ),
         ];
         for (media, expected) in cases {
-            let medium = Medium::read(Kind::Image, &media).unwrap();
+            let medium = Medium::read(MediumKind::Image, &media).unwrap();
             assert_eq!(medium.media_type, expected);
         }
     }
@@ -320,7 +322,10 @@ mod tests {
         ];
         for source in bad {
             let media = media("image/png", source.clone());
-            assert!(Medium::read(Kind::Image, &media).is_err(), "{source:?}");
+            assert!(
+                Medium::read(MediumKind::Image, &media).is_err(),
+                "{source:?}"
+            );
         }
     }
 }

@@ -56,7 +56,8 @@ pub(in crate::context) use self::{
 };
 pub use self::{
     render::{
-        Adapted, Adapter, Check, RenderError, Rendered, Unit, render, render_checked, render_with,
+        Adapted, Adapter, CacheUnit, Check, RenderError, Rendered, render, render_checked,
+        render_with,
     },
     table::UnknownProvider,
 };

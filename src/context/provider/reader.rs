@@ -13,7 +13,7 @@ use super::{
     Provider, RenderError,
     json::{self, Fields, Raw},
     maker::{self, StaysOut, Vendor},
-    media::{self, Kind, MediaPlace, Medium},
+    media::{self, MediaPlace, Medium, MediumKind},
     names::{CallIds, ToolNames},
     parameters::{self, Parameters, ToolChoice},
     table::{Reshaping, Takes},
@@ -136,6 +136,25 @@ pub(super) struct Offer<'a> {
     pub schema: Raw<'a>,
 }
 
+/// What its sender should know of a request's model.
+fn about_model(provider: Provider, model: &str) -> Option<String> {
+    if model.is_empty() {
+        let warning = "no model is set, so the body has none: name one (`model`, or --model) before \
+                       the request is sent";
+        return Some(warning.to_owned());
+    }
+    let maker = Vendor::of_stranger(provider, model)?.name;
+    let own = Vendor::of(provider)?.name;
+    let unless = match provider.description().is_for_any_model {
+        true => ", unless a gateway takes it",
+        false => "",
+    };
+    Some(format!(
+        "{model} is a model of {maker}, and the body is for {own}: name one of {own} (`model`, or \
+         --model){unless}"
+    ))
+}
+
 /// Said first, where a provider wants the user to begin.
 pub(super) const OPENING: &str = "(The conversation begins with the assistant.)";
 /// Said where there is nothing to say.
@@ -158,10 +177,8 @@ impl<'a, 'p> Reader<'a, 'p> {
             names: ToolNames::new(reshaping.tool_names),
             takes: reshaping.takes,
         };
-        if draft.config.model_id.is_empty() {
-            reader
-                .warnings
-                .add("no model is set: give one before the request is sent");
+        if let Some(warning) = about_model(provider, &draft.config.model_id) {
+            reader.warnings.add(warning);
         }
         reader
     }
@@ -298,9 +315,9 @@ impl<'a, 'p> Reader<'a, 'p> {
                     .add("reasoning outside an assistant message was left out");
                 return Ok(None);
             }
-            ContentPart::Image(media) => (Kind::Image, media),
-            ContentPart::File(media) => (Kind::File, media),
-            ContentPart::Audio(media) => (Kind::Audio, media),
+            ContentPart::Image(media) => (MediumKind::Image, media),
+            ContentPart::File(media) => (MediumKind::File, media),
+            ContentPart::Audio(media) => (MediumKind::Audio, media),
         };
         self.medium(kind, media, place).map(Some)
     }
@@ -308,7 +325,7 @@ impl<'a, 'p> Reader<'a, 'p> {
     /// A medium, its text, or a word on why it is not there.
     fn medium(
         &mut self,
-        kind: Kind,
+        kind: MediumKind,
         media: &'a Media,
         place: MediaPlace,
     ) -> Result<Piece<'a>, RenderError> {
@@ -442,7 +459,7 @@ impl<'a, 'p> Reader<'a, 'p> {
 /// Why it takes neither.
 pub(super) fn taken<'a>(
     takes: Takes,
-    kind: Kind,
+    kind: MediumKind,
     media: &'a Media,
     place: MediaPlace,
 ) -> Result<Piece<'a>, &'static str> {
@@ -457,7 +474,7 @@ pub(super) fn taken<'a>(
 }
 
 /// What is said in the place of a medium that is not taken.
-pub(super) fn left_out(kind: Kind, media: &Media, why: &str) -> String {
+pub(super) fn left_out(kind: MediumKind, media: &Media, why: &str) -> String {
     let label = media::label(kind, &media.media_type, &media.name);
     format!("[{label} was left out: {why}]")
 }

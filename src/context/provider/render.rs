@@ -13,14 +13,14 @@ pub struct Rendered {
     /// In the order in which a prompt cache reads them: tools, system prompt,
     /// then each message; for Anthropic each block of each message, because what
     /// the same role says next goes into its last message.
-    pub units: Vec<Unit>,
+    pub units: Vec<CacheUnit>,
     /// What was reshaped or left out, for people.
     pub warnings: Vec<String>,
 }
 
 /// A piece of a body that a prompt cache can share as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit {
+pub struct CacheUnit {
     /// Hash of its JSON text, without cache breakpoints. For comparing within a
     /// process: it is another one in each.
     pub hash: u128,

@@ -457,6 +457,51 @@ fn thinking_is_switched_off_where_history_has_none() {
     assert_eq!(small["max_tokens"], 1000);
 }
 
+/// A fork for another provider named the model that the conversation had had, and one that had
+/// none an empty one, which every provider refuses: the first is told, and the second left to
+/// its sender.
+#[test]
+fn the_model_is_one_that_the_provider_may_have() {
+    let request = |provider: Provider, model: &str| {
+        let mut draft = draft(provider, vec![user("go")]);
+        draft.config.model_id = model.into();
+        let (body, warnings) = body_of(&draft);
+        (body.get("model").cloned(), warnings)
+    };
+    for (provider, own, foreign) in [
+        (Provider::OpenAiChat, "gpt-4o", "claude-sonnet-4-5"),
+        (Provider::OpenAiResponses, "o3", "gemini-2.5-pro"),
+        (
+            Provider::Anthropic,
+            "us.anthropic.claude-sonnet-4-v1",
+            "gpt-4o",
+        ),
+        (Provider::Gemini, "gemini-2.5-pro", "claude-sonnet-4-5"),
+    ] {
+        for fine in [own, "llama-3-70b"] {
+            assert_eq!(request(provider, fine).1, [""; 0], "{provider} {fine}");
+        }
+        let (_, warnings) = request(provider, foreign);
+        let [warning] = &warnings[..] else {
+            panic!("{provider}: {warnings:?}");
+        };
+        assert!(
+            warning.contains(foreign) && warning.contains("--model"),
+            "{warning}"
+        );
+        let is_told = warning.contains("unless a gateway");
+        assert_eq!(
+            is_told,
+            provider.description().is_for_any_model,
+            "{warning}"
+        );
+        let (none, warnings) = request(provider, "");
+        assert_eq!(none, None, "{provider}");
+        assert!(warnings[0].contains("no model is set"), "{warnings:?}");
+    }
+    assert_eq!(request(Provider::Neutral, "gpt-4o").1, [""; 0]);
+}
+
 /// A choice names the tool as the conversation does: it must follow the name that
 /// the provider gets, in each provider's shape.
 #[test]

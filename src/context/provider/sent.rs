@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::{
     Provider, maker,
-    media::{Kind, MediaPlace},
+    media::{MediaPlace, MediumKind},
     reader::{Piece, left_out, taken},
     table::Thoughts,
 };
@@ -41,9 +41,9 @@ pub(in crate::context) fn sent(
         }
         ContentPart::Json(json) => return Sent::Text(json.as_str().into()),
         ContentPart::Reasoning(_) => return Sent::Nothing,
-        ContentPart::Image(media) => (Kind::Image, media),
-        ContentPart::File(media) => (Kind::File, media),
-        ContentPart::Audio(media) => (Kind::Audio, media),
+        ContentPart::Image(media) => (MediumKind::Image, media),
+        ContentPart::File(media) => (MediumKind::File, media),
+        ContentPart::Audio(media) => (MediumKind::Audio, media),
     };
     let Some(reshaping) = reshaping else {
         return neutral(kind, media);
@@ -56,8 +56,8 @@ pub(in crate::context) fn sent(
 }
 
 /// In Treering's own shape a file of text counts as its text.
-fn neutral(kind: Kind, media: &Media) -> Sent<'_> {
-    if kind == Kind::File
+fn neutral(kind: MediumKind, media: &Media) -> Sent<'_> {
+    if kind == MediumKind::File
         && let MediaSource::Data(data) = &media.source
         && media.media_type.starts_with("text/")
         && let Ok(text) = std::str::from_utf8(data)

@@ -7,7 +7,7 @@ use super::{
     names::Charset,
     render::{Check, RenderError, Rendered},
 };
-use crate::context::{draft::Draft, pairing::Report, policy::ContextPolicy};
+use crate::context::{draft::Draft, pairing::Violations, policy::ContextPolicy};
 
 /// All that the rest of the crate asks about a provider.
 pub(in crate::context) struct Description {
@@ -30,7 +30,7 @@ pub(in crate::context) struct Description {
     /// Writes the body.
     pub render: fn(&Draft, &ContextPolicy, Check) -> Result<Rendered, RenderError>,
     /// Finds what a body breaks.
-    pub check: fn(&[u8], &mut Report),
+    pub check: fn(&[u8], &mut Violations),
     /// Names of the rules that `check` holds.
     pub rules: &'static [&'static str],
 }

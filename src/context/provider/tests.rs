@@ -82,7 +82,7 @@ proptest! {
         let whole = render(&draft, &policy()).unwrap();
         let part = render(&shorter, &policy()).unwrap();
         // A request of nothing says so, and only then.
-        let is_said = |unit: &&Unit| unit.items.iter().any(|item| *item >= first);
+        let is_said = |unit: &&CacheUnit| unit.items.iter().any(|item| *item >= first);
         if part.units.iter().any(|unit| is_said(&unit)) {
             let ends_with_model = part.body.ends_with(b"]}]}")
                 && draft.provider == Provider::Gemini

@@ -5,7 +5,7 @@ use std::{hash::BuildHasher, ops::Range, sync::OnceLock};
 use foldhash::quality::RandomState;
 
 use super::{
-    Provider, RenderError, Unit,
+    CacheUnit, Provider, RenderError,
     outline::{Node, Outlined},
     table::Cutting,
 };
@@ -27,10 +27,10 @@ pub(super) fn of_body(
     provider: Provider,
     body: &Outlined,
     items: Vec<Vec<usize>>,
-) -> Result<Vec<Unit>, RenderError> {
+) -> Result<Vec<CacheUnit>, RenderError> {
     let Cut { heads, messages } = cut(provider, body);
     let tools = heads.iter().filter(|(is_tools, _)| *is_tools).count();
-    let mut units: Vec<Unit> = Vec::with_capacity(items.len() + tools);
+    let mut units: Vec<CacheUnit> = Vec::with_capacity(items.len() + tools);
     let pieces = heads.into_iter().map(|(_, head)| (0..0, head));
     for (role, piece) in pieces.chain(messages) {
         units.push(unit(&body.json[role], &body.json[piece]));
@@ -97,11 +97,11 @@ fn hashers() -> &'static [RandomState; 2] {
     HASHERS.get_or_init(Default::default)
 }
 
-fn unit(role: &[u8], json: &[u8]) -> Unit {
+fn unit(role: &[u8], json: &[u8]) -> CacheUnit {
     let (head, tail) = without_breakpoint(json);
     let half = |hasher: &RandomState| u128::from(hasher.hash_one((role, head, tail)));
     let [first, second] = hashers();
-    Unit {
+    CacheUnit {
         hash: half(first) << 64 | half(second),
         bytes: (head.len() + tail.len()) as u64,
         items: Vec::new(),

@@ -1,17 +1,16 @@
 //! What came of turns, without a model: what was asked, what was answered, what
 //! went wrong, what is open, which files and ids were named.
 
-use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
+use std::{fmt::Write as _, sync::Arc};
 
 use super::{
     facts::{Facts, open_tasks},
-    names::without_tool_names,
     result_summary,
     text::{clip, counted, head},
     turns::{Turn, turns},
 };
 use crate::{
-    context::{steps, window::WindowEvent},
+    context::{steps, window::WindowEvent, words},
     domain::{ContentPart, ConversationId, EventBody, MessageAppended, Role},
 };
 
@@ -30,22 +29,16 @@ const FAILURES_MAX: usize = 2;
 /// for its head.
 const ASKED_BYTES_MAX: usize = 64 << 10;
 
-/// The engine's own summary of a dialogue: what came of each turn, without tool
-/// names. At most `max_chars` characters.
+/// The engine's own summary of a dialogue: what came of each turn, in quotations. At most
+/// `max_chars` characters.
 #[must_use]
 pub fn dialogue_summary(
     conversation: ConversationId,
     events: &[Arc<WindowEvent>],
-    tools: &BTreeSet<String>,
     max_chars: usize,
 ) -> String {
     let story = Story::of(conversation, events);
-    finish(story.told(max_chars), tools, max_chars)
-}
-
-/// Clipping first: what it cuts off a word could be a tool's name again.
-fn finish(text: String, tools: &BTreeSet<String>, max_chars: usize) -> String {
-    without_tool_names(&clip(text.trim(), max_chars), tools)
+    clip(story.told(max_chars).trim(), max_chars)
 }
 
 /// What there is to tell.
@@ -167,7 +160,10 @@ impl ToldTurn {
     }
 
     fn message(&mut self, message: &MessageAppended) {
-        let said = said(message);
+        let said = match message.role {
+            Role::User => words::of_message(message).unwrap_or_default(),
+            _ => said(message),
+        };
         if said.trim().is_empty() {
             return;
         }
@@ -264,22 +260,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::context::{
-        samples::{Spoken, window},
-        summary::names::tool_names_in,
-    };
-
-    fn tools() -> BTreeSet<String> {
-        ["get_page", "search"].map(str::to_owned).into()
-    }
+    use crate::context::samples::{Spoken, window};
 
     fn summary(spoken: &[Spoken], max_chars: usize) -> String {
         let (id, events) = window(spoken);
-        dialogue_summary(id, &events, &tools(), max_chars)
+        dialogue_summary(id, &events, max_chars)
     }
 
     /// Whoever goes on from here needs what was asked, what came of it, what
-    /// failed, what is open, and by which names things go; not by which tool.
+    /// failed, what is open, and by which names things go.
     #[test]
     fn what_came_of_turns() {
         let text = summary(
@@ -329,10 +318,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was said: bounded, the same each time, without tool names, and
-        /// without characters that hide.
+        /// Whatever was said: bounded, the same each time, and without characters that hide.
         #[test]
-        fn bounded_and_without_tool_names(
+        fn bounded_and_plain(
             said in proptest::collection::vec(
                 prop_oneof![any::<String>(), "(get_page|search|`search`|a/b.rs|X-1|[ .\n])*"],
                 0..12,
@@ -347,7 +335,6 @@ mod tests {
             let text = summary(&spoken, max);
             prop_assert!(!text.is_empty());
             prop_assert!(text.chars().count() <= max);
-            prop_assert_eq!(tool_names_in(&text, &tools()), Vec::<String>::new());
             prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
             prop_assert_eq!(&text, &summary(&spoken, max));
         }

@@ -2,16 +2,11 @@
 //! task and what was asked later, as it was said; what was decided; the state of
 //! files; what ran and what failed; what is next. In quotations, a section each.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    fmt::Write as _,
-    sync::Arc,
-};
+use std::{collections::HashMap, fmt::Write as _, sync::Arc};
 
 use super::{
-    gather::{Gathered, Said},
-    names::without_tool_names,
-    text::{clip, counted, is_hidden, one_line, thousands},
+    gather::{Gathered, Quotation},
+    text::{clip, counted, one_line, seen, whole_or_ends},
 };
 use crate::context::{knowledge::Touch, window::WindowEvent};
 
@@ -22,30 +17,70 @@ no longer shown. What came of it, in quotations from it:";
 pub const COMPACTION_EXTRACT_CHARS_MIN: usize = 6_000;
 /// Files of one state that are named.
 const FILES_MAX: usize = 40;
-/// Longest quotation of one later request, in characters.
-const ASK_CHARS_MAX: usize = 2_000;
-/// Room that a section gets of what is left when its turn comes, in hundredths.
-/// What one does not need goes to those after it.
-const SHARES: [usize; 8] = [25, 35, 25, 25, 30, 30, 60, 100];
+/// Quotation of one later request, in characters: longer where half of the room is more.
+const ASK_CHARS: usize = 2_000;
+/// Characters that are worth to tell a section again for.
+const LEFT_CHARS_MIN: usize = 100;
 
-/// The engine's own summary of events that a compaction is to stand for. `previous`
-/// is the summary of an earlier compaction, which this one replaces. Without the
-/// names of tools, at most `max_chars` characters.
+/// The engine's own summary of events that a compaction is to stand for. `earlier`
+/// is the summary of an earlier compaction, which this one replaces. What was said is
+/// quoted as it was said, tools that it names as well; the extract itself names none. At most
+/// `max_chars` characters.
 #[must_use]
 pub fn compaction_extract(
     events: &[Arc<WindowEvent>],
-    previous: Option<&str>,
-    tools: &BTreeSet<String>,
+    earlier: Option<&str>,
     max_chars: usize,
 ) -> String {
-    let gathered = Gathered::of(events);
-    let imported = gathered.imported_summary.as_deref();
-    let text = Extract::new(max_chars).told(&gathered, imported.or(previous));
-    without_tool_names(&clip(text.trim(), max_chars), tools)
+    let mut gathered = Gathered::of(events);
+    let previous = gathered.imported_summary.clone();
+    let previous = previous.as_deref().or(earlier);
+    gathered.goes_on = previous.is_some_and(|summary| !summary.trim().is_empty());
+    let text = Extract::new(max_chars).told(&gathered, previous);
+    clip(text.trim(), max_chars)
+}
+
+/// Whether a summary is the engine's own: what it names, somebody said.
+#[must_use]
+pub fn is_extract(summary: &str) -> bool {
+    summary.starts_with(CONTINUATION)
 }
 
 /// Tells a section within so many characters.
 type Tell = fn(&Gathered, usize) -> String;
+
+/// A section: its title, what it tells, and the room that it gets of what is left when its
+/// turn comes, in hundredths. What it does not need goes to those after it, and what nobody
+/// needed then to the first that were cut.
+const SECTIONS: [(&str, Tell, usize); 11] = [
+    ("The task, as it was first asked:", task, 25),
+    (
+        "Asked later, and what the user answered and refused, in order:",
+        asked_later,
+        35,
+    ),
+    (
+        "Asked since, and what the user answered and refused, in order:",
+        asked_since,
+        50,
+    ),
+    ("What is next:", next, 25),
+    (
+        "What was done besides, and what came of it, the last of it:",
+        acts,
+        30,
+    ),
+    ("Files:", files, 25),
+    ("Errors that were not put right:", failures, 30),
+    (
+        "Commands that worked, the last ones, with what they said:",
+        commands,
+        30,
+    ),
+    ("Said and decided, in order:", answers, 60),
+    ("Skills that were used:", skills, 60),
+    ("Used again and again:", again, 100),
+];
 
 struct Extract {
     text: String,
@@ -68,23 +103,30 @@ impl Extract {
             let room = self.left * 6 / 10;
             self.section("Before that:", &whole_or_ends(&readable(previous), room));
         }
-        let sections: [(&str, Tell); 8] = [
-            ("The task, as it was first asked:", task),
-            ("Asked later, and what was refused, in order:", asked_later),
-            ("What is next:", next),
-            ("Files:", files),
-            ("Errors that were not put right:", failures),
-            (
-                "Commands that worked, the last ones, with what they said:",
-                commands,
-            ),
-            ("Said and decided:", answers),
-            ("Used again and again:", again),
-        ];
-        for ((title, tell), share) in sections.into_iter().zip(SHARES) {
-            let room = (self.left * share / 100).saturating_sub(title.chars().count() + 4);
-            let body = tell(gathered, room);
-            self.section(title, &body);
+        let mut bodies: Vec<String> = Vec::new();
+        for (title, tell, share) in SECTIONS {
+            let room = (self.left * share / 100).saturating_sub(around(title));
+            bodies.push(tell(gathered, room));
+            self.left = self
+                .left
+                .saturating_sub(taken(title, &bodies[bodies.len() - 1]));
+        }
+        for ((title, tell, _), body) in SECTIONS.into_iter().zip(&mut bodies) {
+            if self.left < LEFT_CHARS_MIN {
+                break;
+            }
+            let before = taken(title, body);
+            let room = (self.left + before).saturating_sub(around(title));
+            let more = tell(gathered, room);
+            if taken(title, &more) > before {
+                self.left = (self.left + before).saturating_sub(taken(title, &more));
+                *body = more;
+            }
+        }
+        for ((title, ..), body) in SECTIONS.into_iter().zip(&bodies) {
+            if !body.trim().is_empty() {
+                let _ = write!(self.text, "\n\n{title}\n{body}");
+            }
         }
         if self.text == CONTINUATION {
             self.text.push_str("\n\nNothing was said.");
@@ -102,9 +144,21 @@ impl Extract {
     }
 }
 
-/// The first request in full, as far as there is room.
+/// Characters of a section beside what it tells.
+fn around(title: &str) -> usize {
+    title.chars().count() + 4
+}
+
+fn taken(title: &str, body: &str) -> usize {
+    match body.trim().is_empty() {
+        true => 0,
+        false => title.chars().count() + 3 + body.chars().count(),
+    }
+}
+
+/// The first request in full, as far as there is room. Behind an earlier summary, that has it.
 fn task(gathered: &Gathered, room: usize) -> String {
-    match gathered.asked.first() {
+    match gathered.asked.first().filter(|_| !gathered.goes_on) {
         Some(first) => quoted(&first.text, room),
         None => String::new(),
     }
@@ -113,30 +167,67 @@ fn task(gathered: &Gathered, room: usize) -> String {
 /// Every later request and refusal: short ones whole, long ones cut so that all
 /// have a place.
 fn asked_later(gathered: &Gathered, room: usize) -> String {
-    let later = gathered.asked.get(1..).unwrap_or_default();
-    listed(later, room, ASK_CHARS_MAX)
+    let later = gathered.asked.get(1..).filter(|_| !gathered.goes_on);
+    listed(later.unwrap_or_default(), room, ASK_CHARS.max(room / 2))
 }
 
-/// The last answer of each turn, the last of all with the most room; then what was
-/// said on the way where it tells of a decision.
+/// The same of all requests behind an earlier summary.
+fn asked_since(gathered: &Gathered, room: usize) -> String {
+    match gathered.goes_on {
+        true => listed(&gathered.asked, room, ASK_CHARS.max(room / 2)),
+        false => String::new(),
+    }
+}
+
+/// The last answer of each turn, the last of all with the most room, and what was said on
+/// the way where it tells of a decision; in the order in which it was said.
 fn answers(gathered: &Gathered, room: usize) -> String {
     let Some((last, earlier)) = gathered.answers.split_last() else {
         return listed(&gathered.decisions, room, 400);
     };
-    let last_told = quoted(&last.text, (room * 35 / 100).min(4_000));
+    let last_told = quoted(
+        &last.text,
+        (room * 35 / 100).max(room.min(1_000)).min(4_000),
+    );
     let left = room.saturating_sub(last_told.chars().count() + 8);
-    let decisions = listed(&gathered.decisions, left * 4 / 10, 300);
-    let left = left.saturating_sub(decisions.chars().count());
-    let mut text = listed(earlier, left, 1_200);
-    for part in [decisions, format!("- Last: {}", last_told.trim_start())] {
-        if !part.is_empty() {
-            if !text.is_empty() {
-                text.push('\n');
-            }
-            text.push_str(&part);
-        }
+    let mut said: Vec<Quotation> = earlier.to_vec();
+    said.extend(gathered.decisions.iter().cloned());
+    said.sort_by_key(|said| said.at);
+    let mut text = listed(&said, left, 1_200);
+    if !text.is_empty() {
+        text.push('\n');
     }
+    let _ = write!(text, "- Last: {}", last_told.trim_start());
     text
+}
+
+/// Calls that did something, with what came of each.
+fn acts(gathered: &Gathered, room: usize) -> String {
+    /// Least room of what came of one, in characters.
+    const CAME_CHARS_MIN: usize = 240;
+    let around: usize = gathered
+        .acts
+        .iter()
+        .map(|(what, _)| what.chars().count() + 6)
+        .sum();
+    let lengths: Vec<usize> = gathered
+        .acts
+        .iter()
+        .map(|(_, came)| came.chars().count())
+        .collect();
+    let most = level(&lengths, room.saturating_sub(around)).max(CAME_CHARS_MIN);
+    let told = gathered.acts.iter();
+    let lines: Vec<String> = told
+        .map(|(what, came)| format!("- {what} → {}", whole_or_ends(came, most)))
+        .collect();
+    last_fitting(&lines, room)
+}
+
+fn skills(gathered: &Gathered, room: usize) -> String {
+    match gathered.skills.join(", ") {
+        skills if skills.is_empty() => skills,
+        skills => clip(&format!("- {skills}"), room),
+    }
 }
 
 fn next(gathered: &Gathered, room: usize) -> String {
@@ -211,13 +302,7 @@ fn again(gathered: &Gathered, room: usize) -> String {
 
 /// A text as it is, without what is not seen.
 fn readable(text: &str) -> String {
-    let line = |line: &str| -> String {
-        let seen = line
-            .trim_end()
-            .chars()
-            .filter(|c| !is_hidden(*c) || *c == '\t');
-        seen.map(|c| if c == '\t' { ' ' } else { c }).collect()
-    };
+    let line = |line: &str| seen(line.trim_end());
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
@@ -243,13 +328,16 @@ fn quoted(text: &str, room: usize) -> String {
 }
 
 /// Texts, one a line, with as much of each as lets all have a place.
-fn listed(said: &[Said], room: usize, chars_max: usize) -> String {
-    let lines: Vec<(&str, String)> = said
+fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
+    let lines: Vec<(String, String)> = said
         .iter()
-        .map(|said| (said.label, one_line(&said.text)))
-        .filter(|(_, line)| !line.is_empty())
+        .map(|said| (one_line(&said.label), one_line(&said.text)))
+        .filter(|(label, line)| !label.is_empty() || !line.is_empty())
         .collect();
-    let lengths: Vec<usize> = lines.iter().map(|(_, line)| line.chars().count()).collect();
+    let lengths = lines
+        .iter()
+        .map(|(label, line)| label.chars().count() + line.chars().count());
+    let lengths: Vec<usize> = lengths.collect();
     let most = level(&lengths, room.saturating_sub(lines.len() * 12)).min(chars_max);
     // So many that not even a few words of each fit: the last ones.
     const WORDS: usize = 60;
@@ -268,7 +356,11 @@ fn listed(said: &[Said], room: usize, chars_max: usize) -> String {
             text.push('\n');
         }
         let line = whole_or_ends(line, most);
-        let _ = write!(text, "- {label}{line}");
+        let _ = match (label.as_str(), line.as_str()) {
+            ("", line) => write!(text, "- {line}"),
+            (label, "") => write!(text, "- {label}"),
+            (label, line) => write!(text, "- {label}: “{line}”"),
+        };
     }
     clip(&text, room)
 }
@@ -287,23 +379,6 @@ fn level(lengths: &[usize], room: usize) -> usize {
         count -= 1;
     }
     usize::MAX
-}
-
-/// A text that is too long keeps its beginning and its end.
-fn whole_or_ends(text: &str, room: usize) -> String {
-    let chars = text.chars().count();
-    if chars <= room {
-        return text.to_owned();
-    }
-    if room < 200 {
-        return clip(text, room);
-    }
-    let mark = format!(" … ({} characters) … ", thousands(chars - room));
-    let room = room.saturating_sub(mark.chars().count());
-    let head = room * 2 / 3;
-    let start: String = text.chars().take(head).collect();
-    let end: String = text.chars().skip(chars - (room - head)).collect();
-    format!("{}{mark}{}", start.trim_end(), end.trim_start())
 }
 
 /// The first lines that fit, the last of them clipped.
@@ -334,181 +409,4 @@ pub(super) fn repeated(counts: &HashMap<String, u32>, order: &[String]) -> Vec<S
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::context::{
-        samples::{Spoken, window},
-        summary::names::tool_names_in,
-    };
-
-    fn tools() -> BTreeSet<String> {
-        ["get_page", "search", "Bash", "Write"]
-            .map(str::to_owned)
-            .into()
-    }
-
-    fn extract(spoken: &[Spoken], max_chars: usize) -> String {
-        compaction_extract(&window(spoken).1, None, &tools(), max_chars)
-    }
-
-    /// Whoever goes on from here needs the task as it was put, what changed, what
-    /// ran, what failed, what is open: not a clipped line of each turn.
-    #[test]
-    fn what_a_successor_needs() {
-        let text = extract(
-            &[
-                Spoken::User("Change the title of content/home.md, please.\nKeep the footer."),
-                Spoken::Assistant("I look first. It fails because the page moved."),
-                Spoken::Call("a", "Write", r#"{"file_path":"content/home.md"}"#),
-                Spoken::Result("a", "File created successfully"),
-                Spoken::Call("b", "Bash", r#"{"command":"npm test"}"#),
-                Spoken::Result("b", "ok\n12 passing"),
-                Spoken::Call("c", "Bash", r#"{"command":"npm run lint"}"#),
-                Spoken::Failure("c", "error: trailing space in home.md:3"),
-                Spoken::Assistant("The title is \"Welcome\" now.\n\n- [x] title\n- [ ] footer"),
-                Spoken::User("Not \"Welcome\": \"Home\"."),
-                Spoken::Call("d", "Bash", r#"{"command":"rm content/old.md"}"#),
-                Spoken::Result("d", ""),
-            ],
-            4_000,
-        );
-        let expected = format!(
-            "{CONTINUATION}\n\n\
-             The task, as it was first asked:\n  \
-             Change the title of content/home.md, please.\n  Keep the footer.\n\n\
-             Asked later, and what was refused, in order:\n\
-             - Not \"Welcome\": \"Home\".\n\n\
-             What is next:\n\
-             - footer\n\
-             - the last request has no answer yet\n\n\
-             Files:\n\
-             - last changed: content/old.md (deleted)\n\
-             - created: content/home.md\n\
-             - deleted: content/old.md\n\n\
-             Errors that were not put right:\n\
-             - npm run lint: error: trailing space in home.md:3\n\n\
-             Commands that worked, the last ones, with what they said:\n\
-             - npm test → ok … 12 passing\n\
-             - rm content/old.md → no output\n\n\
-             Said and decided:\n\
-             - It fails because the page moved.\n\
-             - Last: The title is \"Welcome\" now.\n  - [x] title\n  - [ ] footer"
-        );
-        assert_eq!(text, expected);
-    }
-
-    /// The first request says what it is all about, the last ones where it stands:
-    /// short ones stay whole beside long ones, and the oldest go first.
-    #[test]
-    fn requests_share_the_room() {
-        let long = format!("{} the end of it", "word ".repeat(4_000));
-        let mut spoken = vec![Spoken::User("Paint it blue"), Spoken::Assistant("Done.")];
-        let asked: Vec<String> = (1..=30).map(|n| format!("request {n}")).collect();
-        for asked in &asked {
-            spoken.extend([Spoken::User(asked), Spoken::Assistant("done")]);
-        }
-        spoken.push(Spoken::User(&long));
-        let text = extract(&spoken, 6_000);
-        for n in [1, 15, 30] {
-            assert!(text.contains(&format!("- request {n}\n")), "{n}: {text}");
-        }
-        assert!(text.contains("the end of it"), "{text}");
-        assert!(text.chars().count() <= 6_000);
-        let short = extract(&spoken, 1_000);
-        assert!(short.contains("Paint it blue"), "{short}");
-        assert!(short.chars().count() <= 1_000);
-    }
-
-    /// A failure that was put right is none, and one that was refused is a wish of
-    /// the user.
-    #[test]
-    fn what_was_put_right_is_not_open() {
-        let refused = "The user doesn't want to proceed with this tool use. To tell you how to \
-                       proceed, the user said:\nuse the other file";
-        let text = extract(
-            &[
-                Spoken::User("Go"),
-                Spoken::Call("a", "Bash", r#"{"command":"cargo test"}"#),
-                Spoken::Failure("a", "error: it is broken"),
-                Spoken::Call("b", "Bash", r#"{"command":"cargo test 2>&1 | tail -3"}"#),
-                Spoken::Result("b", "test result: ok. 3 passed"),
-                Spoken::Call("c", "Write", r#"{"file_path":"a.rs"}"#),
-                Spoken::Failure("c", refused),
-                Spoken::Assistant("Done."),
-            ],
-            4_000,
-        );
-        assert!(!text.contains("it is broken"), "{text}");
-        assert!(!text.contains("not put right"), "{text}");
-        assert!(text.contains("- refused: use the other file"), "{text}");
-        assert!(!text.contains("a.rs"), "{text}");
-    }
-
-    /// The second compaction replaces the first one's summary: what that one said
-    /// must not be lost, nor introduced twice. One that an import brought is
-    /// taken whole.
-    #[test]
-    fn an_earlier_summary_is_carried_on() {
-        let first = extract(
-            &[Spoken::User("Paint it"), Spoken::Assistant("Blue it is.")],
-            2_000,
-        );
-        let (_, events) = window(&[Spoken::User("Darker"), Spoken::Assistant("Navy.")]);
-        let second = compaction_extract(&events, Some(&first), &tools(), 2_000);
-        assert_eq!(second.matches(CONTINUATION).count(), 1);
-        for said in ["Paint it", "Blue it is.", "Darker", "Navy."] {
-            assert!(second.contains(said), "{second}");
-        }
-        let imported = format!(
-            "This session is being continued from a previous conversation that ran out of \
-             context.\nSummary:\n{}",
-            (1..60)
-                .map(|n| format!("{n}. fact number {n}\n"))
-                .collect::<String>()
-        );
-        let text = extract(&[Spoken::User(&imported), Spoken::User("Go on")], 6_000);
-        assert!(text.contains(imported.trim()), "{text}");
-        assert!(text.contains("as it was first asked:\n  Go on"), "{text}");
-    }
-
-    /// Nothing was said yet: still something that can be recorded.
-    #[test]
-    fn nothing_to_tell() {
-        assert_eq!(
-            extract(&[], 500),
-            format!("{CONTINUATION}\n\nNothing was said.")
-        );
-    }
-
-    proptest! {
-        /// Whatever was said: bounded, the same each time, without tool names, and
-        /// without characters that hide.
-        #[test]
-        fn bounded_and_without_tool_names(
-            said in proptest::collection::vec(
-                prop_oneof![any::<String>(), "(get_page|search|`search`|a/b.rs|X-1|[ .\n])*"],
-                0..12,
-            ),
-            max in 1_usize..900,
-        ) {
-            let spoken: Vec<Spoken> = said
-                .iter()
-                .enumerate()
-                .map(|(n, text)| match n % 4 {
-                    0 => Spoken::User(text),
-                    1 => Spoken::Call("c", "Bash", r#"{"command":"make x"}"#),
-                    2 => Spoken::Result("c", text),
-                    _ => Spoken::Assistant(text),
-                })
-                .collect();
-            let text = extract(&spoken, max);
-            prop_assert!(!text.is_empty());
-            prop_assert!(text.chars().count() <= max);
-            prop_assert_eq!(tool_names_in(&text, &tools()), Vec::<String>::new());
-            prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
-            prop_assert_eq!(&text, &extract(&spoken, max));
-        }
-    }
-}
+mod tests;

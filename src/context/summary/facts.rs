@@ -117,9 +117,9 @@ fn is_file(token: &str) -> bool {
     }
 }
 
-/// `#123` (`#5` counts something), `ABC-123`, a UUID, a long hexadecimal number,
-/// `name_123abc`.
-fn is_id(token: &str) -> bool {
+/// `#123` (`#5` counts something), `ABC-1`, a UUID, a long hexadecimal number, `name_123abc`,
+/// `gift_card_8190333`. Not `i-1`, `utf-8` or `0-9a-fA-F`.
+pub(super) fn is_id(token: &str) -> bool {
     let digits = token.chars().filter(char::is_ascii_digit).count();
     if digits == 0 || !token.is_ascii() {
         return false;
@@ -131,17 +131,41 @@ fn is_id(token: &str) -> bool {
     if !token.chars().all(plain) {
         return false;
     }
-    let is_hex = token.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    if is_hex && token.len() >= 7 && token.chars().any(|c| c.is_ascii_alphabetic()) {
+    let is_hex = token.chars().all(|c| c.is_ascii_hexdigit());
+    let has_letter = token.contains(|c: char| c.is_ascii_alphabetic());
+    if is_hex && token.len() >= 7 && has_letter || is_uuid(token) {
         return true;
     }
-    match token.split_once(['-', '_']) {
-        Some((word, rest)) => {
-            let letters = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphabetic());
-            letters && rest.starts_with(|c: char| c.is_ascii_digit())
-        }
-        None => false,
-    }
+    let Some((word, rest)) = token.rsplit_once(['-', '_']) else {
+        return is_code(token);
+    };
+    let of_words = |c: char| c.is_ascii_alphabetic() || c == '-' || c == '_';
+    let is_name = word.starts_with(|c: char| c.is_ascii_alphabetic()) && word.chars().all(of_words);
+    let is_key = word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase());
+    let is_known = ["UTF", "SHA", "ISO", "AES", "RSA", "MD"]
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known));
+    let rest_digits = rest.chars().filter(char::is_ascii_digit).count();
+    let begins = rest.starts_with(|c: char| c.is_ascii_digit());
+    is_name && begins && !is_known && (rest_digits > 1 || is_key)
+}
+
+fn is_uuid(token: &str) -> bool {
+    let lengths = token.split('-').map(str::len);
+    let is_hex = |c: char| c.is_ascii_hexdigit() || c == '-';
+    lengths.eq([8, 4, 4, 4, 12]) && token.chars().all(is_hex)
+}
+
+/// `OBUT9V`: capitals and digits together, as bookings have. `SHA256` and `R2D2` say less.
+fn is_code(token: &str) -> bool {
+    let is_capital = |c: char| c.is_ascii_uppercase();
+    let plain = |c: char| is_capital(c) || c.is_ascii_digit();
+    let turns = token.as_bytes().windows(2);
+    let turns = turns.filter(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit());
+    (6..=12).contains(&token.len())
+        && token.chars().all(plain)
+        && token.contains(is_capital)
+        && turns.count() > 1
 }
 
 /// Open tasks of a text: boxes that are not ticked, and lines that begin with
@@ -192,6 +216,37 @@ mod tests {
             facts.ids,
             ["#1204", "ORD-7731", "3f2a9bc1", "user_12", "cust-1 (Ada)"]
         );
+    }
+
+    // `0-9a-fA-F` and `N-1` stood under what was used again and again; `OBUT9V`, which seven
+    // calls took, did not.
+    #[test]
+    fn what_is_an_id() {
+        for id in [
+            "OBUT9V",
+            "KA7I60",
+            "ENT-7",
+            "gift_card_7480005",
+            "sofia_kim_7287",
+            "01a20421-a317-758a-80c0-fb969e7daa93",
+            "#123",
+        ] {
+            assert!(is_id(id), "{id}");
+        }
+        for other in [
+            "0-9a-fA-F",
+            "i-1",
+            "sessionCount-1",
+            "N-1",
+            "utf-8",
+            "SHA-256",
+            "SHA256",
+            "2026-11-22",
+            "README",
+            "#5",
+        ] {
+            assert!(!is_id(other), "{other}");
+        }
     }
 
     /// A long history names more than a summary holds: the last are nearest to

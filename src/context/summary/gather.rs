@@ -1,18 +1,21 @@
 //! What there is to tell of a conversation: gathered from its events in one pass.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
+mod ids;
+mod runs;
+
+use std::{collections::HashMap, sync::Arc};
+
+use self::{
+    ids::Ids,
+    runs::{RunKind, keys_of, last_words, note_run},
 };
-
-use serde_json::Value;
-
 use super::{
-    extract::repeated,
-    facts::{Facts, open_tasks},
-    harness::{as_said, is_said},
-    result_summary,
-    text::{clip, one_line},
+    calls,
+    facts::open_tasks,
+    result::result_summary,
+    shape::members,
+    tasks::TaskList,
+    text::{clip, one_line, says_something, whole_or_ends},
 };
 use crate::{
     context::{
@@ -20,6 +23,7 @@ use crate::{
         knowledge::{Touch, touch},
         steps,
         window::WindowEvent,
+        words::{self, Reply, without_reminders},
     },
     domain::{
         ContentPart, Decision, EventBody, MessageAppended, Role, ToolCallRequested,
@@ -31,34 +35,39 @@ use crate::{
 const SUMMARY_BYTES_MIN: usize = 400;
 /// Of one message that is kept, in bytes.
 const SAID_BYTES_MAX: usize = 64 << 10;
-/// Failures and commands that are kept: the last.
-const RUNS_MAX: usize = 16;
 /// Decisions that are kept: the last.
 const DECISIONS_MAX: usize = 40;
-/// Ids that are named.
-const IDS_MAX: usize = 24;
 /// Longest command line that is quoted, in characters.
 const COMMAND_CHARS_MAX: usize = 200;
-/// How a result says that the user refused a call, and what the user said then.
-const REFUSED: &str = "the user said:";
+/// Calls that did something, that are kept: the last.
+const ACTS_MAX: usize = 40;
+/// Longest arguments and outcome of such a call, in characters.
+const ACT_CHARS_MAX: usize = 400;
+const OUTCOME_CHARS_MAX: usize = 1_000;
+/// Of a call that somebody said something to, in characters.
+const NAMED_CHARS_MAX: usize = 80;
+/// Skills that are named.
+const SKILLS_MAX: usize = 20;
 
 /// A quotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Said {
-    /// Before it: empty, or what it was.
-    pub label: &'static str,
+pub(super) struct Quotation {
+    /// Before it: empty, or what it was said to.
+    pub label: String,
     pub text: String,
+    /// When it was said: later is more.
+    pub at: usize,
 }
 
 /// What there is to tell.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// What the user asked and refused, in order.
-    pub asked: Vec<Said>,
+    pub asked: Vec<Quotation>,
     /// The last answer of each turn.
-    pub answers: Vec<Said>,
+    pub answers: Vec<Quotation>,
     /// What was said on the way and tells of a decision.
-    pub decisions: Vec<Said>,
+    pub decisions: Vec<Quotation>,
     /// Path, state, and when it was last changed.
     files: Vec<(String, Touch, usize)>,
     file_places: HashMap<String, usize>,
@@ -68,6 +77,10 @@ pub(super) struct Gathered {
     pub failures: Vec<(String, String)>,
     /// Commands that worked, each as it was last run, with what it said.
     pub commands: Vec<(String, String)>,
+    /// Calls that did something other than to files and by a shell: what, and what came of it.
+    pub acts: Vec<(String, String)>,
+    /// Skills that were used, in order.
+    pub skills: Vec<String>,
     /// Tasks of the last list that are not done.
     pub open_tasks: Vec<String>,
     /// The question that the last answer ends with.
@@ -78,10 +91,15 @@ pub(super) struct Gathered {
     pub ids: Vec<String>,
     /// A summary that an import brought, which stands for what was before.
     pub imported_summary: Option<String>,
+    /// There is a summary of what was before: the task is told in it.
+    pub goes_on: bool,
     failure_keys: Vec<String>,
     command_keys: Vec<String>,
+    tasks: TaskList,
     after_compaction: bool,
     changes: usize,
+    /// What was said so far.
+    said: usize,
 }
 
 impl Gathered {
@@ -96,8 +114,7 @@ impl Gathered {
                     gathered.message(message, &mut ids);
                 }
                 EventBody::ToolCallRequested(call) => {
-                    gathered.tasks_of(call);
-                    ids.note(call.arguments.as_str());
+                    gathered.called(call, &mut ids);
                     calls.insert(&call.call_id, call);
                 }
                 EventBody::ToolResultRecorded(result) => {
@@ -107,7 +124,9 @@ impl Gathered {
                     gathered.after_compaction = false;
                 }
                 EventBody::ApprovalDecided(decided) if decided.decision == Decision::Denied => {
-                    gathered.refused(&decided.reason);
+                    let call = calls.get(decided.call_id.as_str());
+                    let call = call.map_or_else(|| "a call".to_owned(), |call| named(call));
+                    gathered.replied(&call, &Reply::Refused(decided.reason.trim()));
                 }
                 EventBody::Compacted(compacted) => {
                     gathered.after_compaction = compacted.summary.is_empty();
@@ -154,6 +173,7 @@ impl Gathered {
         let texts: Vec<&str> = message.parts.iter().filter_map(ContentPart::text).collect();
         let text = texts.join("\n");
         let text = &text[..text.floor_char_boundary(SAID_BYTES_MAX)];
+        self.said += 1;
         match message.role {
             Role::User => {
                 let is_next = std::mem::take(&mut self.after_compaction);
@@ -161,17 +181,18 @@ impl Gathered {
                     self.imported_summary = Some(text.to_owned());
                     return;
                 }
-                if !is_said(text) {
+                let Some(mut text) = words::of_message(message) else {
                     return;
-                }
-                let text = as_said(text).into_owned();
+                };
+                text.truncate(text.floor_char_boundary(SAID_BYTES_MAX));
                 ids.note(&text);
                 // A message that was broken off and sent again, longer.
-                let again = |said: &Said| said.label.is_empty() && text.starts_with(&said.text);
+                let again =
+                    |said: &Quotation| said.label.is_empty() && text.starts_with(&said.text);
                 if self.asked.last().is_some_and(again) {
                     self.asked.pop();
                 }
-                self.asked.push(Said { label: "", text });
+                self.asked.push(self.quote("", text));
                 self.is_unanswered = true;
                 self.offer = None;
             }
@@ -184,6 +205,10 @@ impl Gathered {
     }
 
     fn answered(&mut self, text: &str) {
+        // What a harness writes in the model's place when the user ran a command.
+        if text.trim() == "No response requested." {
+            return;
+        }
         let is_same_turn = !self.is_unanswered && !self.answers.is_empty();
         self.is_unanswered = false;
         let tasks = open_tasks(text);
@@ -198,20 +223,17 @@ impl Gathered {
         self.offer = last_line
             .filter(|line| line.ends_with('?'))
             .map(|line| clip(&line, 400));
-        let said = Said {
-            label: "",
-            text: text.to_owned(),
-        };
+        let said = self.quote("", text.to_owned());
         if is_same_turn && let Some(before) = self.answers.last_mut() {
             let before = std::mem::replace(before, said);
-            self.decided(&before.text);
+            self.decided(&before.text, before.at);
         } else {
             self.answers.push(said);
         }
     }
 
     /// Sentences of something said on the way that tell of a decision.
-    fn decided(&mut self, text: &str) {
+    fn decided(&mut self, text: &str, at: usize) {
         for sentence in sentences(text).filter(|sentence| tells_decision(sentence)) {
             let text = one_line(sentence);
             let known = self
@@ -221,30 +243,67 @@ impl Gathered {
                 .take(8)
                 .any(|said| said.text == text);
             if !known {
-                self.decisions.push(Said { label: "", text });
+                self.decisions.push(Quotation {
+                    label: String::new(),
+                    text,
+                    at,
+                });
             }
         }
         let over = self.decisions.len().saturating_sub(DECISIONS_MAX);
         self.decisions.drain(..over);
     }
 
-    fn refused(&mut self, reason: &str) {
-        if !reason.trim().is_empty() {
-            self.asked.push(Said {
-                label: "refused: ",
-                text: reason.to_owned(),
-            });
+    fn quote(&self, label: &str, text: String) -> Quotation {
+        Quotation {
+            label: label.to_owned(),
+            text,
+            at: self.said,
+        }
+    }
+
+    /// What the user said in the place of a result.
+    fn replied(&mut self, call: &str, reply: &Reply<'_>) {
+        self.said += 1;
+        for (label, said) in reply.told(call) {
+            self.asked.push(self.quote(&label, said.to_owned()));
+        }
+    }
+
+    fn called(&mut self, call: &ToolCallRequested, ids: &mut Ids) {
+        match touch::command_line(call) {
+            Some(line) => ids.note(&line),
+            None => ids.of_arguments(call.arguments.as_str()),
+        }
+        if call.tool.eq_ignore_ascii_case("skill") {
+            let skill = calls::said_of(call.arguments.as_str(), 80, None);
+            if !self.skills.contains(&skill) && self.skills.len() < SKILLS_MAX {
+                self.skills.push(skill);
+            }
         }
     }
 
     fn result(&mut self, call: &ToolCallRequested, result: &ToolResultRecorded) {
-        if !result.success && self.is_refusal(result) {
+        let text = text_of(result);
+        if let Some(reply) = Reply::read(&text) {
+            return self.replied(&named(call), &reply);
+        }
+        let (tool, arguments) = (&call.tool, call.arguments.as_str());
+        if self.tasks.note(tool, arguments, &text, result.success) {
+            self.open_tasks = self.tasks.open();
             return;
         }
+        if calls::acts(tool) && !touch::is_of_files(tool) {
+            return self.did(call, result);
+        }
         let line = touch::command_line(call);
+        // One of several calls failed, and this one was not tried.
+        if !result.success && text.contains("Sibling tool call errored") {
+            return;
+        }
         let failed = tells_failure(result);
         let mut paths: Vec<String> = Vec::new();
-        if result.success {
+        if result.success && !touch::searches(call) {
             for (path, how) in touch::touched_by(call, result) {
                 self.touch(&path, how);
                 paths.push(path);
@@ -253,7 +312,7 @@ impl Gathered {
         let keys = keys_of(call, line.as_deref());
         let what = match &line {
             Some(line) => clip(&one_line(line), COMMAND_CHARS_MAX),
-            None => clip(&one_line(call.arguments.as_str()), COMMAND_CHARS_MAX / 2),
+            None => named(call),
         };
         if failed {
             // What comes last in a line is what it was for.
@@ -263,35 +322,46 @@ impl Gathered {
             }
             return;
         }
-        while let Some(at) = self
-            .failure_keys
-            .iter()
-            .position(|known| keys.contains(known))
-        {
+        let puts_right = |known: &String| {
+            let kind = RunKind::of(known);
+            keys.contains(known)
+                || kind.is_some() && keys.iter().any(|key| RunKind::ended_by(key) == kind)
+        };
+        while let Some(at) = self.failure_keys.iter().position(puts_right) {
             self.failure_keys.remove(at);
             self.failures.remove(at);
         }
         if line.is_some() && !keys.is_empty() {
             let said = last_words(result);
+            // What ran by itself before ran again as a part of this.
+            let is_part = |known: &String| {
+                let mut programs = known.split("; ");
+                programs.all(|program| keys.iter().any(|key| key == program))
+            };
+            while let Some(at) = self.command_keys.iter().position(is_part) {
+                self.command_keys.remove(at);
+                self.commands.remove(at);
+            }
             let key = keys.join("; ");
             note_run(&mut self.commands, &mut self.command_keys, &key, what, said);
         }
     }
 
-    /// Notes what the user said when a call was refused.
-    fn is_refusal(&mut self, result: &ToolResultRecorded) -> bool {
-        let texts: Vec<&str> = result.parts.iter().filter_map(ContentPart::text).collect();
-        let text = texts.join("\n");
-        let said = if text.is_empty() {
-            &result.error_message
-        } else {
-            &text
+    /// Notes what a call did that is told by no file and by no command line.
+    fn did(&mut self, call: &ToolCallRequested, result: &ToolResultRecorded) {
+        let arguments = calls::whole(call.arguments.as_str(), ACT_CHARS_MAX);
+        let what = format!("{} {arguments}", calls::in_words(&call.tool));
+        self.acts.retain(|(known, _)| *known != what);
+        let came = match members(&text_of(result)) {
+            Some(members) if result.success => {
+                clip(&one_line(&members.join(", ")), OUTCOME_CHARS_MAX)
+            }
+            _ if result.success => outcome(&text_of(result)),
+            _ => result_summary(result, OUTCOME_CHARS_MAX),
         };
-        let refused = said.contains("doesn't want to proceed") || said.contains("user rejected");
-        if refused && let Some((_, reason)) = said.split_once(REFUSED) {
-            self.refused(reason.trim());
-        }
-        refused
+        self.acts.push((what, came));
+        let over = self.acts.len().saturating_sub(ACTS_MAX);
+        self.acts.drain(..over);
     }
 
     fn touch(&mut self, path: &str, how: Touch) {
@@ -316,101 +386,32 @@ impl Gathered {
             self.files.push((path.to_owned(), how, at));
         }
     }
+}
 
-    /// A list of tasks, as agents keep them.
-    fn tasks_of(&mut self, call: &ToolCallRequested) {
-        let arguments = call.arguments.as_str();
-        if !["\"todos\"", "\"plan\"", "\"tasks\""]
-            .iter()
-            .any(|key| arguments.contains(key))
-        {
-            return;
-        }
-        let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
-            return;
-        };
-        let list = ["todos", "plan", "tasks"]
-            .iter()
-            .find_map(|key| arguments.get(*key)?.as_array());
-        let Some(list) = list else { return };
-        let open = list.iter().filter_map(|task| {
-            let status = task.get("status")?.as_str()?;
-            let is_done = matches!(status, "completed" | "done" | "cancelled" | "complete");
-            let text = ["content", "step", "title", "text", "description"]
-                .iter()
-                .find_map(|key| task.get(*key)?.as_str())?;
-            (!is_done).then(|| clip(&format!("{} ({status})", one_line(text)), 200))
-        });
-        self.open_tasks = open.take(20).collect();
+/// A call by what its tool does and what says most of its arguments.
+fn named(call: &ToolCallRequested) -> String {
+    let said = calls::said_of(call.arguments.as_str(), NAMED_CHARS_MAX, None);
+    let tool = calls::in_words(&call.tool);
+    format!("{tool} {said}").trim_end().to_owned()
+}
+
+/// What a call came to, by what it returned: its beginning, and its end, where a report has
+/// its verdict.
+fn outcome(text: &str) -> String {
+    let told = |line: &&str| says_something(line) && !line.starts_with("agentId:");
+    let lines: Vec<&str> = without_reminders(text).lines().filter(told).collect();
+    match lines.is_empty() {
+        true => "no output".to_owned(),
+        false => whole_or_ends(&one_line(&lines.join(" / ")), OUTCOME_CHARS_MAX),
     }
 }
 
-/// A run is kept as it was last, at the place of its last time.
-fn note_run(
-    runs: &mut Vec<(String, String)>,
-    keys: &mut Vec<String>,
-    key: &str,
-    what: String,
-    said: String,
-) {
-    if let Some(at) = keys.iter().position(|known| known == key) {
-        keys.remove(at);
-        runs.remove(at);
-    }
-    keys.push(key.to_owned());
-    runs.push((what, said));
-    if runs.len() > RUNS_MAX {
-        keys.remove(0);
-        runs.remove(0);
-    }
-}
-
-/// What the same call another time would be: its programs that do more than look,
-/// or the tool and the file.
-fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<String> {
-    if let Some(line) = line {
-        let mut programs = touch::programs(line);
-        programs.retain(|program| !is_quiet(program));
-        return programs;
-    }
-    let arguments: Value = serde_json::from_str(call.arguments.as_str()).unwrap_or_default();
-    let file = ["file_path", "path", "filename"]
-        .iter()
-        .find_map(|key| arguments.get(*key)?.as_str());
-    vec![format!("{} {}", call.tool, file.unwrap_or_default())]
-}
-
-/// Programs that only look, or only print.
-fn is_quiet(program: &str) -> bool {
-    const QUIET: [&str; 31] = [
-        "cat", "ls", "grep", "rg", "find", "head", "tail", "sed", "awk", "echo", "pwd", "cd",
-        "which", "wc", "sort", "uniq", "true", "less", "tree", "fd", "jq", "cut", "tr", "xargs",
-        "diff", "file", "stat", "sleep", "printf", "test", "export",
-    ];
-    let mut words = program.split(' ');
-    let name = words.next().unwrap_or("");
-    let looks = [
-        "status", "log", "diff", "show", "blame", "branch", "ls-files",
-    ];
-    QUIET.contains(&name) || name == "git" && words.next().is_some_and(|verb| looks.contains(&verb))
-}
-
-/// The last line of a result that says something.
-fn last_words(result: &ToolResultRecorded) -> String {
+/// What a result says, or why there is none.
+fn text_of(result: &ToolResultRecorded) -> String {
     let texts: Vec<&str> = result.parts.iter().filter_map(ContentPart::text).collect();
-    let text = texts.join("\n");
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| super::says_something(line))
-        .collect();
-    match lines.as_slice() {
-        [] => "no output".to_owned(),
-        [only] => clip(&one_line(only), 240),
-        [first, .., last] => format!(
-            "{} … {}",
-            clip(&one_line(first), 140),
-            clip(&one_line(last), 140)
-        ),
+    match texts.join("\n") {
+        text if text.is_empty() => result.error_message.clone(),
+        text => text,
     }
 }
 
@@ -430,12 +431,22 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
             }
             all
         })
-        .map(str::trim)
+        .map(|sentence| sentence.trim().trim_start_matches(['-', '*', ' ']))
         .filter(|sentence| sentence.len() > 20 && sentence.len() < 600)
 }
 
 /// Words with which people and models tell why, and of what they gave up.
 fn tells_decision(sentence: &str) -> bool {
+    // What comes next is a call, and no decision.
+    const ANNOUNCING: [&str; 7] = [
+        "let me ",
+        "i'll ",
+        "i will ",
+        "now i",
+        "next, ",
+        "let's ",
+        "i need to ",
+    ];
     const WORDS: [&str; 20] = [
         "instead",
         "because",
@@ -459,54 +470,19 @@ fn tells_decision(sentence: &str) -> bool {
         "the fix",
     ];
     let lower = sentence.to_lowercase();
-    WORDS.iter().any(|word| lower.contains(word))
+    let begins = lower.trim_start_matches(|c: char| !c.is_alphabetic());
+    let begins = ["no, ", "yes, ", "ok, ", "good, ", "actually, ", "now "]
+        .iter()
+        .find_map(|word| begins.strip_prefix(word))
+        .unwrap_or(begins);
+    let announces = lower.ends_with(':')
+        || lower.contains("to be decided")
+        || ANNOUNCING.iter().any(|start| begins.starts_with(start));
+    !announces && WORDS.iter().any(|word| lower.contains(word))
 }
 
 /// How harnesses begin a summary that they wrote themselves.
 fn is_continuation(text: &str) -> bool {
     text.trim_start()
         .starts_with("This session is being continued from a previous conversation")
-}
-
-/// Ids, with how often they came up.
-#[derive(Default)]
-struct Ids {
-    counts: HashMap<String, u32>,
-    order: Vec<String>,
-    named: Vec<String>,
-}
-
-impl Ids {
-    fn note(&mut self, text: &str) {
-        let mut facts = Facts::new(64);
-        facts.note(text);
-        let mut seen = HashSet::new();
-        for id in facts.ids {
-            if !seen.insert(id.clone()) {
-                continue;
-            }
-            let count = self.counts.entry(id.clone()).or_default();
-            *count += 1;
-            if *count == 1 {
-                self.order.push(id);
-            }
-        }
-    }
-
-    fn noted(&mut self, id: &str, name: &str) {
-        let told = match one_line(name) {
-            name if name.is_empty() => one_line(id),
-            name => format!("{} ({name})", one_line(id)),
-        };
-        self.named.push(clip(&told, 80));
-    }
-
-    /// Those that came up in more than one text, the last first seen last.
-    fn again(self) -> Vec<String> {
-        let mut all = repeated(&self.counts, &self.order);
-        all.extend(self.named);
-        let over = all.len().saturating_sub(IDS_MAX);
-        all.drain(..over);
-        all
-    }
 }

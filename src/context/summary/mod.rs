@@ -7,27 +7,29 @@
 //! - [`result_summary`]: one tool result in a line, for its snapshot;
 //! - [`dialogue_summary`]: what came of turns;
 //! - [`compaction_extract`]: what a successor needs, a section each;
-//! - [`names`]: which tools a text names, because a summary should name none.
+//! - [`names`]: which tools a text names: a summary that a model writes should name none.
 
+mod calls;
 mod dialogue;
 mod due;
 mod extract;
 mod facts;
 mod gather;
-mod harness;
 pub mod names;
 #[cfg(test)]
 pub(in crate::context) mod probe_tests;
 mod result;
 mod shape;
+mod tasks;
 mod text;
 pub(super) mod turns;
 
+pub(super) use calls::{ended, paths, said_of, tells_how_it_ended};
 pub use dialogue::{DIALOGUE_SUMMARY_CHARS_MAX, dialogue_summary};
 pub use due::{DialogueDue, SnapshotDue, dialogue_due, snapshots_due};
-pub use extract::{COMPACTION_EXTRACT_CHARS_MIN, compaction_extract};
-pub(super) use harness::{as_said, is_harness_alone, is_said, without_reminders};
+pub use extract::{COMPACTION_EXTRACT_CHARS_MIN, compaction_extract, is_extract};
 pub(super) use result::reports_error;
 pub use result::result_summary;
 pub(super) use shape::members as json_members;
-pub(super) use text::{clip, counted, one_line, says_something};
+pub(super) use tasks::TaskList;
+pub(super) use text::{clip, counted, one_line, says_something, whole_or_ends};

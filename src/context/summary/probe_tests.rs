@@ -67,12 +67,10 @@ pub(in crate::context) fn last_branch(line: &[u8]) -> Vec<Arc<WindowEvent>> {
 /// The extract of everything that a session's last branch holds.
 fn session(line: &[u8]) -> Session {
     let events = last_branch(line);
-    let mut tools = BTreeSet::new();
     let mut original_chars = 0;
     for event in &events {
         let parts = match &event.body {
             EventBody::ToolCallRequested(call) => {
-                tools.insert(call.tool.clone());
                 original_chars += call.arguments.as_str().len();
                 continue;
             }
@@ -87,8 +85,8 @@ fn session(line: &[u8]) -> Session {
     let max_chars = (original_chars * 15 / 100).clamp(COMPACTION_EXTRACT_CHARS_MIN, 32_000);
     let conversation = events[0].at.conversation;
     Session {
-        extract: compaction_extract(&events, None, &tools, max_chars),
-        by_turn: dialogue_summary(conversation, &events, &tools, 6_000),
+        extract: compaction_extract(&events, None, max_chars),
+        by_turn: dialogue_summary(conversation, &events, 6_000),
         original_chars,
     }
 }
@@ -169,6 +167,30 @@ fn extracts_answer_questions_about_real_sessions() {
     if std::env::var_os("TREERING_PRINT_EXTRACTS").is_some() {
         for ((source, id), session) in &sessions {
             println!("\n===== {source} {id}\n{}", session.extract);
+        }
+    }
+}
+
+/// Extracts of other sessions, to be read: `TREERING_PRINT_EXTRACTS=SOURCE,ID…` names them, each
+/// by the beginning of its id.
+#[test]
+#[ignore = "prints what a person reads"]
+fn extracts_of_chosen_sessions() {
+    let data = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from);
+    let chosen = std::env::var("TREERING_PRINT_EXTRACTS");
+    let (Some(data), Ok(chosen)) = (data, chosen) else {
+        println!("skipped: TREERING_TEST_DATA and TREERING_PRINT_EXTRACTS say which");
+        return;
+    };
+    let (source, ids) = chosen.split_once(',').unwrap();
+    let file = data
+        .join("trajectories")
+        .join(format!("{source}.jsonl.zst"));
+    let lines = BufReader::new(zstd::Decoder::new(std::fs::File::open(file).unwrap()).unwrap());
+    for line in lines.lines().map(Result::unwrap) {
+        let id = serde_json::from_str::<Value>(&line).unwrap()["id"].to_string();
+        if ids.split(',').any(|begin| id.contains(begin)) {
+            println!("\n===== {id}\n{}", session(line.as_bytes()).extract);
         }
     }
 }

@@ -12,6 +12,23 @@ pub(in crate::context) fn clip(text: &str, max_chars: usize) -> String {
     }
 }
 
+/// A text that is too long keeps its beginning and its end.
+pub(in crate::context) fn whole_or_ends(text: &str, room: usize) -> String {
+    let chars = text.chars().count();
+    if chars <= room {
+        return text.to_owned();
+    }
+    if room < 200 {
+        return clip(text, room);
+    }
+    let mark = format!(" … ({} characters) … ", thousands(chars - room));
+    let room = room.saturating_sub(mark.chars().count());
+    let head = room * 2 / 3;
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(chars - (room - head)).collect();
+    format!("{}{mark}{}", start.trim_end(), end.trim_start())
+}
+
 /// A text in one line: control characters, escape sequences of terminals and
 /// invisible formatting characters are out, white space is one blank.
 pub(in crate::context) fn one_line(text: &str) -> String {
@@ -31,12 +48,35 @@ pub(in crate::context) fn one_line(text: &str) -> String {
             if !line.is_empty() && !line.ends_with(' ') {
                 line.push(' ');
             }
-        } else if !is_hidden(c) {
+        } else if !is_hidden(c) || joins(&line, c, chars.peek()) {
             line.push(c);
         }
     }
     line.truncate(line.trim_end().len());
     line
+}
+
+/// A line without what is not seen, as it is indented.
+pub(super) fn seen(line: &str) -> String {
+    let mut seen = String::with_capacity(line.len());
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c == '\t' {
+            seen.push(' ');
+        } else if !is_hidden(c) || joins(&seen, c, chars.peek()) {
+            seen.push(c);
+        }
+    }
+    seen
+}
+
+/// Whether what joins characters does so between two that are written with it: the parts of
+/// a sign (`🤷🏻‍♂️`), letters that are not Latin.
+fn joins(before: &str, c: char, next: Option<&char>) -> bool {
+    let is_written_so = |c: char| !c.is_ascii() && !c.is_whitespace() && !is_hidden(c);
+    matches!(c, '\u{200c}' | '\u{200d}')
+        && before.chars().next_back().is_some_and(is_written_so)
+        && next.copied().is_some_and(is_written_so)
 }
 
 /// The first lines of a text that say something, in one line, at most
@@ -72,7 +112,18 @@ pub(in crate::context) fn head(text: &str, max_chars: usize) -> String {
 
 /// False for rules, brackets and blank lines.
 pub(in crate::context) fn says_something(line: &str) -> bool {
-    line.chars().any(char::is_alphanumeric)
+    line.chars().any(char::is_alphanumeric) && !is_beside_output(line)
+}
+
+/// A line of a run that no program wrote as what came of it: the command that a task runner
+/// echoes (`$ go test`, `[test] $ go test`), or where a harness took its shell back to.
+fn is_beside_output(line: &str) -> bool {
+    let line = line.trim();
+    let of_task = || {
+        let (name, command) = line.strip_prefix('[')?.split_once("] $ ")?;
+        (!command.is_empty() && !name.contains(char::is_whitespace)).then_some(())
+    };
+    line.starts_with("$ ") || line.starts_with("Shell cwd was reset to ") || of_task().is_some()
 }
 
 /// 12345 as `12,345`.
@@ -94,7 +145,8 @@ pub(in crate::context) fn counted(number: usize, what: &str) -> String {
     format!("{} {what}{plural}", thousands(number))
 }
 
-/// Characters that are not seen, and those that turn the direction of writing.
+/// Characters that are not seen, and those that turn the direction of writing. Joiners are
+/// among them, and stay where they [join](joins).
 pub(super) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -109,6 +161,24 @@ mod tests {
 
     use super::*;
 
+    // Of seven calls six ended with "Shell cwd was reset to", and runs of tests with the
+    // command that ran them: whether they passed was not told.
+    #[test]
+    fn what_stands_beside_output_says_nothing() {
+        for line in [
+            "---",
+            "Shell cwd was reset to /home/dev/w",
+            "[test] $ go test ./...",
+            "[lint:go] $ golangci-lint run",
+            "$ cargo test",
+        ] {
+            assert!(!says_something(line), "{line}");
+        }
+        for line in ["ok", "[1] costs $ 5", "0 issues.", "[error] no $ given"] {
+            assert!(says_something(line), "{line}");
+        }
+    }
+
     /// Output of a terminal, and text that hides or turns around: what is quoted
     /// must be what is seen.
     #[test]
@@ -119,6 +189,8 @@ mod tests {
             ("  two\r\nlines \u{85} here", "two lines here"),
             ("\u{1b}[", ""),
             ("\u{e0041}\u{e0042}tags", "tags"),
+            ("🤷🏻\u{200d}♂️ a\u{200d}b", "🤷🏻\u{200d}♂️ ab"),
+            ("می\u{200c}خواهم\u{200c}", "می\u{200c}خواهم"),
         ] {
             assert_eq!(one_line(text), expected, "{text:?}");
         }
@@ -146,7 +218,8 @@ mod tests {
         fn quotes_are_bounded_and_plain(text in any::<String>(), max in 0_usize..60) {
             for quote in [head(&text, max), clip(&one_line(&text), max)] {
                 prop_assert!(quote.chars().count() <= max);
-                prop_assert!(!quote.chars().any(is_hidden));
+                let is_joiner = |c: char| matches!(c, '\u{200c}' | '\u{200d}');
+                prop_assert!(!quote.chars().any(|c| is_hidden(c) && !is_joiner(c)));
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     context::{
         draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
         provider::{self, MediaPlace, Provider, Sent},
-        shared::{Counts, SharedContent},
+        shared::{SharedContent, TokenCounts},
     },
     domain::{ContentPart, Media, ToolDefinition},
 };
@@ -193,15 +193,15 @@ impl Tally {
     }
 
     /// Counts a content once, for all requests that hold it.
-    fn counts(&self, content: &SharedContent) -> Counts {
+    fn counts(&self, content: &SharedContent) -> TokenCounts {
         let counted_for = CountedFor {
             encoding: self.counter.encoding,
             provider: self.provider,
         };
         content.counts(counted_for, || {
             let counts = match &**content {
-                Content::Instruction(text) => Counts::of(self.framed(self.text(text))),
-                Content::Message(message) => Counts::of(self.message(message)),
+                Content::Instruction(text) => TokenCounts::of(self.framed(self.text(text))),
+                Content::Message(message) => TokenCounts::of(self.message(message)),
                 Content::Step(step) => self.step(step),
             };
             // What was stopped half way is no count.
@@ -267,8 +267,8 @@ impl Tally {
         scaled
     }
 
-    fn step(&self, step: &Step) -> Counts {
-        let mut counts = Counts::of(0);
+    fn step(&self, step: &Step) -> TokenCounts {
+        let mut counts = TokenCounts::of(0);
         for block in &step.blocks {
             match block {
                 Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)) => {

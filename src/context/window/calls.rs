@@ -7,7 +7,7 @@ use crate::domain::{
 
 /// A call of the last step that has neither a result nor a cancellation.
 #[derive(Clone, Debug)]
-pub(super) struct OpenCall {
+pub(super) struct UnansweredCall {
     pub tool: String,
     /// Index of its block in the step.
     pub block: usize,
@@ -24,7 +24,7 @@ enum Stage {
     Started(String),
 }
 
-impl OpenCall {
+impl UnansweredCall {
     pub fn new(call: &ToolCallRequested, block: usize) -> Self {
         let stage = if call.needs_approval {
             Stage::WaitsForApproval

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{WindowEvent, WindowInput, calls::OpenCall, maker, marks};
+use super::{WindowEvent, WindowInput, calls::UnansweredCall, maker};
 use crate::{
     context::{
         draft::{
@@ -23,7 +23,7 @@ use crate::{
         },
         references::short_reference,
         shared::Parts,
-        steps, stopping,
+        steps, stopping, words,
     },
     domain::{
         BranchState, Compacted, CompactionTrigger, ContentPart, EventBody, EventRef,
@@ -155,7 +155,7 @@ struct Current {
     index: usize,
     /// The events of its item: a step can come from very many.
     from: HashSet<EventRef>,
-    open: HashMap<String, OpenCall>,
+    open: HashMap<String, UnansweredCall>,
     /// A call has ended, and no message has come since: a call that comes now is
     /// another answer's.
     answered: bool,
@@ -264,7 +264,9 @@ impl Fold {
         let count = steps.clone().count();
         let events = steps.flat_map(|item| item.events.iter().copied());
         let place = events.clone().min().zip(events.max());
-        self.items.retain(|item| item.step().is_none());
+        // A skill's text was for those steps, and nobody asked for anything with it.
+        self.items
+            .retain(|item| item.step().is_none() && !item.is_told());
         self.current = None;
         let Some((first, last)) = place.filter(|_| !self.items.is_empty()) else {
             return;
@@ -307,11 +309,11 @@ impl Fold {
             Role::System => Speaker::System,
             Role::Developer => Speaker::Developer,
         };
-        let command = marks::local_command(message).filter(|_| speaker == Speaker::User);
+        let command = words::local_command(message).filter(|_| speaker == Speaker::User);
         if command.as_ref().is_some_and(|command| command.is_hidden) {
             return;
         }
-        let by_harness = || speaker == Speaker::User && marks::is_by_harness(message);
+        let by_harness = || speaker == Speaker::User && words::is_by_harness(message);
         let content = Message {
             speaker,
             author: message.author.clone(),
@@ -463,7 +465,7 @@ impl Fold {
         step.blocks.push(block);
         let place = step.blocks.len() - 1;
         if let Some(current) = &mut self.current {
-            let open = OpenCall::new(call, place);
+            let open = UnansweredCall::new(call, place);
             current.open.insert(call.call_id.clone(), open);
         }
     }
@@ -558,11 +560,11 @@ impl Fold {
         self.push(at, Content::Message(message));
     }
 
-    fn open_call(&mut self, call_id: &str) -> Option<&mut OpenCall> {
+    fn open_call(&mut self, call_id: &str) -> Option<&mut UnansweredCall> {
         self.current.as_mut()?.open.get_mut(call_id)
     }
 
-    fn close(&mut self, call_id: &str) -> Option<OpenCall> {
+    fn close(&mut self, call_id: &str) -> Option<UnansweredCall> {
         self.current.as_mut()?.open.remove(call_id)
     }
 

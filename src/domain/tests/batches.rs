@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::world::{
-    World, approve, assistant, compact, create_from, deny, event, failure, fork, id, name, request,
-    start, success, user,
+    World, approve, assistant, compact, create, create_from, deny, event, failure, fork, id, name,
+    request, start, success, user,
 };
 use crate::domain::{
-    AppendCommand, BranchId, EventBody, Expectation, ExpectedRevision, Namespace, NewEvent,
+    AppendCommand, BranchId, EventBody, EventRef, Expectation, ExpectedRevision, Namespace,
+    NewEvent, Placed, Revision,
 };
 
 const BRANCHES: [&str; 3] = ["main", "a", "b"];
@@ -151,6 +152,39 @@ proptest! {
                 follow(&mut lives, &world, event, at);
             }
         }
+    }
+
+    // Somebody erases the content of any events: of what stands there the branch's events,
+    // calls, turns, forks and heads must be the same, whatever the texts were.
+    #[test]
+    fn stubs_fold_to_the_same_structure(
+        batches in batches(),
+        erased in prop::collection::vec(any::<bool>(), 1..40),
+    ) {
+        let mut world = World::new();
+        let (mut whole, mut stubs) = (World::empty(), World::empty());
+        let first = create(1);
+        let mut accepted = vec![(first, Placed { branch: BranchId::MAIN, at: EventRef {
+            conversation: id(1),
+            revision: Revision(1),
+        } })];
+        for events in batches {
+            let command = AppendCommand::new(Namespace::default(), events);
+            if let Ok(placed) = world.append(&command) {
+                accepted.extend(command.events.into_iter().zip(placed));
+            }
+        }
+        for ((event, placed), erased) in accepted.into_iter().zip(erased.into_iter().cycle()) {
+            whole.record(&event, placed);
+            let body = match erased {
+                true => event.body.stub(placed.branch),
+                false => event.body.clone(),
+            };
+            prop_assert_eq!(body.kind(), event.body.kind());
+            stubs.record(&NewEvent { body, ..event }, placed);
+        }
+        prop_assert_eq!(whole.without_texts(), world.without_texts());
+        prop_assert_eq!(stubs.without_texts(), whole.without_texts());
     }
 
     // Agents explore on branches of their own. Whatever one appends, with an

@@ -153,6 +153,7 @@ fn engine_only() {
     let erased = event(EventBody::ContentErased {
         revisions: vec![Revision(1)],
         reason: String::new(),
+        stubs: None,
     });
     let kind = EventKind::ContentErased;
     assert_eq!(

@@ -62,11 +62,7 @@ impl Lookup for View<'_> {
 impl World {
     /// Holds conversation 1 with one event.
     pub fn new() -> Self {
-        let mut world = Self {
-            states: BTreeMap::new(),
-            past: BTreeMap::new(),
-            limits: Limits::default(),
-        };
+        let mut world = Self::empty();
         world.take(vec![create(1)]);
         world
     }
@@ -115,7 +111,7 @@ impl World {
     }
 
     /// Folds the accepted event once more, by itself.
-    fn record(&mut self, event: &NewEvent, placed: Placed) {
+    pub fn record(&mut self, event: &NewEvent, placed: Placed) {
         let id = placed.at.conversation;
         let past = self.past.entry(id).or_default();
         let before = past.iter().rev().find(|past| past.branch == placed.branch);
@@ -152,6 +148,32 @@ impl World {
             after: Arc::new(after),
         });
         assert_eq!(past.len() as u64, placed.at.revision.0, "a gap");
+    }
+
+    /// What is true after each event but for the texts that it holds.
+    pub fn without_texts(&self) -> Vec<BranchState> {
+        let states = self.past.values().flatten().map(|past| {
+            let mut state = (*past.after).clone();
+            state.name = BranchName::default();
+            state.config = Default::default();
+            state.memory = Default::default();
+            state.active_context.clear();
+            for call in state.open_calls.values_mut() {
+                call.tool.clear();
+                call.arguments_hash = ContentHash::default();
+            }
+            state
+        });
+        states.collect()
+    }
+
+    /// Nothing was ever appended to it.
+    pub fn empty() -> Self {
+        Self {
+            states: BTreeMap::new(),
+            past: BTreeMap::new(),
+            limits: Limits::default(),
+        }
     }
 
     /// Looks along the branch, through its forks within the conversation.

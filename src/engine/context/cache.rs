@@ -51,11 +51,19 @@ pub(super) struct KeptWindow {
     pub items_bytes: u64,
 }
 
+/// A branch, as long as nothing is erased: what was read before is not found afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct WindowKey {
+    conversation: ConversationId,
+    branch: BranchId,
+    erasures: u64,
+}
+
 #[derive(Clone)]
 pub(super) struct ByBytes;
 
-impl Weighter<(ConversationId, BranchId), Arc<KeptWindow>> for ByBytes {
-    fn weight(&self, _: &(ConversationId, BranchId), window: &Arc<KeptWindow>) -> u64 {
+impl Weighter<WindowKey, Arc<KeptWindow>> for ByBytes {
+    fn weight(&self, _: &WindowKey, window: &Arc<KeptWindow>) -> u64 {
         (window.bytes + window.items_bytes).max(1)
     }
 }
@@ -76,8 +84,8 @@ impl Weighter<SentTo, Arc<SentUnits>> for SentWeight {
 #[derive(Clone)]
 pub(super) struct LongTermWeight;
 
-impl Weighter<Namespace, Arc<KeptLongTerm>> for LongTermWeight {
-    fn weight(&self, _: &Namespace, kept: &Arc<KeptLongTerm>) -> u64 {
+impl Weighter<(Namespace, u64), Arc<KeptLongTerm>> for LongTermWeight {
+    fn weight(&self, _: &(Namespace, u64), kept: &Arc<KeptLongTerm>) -> u64 {
         let bytes = kept
             .entries
             .iter()
@@ -158,11 +166,13 @@ impl Checks {
 
 /// All of it.
 pub(in crate::engine) struct ContextCaches {
-    pub(super) windows: Cache<(ConversationId, BranchId), Arc<KeptWindow>, ByBytes>,
+    pub(super) windows: Cache<WindowKey, Arc<KeptWindow>, ByBytes>,
     pub(super) sent: Cache<SentTo, Arc<SentUnits>, SentWeight>,
-    pub(super) long_term: Cache<Namespace, Arc<KeptLongTerm>, LongTermWeight>,
+    /// By namespace, as long as nothing is erased.
+    pub(super) long_term: Cache<(Namespace, u64), Arc<KeptLongTerm>, LongTermWeight>,
     pub(super) checks: Checks,
     counts: Arc<Counts>,
+    erasures: AtomicU64,
 }
 
 impl fmt::Debug for ContextCaches {
@@ -190,6 +200,30 @@ impl ContextCaches {
             long_term: Cache::with_weighter(WINDOWS_EXPECTED, shares.long_term, LongTermWeight),
             checks: Checks::new(u64::from(limits.check_one_in)),
             counts: Arc::new(Counts(Cache::new(COUNTS_MAX))),
+            erasures: AtomicU64::new(0),
+        }
+    }
+
+    /// Forgets everything: something was erased. What is being read is not kept either.
+    pub(in crate::engine) fn forget(&self) {
+        self.erasures.fetch_add(1, Ordering::AcqRel);
+        self.windows.clear();
+        self.sent.clear();
+        self.long_term.clear();
+        self.counts.0.clear();
+    }
+
+    /// How often everything was forgotten.
+    pub(super) fn erasures(&self) -> u64 {
+        self.erasures.load(Ordering::Acquire)
+    }
+
+    /// Under which a branch's window is kept that is read from now on.
+    pub(super) fn window_key(&self, conversation: ConversationId, branch: BranchId) -> WindowKey {
+        WindowKey {
+            conversation,
+            branch,
+            erasures: self.erasures(),
         }
     }
 
@@ -214,7 +248,7 @@ pub(super) fn event_bytes(body: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        context::{Draft, Provider, provider::Unit},
+        context::{Draft, Provider, provider::CacheUnit},
         domain::Config,
     };
 
@@ -227,7 +261,7 @@ mod tests {
             items: Vec::new(),
             warnings: Vec::new(),
         };
-        let unit = Unit {
+        let unit = CacheUnit {
             hash: 0,
             bytes: 1,
             items: Vec::new(),

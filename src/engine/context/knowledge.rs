@@ -5,7 +5,10 @@
 //! grown. It is a cache and nothing more: dropping it loses no answer, and a
 //! fork folds the shared history for itself.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use futures::StreamExt;
 use quick_cache::{Weighter, sync::Cache};
@@ -79,9 +82,14 @@ pub struct Prerequisites {
 }
 
 /// Knowledge by branch.
-pub(in crate::engine) struct KnowledgeCache(Cache<Key, Cached, Weight>);
+pub(in crate::engine) struct KnowledgeCache {
+    cache: Cache<Key, Cached, Weight>,
+    /// How often all of it was forgotten.
+    erasures: AtomicU64,
+}
 
-type Key = (ConversationId, BranchId);
+/// A branch, as long as nothing is erased.
+type Key = (ConversationId, BranchId, u64);
 
 /// None: nothing was folded yet, or the fold was broken off.
 type Entry = Mutex<Option<Folded>>;
@@ -112,16 +120,29 @@ impl KnowledgeCache {
     pub(in crate::engine) fn new(bytes_max: u64) -> Self {
         let entries = (bytes_max / USUAL_BYTES).max(16);
         let entries = usize::try_from(entries).unwrap_or(usize::MAX);
-        Self(Cache::with_weighter(entries, bytes_max, Weight))
+        Self {
+            cache: Cache::with_weighter(entries, bytes_max, Weight),
+            erasures: AtomicU64::new(0),
+        }
+    }
+
+    /// Forgets everything: something was erased. What is being folded is not kept either.
+    pub(in crate::engine) fn forget(&self) {
+        self.erasures.fetch_add(1, Ordering::AcqRel);
+        self.cache.clear();
+    }
+
+    fn key(&self, conversation: ConversationId, branch: BranchId) -> Key {
+        (conversation, branch, self.erasures.load(Ordering::Acquire))
     }
 
     pub(in crate::engine) fn cache(&self) -> &impl memory::Cache {
-        &self.0
+        &self.cache
     }
 
     fn entry(&self, key: Key) -> Arc<Entry> {
         let new = || Ok::<_, std::convert::Infallible>(Cached::default());
-        match self.0.get_or_insert_with(&key, new) {
+        match self.cache.get_or_insert_with(&key, new) {
             Ok(cached) => cached.entry,
             Err(never) => match never {},
         }
@@ -133,7 +154,7 @@ impl KnowledgeCache {
             entry: Arc::clone(entry),
             bytes: bytes as u64,
         };
-        self.0.insert(key, cached);
+        self.cache.insert(key, cached);
     }
 }
 
@@ -259,8 +280,9 @@ impl Engine {
         asked: &Asked,
         as_of: Option<Revision>,
     ) -> Result<(Revision, Arc<Knowledge>), ReadError> {
-        let key = (asked.conversation, asked.branch.id);
-        let is_cached = as_of.is_none() && self.inner.knowledge.0.peek(&key).is_some();
+        let cache = &self.inner.knowledge;
+        let key = cache.key(asked.conversation, asked.branch.id);
+        let is_cached = as_of.is_none() && cache.cache.peek(&key).is_some();
         let lane = match is_cached {
             true => Lane::Short,
             false => lane_for(asked.branch.history_events),
@@ -285,7 +307,7 @@ impl Engine {
             return Ok((revision, Arc::new(knowledge)));
         }
         let cache = &self.inner.knowledge;
-        let key = (asked.conversation, asked.branch.id);
+        let key = cache.key(asked.conversation, asked.branch.id);
         let entry = cache.entry(key);
         let mut folded = entry.lock().await;
         if let Some(known) = folded.as_ref().filter(|known| known.head >= head) {

@@ -90,7 +90,7 @@ impl Inner {
         id: ConversationId,
         branch: &BranchState,
     ) -> Result<Arc<KeptWindow>, ReadError> {
-        let key = (id, branch.id);
+        let key = self.contexts.window_key(id, branch.id);
         let kept = self.contexts.windows.get(&key);
         let kept =
             kept.filter(|kept| kept.compaction == branch.compaction && kept.head <= branch.head);
@@ -310,7 +310,8 @@ impl Inner {
         let Some(head) = row.map(|row| row.head) else {
             return Ok(Vec::new());
         };
-        if let Some(kept) = self.contexts.long_term.get(namespace)
+        let key = (namespace.clone(), self.contexts.erasures());
+        if let Some(kept) = self.contexts.long_term.get(&key)
             && kept.head == head
         {
             return Ok(kept.entries.clone());
@@ -320,9 +321,7 @@ impl Inner {
             head,
             entries: entries.clone(),
         };
-        self.contexts
-            .long_term
-            .insert(namespace.clone(), Arc::new(kept));
+        self.contexts.long_term.insert(key, Arc::new(kept));
         Ok(entries)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{
     SOURCE, blocks,
     boundary::Boundary,
-    line::{Form, SessionLine},
+    line::{LineForm, SessionLine},
     place::{self, places},
     render::{self, TYPE_PREFIX},
     shown,
@@ -26,7 +26,7 @@ use crate::{
         number::numbers_survive,
         openai_chat::{conversation_id, headline, shortened},
         raw,
-        timeline::{BranchIndex, Timeline},
+        transcript::{BranchIndex, Transcript},
     },
 };
 
@@ -102,25 +102,25 @@ pub(super) fn convert(
         ..ConversationCreated::default()
     };
     let mut converter = Converter {
-        timeline: Timeline::new(conversation, created, first_time),
+        transcript: Transcript::new(conversation, created, first_time),
         children,
         prompts: HashMap::new(),
         boundary: None,
     };
     let tree = places(lines);
     for (index, line) in lines.iter().enumerate() {
-        converter.timeline.occurred_at = time_of(line);
-        let branch = converter.timeline.arrive(&tree, index)?;
-        if let Form::Moved { agent, call_id } = &line.form {
+        converter.transcript.occurred_at = time_of(line);
+        let branch = converter.transcript.arrive(&tree, index)?;
+        if let LineForm::Moved { agent, call_id } = &line.form {
             converter.spawned(branch, agent, call_id);
         } else if tree.nodes[index].is_beside {
             converter.beside(branch, line);
         } else {
             converter.step(branch, line, || Boundary::at(lines, index));
         }
-        converter.timeline.leave(&tree, index);
+        converter.transcript.leave(&tree, index);
     }
-    let (events, notes) = converter.timeline.finish();
+    let (events, notes) = converter.transcript.finish();
     let imported = ImportedConversation {
         conversation,
         source: SOURCE.to_owned(),
@@ -192,7 +192,7 @@ fn meta(lines: &[SessionLine]) -> JsonText {
 }
 
 struct Converter {
-    timeline: Timeline,
+    transcript: Transcript,
     children: Vec<Child>,
     /// Call id to the prompt that the call gives a sub-agent.
     prompts: HashMap<String, String>,
@@ -236,13 +236,13 @@ impl Converter {
         let summary = text.unwrap_or_default().to_owned();
         let is_summary = !summary.is_empty();
         let compacted =
-            self.timeline
+            self.transcript
                 .compaction(branch, summary, boundary.tokens_before, boundary.kept_from);
         let mut bodies = vec![EventBody::Compacted(compacted)];
         if is_summary {
             self.keep_raw(&mut bodies, line, "");
         }
-        self.timeline.push(branch, bodies.swap_remove(0));
+        self.transcript.push(branch, bodies.swap_remove(0));
         is_summary
     }
 
@@ -261,14 +261,14 @@ impl Converter {
             }),
             ..MessageAppended::new(Role::User, parts)
         };
-        self.timeline
+        self.transcript
             .push(branch, EventBody::MessageAppended(message));
     }
 
     /// A sub-agent was heard of here.
     fn spawned(&mut self, branch: BranchIndex, agent: &str, call_id: &str) {
         let child = self.children.iter_mut().find(|child| child.agent == agent);
-        let (Some(child), Some(request)) = (child, self.timeline.request_of(branch, call_id))
+        let (Some(child), Some(request)) = (child, self.transcript.request_of(branch, call_id))
         else {
             return;
         };
@@ -276,19 +276,19 @@ impl Converter {
             return;
         }
         child.asked_by = Some(AskedBy {
-            branch: self.timeline.branch_id(branch),
+            branch: self.transcript.branch_id(branch),
             revision: request,
             call_id: call_id.to_owned(),
         });
         let spawned = child.spawned(call_id);
-        self.timeline.spawn(branch, spawned);
+        self.transcript.spawn(branch, spawned);
     }
 
     fn keep_as_custom(&mut self, branch: BranchIndex, line: &SessionLine) {
         let name = if line.is_readable() {
             line.text_of("type")
         } else {
-            self.timeline.note(Oddity::UnreadableLine);
+            self.transcript.note(Oddity::UnreadableLine);
             "unreadable"
         };
         let fits = TYPE_PREFIX.len() + name.len() <= SHORT_TEXT_BYTES_MAX;
@@ -303,12 +303,12 @@ impl Converter {
             content_type: content_type.to_owned(),
             data: line.text.clone(),
         };
-        self.timeline.push(branch, EventBody::Custom(custom));
+        self.transcript.push(branch, EventBody::Custom(custom));
     }
 
     fn assistant(&mut self, branch: BranchIndex, line: &SessionLine) {
         if let Some(model) = model_of(line) {
-            self.timeline.answered_by(branch, model);
+            self.transcript.answered_by(branch, model);
         }
         let message = &line.said()["message"];
         let model = short(&message["model"]).unwrap_or_default();
@@ -327,7 +327,7 @@ impl Converter {
                 Some(call) => calls.push((call, prompt_of(block))),
                 None => {
                     if block["type"] == "tool_use" {
-                        self.timeline.note(Oddity::CallNotTyped);
+                        self.transcript.note(Oddity::CallNotTyped);
                     }
                     said.parts.push(blocks::read_block(block, &model));
                 }
@@ -337,12 +337,12 @@ impl Converter {
         let requests = calls.iter().map(|(call, _)| call.clone());
         bodies.extend(requests.map(EventBody::ToolCallRequested));
         self.keep_raw(&mut bodies, line, &model);
-        let revision = self.timeline.push(branch, bodies.swap_remove(0));
+        let revision = self.transcript.push(branch, bodies.swap_remove(0));
         for (call, prompt) in calls {
             if let Some(prompt) = prompt {
                 self.prompts.insert(call.call_id.clone(), prompt);
             }
-            self.timeline.request(branch, revision, call);
+            self.transcript.request(branch, revision, call);
         }
     }
 
@@ -391,7 +391,7 @@ impl Converter {
     fn result(&mut self, branch: BranchIndex, block: &Value, answered: &[String]) -> EventBody {
         let call_id = short(&block["tool_use_id"]).unwrap_or_default();
         let parts = blocks::read(&block["content"], "");
-        if self.timeline.is_open(branch, &call_id) && !answered.contains(&call_id) {
+        if self.transcript.is_open(branch, &call_id) && !answered.contains(&call_id) {
             return EventBody::ToolResultRecorded(ToolResultRecorded {
                 call_id,
                 success: block["is_error"] != Value::Bool(true),
@@ -402,7 +402,7 @@ impl Converter {
                 raw: None,
             });
         }
-        self.timeline.note(Oddity::OrphanResult {
+        self.transcript.note(Oddity::OrphanResult {
             call_id: call_id.clone(),
         });
         EventBody::MessageAppended(MessageAppended {
@@ -414,18 +414,18 @@ impl Converter {
     /// Appends an answer; that of a sub-agent says where its work is.
     fn push_answer(&mut self, branch: BranchIndex, body: EventBody, agent: Option<&str>) {
         let EventBody::ToolResultRecorded(result) = &body else {
-            self.timeline.push(branch, body);
+            self.transcript.push(branch, body);
             return;
         };
         let call_id = result.call_id.clone();
         let Some(child) = self.child_of(&call_id, agent) else {
-            self.timeline.push(branch, body);
+            self.transcript.push(branch, body);
             return;
         };
         let asked_by = AskedBy {
-            branch: self.timeline.branch_id(branch),
+            branch: self.transcript.branch_id(branch),
             revision: self
-                .timeline
+                .transcript
                 .request_of(branch, &call_id)
                 .unwrap_or_default(),
             call_id: call_id.clone(),
@@ -436,9 +436,9 @@ impl Converter {
         // Unless it was heard of before, only now is it certain which call asked for
         // it. The raw form of the line must stay on the first of its events that has
         // one.
-        self.timeline.spawn(branch, child.spawned(&call_id));
-        self.timeline.push(branch, body);
-        self.timeline.push(
+        self.transcript.spawn(branch, child.spawned(&call_id));
+        self.transcript.push(branch, body);
+        self.transcript.push(
             branch,
             EventBody::SubContextReturned(SubContextReturned {
                 conversation,
@@ -467,10 +467,10 @@ impl Converter {
     /// Keeps on the first event what the events do not say of their line.
     fn keep_raw(&mut self, bodies: &mut [EventBody], line: &SessionLine, model: &str) {
         let origin = match line.form {
-            Form::Progress => render::PROGRESS_ORIGIN,
+            LineForm::Progress => render::PROGRESS_ORIGIN,
             _ => SOURCE,
         };
-        let source = raw::Source {
+        let source = raw::SentMessage {
             origin,
             provider: "",
             model,
@@ -478,7 +478,7 @@ impl Converter {
             text: line.as_str(),
         };
         if !numbers_survive(source.text) {
-            self.timeline.note(Oddity::NumberTooPrecise);
+            self.transcript.note(Oddity::NumberTooPrecise);
         }
         // The model is said by the raw form itself, so it must be there first.
         let nothing = RawMessage {
@@ -490,9 +490,9 @@ impl Converter {
         };
         set_raw(bodies, nothing);
         let all: Vec<_> = bodies.iter().collect();
-        let rendered = render::line(&all, self.timeline.occurred_at);
+        let rendered = render::line(&all, self.transcript.occurred_at);
         let (rendered, contents) = match line.form {
-            Form::Progress => (
+            LineForm::Progress => (
                 render::progress(rendered),
                 render::contents(line.said(), render::PROGRESS_PLACE),
             ),

@@ -13,12 +13,12 @@ pub(super) struct SessionLine {
     pub(super) text: Bytes,
     /// Null when it cannot be read.
     pub(super) value: Value,
-    pub(super) form: Form,
+    pub(super) form: LineForm,
 }
 
 /// What a line is, beside what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum LineForm {
     /// A line of its own.
     Plain,
     /// Progress of a sub-agent: what it said is inside.
@@ -56,7 +56,7 @@ impl SessionLine {
             lines.push(Self {
                 text: rest,
                 value: Value::Null,
-                form: Form::Plain,
+                form: LineForm::Plain,
             });
         }
         lines
@@ -69,14 +69,14 @@ impl SessionLine {
         value.is_object().then_some(Self {
             text,
             value,
-            form: Form::Plain,
+            form: LineForm::Plain,
         })
     }
 
     /// What the line says, without what it is wrapped in.
     pub(super) fn said(&self) -> &Value {
         match self.form {
-            Form::Progress => &self.value["data"]["message"],
+            LineForm::Progress => &self.value["data"]["message"],
             _ => &self.value,
         }
     }
@@ -101,7 +101,7 @@ impl SessionLine {
         Self {
             text: Bytes::new(),
             value: Value::Object(fields.collect()),
-            form: Form::Moved {
+            form: LineForm::Moved {
                 agent: agent.to_owned(),
                 call_id: call_id.to_owned(),
             },
@@ -238,7 +238,7 @@ pub(super) fn split_chains(
         };
         own.push(line.moved(agent, call_id));
         let agent = agent.to_owned();
-        line.form = Form::Progress;
+        line.form = LineForm::Progress;
         chains.of(&line, &agent).push(line);
     }
     (own, chains.all)

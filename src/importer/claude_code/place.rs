@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::line::SessionLine;
-use crate::importer::tree::{Parent, Tree};
+use crate::importer::tree::{Parent, Told, Tree};
 
 #[derive(Clone, Copy)]
 struct Step {
@@ -71,13 +71,17 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
             Some(step) => {
                 let branch = tree.nodes[step.index].branch;
                 let tip = tree.tip(branch).and_then(|tip| steps.get(&tip)).copied();
-                if is_lost || tip.is_some_and(|tip| goes_on(&this, line, &step, &tip)) {
+                let follows = |tip: Step| {
+                    goes_on(&this, line, &step, &tip)
+                        || tree.goes_on(step.index, told(line), |at| told(&lines[at]))
+                };
+                if is_lost || tip.is_some_and(follows) {
                     tree.continues(branch, link);
                 } else {
                     tree.forks(Some(step.index));
                 }
             }
-            None if steps.is_empty() || line.is_boundary() || line.flag("isCompactSummary") => {
+            None if steps.is_empty() || told(line) != Told::Said => {
                 tree.continues(tree.current(), link);
             }
             None => tree.forks(None),
@@ -98,6 +102,17 @@ pub(super) fn parent_of(line: &SessionLine) -> Option<&str> {
         .iter()
         .map(|field| line.text_of(field))
         .find(|parent| !parent.is_empty())
+}
+
+/// What a line is to the tree.
+fn told(line: &SessionLine) -> Told {
+    if line.is_boundary() || line.flag("isCompactSummary") {
+        return Told::Compaction;
+    }
+    match line.prompt() {
+        Some(text) if line.is_user() => Told::of_user(text),
+        _ => Told::Said,
+    }
 }
 
 fn asks_for_calls(line: &SessionLine) -> bool {

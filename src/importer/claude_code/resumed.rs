@@ -53,7 +53,7 @@ pub fn resumed_lines(
             body,
         });
     }
-    let mut writer = Writer::new(resumed);
+    let mut writer = Writer::new(resumed, late_results(&steps));
     let cut = steps
         .iter()
         .rposition(|step| matches!(step.body, EventBody::Compacted(_)));
@@ -70,7 +70,7 @@ pub fn resumed_lines(
             writer.compaction(compacted, steps[*at].at);
             compaction = None;
         }
-        writer.step(step);
+        writer.step(index, step);
     }
     Ok(writer.finish())
 }
@@ -79,6 +79,42 @@ struct Step {
     revision: Revision,
     at: TimestampMicros,
     body: EventBody,
+}
+
+/// The result of each call that has one, by the call's place: somebody may have spoken
+/// between the two, and the API wants them side by side.
+fn late_results(steps: &[Step]) -> HashMap<usize, &Step> {
+    let mut open: HashMap<&str, usize> = HashMap::new();
+    let mut results = HashMap::new();
+    for (index, step) in steps.iter().enumerate() {
+        match &step.body {
+            EventBody::ToolCallRequested(call) => {
+                open.insert(&call.call_id, index);
+            }
+            EventBody::ToolResultRecorded(result) => {
+                if let Some(call) = open.remove(result.call_id.as_str()) {
+                    results.insert(call, step);
+                }
+            }
+            EventBody::ToolCallCancelled(cancelled) => {
+                if let Some(call) = open.remove(cancelled.call_id.as_str()) {
+                    results.insert(call, step);
+                }
+            }
+            _ => {}
+        }
+    }
+    results
+}
+
+/// A call that was written without its end.
+struct OpenCall {
+    /// The id that was recorded.
+    recorded: String,
+    /// The id that is written.
+    written: String,
+    /// Its place among the steps.
+    place: usize,
 }
 
 /// A message under way: what comes next may belong to it.
@@ -96,8 +132,12 @@ struct Writer<'a> {
     /// The last line's id.
     parent: Option<Uuid>,
     message: Option<Message>,
-    /// Calls without a result: the id that was recorded, and the one that is written.
-    open: Vec<(String, String)>,
+    /// Calls without a result so far.
+    open: Vec<OpenCall>,
+    /// By the place of their calls.
+    results: HashMap<usize, &'a Step>,
+    /// The model that the conversation's settings name, or empty.
+    model: String,
     /// Ids of calls that were written.
     used: HashSet<String>,
     /// How often each id came.
@@ -105,20 +145,26 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(resumed: &'a Resumed<'a>) -> Self {
+    fn new(resumed: &'a Resumed<'a>, results: HashMap<usize, &'a Step>) -> Self {
         Self {
             resumed,
             lines: Vec::new(),
             parent: None,
             message: None,
             open: Vec::new(),
+            results,
+            model: String::new(),
             used: HashSet::new(),
             times: HashMap::new(),
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, place: usize, step: &Step) {
         match &step.body {
+            EventBody::ConversationCreated(created) => {
+                self.model.clone_from(&created.config.model_id);
+            }
+            EventBody::ConfigChanged(config) => self.model.clone_from(&config.model_id),
             EventBody::UserPromptSet(prompt) if !prompt.content.is_empty() => {
                 self.close_calls(step.at);
                 let text = json!({"type": "text", "text": prompt.content});
@@ -132,7 +178,10 @@ impl<'a> Writer<'a> {
                 Role::Assistant => {
                     self.close_calls(step.at);
                     self.flush();
-                    let line = render::line(&[&step.body], None);
+                    let mut line = render::line(&[&step.body], None);
+                    if line["message"].get("model").is_none() && !self.model.is_empty() {
+                        line["message"]["model"] = self.model.as_str().into();
+                    }
                     self.put("assistant", step.at, usable(&said.parts));
                     if let Some(message) = &mut self.message {
                         message.line = line;
@@ -147,7 +196,11 @@ impl<'a> Writer<'a> {
             },
             EventBody::ToolCallRequested(call) => {
                 let id = self.new_id(&call.call_id);
-                self.open.push((call.call_id.clone(), id.clone()));
+                self.open.push(OpenCall {
+                    recorded: call.call_id.clone(),
+                    written: id.clone(),
+                    place,
+                });
                 let input = serde_json::from_str(call.arguments.as_str())
                     .ok()
                     .filter(Value::is_object)
@@ -156,31 +209,8 @@ impl<'a> Writer<'a> {
                     json!({"type": "tool_use", "id": id, "name": call.tool, "input": input});
                 self.put("assistant", step.at, vec![block]);
             }
-            EventBody::ToolResultRecorded(result) => {
-                let Some(place) = self.open.iter().position(|(id, _)| *id == result.call_id) else {
-                    return;
-                };
-                let (_, id) = self.open.remove(place);
-                let content = match blocks::render(&result.parts) {
-                    Value::Null => Value::from(result.error_message.as_str()),
-                    content => content,
-                };
-                self.result(&id, content, !result.success, step.at);
-            }
-            EventBody::ToolCallCancelled(cancelled) => {
-                let place = self
-                    .open
-                    .iter()
-                    .position(|(id, _)| *id == cancelled.call_id);
-                if let Some(place) = place {
-                    let (_, id) = self.open.remove(place);
-                    let why = match cancelled.detail.as_str() {
-                        "" => "[cancelled]",
-                        detail => detail,
-                    };
-                    self.result(&id, why.into(), true, step.at);
-                }
-            }
+            EventBody::ToolResultRecorded(result) => self.end(&result.call_id, step),
+            EventBody::ToolCallCancelled(cancelled) => self.end(&cancelled.call_id, step),
             _ => {}
         }
     }
@@ -208,6 +238,34 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Ends a call, if it is still open: its end may stand beside it already.
+    fn end(&mut self, call_id: &str, step: &Step) {
+        if let Some(at) = self.open.iter().position(|call| call.recorded == call_id) {
+            let call = self.open.remove(at);
+            self.outcome(&call.written, step);
+        }
+    }
+
+    fn outcome(&mut self, id: &str, step: &Step) {
+        match &step.body {
+            EventBody::ToolResultRecorded(result) => {
+                let content = match blocks::render(&result.parts) {
+                    Value::Null => Value::from(result.error_message.as_str()),
+                    content => content,
+                };
+                self.result(id, content, !result.success, step.at);
+            }
+            EventBody::ToolCallCancelled(cancelled) => {
+                let why = match cancelled.detail.as_str() {
+                    "" => "[cancelled]",
+                    detail => detail,
+                };
+                self.result(id, why.into(), true, step.at);
+            }
+            _ => {}
+        }
+    }
+
     fn result(&mut self, id: &str, content: Value, failed: bool, at: TimestampMicros) {
         let mut block = json!({"type": "tool_result", "tool_use_id": id, "content": content});
         if failed {
@@ -218,8 +276,11 @@ impl<'a> Writer<'a> {
 
     /// Gives every open call an end: the next message would be refused.
     fn close_calls(&mut self, at: TimestampMicros) {
-        for (_, id) in std::mem::take(&mut self.open) {
-            self.result(&id, NO_RESULT.into(), true, at);
+        for call in std::mem::take(&mut self.open) {
+            match self.results.get(&call.place).copied() {
+                Some(step) => self.outcome(&call.written, step),
+                None => self.result(&call.written, NO_RESULT.into(), true, at),
+            }
         }
     }
 
@@ -440,6 +501,58 @@ mod tests {
         assert_eq!(messages[3]["content"][0]["id"], "call_1_2");
         assert_eq!(messages[4]["content"][0]["tool_use_id"], "call_1_2");
         assert_eq!(messages[4]["content"][0]["is_error"], true);
+    }
+
+    // Claude Code puts a skill's text before the result of the call that asked for it: the
+    // session that was written said that no result was recorded, and a model goes on from
+    // that. What was recorded stands at its call, also when it came after the next answer.
+    #[test]
+    fn a_result_stands_at_its_call_though_somebody_spoke_before_it_came() {
+        let lines = lines(vec![
+            said(Role::User, "discover"),
+            said(Role::Assistant, "I look."),
+            call("skill", "{}"),
+            call("slow", "{}"),
+            said(Role::User, "Base directory for this skill: /skills/x"),
+            result("skill", "Launching skill"),
+            said(Role::Assistant, "Meanwhile."),
+            result("slow", "done at last"),
+            said(Role::User, "and?"),
+        ]);
+        let messages = messages(&lines);
+        let answered = &messages[2]["content"];
+        assert_eq!(answered[0]["content"], "Launching skill");
+        assert_eq!(answered[1]["content"], "done at last");
+        assert_eq!(
+            answered[2]["text"],
+            "Base directory for this skill: /skills/x"
+        );
+        assert_eq!(messages.len(), 5);
+        assert!(
+            !lines
+                .iter()
+                .any(|line| line.to_string().contains(NO_RESULT))
+        );
+    }
+
+    // The model was in the conversation's settings only: the session came back without
+    // one, and its next request had none.
+    #[test]
+    fn answers_name_their_model() {
+        let settings = Config {
+            model_id: "claude-opus-4-6".into(),
+            ..Config::default()
+        };
+        let lines = lines(vec![
+            EventBody::ConfigChanged(settings),
+            said(Role::User, "list"),
+            said(Role::Assistant, "one"),
+        ]);
+        let models: Vec<_> = messages(&lines)
+            .iter()
+            .map(|message| message["model"].clone())
+            .collect();
+        assert_eq!(models, [Value::Null, "claude-opus-4-6".into()]);
     }
 
     // Each line must follow the one before, in one session, or Claude Code shows only a

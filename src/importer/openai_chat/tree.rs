@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::is_compaction;
-use crate::importer::tree::{Parent, Tree};
+use crate::importer::tree::{Parent, Told, Tree};
 
 /// A message without `x.parent` follows the one before it, and so does one whose
 /// parent is not there or null: lists are cut and joined, and what was cut off is no
@@ -31,19 +31,51 @@ pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
         let branch = tree.nodes[parent].branch;
         let tip = tree.tip(branch).unwrap_or(parent);
         let is_passed = last_child[index].is_none() && last_child[tip] > Some(index);
-        if tip == parent && !is_passed {
+        let this = told(message);
+        let goes_on = tip == parent || tree.goes_on(parent, this, |at| told(messages[at]));
+        // What the user ran stays where it is: what comes later could say that nothing
+        // follows it, and a session that grew would have it twice.
+        if goes_on && (this == Told::Local || !is_passed) {
             tree.continues(branch, link);
             continue;
         }
-        let telling = is_passed.then(|| Tellings::of(&messages, &tree, index, parent));
+        // A result of the last batch of calls can be nothing else, whatever comes later, and
+        // neither can what the user says before all of them are there.
+        let is_inside = tip != parent
+            && match message["role"].as_str() {
+                Some("tool") => true,
+                Some("user") => message["x"]["meta"] != true && is_open(&messages[..index], parent),
+                _ => false,
+            }
+            && !tree.is_answered(parent, |at| messages[at]["role"] == "assistant");
+        let telling =
+            (is_passed || is_inside).then(|| Tellings::of(&messages, &tree, index, parent));
         match telling.flatten() {
             Some(Tellings::Inside) => tree.joins(branch),
             Some(Tellings::Beside) => tree.beside(branch),
-            None if tip == parent => tree.continues(branch, link),
+            None if goes_on => tree.continues(branch, link),
             None => tree.forks(Some(parent)),
         }
     }
     tree
+}
+
+/// What a message is to the tree.
+fn told(message: &Value) -> Told {
+    if is_compaction(message) {
+        return Told::Compaction;
+    }
+    if message["role"] != "user" {
+        return Told::Said;
+    }
+    // Every message is asked: nothing of it is copied.
+    let content = &message["content"];
+    let in_parts = || {
+        let mut parts = content.as_array()?.iter();
+        parts.find_map(|part| part["text"].as_str())
+    };
+    let first = content.as_str().or_else(in_parts);
+    first.map_or(Told::Said, Told::of_user)
 }
 
 /// A message before this one that it says it follows.
@@ -52,6 +84,14 @@ fn parent_of(message: &Value, index: usize) -> Option<usize> {
     usize::try_from(parent)
         .ok()
         .filter(|parent| *parent < index)
+}
+
+/// True when a call of a message has no result among those there are.
+fn is_open(messages: &[&Value], parent: usize) -> bool {
+    asked(messages[parent]).any(|id| {
+        let mut behind = messages[parent..].iter();
+        !behind.any(|message| message["tool_call_id"] == id)
+    })
 }
 
 /// By message: the last one that follows it.
@@ -121,10 +161,16 @@ fn asked(message: &Value) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;
-    use crate::importer::{timeline::BranchIndex, tree::Place};
+    use crate::importer::{
+        source::LineSource,
+        transcript::BranchIndex,
+        tree::{Node, Place},
+    };
 
     fn drawn(parents: &[Value]) -> Vec<(usize, Place)> {
         let messages: Vec<_> = parents
@@ -221,7 +267,7 @@ mod tests {
             says("assistant", 1, ""),
         ];
         assert_eq!(branches(&launched), [0, 0, 0, 0]);
-        assert_eq!(branches(&launched[..3]), [0, 0, 1]);
+        assert_eq!(branches(&launched[..3]), [0, 0, 0]);
         let again = says("tool", 0, "a");
         let end = says("assistant", 3, "");
         let [asked, skill, result, next] = launched;
@@ -241,6 +287,42 @@ mod tests {
         assert_eq!(branches(&later), [0; 4]);
     }
 
+    // What `/compact` prints hangs on the command, behind which the compaction stands, and that
+    // on what was before the command: all that the user said next went to a branch without the
+    // summary, and a request of it had everything that he had compacted away.
+    #[test]
+    fn what_a_command_printed_is_no_branch() {
+        let user = |parent: Value, content: &str| json!({"role": "user", "content": content, "x": {"parent": parent}});
+        let mut messages = vec![
+            user(json!(null), "go on"),
+            json!({"role": "assistant", "x": {"parent": 0}}),
+            user(json!(null), "<local-command-caveat>Caveat"),
+            user(json!(2), "<command-name>/compact</command-name>"),
+            json!({"role": "system", "x": {"parent": 1, "compact_boundary": {}}}),
+            json!({"role": "user", "x": {"parent": 4, "compact_summary": true}}),
+            user(json!(3), "<local-command-stdout>Compacted"),
+            user(json!(6), "and the tests?"),
+        ];
+        assert_eq!(branches(&messages), [0; 8]);
+        // A model that is asked again behind a command is not tried again.
+        messages.truncate(4);
+        messages.push(json!({"role": "assistant", "x": {"parent": 1}}));
+        assert_eq!(branches(&messages), [0; 5]);
+        // What a person says from before the compaction, or from before an answer, is a branch.
+        messages.truncate(4);
+        messages.push(json!({"role": "system", "x": {"parent": 1, "compact_boundary": {}}}));
+        messages.push(user(json!(3), "not like this"));
+        assert_eq!(branches(&messages), [0, 0, 0, 0, 0, 1]);
+        assert_eq!(
+            branches(&[
+                messages[0].clone(),
+                messages[1].clone(),
+                user(json!(0), "x")
+            ])[2],
+            1
+        );
+    }
+
     // Of 63 branches of 142 sessions 41 were a notice about commands that the user ran.
     #[test]
     fn notices_are_beside() {
@@ -251,5 +333,42 @@ mod tests {
         assert!(tree.nodes[2].is_beside && tree.nodes[3].branch == BranchIndex::MAIN);
         // The last one may be where it goes on.
         assert!(!places(messages[..3].iter()).nodes[2].is_beside);
+    }
+
+    // A session is imported while it grows, at any moment. Where a later message changed
+    // the place of an earlier one, that one was stored twice, and a branch made up.
+    #[test]
+    fn a_message_stays_where_it_was_whatever_comes_later() {
+        let Some(folder) = std::env::var_os("TREERING_TEST_DATA") else {
+            println!("skipped: TREERING_TEST_DATA does not name the data folder");
+            return;
+        };
+        let file = Path::new(&folder).join("trajectories/claude-code-entire.jsonl.zst");
+        let mut moved = Vec::new();
+        let mut cuts = 0;
+        for (_, line) in LineSource::open(&file, |_| {}).unwrap() {
+            let session: Value = serde_json::from_slice(&line.unwrap()).unwrap();
+            let messages = session["messages"].as_array().unwrap();
+            let place = |node: &Node| (node.branch, node.place, node.is_beside);
+            let whole: Vec<_> = places(messages.iter()).nodes.iter().map(place).collect();
+            let ends = (1..messages.len()).step_by(1 + messages.len() / 64);
+            // Sessions end in commands more often than elsewhere.
+            let local = (1..messages.len()).filter(|at| told(&messages[at - 1]) == Told::Local);
+            for end in ends.chain(local) {
+                cuts += 1;
+                let early: Vec<_> = places(messages[..end].iter())
+                    .nodes
+                    .iter()
+                    .map(place)
+                    .collect();
+                let at = early
+                    .iter()
+                    .zip(&whole)
+                    .position(|(early, late)| early != late);
+                moved.extend(at.map(|at| format!("{} {at} at {end}", session["id"])));
+            }
+        }
+        assert!(cuts > 1_000, "{cuts}");
+        assert!(moved.is_empty(), "{} of {cuts}: {moved:#?}", moved.len());
     }
 }

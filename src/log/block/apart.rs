@@ -1,30 +1,32 @@
 //! Takes records apart into the columns of a block.
 
-use std::{collections::HashMap, hash::Hash};
+use std::{collections::HashMap, hash::Hash, iter::Peekable, vec::IntoIter};
 
 use uuid::Uuid;
 
 use super::{
     CHECK_BYTES,
     columns::{
-        BODY_HASH_GIVEN, BODY_IN_BLOBS, Before, CHAIN_GIVEN, COLUMNS, Column, FIRST_LINK,
-        HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, Previous, id_parts,
+        BODY_ERASED, BODY_HASH_GIVEN, BODY_IN_BLOBS, Before, CHAIN_GIVEN, COLUMNS, Column,
+        FIRST_LINK, HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, Previous, id_parts,
     },
 };
 use crate::{
     domain::{ContentHash, EventHeader, EventId},
     log::{
         port::LogError,
-        record::{Record, RecordBody},
+        record::{AppendKey, Record, RecordBody},
+        salt::{SaltNode, cover},
     },
 };
 
 /// A block's parts before they are compressed.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct BlockParts {
     pub columns: Vec<u8>,
-    /// The ends of ids, checks, and then by record: body hash, chain hash,
-    /// causation id, hash of the batch's content. Nothing of it packs.
+    /// The ends of ids, checks, and then by record: node of salts, hash of a large body,
+    /// body hash, chain hash, causation id, hash of the batch's content and its salt.
+    /// Nothing of it packs.
     pub plain: Vec<u8>,
     pub bodies: Vec<u8>,
 }
@@ -72,11 +74,26 @@ pub(super) struct Writer<'a> {
     previous: Previous,
     offset: u64,
     index: u64,
+    salts: Peekable<IntoIter<(usize, SaltNode)>>,
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(first_offset: u64) -> Self {
+    /// The parts of a block.
+    ///
+    /// # Errors
+    /// [`LogError::TooLarge`], as a frame had.
+    pub(super) fn parts(first_offset: u64, records: &'a [Record]) -> Result<BlockParts, LogError> {
+        let mut writer = Self::new(first_offset, records);
+        for record in records {
+            writer.push(record)?;
+        }
+        Ok(writer.finish())
+    }
+
+    fn new(first_offset: u64, records: &'a [Record]) -> Self {
+        let salts = records.iter().map(|record| record.salt.as_ref());
         Self {
+            salts: cover(first_offset, salts).into_iter().peekable(),
             columns: Default::default(),
             id_lows: Vec::new(),
             checks: Vec::new(),
@@ -101,9 +118,7 @@ impl<'a> Writer<'a> {
         put(self.column(column), number);
     }
 
-    /// # Errors
-    /// [`LogError::TooLarge`], as its frame had.
-    pub(super) fn push(&mut self, record: &'a Record) -> Result<(), LogError> {
+    fn push(&mut self, record: &'a Record) -> Result<(), LogError> {
         let header = &record.header;
         let mut flags = 0;
         let conversation = self.conversation(header);
@@ -112,15 +127,11 @@ impl<'a> Writer<'a> {
         self.times(header, &mut flags);
         self.put(Column::Kind, header.kind.into());
         self.put(Column::BodyBytes, record.body.bytes_len());
-        self.body(record, conversation, &mut flags)?;
+        self.salts();
+        self.body(&record.body, &mut flags);
+        self.hashes(record, conversation, &mut flags)?;
         self.causation(header, &mut flags);
-        if let Some(key) = &record.append_key {
-            flags |= HAS_APPEND_KEY;
-            let column = self.column(Column::AppendKey);
-            put_text(column, &key.key);
-            put(column, key.events.into());
-            self.given.extend_from_slice(&key.content_hash.0);
-        }
+        self.append_key(record.append_key.as_ref(), &mut flags);
         self.column(Column::Flags).push(flags);
         self.ids.insert(header.id, self.index);
         self.index += 1;
@@ -196,22 +207,42 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The body, and what does not follow of the hashes.
-    fn body(&mut self, record: &Record, conversation: u64, flags: &mut u8) -> Result<(), LogError> {
-        let (body_hash, chain_hash) = (record.body_hash(), record.chain_hash());
-        let follows = match &record.body {
-            RecordBody::Inline(bytes) => {
-                self.bodies.extend_from_slice(bytes);
-                Record::hash_body(bytes) == body_hash
-            }
+    /// The node that begins with the record, if one does.
+    fn salts(&mut self) {
+        let index = self.index;
+        let here = |(first, _): &(usize, SaltNode)| *first as u64 == index;
+        if let Some((_, node)) = self.salts.next_if(here) {
+            self.put(Column::SaltHeight, node.height().into());
+            self.given.extend_from_slice(&node.key());
+        }
+    }
+
+    fn body(&mut self, body: &RecordBody, flags: &mut u8) {
+        self.bodies.extend_from_slice(body.here());
+        match body {
+            RecordBody::Inline(_) => {}
             RecordBody::Blob(blob) => {
                 *flags |= BODY_IN_BLOBS;
                 let offset = self.offset;
                 put_difference(self.column(Column::BlobHome), offset, blob.home_offset);
-                false
+                self.given.extend_from_slice(&blob.hash.0);
             }
-        };
-        if !follows {
+            RecordBody::Stub(stub) => {
+                *flags |= BODY_ERASED;
+                self.put(Column::Stub, stub.bytes.len() as u64);
+            }
+        }
+    }
+
+    /// What does not follow of the hashes.
+    fn hashes(
+        &mut self,
+        record: &Record,
+        conversation: u64,
+        flags: &mut u8,
+    ) -> Result<(), LogError> {
+        let (body_hash, chain_hash) = (record.body_hash(), record.chain_hash());
+        if record.hash_of_body() != Some(body_hash) {
             *flags |= BODY_HASH_GIVEN;
             self.given.extend_from_slice(&body_hash.0);
         }
@@ -247,13 +278,26 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> Parts {
+    fn append_key(&mut self, key: Option<&AppendKey>, flags: &mut u8) {
+        let Some(key) = key else { return };
+        *flags |= HAS_APPEND_KEY;
+        let column = self.column(Column::AppendKey);
+        put_text(column, &key.key);
+        put(column, key.events.into());
+        put(column, key.salt.is_some().into());
+        self.given.extend_from_slice(&key.content_hash.0);
+        if let Some(salt) = &key.salt {
+            self.given.extend_from_slice(&salt.0);
+        }
+    }
+
+    fn finish(self) -> BlockParts {
         let mut columns = Vec::new();
         for column in &self.columns {
             put(&mut columns, column.len() as u64);
         }
         columns.extend(self.columns.iter().flatten());
-        Parts {
+        BlockParts {
             columns,
             plain: [self.id_lows, self.checks, self.given].concat(),
             bodies: self.bodies,

@@ -37,11 +37,15 @@ pub(super) enum Column {
     BodyBytes,
     /// Difference of the record's offset and its blob's home.
     BlobHome,
-    /// Text and number of events.
+    /// Text, number of events, 1 if its salt is there.
     AppendKey,
+    /// Bytes of what is left of a body.
+    Stub,
+    /// Of each node of salts: its height.
+    SaltHeight,
 }
 
-pub(super) const COLUMNS: usize = Column::AppendKey as usize + 1;
+pub(super) const COLUMNS: usize = Column::SaltHeight as usize + 1;
 
 pub(super) const HAS_OCCURRED_AT: u8 = 1;
 pub(super) const HAS_CAUSATION: u8 = 1 << 1;
@@ -50,6 +54,7 @@ pub(super) const BODY_IN_BLOBS: u8 = 1 << 3;
 pub(super) const BODY_HASH_GIVEN: u8 = 1 << 4;
 pub(super) const FIRST_LINK: u8 = 1 << 5;
 pub(super) const CHAIN_GIVEN: u8 = 1 << 6;
+pub(super) const BODY_ERASED: u8 = 1 << 7;
 
 /// Bytes of the end of an id, which is noise.
 pub(super) const ID_LOW_BYTES: usize = 4;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use super::{CHECK_BYTES, together::Unpacked};
 use crate::{
     domain::{ChainHashes, ContentHash},
-    log::record::{Hashes, Record, RecordBody},
+    log::record::{Hashes, Record},
 };
 
 /// How a record's chain hash follows.
@@ -22,7 +22,7 @@ pub(super) enum Link {
 /// What is there of a record's hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// None: it is the hash of the body.
+    /// None: it follows from the body and its salt.
     pub body: Option<ContentHash>,
     pub link: Link,
     /// Which conversation of the block it is of.
@@ -79,10 +79,9 @@ impl BlockHashes {
             if last.len() <= kept.conversation {
                 last.resize(kept.conversation + 1, ContentHash::default());
             }
-            let body = kept.body.unwrap_or_else(|| match &record.body {
-                RecordBody::Inline(bytes) => Record::hash_body(bytes),
-                RecordBody::Blob(blob) => blob.hash,
-            });
+            // One that neither is there nor follows is none that a check is of.
+            let body = kept.body.or_else(|| record.hash_of_body());
+            let body = body.unwrap_or_default();
             let (previous, given) = match kept.link {
                 Link::Given(hash) => (None, hash),
                 Link::First => (Some(ContentHash::default()), ContentHash::default()),

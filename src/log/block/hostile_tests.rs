@@ -104,11 +104,7 @@ fn a_text_is_not_handed_out_for_ever() {
     for record in &mut records {
         record.header.actor = "x".repeat(10_000);
     }
-    let mut writer = apart::Writer::new(1);
-    for record in &records {
-        writer.push(record).unwrap();
-    }
-    let parts = writer.finish();
+    let parts = apart::Writer::parts(1, &records).unwrap();
     let unpacked = Unpacked {
         first_offset: 1,
         count: records.len(),

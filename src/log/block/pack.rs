@@ -7,13 +7,13 @@ use zstd::bulk::Compressor;
 use super::{
     BODIES_BYTES_TARGET, CODEC_DICTIONARY, CODEC_NONE, CODEC_ZSTD, COLUMNS_BYTES_MAX, Dictionary,
     Header, Part, RECORDS_MAX, TEXTS_BYTES_MAX,
-    apart::{Parts, Writer},
+    apart::{BlockParts, Writer},
     crc_of,
 };
 use crate::log::{
     frame::{COMPRESS_BYTES_MIN, RAW_BYTES_MAX, looks_incompressible},
     port::{EncodedFrame, LogError},
-    record::{Record, RecordBody},
+    record::Record,
 };
 
 /// Of sealed segments, which are written once and read often.
@@ -56,10 +56,7 @@ impl Packer {
     /// # Errors
     /// [`LogError::TooLarge`] for a record that no frame could hold either.
     pub fn push(&mut self, record: Record) -> Result<Option<EncodedFrame>, LogError> {
-        let body = match &record.body {
-            RecordBody::Inline(bytes) => bytes.len(),
-            RecordBody::Blob(_) => 0,
-        };
+        let body = record.body.here().len();
         if body > RAW_BYTES_MAX {
             return Err(LogError::TooLarge {
                 what: "inline body",
@@ -92,11 +89,7 @@ impl Packer {
         if self.waiting.is_empty() {
             return Ok(None);
         }
-        let mut writer = Writer::new(self.first_offset);
-        for record in &self.waiting {
-            writer.push(record)?;
-        }
-        let block = self.seal(writer.finish())?;
+        let block = self.seal(Writer::parts(self.first_offset, &self.waiting)?)?;
         self.first_offset += self.waiting.len() as u64;
         self.waiting.clear();
         self.waiting_bodies = 0;
@@ -104,7 +97,7 @@ impl Packer {
         Ok(Some(block))
     }
 
-    fn seal(&mut self, parts: Parts) -> Result<EncodedFrame, LogError> {
+    fn seal(&mut self, parts: BlockParts) -> Result<EncodedFrame, LogError> {
         if parts.columns.len() > COLUMNS_BYTES_MAX {
             return Err(LogError::TooLarge {
                 what: "block of headers",

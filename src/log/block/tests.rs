@@ -9,6 +9,7 @@ use crate::{
     log::{
         frame::tests::{a_record, documented, hex_lines},
         record::{AppendKey, Record, RecordBody},
+        salt::{KeySalt, Salt, SaltSource},
         testkit::samples,
     },
 };
@@ -36,6 +37,16 @@ fn unpack_all(blocks: &[EncodedFrame]) -> Vec<Record> {
 /// Conversations that take turns, each chained as an engine does it; some records
 /// with a cause, a key, a time of their own.
 pub(super) fn conversations(count: usize, body_bytes: usize) -> Vec<Record> {
+    conversations_from(1, count, body_bytes)
+}
+
+/// The same, with the salts of the offsets from one on.
+pub(super) fn conversations_from(
+    first_offset: u64,
+    count: usize,
+    body_bytes: usize,
+) -> Vec<Record> {
+    let mut salts = SaltSource::default();
     let mut chains = [ContentHash::default(); 3];
     let mut causes: Vec<EventId> = vec![EventId::generate()];
     let mut records = Vec::new();
@@ -51,13 +62,16 @@ pub(super) fn conversations(count: usize, body_bytes: usize) -> Vec<Record> {
         causes.push(header.id);
         let body = samples::prose(body_bytes + index % 50);
         let hash = Record::hash_body(&body);
+        let salt = KeySalt::random();
         let key = (index % 6 == 0).then(|| AppendKey {
             key: format!("batch {index}"),
             events: 6,
-            content_hash: hash,
+            content_hash: salt.hash(hash),
+            salt: Some(salt),
         });
         let body = RecordBody::Inline(body);
-        let record = Record::seal(chains[which], header, body, hash, key).unwrap();
+        let salted = salts.at(first_offset + index as u64).hash(hash);
+        let record = Record::seal(chains[which], header, body, salted, key).unwrap();
         chains[which] = record.chain_hash();
         records.push(record);
     }
@@ -118,16 +132,17 @@ proptest! {
 fn chained_conversations_keep_no_hashes() {
     // 64 bytes of hashes for each record were a quarter of the log. Of events that
     // follow each other only 8 are kept, and all hashes come back.
-    let records = conversations(1_000, 300);
+    let records = conversations_from(42, 1_000, 300);
     let with = dictionary();
     for dictionary in [None, Some(&with)] {
         let blocks = pack(42, &records, dictionary);
         assert!(blocks.len() > 2);
         let plain = Unpacked::of(&blocks[1]);
-        // Ends of ids, checks, one hash for each of three conversations, and those
-        // of keys and causes.
+        // Ends of ids, checks, one hash for each of three conversations, those of keys
+        // (with their salts) and causes, and a few nodes of salts.
         let count = blocks[1].count as usize;
-        assert!(plain.len() < count * (4 + 8) + 3 * 32 + count / 6 * 33 + count / 4 * 17);
+        let nodes = 2 * count.ilog2() as usize * 16;
+        assert!(plain.len() < count * (4 + 8) + 3 * 32 + count / 6 * 49 + count / 4 * 17 + nodes);
         let mut chains = std::collections::HashMap::new();
         let read = unpack_all(&blocks);
         assert!(read == records);
@@ -210,7 +225,7 @@ fn a_newer_version_is_refused_as_such() {
             error,
             LogError::NewerFormat {
                 offset: 7,
-                version: 2,
+                version: 3,
                 ..
             }
         ),
@@ -256,7 +271,7 @@ fn blocks_keep_to_their_bounds() {
         header.actor = index.to_string().repeat(1_500);
         header.correlation_id = "x".repeat(4_000);
         let body = record.body.clone();
-        let hash = record.body_hash();
+        let hash = Salt::random().hash(Record::hash_body(body.here()));
         *record = Record::seal(ContentHash::default(), header, body, hash, None).unwrap();
     }
     for records in [large, empty, wordy] {
@@ -269,8 +284,8 @@ fn blocks_keep_to_their_bounds() {
     }
 }
 
-/// The block of `docs/FORMAT.md`, as it was when version 1 was released.
-const GOLDEN: &str = include_str!("golden_v1.hex");
+/// The block of the record of `docs/FORMAT.md`, as version 2 writes it.
+const GOLDEN: &str = include_str!("golden_v2.hex");
 
 #[test]
 fn the_format_does_not_change() {

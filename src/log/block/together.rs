@@ -1,14 +1,16 @@
 //! Puts the records of a block together again, from bytes that nobody vouches for
 //! but a checksum.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{
     CHECK_BYTES, TEXTS_BYTES_MAX,
     columns::{
-        BODY_HASH_GIVEN, BODY_IN_BLOBS, Before, CHAIN_GIVEN, COLUMNS, Column, FIRST_LINK,
-        HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, ID_LOW_BYTES, Previous,
+        BODY_ERASED, BODY_HASH_GIVEN, BODY_IN_BLOBS, Before, CHAIN_GIVEN, COLUMNS, Column,
+        FIRST_LINK, HAS_APPEND_KEY, HAS_CAUSATION, HAS_OCCURRED_AT, ID_LOW_BYTES, Previous,
     },
     hashes::{Kept, Link},
 };
@@ -19,7 +21,8 @@ use crate::{
     },
     log::{
         codec::HEADER_BYTES_MAX,
-        record::{AppendKey, BlobRef, Hashes, Record, RecordBody},
+        record::{AppendKey, BlobRef, Hashes, Record, RecordBody, Stub},
+        salt::{KeySalt, Salt, SaltNode},
     },
 };
 
@@ -168,6 +171,8 @@ struct Reader<'a> {
     texts_left: usize,
     ids: Vec<EventId>,
     previous: Previous,
+    /// What the last salt was below.
+    salts: Option<Arc<SaltNode>>,
 }
 
 impl<'a> Reader<'a> {
@@ -197,6 +202,7 @@ impl<'a> Reader<'a> {
             texts_left: TEXTS_BYTES_MAX + HEADER_BYTES_MAX,
             ids: Vec::with_capacity(of.count),
             previous: Previous::default(),
+            salts: None,
         })
     }
 
@@ -215,10 +221,12 @@ impl<'a> Reader<'a> {
 
     fn next(&mut self, index: usize) -> Result<(Record, Kept), Fault> {
         let [flags] = self.column(Column::Flags).array()?;
-        if flags >> 7 != 0 || flags & (FIRST_LINK | CHAIN_GIVEN) == FIRST_LINK | CHAIN_GIVEN {
+        let has = |flag: u8| flags & flag != 0;
+        let is_impossible = has(FIRST_LINK) && has(CHAIN_GIVEN)
+            || has(BODY_ERASED) && (has(BODY_IN_BLOBS) || !has(BODY_HASH_GIVEN));
+        if is_impossible {
             return Err("flags that mean nothing");
         }
-        let has = |flag: u8| flags & flag != 0;
         let conversation = self.place(Column::Conversation)?;
         let (recorded_at, occurred_at) = self.times(has(HAS_OCCURRED_AT))?;
         let (id, before) = self.place_in(conversation)?;
@@ -235,6 +243,11 @@ impl<'a> Reader<'a> {
             causation_id: None,
             correlation_id: self.text(Column::Correlation)?.to_owned(),
         };
+        let salt = match has(BODY_ERASED) {
+            true => None,
+            false => Some(self.salt(self.of.first_offset + index as u64)?),
+        };
+        let body = self.body(index, flags)?;
         let body_hash = match has(BODY_HASH_GIVEN) {
             true => Some(ContentHash(self.given.array()?)),
             false => None,
@@ -244,7 +257,6 @@ impl<'a> Reader<'a> {
             link: self.link(flags)?,
             conversation,
         };
-        let body = self.body(index, has(BODY_IN_BLOBS), body_hash)?;
         let causation_id = match has(HAS_CAUSATION) {
             true => Some(self.causation(index)?),
             false => None,
@@ -271,6 +283,7 @@ impl<'a> Reader<'a> {
                 body: ContentHash::default(),
                 chain: ContentHash::default(),
             },
+            salt,
         };
         Ok((record, kept))
     }
@@ -344,31 +357,48 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn body(
-        &mut self,
-        index: usize,
-        in_blobs: bool,
-        hash: Option<ContentHash>,
-    ) -> Result<RecordBody, Fault> {
+    /// The salt of the record at an offset: below the node before, or the next one.
+    fn salt(&mut self, offset: u64) -> Result<Salt, Fault> {
+        let covers = |node: &Arc<SaltNode>| node.covers(offset);
+        if !self.salts.as_ref().is_some_and(covers) {
+            let height = u8::try_from(self.number(Column::SaltHeight)?);
+            let node = SaltNode::new(offset, height.unwrap_or(u8::MAX), self.given.array()?);
+            self.salts = Some(Arc::new(node.ok_or("a salt of no tree")?));
+        }
+        let node = self.salts.as_ref().ok_or(SHORT)?;
+        Ok(Salt::below(node, offset))
+    }
+
+    fn body(&mut self, index: usize, flags: u8) -> Result<RecordBody, Fault> {
         let bytes_len = self.number(Column::BodyBytes)?;
-        if in_blobs {
+        if flags & BODY_IN_BLOBS != 0 {
             // Below the last offset, as the block's header was checked.
             let offset = self.of.first_offset + index as u64;
             let back = self.column(Column::BlobHome).difference(0)?;
             return Ok(RecordBody::Blob(BlobRef {
-                hash: hash.ok_or("a large body without its hash")?,
+                hash: ContentHash(self.given.array()?),
                 bytes_len,
                 home_offset: offset.wrapping_sub(back),
             }));
         }
-        let end = usize::try_from(bytes_len)
+        if flags & BODY_ERASED != 0 {
+            let len = self.number(Column::Stub)?;
+            let bytes = self.here(len)?;
+            return Ok(RecordBody::Stub(Stub { bytes, bytes_len }));
+        }
+        self.here(bytes_len).map(RecordBody::Inline)
+    }
+
+    /// The next of the bodies that are in the block.
+    fn here(&mut self, len: u64) -> Result<Bytes, Fault> {
+        let end = usize::try_from(len)
             .ok()
             .and_then(|len| self.bodies_at.checked_add(len))
             .filter(|end| *end <= self.of.bodies.len())
             .ok_or("bodies that are longer than all of them")?;
         let body = self.of.bodies.slice(self.bodies_at..end);
         self.bodies_at = end;
-        Ok(RecordBody::Inline(body))
+        Ok(body)
     }
 
     fn causation(&mut self, index: usize) -> Result<EventId, Fault> {
@@ -385,10 +415,16 @@ impl<'a> Reader<'a> {
         let key = self.column(Column::AppendKey).text()?;
         self.count_text(key)?;
         let events = self.number(Column::AppendKey)?;
+        let salted = self.number(Column::AppendKey)?;
         Ok(AppendKey {
             key: key.to_owned(),
             events: u32::try_from(events).map_err(|_| "a batch of too many events")?,
             content_hash: ContentHash(self.given.array()?),
+            salt: match salted {
+                0 => None,
+                1 => Some(KeySalt(self.given.array()?)),
+                _ => return Err("an append key that neither has nor lacks its salt"),
+            },
         })
     }
 

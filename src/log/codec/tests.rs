@@ -69,7 +69,9 @@ proptest! {
         let (header, body_bytes, key) = RecordReader::default().header(&bytes).unwrap();
         prop_assert_eq!(&header, &record.header);
         prop_assert_eq!(body_bytes, record.body.bytes_len());
-        prop_assert_eq!(&key, &record.append_key);
+        // Its salt is not in the header: the chain would keep it for ever.
+        let wanted = record.append_key.clone().map(AppendKey::without_salt);
+        prop_assert_eq!(key, wanted);
         let cut = cut.index(bytes.len());
         prop_assert!(RecordReader::default().header(&bytes[..cut]).is_err());
         let longer = [bytes.as_slice(), &[0]].concat();

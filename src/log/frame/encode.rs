@@ -12,6 +12,7 @@ use crate::log::{
     codec,
     port::{EncodedFrame, LogError},
     record::{Record, RecordBody},
+    salt::FrameSalts,
 };
 
 const ZSTD_LEVEL: i32 = 1;
@@ -54,7 +55,7 @@ fn encode_packed(first_offset: u64, records: &[Record]) -> Result<Vec<EncodedFra
         encode_record(record, &mut raw)?;
         ends.push(raw.len());
     }
-    pack(first_offset, &raw, &ends)
+    pack(first_offset, records, &raw, &ends)
 }
 
 fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), LogError> {
@@ -74,11 +75,7 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), LogError> {
 /// What a record takes, or more, unless the texts of its header are long.
 fn bytes_about(record: &Record) -> usize {
     const HEADER_AND_HASHES: usize = 320;
-    let body = match &record.body {
-        RecordBody::Inline(bytes) => bytes.len(),
-        RecordBody::Blob(_) => 8,
-    };
-    HEADER_AND_HASHES + body
+    HEADER_AND_HASHES + record.body.here().len()
 }
 
 /// Frames of records that do not compress: each is written where it stays, in one
@@ -129,11 +126,15 @@ impl InPlace {
         let start = self.out.len();
         self.out.resize(start + HEADER_BYTES, 0);
         let mut count = 0;
+        let mut salts = FrameSalts::default();
         for record in records {
-            let before = self.out.len();
+            let before = (self.out.len(), salts.bytes().len());
             encode_record(record, &mut self.out)?;
-            if self.out.len() - start > STORED_BYTES_MAX && count > 0 {
-                self.out.truncate(before);
+            let fits = salts.push(first_offset + count as u64, record.salt.as_ref());
+            let bytes = self.out.len() - start + salts.bytes().len();
+            if count > 0 && (!fits || bytes > STORED_BYTES_MAX) {
+                self.out.truncate(before.0);
+                salts.truncate(before.1);
                 break;
             }
             count += 1;
@@ -148,8 +149,10 @@ impl InPlace {
             first_offset,
             count: count as u32,
             raw_len: payload.len(),
+            salts: salts.count(),
         };
-        head_of.write(head, payload);
+        head_of.write(head, payload, salts.bytes());
+        self.out.extend_from_slice(salts.bytes());
         self.frames.push(FrameAt {
             first_offset,
             count: count as u32,
@@ -177,16 +180,25 @@ fn may_be_noise(record: &Record) -> bool {
 
 /// Cuts encoded records into frames. How well one packs says where to cut the
 /// next.
-fn pack(first_offset: u64, raw: &[u8], ends: &[usize]) -> Result<Vec<EncodedFrame>, LogError> {
+fn pack(
+    first_offset: u64,
+    records: &[Record],
+    raw: &[u8],
+    ends: &[usize],
+) -> Result<Vec<EncodedFrame>, LogError> {
     let room = STORED_BYTES_MAX - HEADER_BYTES;
     let mut frames = Vec::new();
     let mut next = 0;
     let mut target = RAW_BYTES_TARGET;
     while next < ends.len() {
-        let bytes = run(ends, next, target);
-        let end = next + bytes.len;
+        let first = first_offset + next as u64;
+        let mut bytes = run(ends, next, target);
+        let salts = salts(first, &records[next..next + bytes.len]);
+        if salts.records < bytes.len {
+            bytes = Run::of(ends, next, salts.records);
+        }
         let payload = Payload::of(&raw[bytes.range.clone()])?;
-        let stored = payload.bytes(&raw[bytes.range.clone()]).len();
+        let stored = payload.bytes(&raw[bytes.range.clone()]).len() + salts.salts.bytes().len();
         // A sixteenth of slack: the next run may pack a little worse.
         let fitting = bytes.range.len() * room / stored.max(1) / 16 * 15;
         if stored > room && bytes.len > 1 {
@@ -194,15 +206,30 @@ fn pack(first_offset: u64, raw: &[u8], ends: &[usize]) -> Result<Vec<EncodedFram
             continue;
         }
         frames.push(seal_frame(
-            first_offset + next as u64,
+            first,
             bytes.len,
             &raw[bytes.range.clone()],
             &payload,
+            &salts.salts,
         ));
         target = fitting.clamp(1, RAW_BYTES_TARGET);
-        next = end;
+        next += bytes.len;
     }
     Ok(frames)
+}
+
+/// The salts of a frame, and of how many records they are.
+struct Salted {
+    salts: FrameSalts,
+    records: usize,
+}
+
+/// Those of the records that one frame can have.
+fn salts(first_offset: u64, records: &[Record]) -> Salted {
+    let mut salts = FrameSalts::default();
+    let fit = |(offset, record): &(u64, &Record)| salts.push(*offset, record.salt.as_ref());
+    let records = (first_offset..).zip(records).take_while(fit).count();
+    Salted { salts, records }
 }
 
 struct Run {
@@ -210,16 +237,21 @@ struct Run {
     len: usize,
 }
 
+impl Run {
+    fn of(ends: &[usize], first: usize, len: usize) -> Self {
+        let start = if first == 0 { 0 } else { ends[first - 1] };
+        Self {
+            range: start..ends[first + len - 1],
+            len,
+        }
+    }
+}
+
 /// The records from `first` on that fit in `target` bytes; at least one.
 fn run(ends: &[usize], first: usize, target: usize) -> Run {
     let start = if first == 0 { 0 } else { ends[first - 1] };
-    let len = ends[first..]
-        .partition_point(|end| end - start <= target)
-        .max(1);
-    Run {
-        range: start..ends[first + len - 1],
-        len,
-    }
+    let fitting = ends[first..].partition_point(|end| end - start <= target);
+    Run::of(ends, first, fitting.max(1))
 }
 
 pub(super) enum Payload {
@@ -287,11 +319,13 @@ pub(super) fn seal_frame(
     count: usize,
     raw: &[u8],
     payload: &Payload,
+    salts: &FrameSalts,
 ) -> EncodedFrame {
     let body = payload.bytes(raw);
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + salts.bytes().len());
     bytes.resize(HEADER_BYTES, 0);
     bytes.extend_from_slice(body);
+    bytes.extend_from_slice(salts.bytes());
     let head = Head {
         codec: match payload {
             Payload::Raw => CODEC_NONE,
@@ -301,8 +335,9 @@ pub(super) fn seal_frame(
         // The bounds of a frame keep count and lengths far below u32::MAX.
         count: count as u32,
         raw_len: raw.len(),
+        salts: salts.count(),
     };
-    head.write(&mut bytes[..HEADER_BYTES], body);
+    head.write(&mut bytes[..HEADER_BYTES], body, salts.bytes());
     EncodedFrame {
         first_offset,
         count: count as u32,
@@ -317,19 +352,24 @@ struct Head {
     first_offset: u64,
     count: u32,
     raw_len: usize,
+    /// How many nodes of salts.
+    salts: usize,
 }
 
 impl Head {
-    /// Writes a header, into zeros, for a payload as stored.
-    fn write(&self, out: &mut [u8], payload: &[u8]) {
+    /// Writes a header, into zeros, for a payload and salts as stored.
+    fn write(&self, out: &mut [u8], payload: &[u8], salts: &[u8]) {
         out[..3].copy_from_slice(&MAGIC);
         out[3] = FORMAT_VERSION;
         out[4] = self.codec;
+        // A frame has too few records for more.
+        out[6..8].copy_from_slice(&(self.salts as u16).to_le_bytes());
         out[8..16].copy_from_slice(&self.first_offset.to_le_bytes());
         out[16..20].copy_from_slice(&self.count.to_le_bytes());
         out[20..24].copy_from_slice(&(self.raw_len as u32).to_le_bytes());
         out[24..28].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         let crc = crc32c::crc32c_append(crc32c::crc32c(&out[..28]), payload);
+        let crc = crc32c::crc32c_append(crc, salts);
         out[28..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
     }
 }

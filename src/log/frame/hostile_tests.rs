@@ -5,7 +5,7 @@ use allocation_counter::measure;
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::testkit::samples;
+use crate::log::{salt::FrameSalts, testkit::samples};
 
 /// What is held in memory for each byte of unpacked records: a record of the
 /// fewest bytes is some hundred in memory.
@@ -57,7 +57,11 @@ fn pack_plain(records: &[Record]) -> EncodedFrame {
     for record in records {
         codec::encode_record(record, &mut raw).unwrap();
     }
-    seal_frame(42, records.len(), &raw, &Payload::Raw)
+    let mut salts = FrameSalts::default();
+    for (offset, record) in (42..).zip(records) {
+        assert!(salts.push(offset, record.salt.as_ref()));
+    }
+    seal_frame(42, records.len(), &raw, &Payload::Raw, &salts)
 }
 
 // Eight damaged bytes in a header must not be believed that a long text follows.
@@ -84,7 +88,7 @@ fn no_length_is_believed() {
 fn no_count_is_believed() {
     let raw = vec![0; RAW_BYTES_MAX];
     for count in [1, RAW_BYTES_MAX / codec::RECORD_BYTES_MIN, 1 << 20] {
-        let frame = seal_frame(42, count, &raw, &Payload::Raw);
+        let frame = seal_frame(42, count, &raw, &Payload::Raw, &FrameSalts::default());
         assert!(!probe(&frame.bytes, count as u32));
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     },
     log::{
         record::{AppendKey, BlobRef, RecordBody},
+        salt::{FrameSalts, KeySalt, Salt, SaltSource},
         testkit::samples,
     },
 };
@@ -48,20 +49,32 @@ pub(in crate::log) fn a_record() -> impl Strategy<Value = Record> {
             RecordBody::Blob(BlobRef { hash: ContentHash(hash), bytes_len, home_offset })
         }),
     ];
-    let key = prop::option::of((".{1,30}", any::<u32>(), any::<[u8; 32]>()).prop_map(
-        |(key, events, hash)| AppendKey {
-            key,
-            events,
-            content_hash: ContentHash(hash),
+    let salts = (any::<[u8; 16]>(), any::<Option<[u8; 16]>>());
+    let key = (".{1,30}", any::<u32>(), any::<[u8; 32]>());
+    let key = prop::option::of(key.prop_map(|(key, events, hash)| AppendKey {
+        key,
+        events,
+        content_hash: ContentHash(hash),
+        salt: None,
+    }));
+    let erased = prop::option::weighted(0.1, prop::collection::vec(any::<u8>(), 0..60));
+    (a_header(), body, key, any::<[u8; 32]>(), salts, erased).prop_map(
+        |(header, body, mut key, previous, (salt, key_salt), erased)| {
+            let hash = match &body {
+                RecordBody::Blob(blob) => blob.hash,
+                _ => Record::hash_body(body.here()),
+            };
+            if let Some(key) = &mut key {
+                key.salt = key_salt.map(KeySalt);
+            }
+            let salted = Salt::of(salt).hash(hash);
+            let record = Record::seal(ContentHash(previous), header, body, salted, key).unwrap();
+            match erased {
+                Some(stub) => record.erased(stub.into()),
+                None => record,
+            }
         },
-    ));
-    (a_header(), body, key, any::<[u8; 32]>()).prop_map(|(header, body, key, previous)| {
-        let hash = match &body {
-            RecordBody::Inline(bytes) => Record::hash_body(bytes),
-            RecordBody::Blob(blob) => blob.hash,
-        };
-        Record::seal(ContentHash(previous), header, body, hash, key).unwrap()
-    })
+    )
 }
 
 fn decode_all(frames: &[EncodedFrame]) -> Result<Vec<Record>, LogError> {
@@ -133,8 +146,14 @@ proptest! {
         // Nothing of a header or a body can change, and no record can move,
         // without breaking the chain.
         let previous = ContentHash(previous);
+        prop_assume!(record.salt.is_some());
+        let plain = match &record.body {
+            RecordBody::Blob(blob) => blob.hash,
+            body => Record::hash_body(body.here()),
+        };
+        let salted = record.salt.clone().unwrap().hash(plain);
         let sealed = Record::seal(
-            previous, record.header.clone(), record.body.clone(), record.body_hash(), record.append_key.clone(),
+            previous, record.header.clone(), record.body.clone(), salted, record.append_key.clone(),
         ).unwrap();
         prop_assert!(sealed.verify_chain(previous));
         prop_assert!(!sealed.verify_chain(sealed.chain_hash()));
@@ -144,8 +163,17 @@ proptest! {
         let mut changed = sealed.clone();
         changed.header.revision.0 ^= 1;
         prop_assert!(!changed.verify_chain(previous));
-        let mut changed = sealed;
+        let mut changed = sealed.clone();
         changed.body = RecordBody::Inline(Bytes::from_static(b"something else"));
+        prop_assert!(!changed.verify_chain(previous));
+        let mut changed = sealed.clone();
+        changed.salt = Some(Salt::random());
+        prop_assert!(!changed.verify_chain(previous));
+        // What is left of an erased one stays in the chain.
+        let erased = sealed.clone().erased(Bytes::from_static(b"a stub"));
+        prop_assert!(erased.verify_chain(previous) && erased.body_hash() == sealed.body_hash());
+        let mut changed = erased;
+        changed.header.kind ^= 1;
         prop_assert!(!changed.verify_chain(previous));
     }
 }
@@ -233,6 +261,43 @@ fn frames_are_filled_well_whatever_they_hold() {
 }
 
 #[test]
+fn the_salts_of_a_group_come_back() {
+    // Of one tree a frame keeps one node; of several it keeps those, in as many frames
+    // as they need: none may take a salt of another tree for its own.
+    for noisy in [false, true] {
+        let mut source = SaltSource::default();
+        let mut records = Vec::new();
+        for offset in 65_400..65_700_u64 {
+            if [65_410, 65_411, 65_600].contains(&offset) {
+                source.renew();
+            }
+            let body = match noisy {
+                true => samples::noise(700),
+                false => samples::prose(700),
+            };
+            let salted = source.at(offset).hash(Record::hash_body(&body));
+            let body = RecordBody::Inline(body);
+            let header = samples::header(offset);
+            records.push(Record::seal(ContentHash::default(), header, body, salted, None).unwrap());
+        }
+        let frames = encode_group(65_400, &records).unwrap();
+        let read = decode_all(&frames).unwrap();
+        assert!(read == records);
+        assert!(
+            read.iter()
+                .all(|record| record.verify_chain(ContentHash::default()))
+        );
+        let nodes = frames.iter().map(|frame| usize::from(frame.bytes[6]));
+        assert!(
+            nodes.clone().sum::<usize>() <= frames.len() + 4,
+            "{nodes:?}"
+        );
+        // Written again they are the same.
+        assert!(encode_group(65_400, &read).unwrap() == frames);
+    }
+}
+
+#[test]
 fn a_large_record_has_a_frame_of_its_own() {
     // It must not drag its neighbours over the bound.
     let records = [
@@ -256,7 +321,7 @@ fn what_the_format_cannot_hold_is_refused_when_it_is_written() {
         ContentHash::default(),
         header,
         body,
-        ContentHash::default(),
+        Salt::random().hash(ContentHash::default()),
         None,
     );
     assert!(matches!(error, Err(LogError::TooLarge { .. })), "{error:?}");
@@ -278,7 +343,7 @@ fn a_newer_version_is_told_apart_from_damage() {
     let error = decode(&with_bytes(&frame, newer));
     assert!(matches!(
         error,
-        Err(LogError::NewerFormat { version: 2, .. })
+        Err(LogError::NewerFormat { version: 3, .. })
     ));
 }
 
@@ -293,23 +358,25 @@ pub(in crate::log) fn documented() -> Record {
     header.recorded_at = TimestampMicros(1_750_000_000_000_000);
     header.actor = "ann".to_owned();
     let hash = Record::hash_body(&body);
+    let key_salt = KeySalt(*b"salt of the key.");
     let key = AppendKey {
         key: "k1".to_owned(),
         events: 1,
-        content_hash: hash,
+        content_hash: key_salt.hash(hash),
+        salt: Some(key_salt),
     };
     Record::seal(
         ContentHash::default(),
         header,
         RecordBody::Inline(body),
-        hash,
+        Salt::of(*b"salt of the body").hash(hash),
         Some(key),
     )
     .unwrap()
 }
 
-/// The frame of `docs/FORMAT.md`, as it was when version 1 was released.
-const GOLDEN: &str = include_str!("golden_v1.hex");
+/// The frame of `docs/FORMAT.md`, as version 2 writes it.
+const GOLDEN: &str = include_str!("golden_v2.hex");
 
 pub(in crate::log) fn hex_lines(bytes: &[u8]) -> String {
     let line = |chunk: &[u8]| {
@@ -322,11 +389,14 @@ pub(in crate::log) fn hex_lines(bytes: &[u8]) -> String {
 #[test]
 fn the_format_does_not_change() {
     // A log that was written must be read for ever: these bytes were written by
-    // version 1. If this fails, a released format was changed.
+    // version 2. If this fails, a released format was changed.
     // Not compressed, because another zstd may pack the same bytes otherwise.
     let mut raw = Vec::new();
-    codec::encode_record(&documented(), &mut raw).unwrap();
-    let frame = seal_frame(42, 1, &raw, &Payload::Raw);
+    let record = documented();
+    codec::encode_record(&record, &mut raw).unwrap();
+    let mut salts = FrameSalts::default();
+    assert!(salts.push(42, record.salt.as_ref()));
+    let frame = seal_frame(42, 1, &raw, &Payload::Raw, &salts);
     assert_eq!(hex_lines(&frame.bytes), GOLDEN);
     let golden: Vec<u8> = GOLDEN
         .split_whitespace()

@@ -5,13 +5,10 @@ use std::io::Read;
 
 use bytes::Bytes;
 
-use crate::{
-    domain::{ContentHash, Namespace},
-    log::{
-        frame::{self, STORED_BYTES_MAX},
-        port::LogError,
-        record::{BlobRef, Record},
-    },
+use crate::log::{
+    frame::{self, STORED_BYTES_MAX},
+    port::LogError,
+    record::{BlobRef, Record},
 };
 
 const MAGIC: [u8; 3] = *b"TRB";
@@ -20,17 +17,19 @@ const CODEC_NONE: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 const HEADER_BYTES: usize = 24;
 
-/// The key of a piece: length and bytes of the namespace's name, the hash, and
-/// the piece's number, big-endian so that pieces sort.
-pub(super) fn key(namespace: &Namespace, hash: ContentHash, piece: u32) -> Vec<u8> {
-    let name = namespace.as_str().as_bytes();
-    let mut key = Vec::with_capacity(1 + name.len() + 32 + 4);
-    // A name has at most 64 bytes.
-    key.push(name.len() as u8);
-    key.extend_from_slice(name);
-    key.extend_from_slice(&hash.0);
-    key.extend_from_slice(&piece.to_be_bytes());
+/// The key of a piece: the offset of the record that first named the body, and the
+/// piece's number, both big-endian so that pieces sort.
+pub(super) fn key(home_offset: u64, piece: u32) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&home_offset.to_be_bytes());
+    key[8..].copy_from_slice(&piece.to_be_bytes());
     key
+}
+
+/// The home of the body that a piece is of, by the piece's key; none: that is no key.
+pub(super) fn home(key: &[u8]) -> Option<u64> {
+    let (home, _) = key.split_first_chunk::<8>()?;
+    Some(u64::from_be_bytes(*home))
 }
 
 /// Header and, if that pays, compressed content.

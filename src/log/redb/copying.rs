@@ -2,7 +2,10 @@
 
 use redb::{Database, ReadTransaction, ReadableTable, TableDefinition};
 
-use super::segment::{BLOBS, FRAMES, Readable, StoreError, guarded};
+use super::{
+    blob,
+    segment::{BLOBS, FRAMES, Readable, StoreError, guarded},
+};
 use crate::log::port::LogError;
 
 /// A commit of a copy holds about this much, in bytes: redb keeps a transaction's
@@ -24,27 +27,40 @@ pub(super) fn copy(
     })
 }
 
-/// Copies the large bodies of a segment, as they are stored.
+/// Copies large bodies of a segment, as they are stored: those whose homes are to be kept.
 pub(super) fn copy_blobs(
     from: &impl Readable,
     into: &Database,
+    keeps: impl Fn(u64) -> bool,
     first_offset: u64,
 ) -> Result<(), LogError> {
     guarded(first_offset, "copying large bodies", || {
-        copy_rows(&from.begin()?, into, BLOBS, |_| true)
+        let keeps = |key: &[u8]| blob::home(key).is_none_or(&keeps);
+        copy_rows(&from.begin()?, into, BLOBS, keeps)
     })
 }
 
-/// Fails unless a segment has the large bodies of another one, as they are stored.
+/// Fails unless a segment has the large bodies of another one that are to be kept, as they
+/// are stored, and none that is not.
 pub(super) fn check_blobs(
     original: &impl Readable,
     copied: &impl Readable,
+    keeps: impl Fn(u64) -> bool,
     first_offset: u64,
 ) -> Result<(), LogError> {
+    let keeps = |key: &[u8]| blob::home(key).is_none_or(&keeps);
     let differs = guarded(first_offset, "comparing large bodies", || {
         let copied = copied.begin()?.open_table(BLOBS)?;
+        for row in copied.iter()? {
+            if !keeps(row?.0.value()) {
+                return Ok(true);
+            }
+        }
         for row in original.begin()?.open_table(BLOBS)?.iter()? {
             let (key, value) = row?;
+            if !keeps(key.value()) {
+                continue;
+            }
             let there = copied.get(key.value())?;
             if there.is_none_or(|there| there.value() != value.value()) {
                 return Ok(true);
@@ -61,8 +77,7 @@ pub(super) fn check_blobs(
     Ok(())
 }
 
-/// Copies the rows of a table from the first one on, as long as their keys are
-/// wanted.
+/// Copies the rows of a table whose keys are wanted.
 fn copy_rows<K: redb::Key + 'static>(
     from: &ReadTransaction,
     into: &Database,
@@ -79,7 +94,7 @@ fn copy_rows<K: redb::Key + 'static>(
             while let Some(row) = rows.next_if(|_| bytes < COPY_COMMIT_BYTES) {
                 let (key, value) = row?;
                 if !wanted(key.value()) {
-                    break;
+                    continue;
                 }
                 bytes += value.value().len();
                 copied.insert(key.value(), value.value())?;

@@ -49,7 +49,7 @@ const COMMIT_BYTES: usize = 8 << 20;
 
 /// What is known of a segment of blocks once it is open.
 #[derive(Debug)]
-pub(super) struct Dense {
+pub(super) struct DenseSegment {
     dictionary: Option<Arc<Dictionary>>,
 }
 
@@ -84,7 +84,10 @@ impl Row {
 ///
 /// # Errors
 /// [`LogError::NewerFormat`] for a form that a newer version writes.
-pub(super) fn of(segment: &impl Readable, first_offset: u64) -> Result<Option<Dense>, LogError> {
+pub(super) fn of(
+    segment: &impl Readable,
+    first_offset: u64,
+) -> Result<Option<DenseSegment>, LogError> {
     let [form, place] = guarded(first_offset, "reading what a segment is of", || {
         let meta = segment.begin()?.open_table(META)?;
         let row = |key| -> Result<Vec<u8>, StoreError> {
@@ -118,7 +121,7 @@ pub(super) fn of(segment: &impl Readable, first_offset: u64) -> Result<Option<De
         tracing::error!(%error, "the dictionary of a segment cannot be read");
         None
     });
-    Ok(Some(Dense { dictionary }))
+    Ok(Some(DenseSegment { dictionary }))
 }
 
 fn read_dictionary(
@@ -226,7 +229,7 @@ impl<'a, T: ReadableTable<u64, &'static [u8]>> Stream<'a, T> {
     }
 }
 
-impl Dense {
+impl DenseSegment {
     /// The blocks from the one that holds `from` on, until they have `bytes_max`
     /// bytes together. Each is there, or is damaged.
     pub(super) fn read(
@@ -429,10 +432,15 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Copies the large bodies of a segment, as they are stored.
-    pub(super) fn copy_blobs(&mut self, from: &impl Readable) -> Result<(), LogError> {
+    /// Copies large bodies of a segment, as they are stored: those whose homes are to be
+    /// kept.
+    pub(super) fn copy_blobs(
+        &mut self,
+        from: &impl Readable,
+        keeps: impl Fn(u64) -> bool,
+    ) -> Result<(), LogError> {
         self.commit(Durability::None)?;
-        copying::copy_blobs(from, self.database, self.first_offset)
+        copying::copy_blobs(from, self.database, keeps, self.first_offset)
     }
 
     /// Puts everything on disk.

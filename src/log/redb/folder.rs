@@ -81,6 +81,12 @@ pub trait Folder: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// When that cannot be found out.
     fn bytes(&self) -> io::Result<u64>;
+
+    /// How long a file is, in bytes.
+    ///
+    /// # Errors
+    /// When it is missing.
+    fn bytes_of(&self, name: &str) -> io::Result<u64>;
 }
 
 /// A folder of a real disk.
@@ -114,6 +120,10 @@ impl DiskFolder {
 
 impl Folder for DiskFolder {
     type File = DiskFile;
+
+    fn bytes_of(&self, name: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.path.join(name))?.len())
+    }
 
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();

@@ -21,7 +21,7 @@ pub const MANIFEST: &str = "MANIFEST";
 /// The manifest while it is written.
 pub(super) const MANIFEST_NEW: &str = "MANIFEST.new";
 /// The newest format that this program reads, and the one it writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A segment that keeps blocks.
 pub(super) const FORM_BLOCKS: &str = "blocks";
 /// No manifest is larger, in bytes: a line of about 200 for each segment of a log
@@ -42,6 +42,20 @@ pub struct Manifest {
     /// A place that the log had reached when this was written. It may have gone
     /// on since.
     pub reached: Mark,
+    /// Of the last erasing that was carried out to the end: the offset of the record
+    /// that says what was to be erased. 0: there was none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub erased: u64,
+    /// An erasing is under way: what is to be erased is said by records from this offset
+    /// on, if it came so far. None: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erasing: Option<u64>,
+}
+
+/// As serde asks for it.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(offset: &u64) -> bool {
+    *offset == 0
 }
 
 /// A time in which the log only grew. A new one begins where a loss was accepted.
@@ -106,6 +120,8 @@ impl Manifest {
                 form: None,
             }],
             reached: Mark::default(),
+            erased: 0,
+            erasing: None,
         }
     }
 
@@ -152,7 +168,7 @@ impl Manifest {
     }
 
     /// # Errors
-    /// [`LogError::Damaged`], [`LogError::NewerFormat`].
+    /// [`LogError::Damaged`], [`LogError::NewerFormat`], [`LogError::OlderFormat`].
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         let damaged = |what: &str| LogError::manifest(what);
         let text = bytes
@@ -177,6 +193,12 @@ impl Manifest {
                 offset: 0,
                 version: u8::try_from(version.format).unwrap_or(u8::MAX),
                 supported: FORMAT as u8,
+            });
+        }
+        if version.format < FORMAT {
+            return Err(LogError::OlderFormat {
+                version: version.format,
+                supported: FORMAT,
             });
         }
         let manifest: Self =
@@ -344,8 +366,15 @@ mod tests {
             change(&mut manifest);
             assert!(Manifest::decode(&manifest.encode()).is_err());
         }
+        let mut older = sample();
+        older.format = 1;
+        let error = Manifest::decode(&older.encode()).unwrap_err();
+        assert!(
+            matches!(error, LogError::OlderFormat { version: 1, .. }),
+            "{error}"
+        );
         let newer: [fn(&mut Manifest); 2] = [
-            |m| m.format = 2,
+            |m| m.format = 3,
             |m| m.segments[0].form = Some("another".into()),
         ];
         for change in newer {
@@ -353,7 +382,7 @@ mod tests {
             change(&mut newer);
             let error = Manifest::decode(&newer.encode()).unwrap_err();
             assert!(
-                matches!(error, LogError::NewerFormat { version: 2, .. }),
+                matches!(error, LogError::NewerFormat { version: 3, .. }),
                 "{error}"
             );
         }

@@ -18,6 +18,7 @@ mod open;
 mod repair;
 mod rewriter;
 mod rewriting;
+mod scrubbing;
 mod sealing;
 mod segment;
 #[cfg(test)]
@@ -51,16 +52,17 @@ pub use self::{
     lock::{FolderLock, LOCK_FILE},
     manifest::{MANIFEST, Manifest},
     open::OpenMode,
-    repair::{LostRange, Repair, Repairing, Witness},
+    repair::{LogRepair, LostRange, Repairing, Witness},
     rewriter::Rewriter,
     rewriting::Rewritten,
+    scrubbing::Scrubbed,
 };
 
 use super::{
     port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
     record::BlobRef,
 };
-use crate::domain::{Namespace, ShardId};
+use crate::domain::ShardId;
 
 /// Folder of the segments, in the data folder.
 pub const LOG_FOLDER: &str = "log";
@@ -453,15 +455,10 @@ impl<F: Folder> EventLog for RedbLog<F> {
         }
     }
 
-    async fn blob(
-        &self,
-        shard: ShardId,
-        namespace: &Namespace,
-        blob: &BlobRef,
-    ) -> Result<Bytes, LogError> {
+    async fn blob(&self, shard: ShardId, blob: &BlobRef) -> Result<Bytes, LogError> {
         self.check_open(shard)?;
         self.in_segment(blob.home_offset, |segment| {
-            segment::read_blob(&segment, namespace, blob)
+            segment::read_blob(&segment, blob)
         })
     }
 
@@ -508,6 +505,12 @@ impl<F: Folder> EventLog for RedbLog<F> {
 }
 
 impl RedbLog<DiskFolder> {
+    /// True when it was opened to read.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.mode.is_read_only()
+    }
+
     /// Writes into the lock file where this process serves the folder, so that
     /// another one can say how to reach it.
     ///

@@ -30,7 +30,7 @@ pub struct LostRange {
 
 /// What a repair finds, and does if it is told to.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Repair {
+pub struct LogRepair {
     /// The last event that is kept; the next one comes right behind it.
     pub head: u64,
     /// What is lost, in order.
@@ -54,7 +54,7 @@ pub struct Repair {
     pub moved_to: Option<String>,
 }
 
-impl Repair {
+impl LogRepair {
     /// True when the log is what it was, as far as that can be known.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -140,7 +140,7 @@ impl Repairing {
     ///
     /// # Errors
     /// [`LogError::NoStore`], [`LogError::NewerFormat`], and what the system says.
-    pub fn look(&self, witness: &Witness) -> Result<Repair, LogError> {
+    pub fn look(&self, witness: &Witness) -> Result<LogRepair, LogError> {
         if self.log.is_dir() {
             let (found, mut outcome) = assess(&open_folder(&self.log)?, witness)?;
             outcome.can_be_rebuilt = found.rebuilt().is_some();
@@ -149,10 +149,10 @@ impl Repairing {
         if witness.reached == 0 {
             return Err(no_store(&self.data));
         }
-        Ok(Repair {
+        Ok(LogRepair {
             lost: lost_up_to(1, witness.reached),
             manifest_lost: true,
-            ..Repair::default()
+            ..LogRepair::default()
         })
     }
 
@@ -163,7 +163,7 @@ impl Repairing {
     /// # Errors
     /// As [`Repairing::look`]; nothing has changed then, unless it failed on the
     /// way, and then it can be repeated.
-    pub fn mend(&self, witness: &Witness, accept: bool) -> Result<Repair, LogError> {
+    pub fn mend(&self, witness: &Witness, accept: bool) -> Result<LogRepair, LogError> {
         let told = self.look(witness)?;
         if !told.can_be_rebuilt && (!accept || told.is_whole()) {
             return Ok(told);
@@ -256,10 +256,10 @@ impl Left {
     }
 }
 
-fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, Repair), LogError> {
-    let mut outcome = Repair {
+fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair), LogError> {
+    let mut outcome = LogRepair {
         contradiction: witness.contradiction.clone(),
-        ..Repair::default()
+        ..LogRepair::default()
     };
     let mut manifest = match manifest::read(folder) {
         Ok(Found::Manifest(manifest)) => manifest,
@@ -463,6 +463,8 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
     found.sort_by_key(|one| (one.first, one.end.offset, one.copy));
     let mut manifest = Manifest::new(String::new());
     manifest.segments.clear();
+    // Whether an erasing was under way, only the manifest said: all of them are done again.
+    manifest.erasing = Some(1);
     if let Some(last) = found.last() {
         manifest.store = last.identity.store;
     }
@@ -527,7 +529,7 @@ fn timelines(found: &[Spoken]) -> Vec<Timeline> {
 fn move_aside<F: Folder>(
     folder: &F,
     path: &Path,
-    outcome: &Repair,
+    outcome: &LogRepair,
     unused: &[String],
 ) -> Result<Option<String>, LogError> {
     let io = |error| LogError::from_io("moving unusable files aside", error);

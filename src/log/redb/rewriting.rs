@@ -34,8 +34,27 @@ const JOINED_WITHIN: u64 = 3;
 /// about as long as one over a full segment of frames.
 const JOINED_SHARE: u64 = 3;
 
-/// What a pass makes of a record.
-pub(super) type Change<'a> = &'a (dyn Fn(u64, Record) -> Result<Record, LogError> + Sync);
+/// What a pass makes of what it reads.
+pub(super) trait Change: Sync {
+    /// Of a record.
+    fn record(&self, offset: u64, record: Record) -> Record;
+
+    /// Whether a large body stays, by its home.
+    fn keeps_blob(&self, home_offset: u64) -> bool;
+}
+
+/// All stays as it is.
+pub(super) struct Keep;
+
+impl Change for Keep {
+    fn record(&self, _: u64, record: Record) -> Record {
+        record
+    }
+
+    fn keeps_blob(&self, _: u64) -> bool {
+        true
+    }
+}
 
 /// Says that a pass is to end: whoever closes the log does not wait for it.
 pub(super) type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
@@ -89,12 +108,11 @@ impl<F: Folder> RedbLog<F> {
         let Some((last, before)) = self.next_to_rewrite() else {
             return Ok(None);
         };
-        let keep = |_: u64, record: Record| Ok(record);
         let joined: Vec<_> = before.into_iter().chain([last.clone()]).collect();
-        let mut outcome = self.rewrite(&joined, &keep, stop);
+        let mut outcome = self.rewrite(&joined, &Keep, stop);
         if joined.len() > 1 && matches!(outcome, Err(Ended::Failed(LogError::Damaged { .. }))) {
             // It may be one of the others.
-            outcome = self.rewrite(std::slice::from_ref(&last), &keep, stop);
+            outcome = self.rewrite(std::slice::from_ref(&last), &Keep, stop);
         }
         match outcome {
             Ok(done) => Ok(Some(done)),
@@ -149,10 +167,10 @@ impl<F: Folder> RedbLog<F> {
     }
 
     /// Writes adjacent sealed segments anew, as one.
-    fn rewrite(
+    pub(super) fn rewrite(
         &self,
         entries: &[SegmentEntry],
-        change: Change<'_>,
+        change: &dyn Change,
         stop: Stop<'_>,
     ) -> Result<Rewritten, Ended> {
         let began = Instant::now();
@@ -222,7 +240,7 @@ impl<F: Folder> RedbLog<F> {
         &self,
         sources: &Sources,
         storage: F::File,
-        change: Change<'_>,
+        change: &dyn Change,
         stop: Stop<'_>,
     ) -> Result<(), Ended> {
         // Asked before anything is written: appends need the room more.

@@ -11,13 +11,13 @@ use uuid::Uuid;
 
 use super::{
     blob,
-    dense::{self, Dense},
+    dense::{self, DenseSegment},
     folder::{Access, Folder},
 };
 use crate::{
     contained::contained,
     disk::Overlay,
-    domain::{ContentHash, Namespace},
+    domain::ContentHash,
     log::{
         frame::{self, FrameHeader},
         port::{EncodedFrame, FrameBatch, LogError, LogIdentity},
@@ -135,7 +135,7 @@ const FRAMES_TO_BLOCKS: u64 = 2;
 pub(super) struct Sealed {
     file: SealedFile,
     /// None: it keeps frames.
-    dense: Option<Dense>,
+    dense: Option<DenseSegment>,
     /// Bytes of its file.
     pub(super) bytes: u64,
 }
@@ -323,7 +323,7 @@ pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<(), LogE
             let mut table = transaction.open_table(BLOBS)?;
             for (new, stored) in &blobs {
                 for (number, piece) in blob::pieces(stored) {
-                    let key = blob::key(&new.namespace, new.hash, number);
+                    let key = blob::key(new.home_offset, number);
                     table.insert(key.as_slice(), piece)?;
                 }
             }
@@ -358,7 +358,7 @@ impl Sealed {
 pub(super) struct Reader<'a> {
     source: Source<'a>,
     /// None: it keeps frames.
-    dense: Option<&'a Dense>,
+    dense: Option<&'a DenseSegment>,
 }
 
 #[derive(Clone, Copy)]
@@ -369,7 +369,7 @@ enum Source<'a> {
 
 impl<'a> Reader<'a> {
     /// Of a segment that is written to, or was opened in the same way.
-    pub(super) fn new(database: &'a Database, dense: Option<&'a Dense>) -> Self {
+    pub(super) fn new(database: &'a Database, dense: Option<&'a DenseSegment>) -> Self {
         Self {
             source: Source::Open(database),
             dense,
@@ -561,16 +561,12 @@ fn in_order(
 }
 
 /// A large body, decompressed and checked.
-pub(super) fn read_blob(
-    segment: &impl Readable,
-    namespace: &Namespace,
-    wanted: &BlobRef,
-) -> Result<Bytes, LogError> {
+pub(super) fn read_blob(segment: &impl Readable, wanted: &BlobRef) -> Result<Bytes, LogError> {
     let stored_max = blob::stored_bytes_max(wanted.bytes_len);
     let stored = guarded(wanted.home_offset, "reading a large body", || {
         let table = segment.begin()?.open_table(BLOBS)?;
-        let first = blob::key(namespace, wanted.hash, 0);
-        let last = blob::key(namespace, wanted.hash, u32::MAX);
+        let first = blob::key(wanted.home_offset, 0);
+        let last = blob::key(wanted.home_offset, u32::MAX);
         let mut stored = Vec::new();
         for row in table.range(first.as_slice()..=last.as_slice())? {
             stored.extend_from_slice(row?.1.value());

@@ -490,6 +490,12 @@ impl Folder for SimulatedDisk {
     fn bytes(&self) -> io::Result<u64> {
         Ok(self.disk().used())
     }
+
+    fn bytes_of(&self, name: &str) -> io::Result<u64> {
+        let disk = self.disk();
+        let id = disk.id(name)?;
+        Ok(disk.files[id].current.len() as u64)
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -85,16 +85,16 @@ impl Sources {
         &self,
         database: &::redb::Database,
         identity: LogIdentity,
-        change: Change<'_>,
+        change: &dyn Change,
         stop: Stop<'_>,
     ) -> Result<(), Ended> {
         let first = self.first_offset();
-        let dictionary = self.train(stop)?.map(Arc::new);
+        let dictionary = self.train(change, stop)?.map(Arc::new);
         let mut packer = Packer::new(first, dictionary.clone())
             .map_err(|error| LogError::from_io("compressing a segment", error))?;
         let mut writer = Writer::new(database, identity, first, dictionary.as_deref())?;
         self.each(stop, |offset, record| {
-            let changed = change(offset, record)?;
+            let changed = change.record(offset, record);
             if let Some(block) = packer.push(changed)? {
                 writer.push(&block)?;
             }
@@ -104,13 +104,13 @@ impl Sources {
             writer.push(&block)?;
         }
         for (_, sealed) in &self.segments {
-            writer.copy_blobs(&sealed.reader())?;
+            writer.copy_blobs(&sealed.reader(), |home| change.keeps_blob(home))?;
         }
         Ok(writer.finish()?)
     }
 
     /// What bodies from all over the segments have in common.
-    fn train(&self, stop: Stop<'_>) -> Result<Option<Dictionary>, Ended> {
+    fn train(&self, change: &dyn Change, stop: Stop<'_>) -> Result<Option<Dictionary>, Ended> {
         let mut samples = Samples::default();
         let step = self.records().div_ceil(SAMPLED_PLACES).max(1);
         for (entry, sealed) in &self.segments {
@@ -123,7 +123,11 @@ impl Sources {
                 let frames = segment::read_frames(sealed.reader(), next, 1)?;
                 let mut end = next;
                 for frame in &frames {
-                    for record in frame::decode(frame)?.records {
+                    for (offset, record) in
+                        (frame.first_offset..).zip(frame::decode(frame)?.records)
+                    {
+                        // What goes must not come back in the dictionary.
+                        let record = change.record(offset, record);
                         if let RecordBody::Inline(body) = &record.body {
                             samples.push(body);
                         }
@@ -140,13 +144,13 @@ impl Sources {
     pub(super) fn compare(
         &self,
         copy: &Sealed,
-        change: Change<'_>,
+        change: &dyn Change,
         stop: Stop<'_>,
     ) -> Result<(), Ended> {
         let first = self.first_offset();
         let mut copied = Records::new(copy.reader(), first);
         self.each(stop, |offset, record| {
-            let wanted = change(offset, record)?;
+            let wanted = change.record(offset, record);
             let found = copied.next().map_err(not_read_back)?;
             // Equal hashes that are not those of the records would be no proof.
             if found != wanted || !found.is_sound() {
@@ -159,7 +163,9 @@ impl Sources {
             return Err(not_copied(self.last_offset()).into());
         }
         for (_, sealed) in &self.segments {
-            copying::check_blobs(&sealed.reader(), &copy.reader(), first).map_err(not_read_back)?;
+            let keeps = |home| change.keeps_blob(home);
+            copying::check_blobs(&sealed.reader(), &copy.reader(), keeps, first)
+                .map_err(not_read_back)?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod measure;
 mod missing;
 mod power_loss;
 mod rewriting;
+mod scrubbing;
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ async fn all<F: Folder>(log: Arc<RedbLog<F>>) -> Result<Vec<Record>, LogError> {
 }
 
 /// Looks, and mends what may be mended.
-fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<Repair, LogError> {
+fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<LogRepair, LogError> {
     let looking = Repairing::to_look(data)?;
     let told = looking.look(witness)?;
     if !told.can_be_rebuilt && (!accept || told.is_whole()) {

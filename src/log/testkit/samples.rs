@@ -14,6 +14,7 @@ use crate::{
         frame,
         port::FrameBatch,
         record::{Record, RecordBody},
+        salt::Salt,
     },
 };
 
@@ -99,7 +100,7 @@ fn inline(revision: u64, body: Bytes) -> Record {
         ContentHash::default(),
         header(revision),
         RecordBody::Inline(body),
-        hash,
+        Salt::random().hash(hash),
         None,
     )
     .unwrap()

@@ -9,7 +9,7 @@ use futures::future::join_all;
 
 use super::*;
 use crate::log::{
-    fallible::{Fallible, Outcome},
+    fallible::{Ending, Fallible},
     port::FrameBatch,
     reader::LogReader,
     testkit::samples,
@@ -206,7 +206,7 @@ async fn an_aborted_group_never_happened() {
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
     assert_eq!(ask(&writer, Ask::Add(2)).await, Answer::Counted(2));
-    log.next_ends(Outcome::NoSpace);
+    log.next_ends(Ending::NoSpace);
     let failed = ask(&writer, Ask::Add(5)).await;
     assert!(matches!(&failed, Answer::Failed(text) if text.contains("no space")));
     assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(3));
@@ -220,9 +220,9 @@ async fn an_unknown_outcome_is_found_out() {
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
-    log.next_ends(Outcome::LostAnswer);
+    log.next_ends(Ending::LostAnswer);
     assert_eq!(ask(&writer, Ask::Add(2)).await, Answer::Counted(2));
-    log.next_ends(Outcome::NeverArrived);
+    log.next_ends(Ending::NeverArrived);
     assert!(matches!(ask(&writer, Ask::Add(4)).await, Answer::Failed(_)));
     assert_eq!(ask(&writer, Ask::Add(1)).await, Answer::Counted(3));
     assert_eq!(shown.last.load(Ordering::SeqCst), 3);

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     domain::Namespace,
     engine::{ReadQuery, Source, trouble_tests::Store},
-    log::fallible::{Fallible, Outcome},
+    log::fallible::{Ending, Fallible},
     server::shutdown::Stopper,
 };
 
@@ -69,7 +69,7 @@ async fn only_what_needs_the_writer_fails_with_it() {
     let store = Store::new().await;
     let (_stopper, stop) = Stopper::new();
     let health = health(&store, stop);
-    store.lose(Outcome::LostAnswer).await;
+    store.lose(Ending::LostAnswer).await;
     for name in ["", READY, EVENTS] {
         assert!(!serving(&health, name), "{name}");
     }

@@ -26,7 +26,7 @@ enum Carries {
 
 /// The methods whose requests carry what is stored. All others have
 /// [`REQUEST_BYTES_MAX`].
-const CARRIERS: [(&str, Carries); 11] = [
+const CARRIERS: [(&str, Carries); 12] = [
     ("/treering.v1.Events/Append", Carries::Batch),
     ("/treering.v1.Events/AppendStream", Carries::Batch),
     ("/treering.v1.Contexts/Set", Carries::Batch),
@@ -35,6 +35,7 @@ const CARRIERS: [(&str, Carries); 11] = [
     ("/treering.v1.Contexts/Return", Carries::Body),
     ("/treering.v1.Conversations/Fork", Carries::Body),
     ("/treering.v1.Conversations/Seal", Carries::Body),
+    ("/treering.v1.Conversations/Erase", Carries::Body),
     ("/treering.v1.Tools/RecordResult", Carries::Body),
     ("/treering.v1.Tools/Recorded", Carries::Body),
     ("/treering.v1.Tools/SuggestArguments", Carries::Body),

@@ -40,7 +40,7 @@ use crate::{
         limits::{INDEX_RETRY, VIEWS_RETRY},
         with_causes,
     },
-    engine::{AppendError, ContextError, ReadError, SearchError},
+    engine::{AppendError, ContextError, EraseError, ReadError, SearchError},
 };
 
 /// How [`PolicyError::whose`] names a conversation's policy.
@@ -353,6 +353,21 @@ impl From<ContextError> for Refusal {
     }
 }
 
+impl From<EraseError> for Refusal {
+    fn from(error: EraseError) -> Self {
+        match error {
+            EraseError::Invalid { message } => {
+                Self::new(Code::InvalidArgument, "INVALID_REQUEST", message).field("request")
+            }
+            EraseError::Read(error) => error.into(),
+            EraseError::Append(error) => error.into(),
+            EraseError::Unfinished { .. } => {
+                Self::new(Code::Internal, "STORAGE", with_causes(&error))
+            }
+        }
+    }
+}
+
 macro_rules! statuses {
     ($($error:ty)*) => {
         $(impl From<$error> for Status {
@@ -362,7 +377,7 @@ macro_rules! statuses {
         })*
     };
 }
-statuses!(Malformed AppendError ReadError SearchError ContextError);
+statuses!(Malformed AppendError ReadError SearchError ContextError EraseError);
 
 #[cfg(test)]
 mod tests;

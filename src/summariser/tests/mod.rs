@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use self::server::{Behaviour, Model};
 use super::{
     BackOff, EndpointConfig, Fallback, Secret, Summariser, SummariserConfig, Tasks,
-    mark::Mark,
+    mark::MarkFile,
     tasks::{ACTOR_EXTRACT, ACTOR_MODEL, Point},
     worker::Follower,
 };
@@ -174,7 +174,7 @@ async fn idle(engine: &Engine, dir: &Path) {
         .event
         .position
         .offset;
-    let mark = &Mark::of(dir, &ns()).unwrap();
+    let mark = &MarkFile::of(dir, &ns()).unwrap();
     soon(
         "everything is done",
         || async move { mark.read() >= Some(last) },
@@ -290,7 +290,7 @@ async fn crashes_leave_exactly_one() {
             crash(&engine, &config, point).await;
             let appended = usize::from(point == Point::Appended);
             assert_eq!(kinds(&engine, id).await.len(), appended);
-            let mark = Mark::of(dir.path(), &ns()).unwrap();
+            let mark = MarkFile::of(dir.path(), &ns()).unwrap();
             assert!(
                 mark.read() < Some(engine.head().offset),
                 "the mark was not moved"

@@ -9,8 +9,7 @@ use crate::{
     views::{
         VIEWS_VERSION, Views, ViewsError,
         base::{DEFINITIONS, merge},
-        store::{CONVERSATIONS, META},
-        table::{Get, TableId},
+        table::{CONVERSATIONS, Get, META, TableId},
     },
 };
 

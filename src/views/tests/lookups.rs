@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::model::{Model, apply_in_groups, id, namespace, steps};
 use crate::{
     domain::{BranchId, ConversationId, ConversationRow, ConversationState, Namespace, Revision},
-    views::{EventEntry, ListOrder, Page, ViewDelta, Views, ViewsError},
+    views::{EventEntry, ListOrder, ListPage, ViewDelta, Views, ViewsError},
 };
 
 const CACHE_BYTES: usize = 4 << 20;
@@ -193,7 +193,7 @@ fn pages(
 ) -> Vec<ConversationRow> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        let page = Page {
+        let page = ListPage {
             namespace,
             after,
             limit,

@@ -14,7 +14,10 @@ use crate::{
         ConversationInfo, ConversationRow, EventBody, EventKind, EventRef, ForkPoint,
         MessageAppended, Namespace, Position, Revision, Role, TimestampMicros,
     },
-    views::{CallEntry, Counts, EventEntry, KeyEntry, PendingEntry, ViewDelta, Views, ViewsError},
+    views::{
+        CallEntry, EventEntry, KeyEntry, NamespaceCounts, PendingEntry, ViewDelta, Views,
+        ViewsError,
+    },
 };
 
 /// Something happens in one of the world's conversations.
@@ -213,6 +216,7 @@ impl Model {
                     key: format!("key {}", self.reached / 2),
                     namespace: namespace.clone(),
                     content_hash: ContentHash([step.what; 32]),
+                    salt: (step.what.is_multiple_of(2)).then_some([step.what; 16]),
                     first_offset: self.reached,
                     events: 1,
                 };
@@ -246,10 +250,10 @@ impl Model {
         }
     }
 
-    pub fn counts(&self, namespace: &Namespace) -> Counts {
+    pub fn counts(&self, namespace: &Namespace) -> NamespaceCounts {
         let by_kind = self.counts.get(namespace).cloned().unwrap_or_default();
         let rows = self.rows.values().filter(|r| r.namespace == *namespace);
-        Counts {
+        NamespaceCounts {
             conversations: rows.clone().count() as u64,
             branches: rows.map(|row| row.branch_count).sum(),
             events: by_kind.values().sum(),

@@ -97,6 +97,7 @@ impl World {
                     namespace: row.namespace.clone(),
                     key: uuid::Uuid::new_v4().to_string(),
                     content_hash: ContentHash::default(),
+                    salt: Some([7; 16]),
                     first_offset: self.offset,
                     events: events as u32,
                 });

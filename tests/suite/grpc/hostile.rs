@@ -208,6 +208,7 @@ fn spoilt() -> Vec<(&'static str, Spoil)> {
             let erased = EventBody::ContentErased {
                 revisions: vec![Revision(1)],
                 reason: "hide".into(),
+                stubs: None,
             };
             r.events[1] = new_event(&erased);
         }),

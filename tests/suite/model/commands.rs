@@ -386,6 +386,7 @@ fn body(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
         What::Erase => B::ContentErased {
             revisions: vec![Revision(1)],
             reason: "no".into(),
+            stubs: None,
         },
         What::Create(..) | What::Fork(..) => place(model, id, what),
         _ => tool(model, id, on, what),

@@ -422,7 +422,7 @@ async fn session_memory_from_the_command_line() {
             "\"vat.rs\"",
             "tests",
             "{\"failed\": 2}",
-            "--provider",
+            "--given-by",
             "hook",
         ])
         .await;

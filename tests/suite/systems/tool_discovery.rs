@@ -391,7 +391,8 @@ async fn compaction_is_a_full_reset() {
 
 // A summary that says "used updateSection" makes the model call a tool that it no
 // longer has. Neither what the summariser is asked, nor what it is given, nor the
-// engine's own summary may name one; and a summary that does is warned of.
+// engine's own summary may name one, but in a user's words; and a summary that does is
+// warned of.
 #[tokio::test(flavor = "multi_thread")]
 async fn summaries_tell_outcomes_without_tool_names() {
     let world = World::start().await;

@@ -93,6 +93,13 @@ FORK = _of("Conversations", "Fork", conversation.ForkRequest, conversation.ForkR
 LINEAGE = _of("Conversations", "Lineage", conversation.LineageRequest, conversation.LineageResponse)
 DIFF = _of("Conversations", "Diff", conversation.DiffRequest, conversation.DiffResponse)
 SEAL = _of("Conversations", "Seal", conversation.SealRequest, events.AppendResponse, KEY)
+ERASE = _of(
+    "Conversations",
+    "Erase",
+    conversation.EraseRequest,
+    conversation.EraseResponse,
+    streams_out=True,
+)
 
 BUILD = _of("Contexts", "Build", context.BuildRequest, context.BuildResponse)
 EXPLAIN = _of("Contexts", "Explain", context.BuildRequest, context.ExplainResponse)

@@ -18,7 +18,14 @@ from treering._words import (
     number,
     numbers,
 )
-from treering.v1 import context_pb2, event_pb2, events_pb2, search_pb2, tool_pb2
+from treering.v1 import (
+    context_pb2,
+    conversation_pb2,
+    event_pb2,
+    events_pb2,
+    search_pb2,
+    tool_pb2,
+)
 
 CHUNK_BYTES = 256 << 10
 """A piece of a large result."""
@@ -55,6 +62,30 @@ def append(
         for event in request.events:
             event.actor = event.actor or actor
     return request
+
+
+def erase(
+    conversation: str,
+    events: Iterable[int | tuple[int, int]],
+    *,
+    literal: str | bytes,
+    whole_namespace: bool,
+) -> conversation_pb2.EraseRequest:
+    """What is to be erased: one of them."""
+    given = [bool(conversation), bool(literal), whole_namespace]
+    if sum(given) != 1:
+        raise ValueError("name a conversation, a literal, or the whole namespace")
+    if literal:
+        octets = literal.encode() if isinstance(literal, str) else literal
+        return conversation_pb2.EraseRequest(literal=octets)
+    if whole_namespace:
+        return conversation_pb2.EraseRequest(whole_namespace=True)
+    pairs = [(each, each) if isinstance(each, int) else each for each in events]
+    if not pairs:
+        return conversation_pb2.EraseRequest(conversation_id=conversation)
+    ranges = [conversation_pb2.RevisionRange(first=first, last=last) for first, last in pairs]
+    revisions = conversation_pb2.EraseRevisions(conversation_id=conversation, ranges=ranges)
+    return conversation_pb2.EraseRequest(revisions=revisions)
 
 
 def is_needed(needs: bool | Callable[[str, Any], bool], tool: str, arguments: Any) -> bool:
@@ -225,6 +256,8 @@ class SearchFilters(TypedDict, total=False):
     count_all: bool
     by_conversation: bool
     """Count the hits of each conversation, too."""
+    every_copy: bool
+    """Events with one text are hits of their own, not one."""
     at_least: int | None
     """Wait until this position is in the index. Unset: the last that this client wrote."""
 
@@ -251,6 +284,7 @@ FILTER_DEFAULTS = SearchFilters(
     context_lines=0,
     count_all=False,
     by_conversation=False,
+    every_copy=False,
     at_least=None,
 )
 
@@ -290,6 +324,7 @@ def search(
         context_lines=given["context_lines"],
         count_all=given["count_all"],
         by_conversation=given["by_conversation"],
+        every_copy=given["every_copy"],
         at_least=position(at_least),
         wait_max=wait if at_least else None,
     )

@@ -179,8 +179,7 @@ class TreeringSessionStore(SessionStore):
         for frame in self._frames(key):
             entries = [framed.item for framed in frame.items]
             seen.uuids.update(uuid for entry in entries if (uuid := entry.get("uuid")))
-            if "summary" in frame.beside:
-                seen.summary = _summary(key["session_id"], 0, frame.beside["summary"])
+            seen.summary = _summary_after(key, seen.summary, frame)
         seen.head, seen.open = state.branch.head, open_calls(state)
         seen.is_current = True
 
@@ -215,11 +214,18 @@ class TreeringSessionStore(SessionStore):
             conversation = self._db.conversation(summary.conversation_id)
             for event in conversation.events(kinds=["custom"], backward=True):
                 if event.proto.custom.type_name == FRAME:
-                    # The last frame has it.
-                    data = frames.beside(event).get("summary") or {}
+                    # The last frame has it, if it is not JavaScript's, which has another one.
+                    key: SessionKey = {"project_key": project_key, "session_id": session_id}
+                    data = frames.beside(event).get("summary") or self._folded_anew(key)
                     found.append(_summary(session_id, _mtime(summary), data))
                     break
         return found
+
+    def _folded_anew(self, key: SessionKey) -> dict[str, Any]:
+        summary: SessionSummaryEntry | None = None
+        for frame in self._frames(key):
+            summary = _summary_after(key, summary, frame)
+        return summary["data"] if summary else {}
 
     def _is_empty(self, summary: ConversationSummary) -> bool:
         """Nothing but its beginning is on the active branch."""
@@ -296,6 +302,17 @@ def _mtime(summary: ConversationSummary) -> int:
 
 def _summary(session_id: str, mtime: int, data: dict[str, Any]) -> SessionSummaryEntry:
     return {"session_id": session_id, "mtime": mtime, "data": data}
+
+
+def _summary_after(
+    key: SessionKey, before: SessionSummaryEntry | None, frame: frames.Frame
+) -> SessionSummaryEntry | None:
+    """What the SDK keeps of a session, with the lines of a frame; nothing of subagents."""
+    if key.get("subpath") is not None:
+        return None
+    if "summary" in frame.beside:
+        return _summary(key["session_id"], 0, frame.beside["summary"])
+    return fold_session_summary(before, key, [framed.item for framed in frame.items])
 
 
 def _batches(entries: list[SessionStoreEntry]) -> Iterator[list[SessionStoreEntry]]:

@@ -56,6 +56,32 @@ class Receipt:
         )
 
 
+@dataclass
+class Erased:
+    """What an erasing has done, or would do."""
+
+    outcome: conversation_pb2.EraseOutcome = field(default_factory=conversation_pb2.EraseOutcome)
+    """Its numbers, and the receipt (JSON text)."""
+    events: list[conversation_pb2.ErasedEvent] = field(default_factory=list)
+    """What goes, and why."""
+    shared_by: list[conversation_pb2.SharedBy] = field(default_factory=list)
+    """Forks whose history has something of it."""
+    kept: list[conversation_pb2.KeptBody] = field(default_factory=list)
+    """Large bodies that stay, because another event has the same content."""
+
+    def take(self, item: conversation_pb2.EraseResponse) -> None:
+        """Adds what came."""
+        which = item.WhichOneof("item")
+        if which == "event":
+            self.events.append(item.event)
+        elif which == "shared_by":
+            self.shared_by.append(item.shared_by)
+        elif which == "kept":
+            self.kept.append(item.kept)
+        elif which == "outcome":
+            self.outcome = item.outcome
+
+
 @dataclass(frozen=True)
 class Event:
     """A fact as it is stored.
@@ -91,6 +117,11 @@ class Event:
         """The message of its kind, for example `MessageAppended`; None without bodies."""
         which = self.proto.WhichOneof("body")
         return cast(Message, getattr(self.proto, which)) if which else None
+
+    @property
+    def erased(self) -> bool:
+        """Its content was erased: the body is what is left, without texts."""
+        return self.proto.erased
 
     @property
     def position(self) -> int:
@@ -277,7 +308,7 @@ class Hits(list[Hit]):
 
     @property
     def total(self) -> int:
-        """Passages that match, on all pages together; counted up to 1,000 unless asked for."""
+        """Hits, on all pages together; counted up to 1,000 unless asked for."""
         return self.proto.total
 
     @property

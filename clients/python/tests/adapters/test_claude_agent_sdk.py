@@ -34,7 +34,8 @@ from claude_agent_sdk import (  # noqa: E402
 )
 from claude_agent_sdk.testing import run_session_store_conformance  # noqa: E402
 
-from treering.claude_agent_sdk import TreeringSessionStore  # noqa: E402
+from treering._adapters import frames  # noqa: E402
+from treering.claude_agent_sdk import FRAME, TreeringSessionStore  # noqa: E402
 
 from ..conftest import Server, run, texts  # noqa: E402
 from ..test_real import trajectories  # noqa: E402
@@ -372,6 +373,20 @@ def test_the_functions_of_the_sdk(db: treering.Treering) -> None:
     ours = run(story(TreeringSessionStore(db)))
     assert ours == run(story(InMemorySessionStore()))
     assert ours[3] == 1
+
+
+# What the SDK for JavaScript wrote last has another summary beside it: this one's is folded anew.
+def test_a_session_that_javascript_wrote(db: treering.Treering) -> None:
+    store = TreeringSessionStore(db)
+    run(store.append(KEY, turn()))
+    title = {"type": "custom-title", "customTitle": "Ports", "sessionId": KEY["session_id"]}
+    beside = {"summaryOfJavaScript": {"customTitle": "Ports"}}
+    conversation(db).append(frames.frame(FRAME, [(title, [])], beside))
+    for _ in range(2):
+        [summary] = run(store.list_session_summaries("proj"))
+        assert summary["data"]["custom_title"] == "Ports"
+        assert summary["data"]["first_prompt"].startswith("Where is the port")
+        run(store.append(KEY, [line("user", "And on")]))
 
 
 # A session that was compacted must not send what its summary stands for.

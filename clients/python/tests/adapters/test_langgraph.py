@@ -38,9 +38,12 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Interrupt, interrupt
 
+from treering import new
+from treering._adapters import frames
 from treering.langgraph import TreeringSaver, messages
+from treering.langgraph._index import CHECKPOINT, MESSAGES, WRITES, packed
 from treering.openai_agents import TreeringSession
 
 from ..conftest import Server, run, texts
@@ -502,6 +505,60 @@ def test_a_growing_list_is_stored_by_what_is_added(db: treering.Treering) -> Non
         latest = other.get_tuple({"configurable": {"thread_id": "grows"}})
         assert latest is not None
         assert latest.checkpoint["channel_values"] == checkpoint["channel_values"]
+
+
+# What a graph in JavaScript wrote has its values as JSON, keys of its own for its messages, and
+# messages that this language would refuse: it is read, and gone on with on the same branch.
+def test_a_thread_that_javascript_wrote(db: treering.Treering) -> None:
+    said = {"class": "AIMessage", "content": "Hello", "id": "a", "usage_metadata": {}}
+    key, listed = bytes(range(12)), bytes(12)
+    version = f"{1:032}.0.5"
+    checkpoint = {
+        **empty_checkpoint(),
+        "channel_versions": {"messages": version},
+        "versions_seen": {},
+    }
+    row = {
+        "ns": "",
+        "id": checkpoint["id"],
+        "parent": None,
+        "type": "json",
+        "checkpoint": json.dumps(checkpoint).encode(),
+        "metadata": '{"source":"loop","step":0,"parents":{}}',
+        "values": {"messages": listed},
+        "new": [],
+        "lists": [[listed, None, 0, 0, [key]]],
+    }
+    asked = json.dumps([{"value": "what?", "id": "i"}]).encode()
+    writes = [[-3, "__interrupt__", "json", asked]]
+    saver = TreeringSaver(db)
+    conv = saver.conversation("thread")
+    conv.append(
+        [
+            new.custom(CHECKPOINT, packed(row)),
+            *frames.frame(MESSAGES, [(said, [new.assistant("Hello")])], {"keys": [key.hex()]}),
+            new.custom(
+                WRITES,
+                packed(
+                    {"ns": "", "id": checkpoint["id"], "task": "t", "path": "", "writes": writes}
+                ),
+            ),
+        ]
+    )
+    config: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
+    config["configurable"]["checkpoint_id"] = checkpoint["id"]
+    for each in (saver, TreeringSaver(db)):
+        found = each.get_tuple(config)
+        assert found is not None
+        assert found.pending_writes == [("t", "__interrupt__", [Interrupt("what?", id="i")])]
+        kept = found.checkpoint["channel_values"]["messages"]
+        assert [message.text for message in kept] == ["Hello"]
+        after = empty_checkpoint()
+        after["channel_values"] = {"messages": [*kept, HumanMessage("And on", id="b")]}
+        after["channel_versions"] = {"messages": f"{2:032}.0"}
+        each.put(found.config, after, {"source": "loop", "step": 1}, after["channel_versions"])
+        assert texts(conv) == ["Hello", "And on"]
+        assert len(conv.branches()) == 1
 
 
 # Whoever encrypts the state does not want its messages in the clear beside it.

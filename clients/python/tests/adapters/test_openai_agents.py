@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ from openai import AsyncOpenAI
 from treering.openai_agents import TreeringSession
 
 from ..conftest import Server, run, texts
-from .model import Model, agent_environment, serving
+from .model import Model, agent_environment
 
 Item = TResponseInputItem
 Make = Callable[[str], SessionABC]
@@ -282,12 +282,6 @@ def weather(city: str) -> str:
 
 def agent() -> Agent:
     return Agent("Helper", instructions="Be brief.", model="gpt-4o", tools=[weather])
-
-
-@pytest.fixture
-def model() -> Iterator[Model]:
-    with serving() as model:
-        yield model
 
 
 def asking(model: Model) -> RunConfig:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from pydantic_ai.messages import ModelMessage
 from treering.pydantic_ai import TreeringConversationStore
 
 from ..conftest import Server, run, texts
-from .model import Model, agent_environment, serving
+from .model import Model, agent_environment
 from .pydantic_ai_agents import (
     CALL,
     EVENTS_OF_TURN,
@@ -50,13 +49,6 @@ from .pydantic_ai_agents import (
     typed_events,
     weather,
 )
-
-
-@pytest.fixture
-def model() -> Iterator[Model]:
-    with serving() as model:
-        yield model
-
 
 # ---- what is there ----
 

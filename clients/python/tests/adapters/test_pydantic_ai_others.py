@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from treering import new
 from treering.pydantic_ai import TreeringConversationStore
 
 from ..conftest import run, texts
-from .model import Model, serving
+from .model import Model
 from .pydantic_ai_agents import (
     CALL,
     TURN,
@@ -39,13 +38,6 @@ from .pydantic_ai_agents import (
     said,
     weather,
 )
-
-
-@pytest.fixture
-def model() -> Iterator[Model]:
-    with serving() as model:
-        yield model
-
 
 # ---- what waits for a person ----
 

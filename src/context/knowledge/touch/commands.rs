@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    OUTPUT_BYTES_MAX, Spoken, Touch, Touched, git, looks_like_file, output,
+    OUTPUT_BYTES_MAX, ReadCall, Touch, Touched, git, looks_like_file, output,
     output::Lines,
     shell::{self, Simple, Word},
 };
@@ -26,7 +26,7 @@ const DIRECTORY_ARGUMENTS: [&str; 7] = [
 const NOT_FOUND_BYTES_MAX: usize = 60;
 
 /// The files of a command line.
-pub(super) fn shell(spoken: Spoken<'_>, touched: &mut Touched) {
+pub(super) fn shell(spoken: ReadCall<'_>, touched: &mut Touched) {
     let Some(line) = line_of(spoken.arguments) else {
         return;
     };

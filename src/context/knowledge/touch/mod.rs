@@ -72,7 +72,7 @@ impl Touch {
 
 /// A call as it is read for what it touched.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spoken<'a> {
+pub(super) struct ReadCall<'a> {
     /// Its arguments; null where they are no JSON.
     pub arguments: &'a Value,
     /// What it returned; empty: nothing, or it is not known yet.
@@ -91,7 +91,7 @@ pub(super) struct Touched {
 
 impl Touched {
     /// By a rule.
-    pub fn of(form: TouchForm, spoken: Spoken<'_>) -> Self {
+    pub fn of(form: TouchForm, spoken: ReadCall<'_>) -> Self {
         let mut touched = Self::default();
         match form {
             TouchForm::Shell => commands::shell(spoken, &mut touched),
@@ -205,7 +205,7 @@ pub(in crate::context) fn touched_by(
         return Vec::new();
     };
     let output = super::fold::output_text(form, result);
-    let spoken = Spoken {
+    let spoken = ReadCall {
         arguments: &arguments,
         output: &output,
     };
@@ -220,6 +220,21 @@ pub(in crate::context) fn only_looks(call: &ToolCallRequested) -> bool {
         form_of(&call.tool),
         Some(Read | List | Glob | Search | Stat)
     )
+}
+
+/// Whether a call only looks for lines in files: those that have some were not read.
+pub(in crate::context) fn searches(call: &ToolCallRequested) -> bool {
+    form_of(&call.tool) == Some(TouchForm::Search)
+}
+
+/// Whether a tool is known to work on files, or to run commands.
+pub(in crate::context) fn is_of_files(tool: &str) -> bool {
+    form_of(tool).is_some()
+}
+
+/// Whether a tool is known to run commands.
+pub(in crate::context) fn runs_commands(tool: &str) -> bool {
+    form_of(tool) == Some(TouchForm::Shell)
 }
 
 /// The command line of a call, if it has one.

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::{Spoken, Touch, Touched};
+use super::{ReadCall, Touch, Touched};
 
 /// The files of a patch.
-pub(super) fn patch(spoken: Spoken<'_>, touched: &mut Touched) {
+pub(super) fn patch(spoken: ReadCall<'_>, touched: &mut Touched) {
     let text = match spoken.arguments {
         Value::String(text) => Some(text.as_str()),
         Value::Object(members) => {

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 fn of(form: TouchForm, arguments: &Value, output: &str) -> Vec<String> {
-    let touched = Touched::of(form, Spoken { arguments, output });
+    let touched = Touched::of(form, ReadCall { arguments, output });
     let told = touched.files.iter();
     told.map(|(path, touch)| format!("{} {path}", touch.name()))
         .collect()
@@ -133,7 +133,7 @@ fn directories_are_followed() {
     assert_eq!(of(TouchForm::Shell, &arguments, ""), ["read /w/x/a.rs"]);
     let left = |line: &str, output: &str| {
         let arguments = json!({"command": line});
-        let spoken = Spoken {
+        let spoken = ReadCall {
             arguments: &arguments,
             output,
         };
@@ -313,7 +313,7 @@ fn the_last_change_counts() {
 #[test]
 fn a_directory_with_control_characters_names_no_files() {
     let arguments = json!({"command": "cd \u{7f}odd && touch a.rs"});
-    let spoken = Spoken {
+    let spoken = ReadCall {
         arguments: &arguments,
         output: "",
     };
@@ -330,7 +330,7 @@ proptest::proptest! {
     ) {
         for form in [TouchForm::Shell, TouchForm::Search, TouchForm::Glob, TouchForm::List, TouchForm::Patch] {
             let arguments = json!({"command": line, "path": line});
-            let touched = Touched::of(form, Spoken { arguments: &arguments, output: &output });
+            let touched = Touched::of(form, ReadCall { arguments: &arguments, output: &output });
             for (path, _) in &touched.files {
                 proptest::prop_assert!(!path.is_empty() && path.len() <= PATH_BYTES_MAX);
                 proptest::prop_assert!(!path.contains(char::is_control));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{OUTPUT_BYTES_MAX, Spoken, Touch, TouchForm, Touched, looks_like_file, output};
+use super::{OUTPUT_BYTES_MAX, ReadCall, Touch, TouchForm, Touched, looks_like_file, output};
 use crate::context::knowledge::read::below;
 
 /// Arguments that name a file, the clearest first.
@@ -28,7 +28,7 @@ const FILE_ARGUMENTS: [&str; 16] = [
 const LIST_ARGUMENTS: [&str; 4] = ["paths", "files", "file_paths", "edits"];
 
 /// The files of a call.
-pub(super) fn tool(form: TouchForm, spoken: Spoken<'_>, touched: &mut Touched) {
+pub(super) fn tool(form: TouchForm, spoken: ReadCall<'_>, touched: &mut Touched) {
     let arguments = spoken.arguments;
     let output = &spoken.output[..spoken.output.floor_char_boundary(OUTPUT_BYTES_MAX)];
     match form {

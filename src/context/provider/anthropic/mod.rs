@@ -22,7 +22,7 @@ use crate::context::{
         Adapted, Adapter, Provider, RenderError,
         json::{self, Fields},
         maker::Vendor,
-        media::{self, IMAGES, Kind, MediaPlace, Medium},
+        media::{self, IMAGES, MediaPlace, Medium, MediumKind, MediumSource},
         names::Charset,
         parameters::ToolChoice,
         reader::{NOTHING_SAID, OPENING, Piece, Reader, Spoken, ToldOutcome, system_message},
@@ -43,6 +43,7 @@ pub struct Anthropic;
 
 /// Anthropic, wherever its models are served.
 pub(super) static VENDOR: Vendor = Vendor {
+    name: "Anthropic",
     provider: Provider::Anthropic,
     models: &["claude"],
     words: &["anthropic", "claude"],
@@ -92,12 +93,12 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
         (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
             Err("only messages of the user and results take media here")
         }
-        (_, Kind::Audio) => Err("audio is not taken"),
+        (_, MediumKind::Audio) => Err("audio is not taken"),
         _ if !is_inline && !is_web => Err("only http and https addresses are taken"),
-        (_, Kind::Image) => (!is_inline || IMAGES.contains(&media_type))
+        (_, MediumKind::Image) => (!is_inline || IMAGES.contains(&media_type))
             .then_some(())
             .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
-        (_, Kind::File) => (media_type == "application/pdf")
+        (_, MediumKind::File) => (media_type == "application/pdf")
             .then_some(())
             .ok_or("only PDF and text files are taken"),
     }
@@ -393,15 +394,15 @@ fn content(piece: Piece<'_>) -> Content<'_> {
         Piece::Medium(medium) => medium,
     };
     let source = match medium.source {
-        media::Source::Url(url) => Source::Url { url },
-        media::Source::Base64(data) => Source::Base64 {
+        MediumSource::Url(url) => Source::Url { url },
+        MediumSource::Base64(data) => Source::Base64 {
             media_type: medium.media_type,
             data,
         },
     };
     match medium.kind {
-        Kind::Image | Kind::Audio => Content::Image { source },
-        Kind::File => Content::Document {
+        MediumKind::Image | MediumKind::Audio => Content::Image { source },
+        MediumKind::File => Content::Document {
             source,
             title: (!medium.name.trim().is_empty()).then_some(medium.name),
         },

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::context::pairing::{
-    Report,
+    Violations,
     ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{
-        SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, check_model,
+        OfferedTools, SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, Value, check_model,
         check_tool_choice, is_base64, is_web_url, is_word, read, read_body,
     },
 };
@@ -45,7 +45,7 @@ pub(super) const RULES: &[&str] = &[
 #[derive(Deserialize)]
 struct Body<'a> {
     #[serde(borrow)]
-    model: Value<'a>,
+    model: Option<Value<'a>>,
     #[serde(borrow)]
     max_tokens: Option<Value<'a>>,
     #[serde(borrow)]
@@ -138,7 +138,7 @@ struct Source<'a> {
     url: Option<Cow<'a, str>>,
 }
 
-pub(super) fn check(body: &[u8], report: &mut Report) {
+pub(super) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };
@@ -179,7 +179,7 @@ impl<'a> State<'a> {
         &mut self,
         cache_control: Option<&CacheControl<'_>>,
         path: std::fmt::Arguments<'_>,
-        report: &mut Report,
+        report: &mut Violations,
     ) {
         let Some(cache_control) = cache_control else {
             return;
@@ -191,7 +191,7 @@ impl<'a> State<'a> {
     }
 
     /// The message at `at` has these results: they must be the open calls'.
-    fn end_batch(&mut self, results: &[Cow<'a, str>], at: usize, report: &mut Report) {
+    fn end_batch(&mut self, results: &[Cow<'a, str>], at: usize, report: &mut Violations) {
         for result in results {
             self.calls
                 .result(result, format_args!("messages[{at}]"), report);
@@ -201,7 +201,7 @@ impl<'a> State<'a> {
     }
 }
 
-fn check_top<'a>(body: &Body<'a>, state: &mut State<'a>, report: &mut Report) {
+fn check_top<'a>(body: &Body<'a>, state: &mut State<'a>, report: &mut Violations) {
     check_model(body.model, report);
     if !body.max_tokens.is_some_and(Value::is_positive) {
         report.add(
@@ -210,7 +210,7 @@ fn check_top<'a>(body: &Body<'a>, state: &mut State<'a>, report: &mut Report) {
             "not a number above zero",
         );
     }
-    let mut names = ToolNames::default();
+    let mut names = OfferedTools::default();
     for (at, tool) in body.tools.iter().flatten().enumerate() {
         names.offer(tool.name, tool.input_schema, at, is_word, report);
         state.breakpoint(
@@ -239,7 +239,7 @@ struct Thinking<'a> {
     budget_tokens: Option<u64>,
 }
 
-fn check_thinking(body: &Body<'_>, state: &State<'_>, report: &mut Report) {
+fn check_thinking(body: &Body<'_>, state: &State<'_>, report: &mut Violations) {
     let Some(thinking) = body.thinking else {
         return;
     };
@@ -264,7 +264,7 @@ fn check_thinking(body: &Body<'_>, state: &State<'_>, report: &mut Report) {
     report.add("thinking-parameter", path, message);
 }
 
-fn check_system<'a>(system: Value<'a>, state: &mut State<'a>, report: &mut Report) {
+fn check_system<'a>(system: Value<'a>, state: &mut State<'a>, report: &mut Violations) {
     if system.is_text() && !system.is_blank() {
         return;
     }
@@ -292,7 +292,12 @@ fn says(text: Option<Value<'_>>) -> bool {
     text.is_some_and(Value::says)
 }
 
-fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, report: &mut Report) {
+fn check_message<'a>(
+    at: usize,
+    message: &Message<'a>,
+    state: &mut State<'a>,
+    report: &mut Violations,
+) {
     let path = format_args!("messages[{at}]");
     check_role(at, message, state, report);
     state.ends_with_space = false;
@@ -322,7 +327,12 @@ fn check_message<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, re
     }
 }
 
-fn check_role<'a>(at: usize, message: &Message<'a>, state: &mut State<'a>, report: &mut Report) {
+fn check_role<'a>(
+    at: usize,
+    message: &Message<'a>,
+    state: &mut State<'a>,
+    report: &mut Violations,
+) {
     let path = format_args!("messages[{at}]");
     let role = message.role.as_ref();
     if role != "user" && role != "assistant" {
@@ -355,7 +365,7 @@ fn check_blocks<'a>(
     at: usize,
     message: &Message<'a>,
     state: &mut State<'a>,
-    report: &mut Report,
+    report: &mut Violations,
 ) -> Blocks<'a> {
     let role = message.role.as_ref();
     let mut told = Blocks::default();
@@ -406,7 +416,12 @@ fn ends_with_space(json: &str) -> bool {
             .is_ok_and(|text| text.ends_with(char::is_whitespace))
 }
 
-fn check_block(block: &Block<'_>, role: &str, path: std::fmt::Arguments<'_>, report: &mut Report) {
+fn check_block(
+    block: &Block<'_>,
+    role: &str,
+    path: std::fmt::Arguments<'_>,
+    report: &mut Violations,
+) {
     let kinds: &[&str] = match role {
         "user" => &["text", "image", "document", "tool_result"],
         _ => &["text", "thinking", "redacted_thinking", "tool_use"],
@@ -445,7 +460,11 @@ fn check_block(block: &Block<'_>, role: &str, path: std::fmt::Arguments<'_>, rep
     }
 }
 
-fn check_result(content: Option<Value<'_>>, path: std::fmt::Arguments<'_>, report: &mut Report) {
+fn check_result(
+    content: Option<Value<'_>>,
+    path: std::fmt::Arguments<'_>,
+    report: &mut Violations,
+) {
     let Some(content) = content.filter(|content| !content.is_text()) else {
         return;
     };
@@ -468,7 +487,7 @@ fn check_result(content: Option<Value<'_>>, path: std::fmt::Arguments<'_>, repor
     }
 }
 
-fn check_source(block: &Block<'_>, path: std::fmt::Arguments<'_>, report: &mut Report) {
+fn check_source(block: &Block<'_>, path: std::fmt::Arguments<'_>, report: &mut Violations) {
     let images = ["image/png", "image/jpeg", "image/gif", "image/webp"];
     let is_taken = block.source.as_ref().is_some_and(|source| {
         let media_type = source.media_type.as_deref().unwrap_or_default();

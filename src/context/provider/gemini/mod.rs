@@ -20,7 +20,7 @@ use crate::context::{
         Adapted, Adapter, Provider, RenderError,
         json::{self, Fields, Raw},
         maker::{Vendor, family},
-        media::{self, Kind, MediaPlace, Medium, Source},
+        media::{self, MediaPlace, Medium, MediumKind, MediumSource},
         names::Charset,
         parameters::ToolChoice,
         reader::{
@@ -40,6 +40,7 @@ pub struct Gemini;
 
 /// Google.
 pub(super) static VENDOR: Vendor = Vendor {
+    name: "Google",
     provider: Provider::Gemini,
     models: &["gemini", "gemma"],
     words: &["google", "gemini", "vertex"],
@@ -121,7 +122,7 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
         "audio/mp4",
         "audio/webm",
     ];
-    let is_gs = matches!(medium.source, Source::Url(url) if url.starts_with("gs://"));
+    let is_gs = matches!(medium.source, MediumSource::Url(url) if url.starts_with("gs://"));
     let media_type = medium.media_type.as_ref();
     if place == MediaPlace::Instruction {
         return Err("only messages and results take media here");
@@ -130,9 +131,9 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
         return Err("only http, https and gs addresses are taken");
     }
     let is_taken = match medium.kind {
-        Kind::Image => IMAGES.contains(&media_type),
-        Kind::Audio => SOUNDS.contains(&media_type),
-        Kind::File => {
+        MediumKind::Image => IMAGES.contains(&media_type),
+        MediumKind::Audio => SOUNDS.contains(&media_type),
+        MediumKind::File => {
             media_type == "application/pdf"
                 || (media_type.starts_with("text/") && !medium.is_inline())
                 || VIDEOS.contains(&media_type)
@@ -422,8 +423,8 @@ fn part(piece: Piece<'_>) -> Part<'_> {
     };
     let mime_type = medium.media_type;
     plain(match medium.source {
-        Source::Base64(data) => Data::InlineData(Blob { mime_type, data }),
-        Source::Url(file_uri) => Data::FileData(FileData {
+        MediumSource::Base64(data) => Data::InlineData(Blob { mime_type, data }),
+        MediumSource::Url(file_uri) => Data::FileData(FileData {
             mime_type,
             file_uri,
         }),

@@ -5,8 +5,8 @@ use std::{borrow::Cow, fmt};
 use serde::Deserialize;
 
 use crate::context::pairing::{
-    Report,
-    read::{SHAPE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, is_base64, read, read_body},
+    Violations,
+    read::{OfferedTools, SHAPE, TOOL_NAME, TOOL_SCHEMA, Value, is_base64, read, read_body},
 };
 
 pub(super) const RULES: &[&str] = &[
@@ -117,11 +117,11 @@ struct State<'a> {
     open: Vec<Cow<'a, str>>,
 }
 
-pub(super) fn check(body: &[u8], report: &mut Report) {
+pub(super) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };
-    let mut names = ToolNames::default();
+    let mut names = OfferedTools::default();
     let declarations = body.tools.iter().flatten();
     let declarations = declarations.flat_map(|tool| &tool.function_declarations);
     for (at, one) in declarations.enumerate() {
@@ -160,7 +160,7 @@ fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
 }
 
-fn check_system(system: &Content<'_>, report: &mut Report) {
+fn check_system(system: &Content<'_>, report: &mut Violations) {
     let says = |part: &Value<'_>| {
         let part = serde_json::from_str::<Part<'_>>(part.json());
         part.is_ok_and(|part| part.text.is_some_and(Value::says))
@@ -175,7 +175,12 @@ fn check_system(system: &Content<'_>, report: &mut Report) {
     }
 }
 
-fn check_content<'a>(at: usize, content: &Content<'a>, state: &mut State<'a>, report: &mut Report) {
+fn check_content<'a>(
+    at: usize,
+    content: &Content<'a>,
+    state: &mut State<'a>,
+    report: &mut Violations,
+) {
     let path = format_args!("contents[{at}]");
     let role = content.role.clone().unwrap_or_default();
     if role != "user" && role != "model" {
@@ -211,7 +216,7 @@ fn check_responses<'a>(
     parts: usize,
     responses: &[Cow<'a, str>],
     state: &mut State<'a>,
-    report: &mut Report,
+    report: &mut Violations,
 ) {
     let path = format_args!("contents[{at}]");
     if responses.len() != state.open.len() {
@@ -228,7 +233,7 @@ fn check_responses<'a>(
     }
 }
 
-fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mut Report) {
+fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mut Violations) {
     let kinds = [
         part.text.is_some(),
         part.inline_data.is_some(),
@@ -286,7 +291,7 @@ fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mu
     }
 }
 
-fn check_signature(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mut Report) {
+fn check_signature(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mut Violations) {
     let is_signed = part.thought_signature.is_some();
     if (part.thought == Some(true) || is_signed) && role != "model" {
         report.add(

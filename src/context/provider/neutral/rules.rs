@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::context::pairing::{
-    Report,
+    Violations,
     ledger::{CALL_ID_UNIQUE, Ledger},
     read::{SHAPE, Value, read, read_body},
 };
@@ -46,7 +46,7 @@ struct Outcome<'a> {
     r#type: Cow<'a, str>,
 }
 
-pub(super) fn check(body: &[u8], report: &mut Report) {
+pub(super) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };
@@ -75,7 +75,12 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
     }
 }
 
-fn check_step<'a>(at: usize, blocks: &[Value<'a>], calls: &mut Ledger<'a>, report: &mut Report) {
+fn check_step<'a>(
+    at: usize,
+    blocks: &[Value<'a>],
+    calls: &mut Ledger<'a>,
+    report: &mut Violations,
+) {
     for (place, block) in blocks.iter().enumerate() {
         let path = format_args!("items[{at}].blocks[{place}]");
         let Some(block): Option<Block<'a>> = read(block.json(), path, report) else {

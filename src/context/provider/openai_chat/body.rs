@@ -9,7 +9,8 @@ use super::super::json::{Fields, Raw};
 /// Body of `POST /v1/chat/completions`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Body<'a> {
-    /// The model.
+    /// The model; none is named where none is known.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub model: &'a str,
     /// `temperature` and the like.
     #[serde(flatten)]

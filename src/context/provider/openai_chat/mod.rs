@@ -17,7 +17,7 @@ use crate::context::{
     policy::ContextPolicy,
     provider::{
         Adapted, Adapter, Provider, RenderError,
-        media::{IMAGES, Kind, MediaPlace, Medium, Source},
+        media::{IMAGES, MediaPlace, Medium, MediumKind, MediumSource},
         names::Charset,
         openai_responses,
         parameters::ToolChoice,
@@ -80,18 +80,18 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
         (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
             Err("only messages of the user take media here")
         }
-        (_, Kind::Image) if !is_inline => medium
+        (_, MediumKind::Image) if !is_inline => medium
             .is_web()
             .then_some(())
             .ok_or("only http and https addresses are taken"),
-        (_, Kind::Image) => IMAGES
+        (_, MediumKind::Image) => IMAGES
             .contains(&medium.media_type.as_ref())
             .then_some(())
             .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
-        (_, Kind::Audio) => (is_inline && audio_format(medium).is_some())
+        (_, MediumKind::Audio) => (is_inline && audio_format(medium).is_some())
             .then_some(())
             .ok_or("only inline WAV and MP3 are taken"),
-        (_, Kind::File) => (is_inline && medium.media_type == "application/pdf")
+        (_, MediumKind::File) => (is_inline && medium.media_type == "application/pdf")
             .then_some(())
             .ok_or("only inline PDF and text files are taken"),
     }
@@ -319,13 +319,13 @@ fn part(piece: Piece<'_>) -> Part<'_> {
         Piece::Medium(medium) => medium,
     };
     match (medium.kind, &medium.source) {
-        (Kind::Audio, Source::Base64(data)) => Part::InputAudio {
+        (MediumKind::Audio, MediumSource::Base64(data)) => Part::InputAudio {
             input_audio: InputAudio {
                 data: data.clone(),
                 format: audio_format(&medium).unwrap_or("wav"),
             },
         },
-        (Kind::File, _) => Part::File {
+        (MediumKind::File, _) => Part::File {
             file: File {
                 filename: file_name(&medium),
                 file_data: medium.url(),

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::context::pairing::{
-    Report,
+    Violations,
     ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{
-        SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, check_model,
+        OfferedTools, SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, Value, check_model,
         check_tool_choice, is_base64, is_data_url, is_web_url, is_word, read, read_body,
     },
 };
@@ -33,7 +33,7 @@ pub(super) const RULES: &[&str] = &[
 #[derive(Deserialize)]
 struct Body<'a> {
     #[serde(borrow)]
-    model: Value<'a>,
+    model: Option<Value<'a>>,
     #[serde(borrow)]
     messages: Vec<Value<'a>>,
     #[serde(borrow)]
@@ -141,12 +141,12 @@ struct File<'a> {
     file_id: Option<Cow<'a, str>>,
 }
 
-pub(super) fn check(body: &[u8], report: &mut Report) {
+pub(super) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };
     check_model(body.model, report);
-    let mut names = ToolNames::default();
+    let mut names = OfferedTools::default();
     for (at, tool) in body.tools.iter().flatten().enumerate() {
         if tool.r#type.text() != "function" {
             report.add(
@@ -185,7 +185,7 @@ fn check_message<'a>(
     at: usize,
     message: &Message<'a>,
     calls: &mut Ledger<'a>,
-    report: &mut Report,
+    report: &mut Violations,
 ) {
     if message.role != "tool" {
         calls.settle(calls_at, report);
@@ -226,7 +226,7 @@ fn check_assistant<'a>(
     at: usize,
     message: &Message<'a>,
     calls: &mut Ledger<'a>,
-    report: &mut Report,
+    report: &mut Violations,
 ) {
     let called = message.tool_calls.as_deref().unwrap_or_default();
     if message.tool_calls.is_some() && called.is_empty() {
@@ -256,7 +256,7 @@ fn check_assistant<'a>(
     }
 }
 
-fn check_content(at: usize, content: Option<Value<'_>>, kinds: &[&str], report: &mut Report) {
+fn check_content(at: usize, content: Option<Value<'_>>, kinds: &[&str], report: &mut Violations) {
     let Some(content) = content else {
         report.add(
             "content-empty",

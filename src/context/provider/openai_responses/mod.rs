@@ -21,7 +21,7 @@ use crate::context::{
     provider::{
         Adapted, Adapter, Provider, RenderError,
         maker::{Vendor, family},
-        media::{self, IMAGES, Kind, MediaPlace, Medium, Source},
+        media::{self, IMAGES, MediaPlace, Medium, MediumKind, MediumSource},
         names::Charset,
         openai_chat::{detail, file_name},
         parameters::ToolChoice,
@@ -40,6 +40,7 @@ pub struct OpenAiResponses;
 
 /// OpenAI, Azure too.
 pub(super) static VENDOR: Vendor = Vendor {
+    name: "OpenAI",
     provider: Provider::OpenAiResponses,
     models: &["gpt-", "chatgpt", "codex", "o1", "o3", "o4"],
     words: &["openai", "azure"],
@@ -90,15 +91,15 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
         (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
             Err("only messages of the user and results take media here")
         }
-        (_, Kind::Audio) => Err("audio is not taken"),
+        (_, MediumKind::Audio) => Err("audio is not taken"),
         _ if !is_inline => is_web
             .then_some(())
             .ok_or("only http and https addresses are taken"),
-        (_, Kind::Image) => IMAGES
+        (_, MediumKind::Image) => IMAGES
             .contains(&medium.media_type.as_ref())
             .then_some(())
             .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
-        (_, Kind::File) => (medium.media_type == "application/pdf")
+        (_, MediumKind::File) => (medium.media_type == "application/pdf")
             .then_some(())
             .ok_or("only PDF and text files are taken"),
     }
@@ -427,16 +428,16 @@ fn part(piece: Piece<'_>) -> InputPart<'_> {
         Piece::Medium(medium) => medium,
     };
     match (medium.kind, &medium.source) {
-        (Kind::Image, _) => InputPart::InputImage {
+        (MediumKind::Image, _) => InputPart::InputImage {
             image_url: medium.url(),
             detail: detail(&medium).unwrap_or("auto"),
         },
-        (_, Source::Url(url)) => InputPart::InputFile {
+        (_, MediumSource::Url(url)) => InputPart::InputFile {
             filename: None,
             file_data: None,
             file_url: Some(url),
         },
-        (_, Source::Base64(_)) => InputPart::InputFile {
+        (_, MediumSource::Base64(_)) => InputPart::InputFile {
             filename: Some(file_name(&medium)),
             file_data: Some(medium.url()),
             file_url: None,

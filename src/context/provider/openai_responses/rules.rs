@@ -5,10 +5,10 @@ use std::{borrow::Cow, collections::HashSet};
 use serde::Deserialize;
 
 use crate::context::pairing::{
-    Report,
+    Violations,
     ledger::{CALL_ID, CALL_ID_UNIQUE, Ledger, UNANSWERED_CALL, UNMATCHED_RESULT},
     read::{
-        SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, ToolNames, Value, check_model,
+        OfferedTools, SHAPE, TOOL_CHOICE, TOOL_NAME, TOOL_SCHEMA, Value, check_model,
         check_tool_choice, is_data_url, is_web_url, is_word, read, read_body,
     },
 };
@@ -38,7 +38,7 @@ pub(super) const RULES: &[&str] = &[
 #[derive(Deserialize)]
 struct Body<'a> {
     #[serde(borrow)]
-    model: Value<'a>,
+    model: Option<Value<'a>>,
     store: Option<bool>,
     #[serde(borrow)]
     include: Option<Vec<Cow<'a, str>>>,
@@ -123,7 +123,7 @@ struct Part<'a> {
 
 const INPUT: [&str; 3] = ["input_text", "input_image", "input_file"];
 
-pub(super) fn check(body: &[u8], report: &mut Report) {
+pub(super) fn check(body: &[u8], report: &mut Violations) {
     let Some(body): Option<Body<'_>> = read_body(body, report) else {
         return;
     };
@@ -163,7 +163,7 @@ pub(super) fn check(body: &[u8], report: &mut Report) {
     calls.settle(|at| format!("input[{at}]"), report);
 }
 
-fn check_top(body: &Body<'_>, report: &mut Report) {
+fn check_top(body: &Body<'_>, report: &mut Violations) {
     check_model(body.model, report);
     if body.instructions.is_some_and(|text| !text.says()) {
         report.add(
@@ -172,7 +172,7 @@ fn check_top(body: &Body<'_>, report: &mut Report) {
             "not a text, or blank",
         );
     }
-    let mut names = ToolNames::default();
+    let mut names = OfferedTools::default();
     for (at, tool) in body.tools.iter().flatten().enumerate() {
         if tool.r#type.text() != "function" {
             report.add(
@@ -194,7 +194,7 @@ fn check_item<'a>(
     item: &Item<'a>,
     body: &Body<'_>,
     calls: &mut Ledger<'a>,
-    report: &mut Report,
+    report: &mut Violations,
 ) {
     match item.r#type.as_ref() {
         "message" => check_message(at, item, report),
@@ -213,7 +213,7 @@ fn check_item<'a>(
     }
 }
 
-fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Ledger<'a>, report: &mut Report) {
+fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Ledger<'a>, report: &mut Violations) {
     let call_id = item.call_id.clone().unwrap_or_default();
     let is_legal = (1..=64).contains(&call_id.chars().count());
     calls.call(call_id, is_legal, at, format_args!("input[{at}]"), report);
@@ -234,7 +234,7 @@ fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Ledger<'a>, report: &m
     }
 }
 
-fn check_output(at: usize, output: Option<Value<'_>>, report: &mut Report) {
+fn check_output(at: usize, output: Option<Value<'_>>, report: &mut Violations) {
     let path = format_args!("input[{at}].output");
     match output {
         Some(output) if output.is_text() => {}
@@ -249,7 +249,7 @@ fn check_output(at: usize, output: Option<Value<'_>>, report: &mut Report) {
     }
 }
 
-fn check_reasoning(at: usize, item: &Item<'_>, body: &Body<'_>, report: &mut Report) {
+fn check_reasoning(at: usize, item: &Item<'_>, body: &Body<'_>, report: &mut Violations) {
     let path = format_args!("input[{at}]");
     if !item.id.as_deref().is_some_and(|id| id.starts_with("rs_")) {
         report.add(
@@ -274,7 +274,7 @@ fn check_reasoning(at: usize, item: &Item<'_>, body: &Body<'_>, report: &mut Rep
     }
 }
 
-fn check_message(at: usize, item: &Item<'_>, report: &mut Report) {
+fn check_message(at: usize, item: &Item<'_>, report: &mut Violations) {
     let kinds: &[&str] = match item.role.as_deref() {
         Some("user") => &INPUT,
         Some("system" | "developer") => &INPUT[..1],
@@ -303,7 +303,7 @@ fn check_message(at: usize, item: &Item<'_>, report: &mut Report) {
     }
 }
 
-fn check_parts(at: usize, parts: Value<'_>, kinds: &[&str], report: &mut Report) {
+fn check_parts(at: usize, parts: Value<'_>, kinds: &[&str], report: &mut Violations) {
     for (place, part) in parts.list().into_iter().enumerate() {
         let path = format_args!("input[{at}].content[{place}]");
         let Some(part): Option<Part<'_>> = read(part.json(), path, report) else {

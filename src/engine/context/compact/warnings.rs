@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     codec::body::EncodedBody,
-    context::compaction::tool_names_in,
+    context::{compaction::tool_names_in, summary::is_extract},
     domain::{
         AppendOutcome, Appended, BranchId, BranchState, Compacted, CompactionTrigger,
         ConversationId, EventBody, NewEvent, Revision, with_causes,
@@ -132,6 +132,10 @@ impl Inner {
 }
 
 fn naming(at: Revision, summary: &str, tools: &BTreeSet<String>) -> Option<String> {
+    // What the engine quotes was said so.
+    if is_extract(summary) {
+        return None;
+    }
     let names = tool_names_in(summary, tools);
     let told = names[..names.len().min(NAMES_TOLD_MAX)].join(", ");
     let more = match names.len().saturating_sub(NAMES_TOLD_MAX) {

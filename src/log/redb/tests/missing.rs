@@ -490,7 +490,7 @@ async fn damage_of_redb_s_own_notes_is_no_loss() {
     // The last frame's payload: its header stays as it was.
     let last = sound
         .windows(4)
-        .rposition(|window| window == b"TRF\x01")
+        .rposition(|window| window == b"TRF\x02")
         .unwrap();
     let mut damaged = sound.clone();
     damaged[last + 100] ^= 1;

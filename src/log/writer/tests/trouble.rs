@@ -39,7 +39,7 @@ async fn the_writer_comes_back_by_itself() {
     // The disk fails for longer than anyone waits, then is well again. Callers
     // were told that it is not known; what is in the log by then counts and is
     // published, what is not never happened, and appends go on either way.
-    for (outcome, there) in [(Outcome::LostAnswer, 2), (Outcome::NeverArrived, 0)] {
+    for (outcome, there) in [(Ending::LostAnswer, 2), (Ending::NeverArrived, 0)] {
         let log = Arc::new(Fallible::default());
         let shown = Shown::default();
         let writer = start(&log, &shown, WriterLimits::default()).await;
@@ -66,7 +66,7 @@ async fn what_turned_out_to_be_there_is_published_without_another_append() {
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
-    log.next_ends(Outcome::LostAnswer);
+    log.next_ends(Ending::LostAnswer);
     log.deaf.store(true, Ordering::SeqCst);
     assert_one_truth(&failed(ask(&writer, Ask::Add(3)).await), false);
     assert_eq!(shown.last.load(Ordering::SeqCst), 0);
@@ -84,7 +84,7 @@ async fn a_group_that_is_not_there_is_said_to_be_not_there() {
     // The log was asked and knows: the message must not leave it open.
     let log = Arc::new(Fallible::default());
     let writer = start(&log, &Shown::default(), WriterLimits::default()).await;
-    log.next_ends(Outcome::NeverArrived);
+    log.next_ends(Ending::NeverArrived);
     assert_one_truth(&failed(ask(&writer, Ask::Add(1)).await), true);
 }
 
@@ -131,7 +131,7 @@ async fn another_owner_leaves_an_unknown_group_unknown() {
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = start(&log, &shown, WriterLimits::default()).await;
-    log.next_ends(Outcome::LostAnswer);
+    log.next_ends(Ending::LostAnswer);
     log.deaf.store(true, Ordering::SeqCst);
     let first = writer.submit(Ask::Add(2), 100).unwrap();
     assert_one_truth(&failed(first.await.unwrap()), false);
@@ -162,7 +162,7 @@ async fn a_shutdown_asks_once_more() {
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
     let writer = Arc::new(start(&log, &shown, WriterLimits::default()).await);
-    log.next_ends(Outcome::LostAnswer);
+    log.next_ends(Ending::LostAnswer);
     log.deaf.store(true, Ordering::SeqCst);
     assert_one_truth(&failed(ask(&writer, Ask::Add(2)).await), false);
     log.deaf.store(false, Ordering::SeqCst);

@@ -22,6 +22,7 @@ from treering._words import KindName, numbers
 from treering.new import NewEvent
 from treering.types import (
     ConversationSummary,
+    Erased,
     Event,
     Hits,
     Receipt,
@@ -430,6 +431,40 @@ class AsyncTreering:
             if item.HasField("outcome"):
                 outcome = item.outcome
         return outcome
+
+    async def erase(
+        self,
+        conversation: str = "",
+        events: Iterable[int | tuple[int, int]] = (),
+        *,
+        literal: str | bytes = b"",
+        whole_namespace: bool = False,
+        keep_derived: bool = False,
+        dry_run: bool = False,
+        reason: str = "",
+    ) -> Erased:
+        """Erases content, and leaves no copy of it in the store: `events` of a conversation by
+        their revisions (a pair is a range), the whole conversation with its sub-contexts, every
+        event that holds a `literal`, or the whole namespace; and what was made from it.
+
+        >>> secret = await db.create("About the key")
+        >>> at = (await secret.user("The key is 7x-3319-qq")).revision
+        >>> gone = await db.erase(secret.id, [at], reason="a key")
+        >>> gone.outcome.events, [event.erased async for event in secret.events(first=at, last=at)]
+        (1, [True])
+        """
+        request = _requests.erase(
+            conversation, events, literal=literal, whole_namespace=whole_namespace
+        )
+        request.keep_derived = keep_derived
+        request.dry_run = dry_run
+        request.reason = reason
+        request.actor = self.actor
+        erased = Erased()
+        # It takes as long as making views and index anew.
+        async for item in self._transport.read(m.ERASE, lambda: request):
+            erased.take(item)
+        return erased
 
     async def command(self, *arguments: str | os.PathLike[str]) -> list[Any]:
         """Runs a command of `treering` on this store, and gives back the JSON that it prints.

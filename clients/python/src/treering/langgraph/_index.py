@@ -9,6 +9,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import ormsgpack
@@ -30,6 +31,8 @@ Key = bytes
 """Hash of a stored value or of a list."""
 Place = tuple[str, str]
 """Namespace and id of a checkpoint."""
+
+KEY_BYTES = 12
 
 
 class Dumps(Protocol):
@@ -100,6 +103,8 @@ class Index:
         self.writes: dict[Place, dict[tuple[str, int], Write]] = {}
         self.values: dict[Key, Stored] = {}
         self.lists: dict[Key, Spliced] = {}
+        self.aliases: dict[Key, Key] = {}
+        """Keys that programs in another language gave, by the keys that messages have here."""
         self._serde = serde
         self._frame: tuple[list[Key], list[list[Any]], list[Any]] | None = None
         self._missing = 0
@@ -234,7 +239,10 @@ class Index:
             start += count
             said = frames.filled(item, [event for _, event in own])
             if said is not None:
-                self.values[key] = self._serde.dumps_typed(message_of(said))
+                stored = self._serde.dumps_typed(message_of(said))
+                self.values[key] = stored
+                if (here := key_of(stored)) != key:
+                    self.aliases[here] = key
             on.mirrored.append(key)
             on.ends.append(own[-1][0] if own else revision)
 
@@ -246,6 +254,16 @@ def _track_calls(on: Branch, which: str, event: pb.Event | new.NewEvent) -> None
         on.open.add(event.tool_call_requested.call_id)
     elif which in ("tool_result_recorded", "tool_call_cancelled"):
         on.open.discard(getattr(event, which).call_id)
+
+
+def key_of(stored: Stored) -> Key:
+    """The key of a value."""
+    return hashed(stored[0].encode() + b"\0" + stored[1])
+
+
+def hashed(content: bytes) -> Key:
+    """The key of what has this content."""
+    return blake2b(content, digest_size=KEY_BYTES).digest()
 
 
 def packed(said: dict[str, Any]) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from langchain_core import messages as lc
 from langchain_core.messages import BaseMessage
+from pydantic import ValidationError
 
 from treering import new
 from treering._adapters.responses import arguments, said
@@ -71,7 +72,12 @@ def message_of(said: Mapping[str, Any]) -> BaseMessage:
     """The message again."""
     fields = {key: value for key, value in said.items() if key != "class"}
     fields.pop("type", None)
-    return CLASSES[said["class"]](**fields)
+    kind = CLASSES[said["class"]]
+    try:
+        return kind(**fields)
+    except ValidationError:
+        # Of another language, whose messages have other rules.
+        return kind.model_construct(**fields)
 
 
 # ---- as events ----

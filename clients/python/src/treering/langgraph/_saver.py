@@ -25,11 +25,13 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.types import Interrupt
 
 from treering._adapters.thread import done
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
-from treering.langgraph._index import Row, ordered
+from treering.langgraph._index import Row, Write, ordered
 from treering.langgraph._messages import messages_of
 from treering.langgraph._thread import GraphThread
 
@@ -137,8 +139,16 @@ class TreeringSaver(BaseCheckpointSaver[str]):
             checkpoint,
             cast(CheckpointMetadata, dict(row.metadata)),
             _config(thread.id, row.ns, row.parent) if row.parent else None,
-            [(write.task, write.channel, self.serde.loads_typed(write.stored)) for write in writes],
+            [(write.task, write.channel, self._written(write)) for write in writes],
         )
+
+    def _written(self, write: Write) -> Any:
+        value = self.serde.loads_typed(write.stored)
+        if write.channel == INTERRUPT and write.stored[0] == "json":
+            # JavaScript's interrupts are plain objects.
+            asked = value if isinstance(value, list) else [value]
+            return [Interrupt(each.get("value"), id=each.get("id", "")) for each in asked]
+        return value
 
     # ---- writing ----
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -30,6 +29,8 @@ from treering.langgraph._index import (
     Spliced,
     Stored,
     common,
+    hashed,
+    key_of,
     overlap,
     packed,
     spliced,
@@ -39,7 +40,6 @@ from treering.langgraph._messages import message_of, plain, typed
 from treering.types import Receipt
 from treering.v1 import event_pb2 as pb
 
-KEY_BYTES = 12
 REFUSALS_MAX = 3
 """So often the typed form of messages is tried; then they are kept as values only."""
 
@@ -139,7 +139,7 @@ class GraphThread:
             batch.has_messages = True
         else:
             keys = [self._kept(batch, each) for each in value]
-        key = _hash(b"list\0" + b"".join(keys))
+        key = hashed(b"list\0" + b"".join(keys))
         if key not in self.index.lists and key not in batch.lists:
             before = self.index.expanded(old) if old in self.index.lists else []
             batch.lists[key] = spliced(old, before, keys)
@@ -147,7 +147,8 @@ class GraphThread:
 
     def _kept(self, batch: _Batch, value: Any) -> Key:
         stored = self._serde.dumps_typed(value)
-        key = _hash(stored[0].encode() + b"\0" + stored[1])
+        key = key_of(stored)
+        key = self.index.aliases.get(key, key)
         if key not in self.index.values:
             batch.values[key] = stored
         return key
@@ -421,7 +422,3 @@ def _is_kept_as_list(value: Any) -> bool:
         and bool(value)
         and not any(isinstance(each, (int, float, type(None))) for each in value)
     )
-
-
-def _hash(content: bytes) -> Key:
-    return blake2b(content, digest_size=KEY_BYTES).digest()

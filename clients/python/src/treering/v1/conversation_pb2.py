@@ -12,11 +12,12 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from treering.v1 import admin_pb2 as treering_dot_v1_dot_admin__pb2
 from treering.v1 import event_pb2 as treering_dot_v1_dot_event__pb2
 from treering.v1 import events_pb2 as treering_dot_v1_dot_events__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etreering/v1/conversation.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\x1a\x18treering/v1/events.proto\"Y\n\x16GetConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12\x16\n\x0e\x61s_of_revision\x18\x03 \x01(\x04\"\x97\x01\n\x11\x43onversationState\x12\x31\n\x07summary\x18\x01 \x01(\x0b\x32 .treering.v1.ConversationSummary\x12%\n\x08\x62ranches\x18\x02 \x03(\x0b\x32\x13.treering.v1.Branch\x12(\n\x06\x62ranch\x18\x03 \x01(\x0b\x32\x18.treering.v1.BranchState\"\x88\x06\n\x13\x43onversationSummary\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tsource_id\x18\x04 \x01(\t\x12<\n\x06labels\x18\x05 \x03(\x0b\x32,.treering.v1.ConversationSummary.LabelsEntry\x12#\n\x06\x63onfig\x18\x06 \x01(\x0b\x32\x13.treering.v1.Config\x12&\n\x06parent\x18\x07 \x01(\x0b\x32\x16.treering.v1.ParentRef\x12\x16\n\x0eshares_history\x18\x08 \x01(\x08\x12\x0c\n\x04head\x18\t \x01(\x04\x12\x14\n\x0c\x62ranch_count\x18\n \x01(\x04\x12\x18\n\x10\x61\x63tive_branch_id\x18\x0b \x01(\x04\x12\x15\n\ractive_branch\x18\x0c \x01(\t\x12\x0e\n\x06sealed\x18\r \x01(\x08\x12.\n\ncreated_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bsource_meta\x18\x10 \x01(\x0c\x12@\n\x08policies\x18\x11 \x03(\x0b\x32..treering.v1.ConversationSummary.PoliciesEntry\x12#\n\x06\x64\x61mage\x18\x12 \x01(\x0b\x32\x13.treering.v1.Damage\x12\x31\n\rhappened_from\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bhappened_to\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\x06\x44\x61mage\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.treering.v1.Position\x12\x0c\n\x04what\x18\x03 \x01(\t\"\x8a\x01\n\x06\x42ranch\x12\x11\n\tbranch_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x18\n\x10parent_branch_id\x18\x03 \x01(\x04\x12\x15\n\rfork_revision\x18\x04 \x01(\x04\x12\x0c\n\x04head\x18\x05 \x01(\x04\x12\x10\n\x08\x61rchived\x18\x06 \x01(\x08\x12\x0e\n\x06\x61\x63tive\x18\x07 \x01(\x08\"5\n\x08\x45ventRef\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"\xff\x05\n\x0b\x42ranchState\x12\x11\n\tbranch_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04head\x18\x03 \x01(\x04\x12)\n\nopen_calls\x18\x04 \x03(\x0b\x32\x15.treering.v1.OpenCall\x12,\n\rsystem_prompt\x18\x05 \x01(\x0b\x32\x15.treering.v1.EventRef\x12*\n\x0buser_prompt\x18\x06 \x01(\x0b\x32\x15.treering.v1.EventRef\x12\x43\n\x0e\x61\x63tive_context\x18\x07 \x03(\x0b\x32+.treering.v1.BranchState.ActiveContextEntry\x12\x18\n\x10\x64iscovered_tools\x18\x08 \x03(\t\x12\x16\n\x0eguidance_given\x18\t \x03(\t\x12%\n\x08\x65ntities\x18\n \x03(\x0b\x32\x13.treering.v1.Entity\x12\x39\n\ttool_uses\x18\x0b \x03(\x0b\x32&.treering.v1.BranchState.ToolUsesEntry\x12,\n\rtools_defined\x18\x0c \x01(\x0b\x32\x15.treering.v1.EventRef\x12&\n\x07summary\x18\r \x01(\x0b\x32\x15.treering.v1.EventRef\x12)\n\ncompaction\x18\x0e \x01(\x0b\x32\x15.treering.v1.EventRef\x12\x14\n\x0c\x63ut_revision\x18\x0f \x01(\x04\x12\x16\n\x0e\x66inished_turns\x18\x10 \x01(\x04\x12\x11\n\tturn_open\x18\x11 \x01(\x08\x12#\n\x06\x63onfig\x18\x12 \x01(\x0b\x32\x13.treering.v1.Config\x1aK\n\x12\x41\x63tiveContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.treering.v1.EventRef:\x02\x38\x01\x1a/\n\rToolUsesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa9\x01\n\x08OpenCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12&\n\x07request\x18\x03 \x01(\x0b\x32\x15.treering.v1.EventRef\x12-\n\x08\x61pproval\x18\x04 \x01(\x0e\x32\x1b.treering.v1.ApprovalStatus\x12\x16\n\x0e\x61rguments_hash\x18\x05 \x01(\x0c\x12\x0f\n\x07started\x18\x06 \x01(\x08\"\x8b\x01\n\x18ListConversationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12%\n\x05order\x18\x05 \x01(\x0e\x32\x16.treering.v1.ListOrder\":\n\x18\x46indConversationsRequest\x12\x0f\n\x07id_part\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"b\n\x19\x46indConversationsResponse\x12\x37\n\rconversations\x18\x01 \x03(\x0b\x32 .treering.v1.ConversationSummary\x12\x0c\n\x04more\x18\x02 \x01(\x08\"m\n\x19ListConversationsResponse\x12\x37\n\rconversations\x18\x01 \x03(\x0b\x32 .treering.v1.ConversationSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x0b\x46orkRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12\x13\n\x0b\x61t_revision\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x15\n\rsystem_prompt\x18\x05 \x01(\t\x12\x19\n\x11into_conversation\x18\x06 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x07 \x01(\t\x12\x10\n\x08\x61\x63tivate\x18\x08 \x01(\x08\x12\r\n\x05\x61\x63tor\x18\t \x01(\t\"s\n\x0c\x46orkResponse\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12#\n\x06\x62ranch\x18\x02 \x01(\x0b\x32\x13.treering.v1.Branch\x12%\n\x06\x65vents\x18\x03 \x03(\x0b\x32\x15.treering.v1.Appended\"9\n\x0eLineageRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\"L\n\x0fLineageResponse\x12\'\n\x05steps\x18\x01 \x03(\x0b\x32\x18.treering.v1.LineageStep\x12\x10\n\x08\x63hildren\x18\x02 \x03(\t\"s\n\x0bLineageStep\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x11\n\tbranch_id\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x15\n\rfrom_revision\x18\x04 \x01(\x04\x12\x13\n\x0bto_revision\x18\x05 \x01(\x04\"v\n\x0b\x44iffRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x13\n\x0bleft_branch\x18\x02 \x01(\t\x12\x14\n\x0cright_branch\x18\x03 \x01(\t\x12\x14\n\x0cheaders_only\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\r\"\xa3\x01\n\x0c\x44iffResponse\x12 \n\x18\x61ncestor_conversation_id\x18\x01 \x01(\t\x12\x19\n\x11\x61ncestor_revision\x18\x02 \x01(\x04\x12 \n\x04left\x18\x03 \x03(\x0b\x32\x12.treering.v1.Event\x12!\n\x05right\x18\x04 \x03(\x0b\x32\x12.treering.v1.Event\x12\x11\n\ttruncated\x18\x05 \x01(\x08\"o\n\x0bSealRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x05 \x01(\t*\xc7\x01\n\x0e\x41pprovalStatus\x12\x1f\n\x1b\x41PPROVAL_STATUS_UNSPECIFIED\x10\x00\x12 \n\x1c\x41PPROVAL_STATUS_NOT_REQUIRED\x10\x01\x12\x1b\n\x17\x41PPROVAL_STATUS_PENDING\x10\x02\x12\x1c\n\x18\x41PPROVAL_STATUS_APPROVED\x10\x03\x12\x1a\n\x16\x41PPROVAL_STATUS_DENIED\x10\x04\x12\x1b\n\x17\x41PPROVAL_STATUS_EXPIRED\x10\x05*@\n\tListOrder\x12\x1a\n\x16LIST_ORDER_UNSPECIFIED\x10\x00\x12\x17\n\x13LIST_ORDER_HAPPENED\x10\x01\x32\x88\x04\n\rConversations\x12J\n\x03Get\x12#.treering.v1.GetConversationRequest\x1a\x1e.treering.v1.ConversationState\x12U\n\x04List\x12%.treering.v1.ListConversationsRequest\x1a&.treering.v1.ListConversationsResponse\x12U\n\x04\x46ind\x12%.treering.v1.FindConversationsRequest\x1a&.treering.v1.FindConversationsResponse\x12;\n\x04\x46ork\x12\x18.treering.v1.ForkRequest\x1a\x19.treering.v1.ForkResponse\x12\x44\n\x07Lineage\x12\x1b.treering.v1.LineageRequest\x1a\x1c.treering.v1.LineageResponse\x12;\n\x04\x44iff\x12\x18.treering.v1.DiffRequest\x1a\x19.treering.v1.DiffResponse\x12=\n\x04Seal\x12\x18.treering.v1.SealRequest\x1a\x1b.treering.v1.AppendResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etreering/v1/conversation.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/admin.proto\x1a\x17treering/v1/event.proto\x1a\x18treering/v1/events.proto\"Y\n\x16GetConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12\x16\n\x0e\x61s_of_revision\x18\x03 \x01(\x04\"\x97\x01\n\x11\x43onversationState\x12\x31\n\x07summary\x18\x01 \x01(\x0b\x32 .treering.v1.ConversationSummary\x12%\n\x08\x62ranches\x18\x02 \x03(\x0b\x32\x13.treering.v1.Branch\x12(\n\x06\x62ranch\x18\x03 \x01(\x0b\x32\x18.treering.v1.BranchState\"\x88\x06\n\x13\x43onversationSummary\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tsource_id\x18\x04 \x01(\t\x12<\n\x06labels\x18\x05 \x03(\x0b\x32,.treering.v1.ConversationSummary.LabelsEntry\x12#\n\x06\x63onfig\x18\x06 \x01(\x0b\x32\x13.treering.v1.Config\x12&\n\x06parent\x18\x07 \x01(\x0b\x32\x16.treering.v1.ParentRef\x12\x16\n\x0eshares_history\x18\x08 \x01(\x08\x12\x0c\n\x04head\x18\t \x01(\x04\x12\x14\n\x0c\x62ranch_count\x18\n \x01(\x04\x12\x18\n\x10\x61\x63tive_branch_id\x18\x0b \x01(\x04\x12\x15\n\ractive_branch\x18\x0c \x01(\t\x12\x0e\n\x06sealed\x18\r \x01(\x08\x12.\n\ncreated_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bsource_meta\x18\x10 \x01(\x0c\x12@\n\x08policies\x18\x11 \x03(\x0b\x32..treering.v1.ConversationSummary.PoliciesEntry\x12#\n\x06\x64\x61mage\x18\x12 \x01(\x0b\x32\x13.treering.v1.Damage\x12\x31\n\rhappened_from\x18\x13 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bhappened_to\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\x06\x44\x61mage\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.treering.v1.Position\x12\x0c\n\x04what\x18\x03 \x01(\t\"\x8a\x01\n\x06\x42ranch\x12\x11\n\tbranch_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x18\n\x10parent_branch_id\x18\x03 \x01(\x04\x12\x15\n\rfork_revision\x18\x04 \x01(\x04\x12\x0c\n\x04head\x18\x05 \x01(\x04\x12\x10\n\x08\x61rchived\x18\x06 \x01(\x08\x12\x0e\n\x06\x61\x63tive\x18\x07 \x01(\x08\"5\n\x08\x45ventRef\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"\xff\x05\n\x0b\x42ranchState\x12\x11\n\tbranch_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04head\x18\x03 \x01(\x04\x12)\n\nopen_calls\x18\x04 \x03(\x0b\x32\x15.treering.v1.OpenCall\x12,\n\rsystem_prompt\x18\x05 \x01(\x0b\x32\x15.treering.v1.EventRef\x12*\n\x0buser_prompt\x18\x06 \x01(\x0b\x32\x15.treering.v1.EventRef\x12\x43\n\x0e\x61\x63tive_context\x18\x07 \x03(\x0b\x32+.treering.v1.BranchState.ActiveContextEntry\x12\x18\n\x10\x64iscovered_tools\x18\x08 \x03(\t\x12\x16\n\x0eguidance_given\x18\t \x03(\t\x12%\n\x08\x65ntities\x18\n \x03(\x0b\x32\x13.treering.v1.Entity\x12\x39\n\ttool_uses\x18\x0b \x03(\x0b\x32&.treering.v1.BranchState.ToolUsesEntry\x12,\n\rtools_defined\x18\x0c \x01(\x0b\x32\x15.treering.v1.EventRef\x12&\n\x07summary\x18\r \x01(\x0b\x32\x15.treering.v1.EventRef\x12)\n\ncompaction\x18\x0e \x01(\x0b\x32\x15.treering.v1.EventRef\x12\x14\n\x0c\x63ut_revision\x18\x0f \x01(\x04\x12\x16\n\x0e\x66inished_turns\x18\x10 \x01(\x04\x12\x11\n\tturn_open\x18\x11 \x01(\x08\x12#\n\x06\x63onfig\x18\x12 \x01(\x0b\x32\x13.treering.v1.Config\x1aK\n\x12\x41\x63tiveContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.treering.v1.EventRef:\x02\x38\x01\x1a/\n\rToolUsesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa9\x01\n\x08OpenCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12&\n\x07request\x18\x03 \x01(\x0b\x32\x15.treering.v1.EventRef\x12-\n\x08\x61pproval\x18\x04 \x01(\x0e\x32\x1b.treering.v1.ApprovalStatus\x12\x16\n\x0e\x61rguments_hash\x18\x05 \x01(\x0c\x12\x0f\n\x07started\x18\x06 \x01(\x08\"\x8b\x01\n\x18ListConversationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12%\n\x05order\x18\x05 \x01(\x0e\x32\x16.treering.v1.ListOrder\":\n\x18\x46indConversationsRequest\x12\x0f\n\x07id_part\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"b\n\x19\x46indConversationsResponse\x12\x37\n\rconversations\x18\x01 \x03(\x0b\x32 .treering.v1.ConversationSummary\x12\x0c\n\x04more\x18\x02 \x01(\x08\"m\n\x19ListConversationsResponse\x12\x37\n\rconversations\x18\x01 \x03(\x0b\x32 .treering.v1.ConversationSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x0b\x46orkRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12\x13\n\x0b\x61t_revision\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x15\n\rsystem_prompt\x18\x05 \x01(\t\x12\x19\n\x11into_conversation\x18\x06 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x07 \x01(\t\x12\x10\n\x08\x61\x63tivate\x18\x08 \x01(\x08\x12\r\n\x05\x61\x63tor\x18\t \x01(\t\"s\n\x0c\x46orkResponse\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12#\n\x06\x62ranch\x18\x02 \x01(\x0b\x32\x13.treering.v1.Branch\x12%\n\x06\x65vents\x18\x03 \x03(\x0b\x32\x15.treering.v1.Appended\"9\n\x0eLineageRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\"L\n\x0fLineageResponse\x12\'\n\x05steps\x18\x01 \x03(\x0b\x32\x18.treering.v1.LineageStep\x12\x10\n\x08\x63hildren\x18\x02 \x03(\t\"s\n\x0bLineageStep\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x11\n\tbranch_id\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x15\n\rfrom_revision\x18\x04 \x01(\x04\x12\x13\n\x0bto_revision\x18\x05 \x01(\x04\"v\n\x0b\x44iffRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x13\n\x0bleft_branch\x18\x02 \x01(\t\x12\x14\n\x0cright_branch\x18\x03 \x01(\t\x12\x14\n\x0cheaders_only\x18\x04 \x01(\x08\x12\r\n\x05limit\x18\x05 \x01(\r\"\xa3\x01\n\x0c\x44iffResponse\x12 \n\x18\x61ncestor_conversation_id\x18\x01 \x01(\t\x12\x19\n\x11\x61ncestor_revision\x18\x02 \x01(\x04\x12 \n\x04left\x18\x03 \x03(\x0b\x32\x12.treering.v1.Event\x12!\n\x05right\x18\x04 \x03(\x0b\x32\x12.treering.v1.Event\x12\x11\n\ttruncated\x18\x05 \x01(\x08\"o\n\x0bSealRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x05 \x01(\t\"\xd9\x01\n\x0c\x45raseRequest\x12\x30\n\trevisions\x18\x01 \x01(\x0b\x32\x1b.treering.v1.EraseRevisionsH\x00\x12\x19\n\x0f\x63onversation_id\x18\x02 \x01(\tH\x00\x12\x19\n\x0fwhole_namespace\x18\x03 \x01(\x08H\x00\x12\x11\n\x07literal\x18\x04 \x01(\x0cH\x00\x12\x14\n\x0ckeep_derived\x18\x05 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x06 \x01(\x08\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x08 \x01(\tB\x08\n\x06target\"U\n\x0e\x45raseRevisions\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12*\n\x06ranges\x18\x02 \x03(\x0b\x32\x1a.treering.v1.RevisionRange\",\n\rRevisionRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0c\n\x04last\x18\x02 \x01(\x04\"\xee\x01\n\rEraseResponse\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.treering.v1.ProgressH\x00\x12)\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x18.treering.v1.ErasedEventH\x00\x12*\n\tshared_by\x18\x03 \x01(\x0b\x32\x15.treering.v1.SharedByH\x00\x12%\n\x04kept\x18\x04 \x01(\x0b\x32\x15.treering.v1.KeptBodyH\x00\x12,\n\x07outcome\x18\x05 \x01(\x0b\x32\x19.treering.v1.EraseOutcomeH\x00\x42\x06\n\x04item\"\x83\x01\n\x0b\x45rasedEvent\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12$\n\x04kind\x18\x03 \x01(\x0e\x32\x16.treering.v1.EventKind\x12#\n\x03why\x18\x04 \x01(\x0e\x32\x16.treering.v1.ErasedWhy\"U\n\x08SharedBy\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x1e\n\x16parent_conversation_id\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"j\n\x08KeptBody\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12&\n\x07used_by\x18\x03 \x01(\x0b\x32\x15.treering.v1.Position\"N\n\x0c\x45raseOutcome\x12\x0e\n\x06\x65vents\x18\x01 \x01(\x04\x12\x0f\n\x07\x64\x65rived\x18\x02 \x01(\x04\x12\x0c\n\x04stay\x18\x03 \x01(\x04\x12\x0f\n\x07receipt\x18\x04 \x01(\t*\xc7\x01\n\x0e\x41pprovalStatus\x12\x1f\n\x1b\x41PPROVAL_STATUS_UNSPECIFIED\x10\x00\x12 \n\x1c\x41PPROVAL_STATUS_NOT_REQUIRED\x10\x01\x12\x1b\n\x17\x41PPROVAL_STATUS_PENDING\x10\x02\x12\x1c\n\x18\x41PPROVAL_STATUS_APPROVED\x10\x03\x12\x1a\n\x16\x41PPROVAL_STATUS_DENIED\x10\x04\x12\x1b\n\x17\x41PPROVAL_STATUS_EXPIRED\x10\x05*@\n\tListOrder\x12\x1a\n\x16LIST_ORDER_UNSPECIFIED\x10\x00\x12\x17\n\x13LIST_ORDER_HAPPENED\x10\x01*k\n\tErasedWhy\x12\x1a\n\x16\x45RASED_WHY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45RASED_WHY_ASKED\x10\x01\x12\x16\n\x12\x45RASED_WHY_DERIVED\x10\x02\x12\x14\n\x10\x45RASED_WHY_BOUND\x10\x03\x32\xca\x04\n\rConversations\x12J\n\x03Get\x12#.treering.v1.GetConversationRequest\x1a\x1e.treering.v1.ConversationState\x12U\n\x04List\x12%.treering.v1.ListConversationsRequest\x1a&.treering.v1.ListConversationsResponse\x12U\n\x04\x46ind\x12%.treering.v1.FindConversationsRequest\x1a&.treering.v1.FindConversationsResponse\x12;\n\x04\x46ork\x12\x18.treering.v1.ForkRequest\x1a\x19.treering.v1.ForkResponse\x12\x44\n\x07Lineage\x12\x1b.treering.v1.LineageRequest\x1a\x1c.treering.v1.LineageResponse\x12;\n\x04\x44iff\x12\x18.treering.v1.DiffRequest\x1a\x19.treering.v1.DiffResponse\x12=\n\x04Seal\x12\x18.treering.v1.SealRequest\x1a\x1b.treering.v1.AppendResponse\x12@\n\x05\x45rase\x12\x19.treering.v1.EraseRequest\x1a\x1a.treering.v1.EraseResponse0\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'treering.v1.conversation_pb2', globals())
@@ -31,58 +32,76 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _BRANCHSTATE_ACTIVECONTEXTENTRY._serialized_options = b'8\001'
   _BRANCHSTATE_TOOLUSESENTRY._options = None
   _BRANCHSTATE_TOOLUSESENTRY._serialized_options = b'8\001'
-  _APPROVALSTATUS._serialized_start=3760
-  _APPROVALSTATUS._serialized_end=3959
-  _LISTORDER._serialized_start=3961
-  _LISTORDER._serialized_end=4025
-  _GETCONVERSATIONREQUEST._serialized_start=131
-  _GETCONVERSATIONREQUEST._serialized_end=220
-  _CONVERSATIONSTATE._serialized_start=223
-  _CONVERSATIONSTATE._serialized_end=374
-  _CONVERSATIONSUMMARY._serialized_start=377
-  _CONVERSATIONSUMMARY._serialized_end=1153
-  _CONVERSATIONSUMMARY_LABELSENTRY._serialized_start=1059
-  _CONVERSATIONSUMMARY_LABELSENTRY._serialized_end=1104
-  _CONVERSATIONSUMMARY_POLICIESENTRY._serialized_start=1106
-  _CONVERSATIONSUMMARY_POLICIESENTRY._serialized_end=1153
-  _DAMAGE._serialized_start=1155
-  _DAMAGE._serialized_end=1236
-  _BRANCH._serialized_start=1239
-  _BRANCH._serialized_end=1377
-  _EVENTREF._serialized_start=1379
-  _EVENTREF._serialized_end=1432
-  _BRANCHSTATE._serialized_start=1435
-  _BRANCHSTATE._serialized_end=2202
-  _BRANCHSTATE_ACTIVECONTEXTENTRY._serialized_start=2078
-  _BRANCHSTATE_ACTIVECONTEXTENTRY._serialized_end=2153
-  _BRANCHSTATE_TOOLUSESENTRY._serialized_start=2155
-  _BRANCHSTATE_TOOLUSESENTRY._serialized_end=2202
-  _OPENCALL._serialized_start=2205
-  _OPENCALL._serialized_end=2374
-  _LISTCONVERSATIONSREQUEST._serialized_start=2377
-  _LISTCONVERSATIONSREQUEST._serialized_end=2516
-  _FINDCONVERSATIONSREQUEST._serialized_start=2518
-  _FINDCONVERSATIONSREQUEST._serialized_end=2576
-  _FINDCONVERSATIONSRESPONSE._serialized_start=2578
-  _FINDCONVERSATIONSRESPONSE._serialized_end=2676
-  _LISTCONVERSATIONSRESPONSE._serialized_start=2678
-  _LISTCONVERSATIONSRESPONSE._serialized_end=2787
-  _FORKREQUEST._serialized_start=2790
-  _FORKREQUEST._serialized_end=2987
-  _FORKRESPONSE._serialized_start=2989
-  _FORKRESPONSE._serialized_end=3104
-  _LINEAGEREQUEST._serialized_start=3106
-  _LINEAGEREQUEST._serialized_end=3163
-  _LINEAGERESPONSE._serialized_start=3165
-  _LINEAGERESPONSE._serialized_end=3241
-  _LINEAGESTEP._serialized_start=3243
-  _LINEAGESTEP._serialized_end=3358
-  _DIFFREQUEST._serialized_start=3360
-  _DIFFREQUEST._serialized_end=3478
-  _DIFFRESPONSE._serialized_start=3481
-  _DIFFRESPONSE._serialized_end=3644
-  _SEALREQUEST._serialized_start=3646
-  _SEALREQUEST._serialized_end=3757
-  _CONVERSATIONS._serialized_start=4028
-  _CONVERSATIONS._serialized_end=4548
+  _APPROVALSTATUS._serialized_start=4788
+  _APPROVALSTATUS._serialized_end=4987
+  _LISTORDER._serialized_start=4989
+  _LISTORDER._serialized_end=5053
+  _ERASEDWHY._serialized_start=5055
+  _ERASEDWHY._serialized_end=5162
+  _GETCONVERSATIONREQUEST._serialized_start=156
+  _GETCONVERSATIONREQUEST._serialized_end=245
+  _CONVERSATIONSTATE._serialized_start=248
+  _CONVERSATIONSTATE._serialized_end=399
+  _CONVERSATIONSUMMARY._serialized_start=402
+  _CONVERSATIONSUMMARY._serialized_end=1178
+  _CONVERSATIONSUMMARY_LABELSENTRY._serialized_start=1084
+  _CONVERSATIONSUMMARY_LABELSENTRY._serialized_end=1129
+  _CONVERSATIONSUMMARY_POLICIESENTRY._serialized_start=1131
+  _CONVERSATIONSUMMARY_POLICIESENTRY._serialized_end=1178
+  _DAMAGE._serialized_start=1180
+  _DAMAGE._serialized_end=1261
+  _BRANCH._serialized_start=1264
+  _BRANCH._serialized_end=1402
+  _EVENTREF._serialized_start=1404
+  _EVENTREF._serialized_end=1457
+  _BRANCHSTATE._serialized_start=1460
+  _BRANCHSTATE._serialized_end=2227
+  _BRANCHSTATE_ACTIVECONTEXTENTRY._serialized_start=2103
+  _BRANCHSTATE_ACTIVECONTEXTENTRY._serialized_end=2178
+  _BRANCHSTATE_TOOLUSESENTRY._serialized_start=2180
+  _BRANCHSTATE_TOOLUSESENTRY._serialized_end=2227
+  _OPENCALL._serialized_start=2230
+  _OPENCALL._serialized_end=2399
+  _LISTCONVERSATIONSREQUEST._serialized_start=2402
+  _LISTCONVERSATIONSREQUEST._serialized_end=2541
+  _FINDCONVERSATIONSREQUEST._serialized_start=2543
+  _FINDCONVERSATIONSREQUEST._serialized_end=2601
+  _FINDCONVERSATIONSRESPONSE._serialized_start=2603
+  _FINDCONVERSATIONSRESPONSE._serialized_end=2701
+  _LISTCONVERSATIONSRESPONSE._serialized_start=2703
+  _LISTCONVERSATIONSRESPONSE._serialized_end=2812
+  _FORKREQUEST._serialized_start=2815
+  _FORKREQUEST._serialized_end=3012
+  _FORKRESPONSE._serialized_start=3014
+  _FORKRESPONSE._serialized_end=3129
+  _LINEAGEREQUEST._serialized_start=3131
+  _LINEAGEREQUEST._serialized_end=3188
+  _LINEAGERESPONSE._serialized_start=3190
+  _LINEAGERESPONSE._serialized_end=3266
+  _LINEAGESTEP._serialized_start=3268
+  _LINEAGESTEP._serialized_end=3383
+  _DIFFREQUEST._serialized_start=3385
+  _DIFFREQUEST._serialized_end=3503
+  _DIFFRESPONSE._serialized_start=3506
+  _DIFFRESPONSE._serialized_end=3669
+  _SEALREQUEST._serialized_start=3671
+  _SEALREQUEST._serialized_end=3782
+  _ERASEREQUEST._serialized_start=3785
+  _ERASEREQUEST._serialized_end=4002
+  _ERASEREVISIONS._serialized_start=4004
+  _ERASEREVISIONS._serialized_end=4089
+  _REVISIONRANGE._serialized_start=4091
+  _REVISIONRANGE._serialized_end=4135
+  _ERASERESPONSE._serialized_start=4138
+  _ERASERESPONSE._serialized_end=4376
+  _ERASEDEVENT._serialized_start=4379
+  _ERASEDEVENT._serialized_end=4510
+  _SHAREDBY._serialized_start=4512
+  _SHAREDBY._serialized_end=4597
+  _KEPTBODY._serialized_start=4599
+  _KEPTBODY._serialized_end=4705
+  _ERASEOUTCOME._serialized_start=4707
+  _ERASEOUTCOME._serialized_end=4785
+  _CONVERSATIONS._serialized_start=5165
+  _CONVERSATIONS._serialized_end=5751
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import sys
+import treering.v1.admin_pb2
 import treering.v1.event_pb2
 import treering.v1.events_pb2
 import typing
@@ -67,6 +68,32 @@ LIST_ORDER_HAPPENED: ListOrder.ValueType  # 1
 pages may be on both, or on neither.
 """
 global___ListOrder = ListOrder
+
+class _ErasedWhy:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ErasedWhyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ErasedWhy.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ERASED_WHY_UNSPECIFIED: _ErasedWhy.ValueType  # 0
+    ERASED_WHY_ASKED: _ErasedWhy.ValueType  # 1
+    """It was asked for."""
+    ERASED_WHY_DERIVED: _ErasedWhy.ValueType  # 2
+    """It was made from what is erased."""
+    ERASED_WHY_BOUND: _ErasedWhy.ValueType  # 3
+    """It is a decision about a call, with a hash of its arguments."""
+
+class ErasedWhy(_ErasedWhy, metaclass=_ErasedWhyEnumTypeWrapper):
+    """Why an event is erased."""
+
+ERASED_WHY_UNSPECIFIED: ErasedWhy.ValueType  # 0
+ERASED_WHY_ASKED: ErasedWhy.ValueType  # 1
+"""It was asked for."""
+ERASED_WHY_DERIVED: ErasedWhy.ValueType  # 2
+"""It was made from what is erased."""
+ERASED_WHY_BOUND: ErasedWhy.ValueType  # 3
+"""It is a decision about a call, with a hash of its arguments."""
+global___ErasedWhy = ErasedWhy
 
 @typing_extensions.final
 class GetConversationRequest(google.protobuf.message.Message):
@@ -792,3 +819,229 @@ class SealRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "conversation_id", b"conversation_id", "idempotency_key", b"idempotency_key", "reason", b"reason", "summary", b"summary"]) -> None: ...
 
 global___SealRequest = SealRequest
+
+@typing_extensions.final
+class EraseRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REVISIONS_FIELD_NUMBER: builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    WHOLE_NAMESPACE_FIELD_NUMBER: builtins.int
+    LITERAL_FIELD_NUMBER: builtins.int
+    KEEP_DERIVED_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    ACTOR_FIELD_NUMBER: builtins.int
+    @property
+    def revisions(self) -> global___EraseRevisions:
+        """Events of a conversation."""
+    conversation_id: builtins.str
+    """A conversation (UUID or source id), with the sub-contexts that it spawned."""
+    whole_namespace: builtins.bool
+    """Must be true: every event of the namespace."""
+    literal: builtins.bytes
+    """Every event of the namespace that holds these bytes, also as JSON writes them. The log
+    is looked through, not the index.
+    """
+    keep_derived: builtins.bool
+    """Keep what was made from it: summaries, compactions, short forms of results."""
+    dry_run: builtins.bool
+    """Only tell what would go."""
+    reason: builtins.str
+    """For the history."""
+    actor: builtins.str
+    def __init__(
+        self,
+        *,
+        revisions: global___EraseRevisions | None = ...,
+        conversation_id: builtins.str = ...,
+        whole_namespace: builtins.bool = ...,
+        literal: builtins.bytes = ...,
+        keep_derived: builtins.bool = ...,
+        dry_run: builtins.bool = ...,
+        reason: builtins.str = ...,
+        actor: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "literal", b"literal", "revisions", b"revisions", "target", b"target", "whole_namespace", b"whole_namespace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "conversation_id", b"conversation_id", "dry_run", b"dry_run", "keep_derived", b"keep_derived", "literal", b"literal", "reason", b"reason", "revisions", b"revisions", "target", b"target", "whole_namespace", b"whole_namespace"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["target", b"target"]) -> typing_extensions.Literal["revisions", "conversation_id", "whole_namespace", "literal"] | None: ...
+
+global___EraseRequest = EraseRequest
+
+@typing_extensions.final
+class EraseRevisions(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    RANGES_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    @property
+    def ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RevisionRange]: ...
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        ranges: collections.abc.Iterable[global___RevisionRange] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "ranges", b"ranges"]) -> None: ...
+
+global___EraseRevisions = EraseRevisions
+
+@typing_extensions.final
+class RevisionRange(google.protobuf.message.Message):
+    """Both ends inclusive."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    last: builtins.int
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        last: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["first", b"first", "last", b"last"]) -> None: ...
+
+global___RevisionRange = RevisionRange
+
+@typing_extensions.final
+class EraseResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: builtins.int
+    EVENT_FIELD_NUMBER: builtins.int
+    SHARED_BY_FIELD_NUMBER: builtins.int
+    KEPT_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    @property
+    def progress(self) -> treering.v1.admin_pb2.Progress: ...
+    @property
+    def event(self) -> global___ErasedEvent:
+        """What goes; then who shares it, and what is kept of it."""
+    @property
+    def shared_by(self) -> global___SharedBy: ...
+    @property
+    def kept(self) -> global___KeptBody: ...
+    @property
+    def outcome(self) -> global___EraseOutcome: ...
+    def __init__(
+        self,
+        *,
+        progress: treering.v1.admin_pb2.Progress | None = ...,
+        event: global___ErasedEvent | None = ...,
+        shared_by: global___SharedBy | None = ...,
+        kept: global___KeptBody | None = ...,
+        outcome: global___EraseOutcome | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["event", b"event", "item", b"item", "kept", b"kept", "outcome", b"outcome", "progress", b"progress", "shared_by", b"shared_by"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["event", b"event", "item", b"item", "kept", b"kept", "outcome", b"outcome", "progress", b"progress", "shared_by", b"shared_by"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["item", b"item"]) -> typing_extensions.Literal["progress", "event", "shared_by", "kept", "outcome"] | None: ...
+
+global___EraseResponse = EraseResponse
+
+@typing_extensions.final
+class ErasedEvent(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    REVISION_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    WHY_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    revision: builtins.int
+    kind: treering.v1.event_pb2.EventKind.ValueType
+    why: global___ErasedWhy.ValueType
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        revision: builtins.int = ...,
+        kind: treering.v1.event_pb2.EventKind.ValueType = ...,
+        why: global___ErasedWhy.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "kind", b"kind", "revision", b"revision", "why", b"why"]) -> None: ...
+
+global___ErasedEvent = ErasedEvent
+
+@typing_extensions.final
+class SharedBy(google.protobuf.message.Message):
+    """A fork whose history has something that is erased."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    PARENT_CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    REVISION_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    parent_conversation_id: builtins.str
+    revision: builtins.int
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        parent_conversation_id: builtins.str = ...,
+        revision: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "parent_conversation_id", b"parent_conversation_id", "revision", b"revision"]) -> None: ...
+
+global___SharedBy = SharedBy
+
+@typing_extensions.final
+class KeptBody(google.protobuf.message.Message):
+    """A large body that stays, because another event has the same content."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    USED_BY_FIELD_NUMBER: builtins.int
+    @property
+    def position(self) -> treering.v1.event_pb2.Position:
+        """The event under which it is stored."""
+    bytes: builtins.int
+    @property
+    def used_by(self) -> treering.v1.event_pb2.Position:
+        """The first event that still has it."""
+    def __init__(
+        self,
+        *,
+        position: treering.v1.event_pb2.Position | None = ...,
+        bytes: builtins.int = ...,
+        used_by: treering.v1.event_pb2.Position | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["position", b"position", "used_by", b"used_by"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["bytes", b"bytes", "position", b"position", "used_by", b"used_by"]) -> None: ...
+
+global___KeptBody = KeptBody
+
+@typing_extensions.final
+class EraseOutcome(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: builtins.int
+    DERIVED_FIELD_NUMBER: builtins.int
+    STAY_FIELD_NUMBER: builtins.int
+    RECEIPT_FIELD_NUMBER: builtins.int
+    events: builtins.int
+    derived: builtins.int
+    """Of them, those that were made from the others."""
+    stay: builtins.int
+    """Events that still have the literal in what stays: an actor, a correlation id, an
+    idempotency key, the id of a call.
+    """
+    receipt: builtins.str
+    """JSON text; empty of a dry run, and when there was nothing to erase."""
+    def __init__(
+        self,
+        *,
+        events: builtins.int = ...,
+        derived: builtins.int = ...,
+        stay: builtins.int = ...,
+        receipt: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["derived", b"derived", "events", b"events", "receipt", b"receipt", "stay", b"stay"]) -> None: ...
+
+global___EraseOutcome = EraseOutcome

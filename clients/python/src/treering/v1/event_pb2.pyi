@@ -263,6 +263,7 @@ class Event(google.protobuf.message.Message):
     CORRELATION_ID_FIELD_NUMBER: builtins.int
     KIND_FIELD_NUMBER: builtins.int
     CHAIN_HASH_FIELD_NUMBER: builtins.int
+    ERASED_FIELD_NUMBER: builtins.int
     CONVERSATION_CREATED_FIELD_NUMBER: builtins.int
     CONFIG_CHANGED_FIELD_NUMBER: builtins.int
     BRANCH_FORKED_FIELD_NUMBER: builtins.int
@@ -322,6 +323,8 @@ class Event(google.protobuf.message.Message):
     """BLAKE3 over the conversation's previous hash, this header and the body's
     hash.
     """
+    erased: builtins.bool
+    """Its content was erased: the body is what is left, without texts."""
     @property
     def conversation_created(self) -> global___ConversationCreated: ...
     @property
@@ -396,6 +399,7 @@ class Event(google.protobuf.message.Message):
         correlation_id: builtins.str = ...,
         kind: global___EventKind.ValueType = ...,
         chain_hash: builtins.bytes = ...,
+        erased: builtins.bool = ...,
         conversation_created: global___ConversationCreated | None = ...,
         config_changed: global___ConfigChanged | None = ...,
         branch_forked: global___BranchForked | None = ...,
@@ -427,7 +431,7 @@ class Event(google.protobuf.message.Message):
         content_erased: global___ContentErased | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_sealed", b"conversation_sealed", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_id", b"branch_id", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "chain_hash", b"chain_hash", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "id", b"id", "kind", b"kind", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_id", b"branch_id", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "chain_hash", b"chain_hash", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "erased", b"erased", "guidance_given", b"guidance_given", "id", b"id", "kind", b"kind", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["body", b"body"]) -> typing_extensions.Literal["conversation_created", "config_changed", "branch_forked", "branch_activated", "branch_renamed", "branch_archived", "system_prompt_set", "user_prompt_set", "message_appended", "tool_call_requested", "approval_decided", "tool_call_started", "tool_result_recorded", "tool_call_cancelled", "tool_snapshot_recorded", "context_set", "context_removed", "tools_discovered", "guidance_given", "entities_noted", "summary_recorded", "compacted", "sub_context_spawned", "sub_context_returned", "conversation_sealed", "tools_defined", "annotation_added", "custom", "content_erased"] | None: ...
 
 global___Event = Event
@@ -1591,19 +1595,29 @@ global___Custom = Custom
 
 @typing_extensions.final
 class ContentErased(google.protobuf.message.Message):
+    """The content of events of this conversation is gone. Only Conversations.Erase records
+    it; of each of them a stub is left, which has its ids, numbers and enums and no text.
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REVISIONS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    STUBS_HASH_FIELD_NUMBER: builtins.int
     @property
     def revisions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     reason: builtins.str
+    stubs_hash: builtins.bytes
+    """BLAKE3 of the stubs, in the order of `revisions`, each with its length in bytes
+    (8 bytes, little-endian) before it.
+    """
     def __init__(
         self,
         *,
         revisions: collections.abc.Iterable[builtins.int] | None = ...,
         reason: builtins.str = ...,
+        stubs_hash: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["reason", b"reason", "revisions", b"revisions"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["reason", b"reason", "revisions", b"revisions", "stubs_hash", b"stubs_hash"]) -> None: ...
 
 global___ContentErased = ContentErased

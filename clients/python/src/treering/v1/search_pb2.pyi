@@ -77,6 +77,7 @@ class SearchRequest(google.protobuf.message.Message):
     HAPPENED_TO_FIELD_NUMBER: builtins.int
     REGEX_FIELD_NUMBER: builtins.int
     BY_CONVERSATION_FIELD_NUMBER: builtins.int
+    EVERY_COPY_FIELD_NUMBER: builtins.int
     query: builtins.str
     """What to look for: words, a pasted line, or a query (see `mode`)."""
     limit: builtins.int
@@ -91,6 +92,7 @@ class SearchRequest(google.protobuf.message.Message):
     @property
     def tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     success: builtins.bool
+    """Only results of calls that worked, or that failed, as it was recorded: see `hidden`."""
     @property
     def recorded_from(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
@@ -104,8 +106,8 @@ class SearchRequest(google.protobuf.message.Message):
         `wait_max`.
         """
     count_all: builtins.bool
-    """Count all matches. Otherwise no more than the first 1,000 are counted, which
-    is faster.
+    """Count all hits. Otherwise no more than the first 1,000 are counted, which is
+    faster.
     """
     mode: global___QueryMode.ValueType
     @property
@@ -142,6 +144,11 @@ class SearchRequest(google.protobuf.message.Message):
     """
     by_conversation: builtins.bool
     """Count the hits of each conversation too."""
+    every_copy: builtins.bool
+    """Events of one kind whose whole text is equal (a file that was read twice, a session
+    that came again as another conversation) are hits of their own. Otherwise they are
+    one hit, which says how many others there are and where the nearest are.
+    """
     def __init__(
         self,
         *,
@@ -169,9 +176,10 @@ class SearchRequest(google.protobuf.message.Message):
         happened_to: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         regex: builtins.bool = ...,
         by_conversation: builtins.bool = ...,
+        every_copy: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "happened_from", b"happened_from", "happened_to", b"happened_to", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "success", b"success", "wait_max", b"wait_max"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "branch", b"branch", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "count_all", b"count_all", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "branch", b"branch", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_success", b"_success"]) -> typing_extensions.Literal["success"] | None: ...
 
 global___SearchRequest = SearchRequest
@@ -189,13 +197,16 @@ class SearchResponse(google.protobuf.message.Message):
     EVENTS_MISSING_FIELD_NUMBER: builtins.int
     READ_AS_FIELD_NUMBER: builtins.int
     CONVERSATIONS_FIELD_NUMBER: builtins.int
+    PARTS_ONLY_FIELD_NUMBER: builtins.int
+    HIDDEN_FIELD_NUMBER: builtins.int
     @property
-    def hits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SearchHit]: ...
+    def hits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SearchHit]:
+        """The best first. One for each event, by its best passage, and one for equal texts."""
     @property
     def indexed_to(self) -> treering.v1.event_pb2.Position:
         """What the index had reached."""
     total: builtins.int
-    """Passages that match, on all pages together."""
+    """Hits, on all pages together."""
     lagging: builtins.str
     """Why the index lacks a part of the log just now: it cannot be written, is made
     anew, or some events cannot be read. Empty: nothing is wrong with it.
@@ -213,6 +224,16 @@ class SearchResponse(google.protobuf.message.Message):
     @property
     def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationHits]:
         """With `by_conversation`: conversations with hits, the best first."""
+    parts_only: builtins.bool
+    """The query is one name of several parts (`parse_config`, `src/main.rs`, `foo::bar`),
+    and nothing has it whole: hits have its parts.
+    """
+    @property
+    def hidden(self) -> global___SearchHit:
+        """On the first page, with `success`: the best of the results that it hides, when that
+        has clearly more of the query than the best hit. What worked is as it was recorded,
+        whatever the text says.
+        """
     def __init__(
         self,
         *,
@@ -225,9 +246,11 @@ class SearchResponse(google.protobuf.message.Message):
         events_missing: builtins.int = ...,
         read_as: global___QueryMode.ValueType = ...,
         conversations: collections.abc.Iterable[global___ConversationHits] | None = ...,
+        parts_only: builtins.bool = ...,
+        hidden: global___SearchHit | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["indexed_to", b"indexed_to"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["complete", b"complete", "conversations", b"conversations", "events_missing", b"events_missing", "hits", b"hits", "indexed_to", b"indexed_to", "lagging", b"lagging", "more_than_total", b"more_than_total", "read_as", b"read_as", "total", b"total"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["hidden", b"hidden", "indexed_to", b"indexed_to"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["complete", b"complete", "conversations", b"conversations", "events_missing", b"events_missing", "hidden", b"hidden", "hits", b"hits", "indexed_to", b"indexed_to", "lagging", b"lagging", "more_than_total", b"more_than_total", "parts_only", b"parts_only", "read_as", b"read_as", "total", b"total"]) -> None: ...
 
 global___SearchResponse = SearchResponse
 
@@ -244,7 +267,7 @@ class ConversationHits(google.protobuf.message.Message):
     source_id: builtins.str
     title: builtins.str
     hits: builtins.int
-    """Passages that match."""
+    """Events that match."""
     score: builtins.float
     """Its best hit."""
     def __init__(
@@ -292,6 +315,10 @@ class SearchHit(google.protobuf.message.Message):
     CONTEXT_FIELD_NUMBER: builtins.int
     CONTEXT_LINE_FIELD_NUMBER: builtins.int
     HAPPENED_AT_FIELD_NUMBER: builtins.int
+    IN_REASONING_FIELD_NUMBER: builtins.int
+    TOGETHER_FIELD_NUMBER: builtins.int
+    COPIES_FIELD_NUMBER: builtins.int
+    COPIES_AT_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     source_id: builtins.str
     branch_id: builtins.int
@@ -345,6 +372,17 @@ class SearchHit(google.protobuf.message.Message):
     @property
     def happened_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it happened; `recorded_at` when it was not said."""
+    in_reasoning: builtins.bool
+    """The match is in what a model thought, not in what it said."""
+    together: builtins.float
+    """The share of the query that stands together in the passage, 0 to 1; 0 for hits
+    behind the first hundred passages, and with `regex`.
+    """
+    copies: builtins.int
+    """So many other events of its kind have the same text, and are no hits of their own."""
+    @property
+    def copies_at(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HitCopy]:
+        """The nearest of them in the log."""
     def __init__(
         self,
         *,
@@ -376,12 +414,39 @@ class SearchHit(google.protobuf.message.Message):
         context: builtins.str = ...,
         context_line: builtins.int = ...,
         happened_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        in_reasoning: builtins.bool = ...,
+        together: builtins.float = ...,
+        copies: builtins.int = ...,
+        copies_at: collections.abc.Iterable[global___HitCopy] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_success", b"_success", "happened_at", b"happened_at", "position", b"position", "recorded_at", b"recorded_at", "scores", b"scores", "success", b"success"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "branch", b"branch", "branch_id", b"branch_id", "byte_end", b"byte_end", "byte_start", b"byte_start", "call_id", b"call_id", "command", b"command", "context", b"context", "context_line", b"context_line", "conversation_id", b"conversation_id", "happened_at", b"happened_at", "highlights", b"highlights", "kind", b"kind", "line", b"line", "passage_byte_end", b"passage_byte_end", "passage_byte_start", b"passage_byte_start", "passage_line", b"passage_line", "path", b"path", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "role", b"role", "score", b"score", "scores", b"scores", "snippet", b"snippet", "source_id", b"source_id", "success", b"success", "title", b"title", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "branch", b"branch", "branch_id", b"branch_id", "byte_end", b"byte_end", "byte_start", b"byte_start", "call_id", b"call_id", "command", b"command", "context", b"context", "context_line", b"context_line", "conversation_id", b"conversation_id", "copies", b"copies", "copies_at", b"copies_at", "happened_at", b"happened_at", "highlights", b"highlights", "in_reasoning", b"in_reasoning", "kind", b"kind", "line", b"line", "passage_byte_end", b"passage_byte_end", "passage_byte_start", b"passage_byte_start", "passage_line", b"passage_line", "path", b"path", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "role", b"role", "score", b"score", "scores", b"scores", "snippet", b"snippet", "source_id", b"source_id", "success", b"success", "title", b"title", "together", b"together", "tool", b"tool"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_success", b"_success"]) -> typing_extensions.Literal["success"] | None: ...
 
 global___SearchHit = SearchHit
+
+@typing_extensions.final
+class HitCopy(google.protobuf.message.Message):
+    """An event with the text of a hit."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    SOURCE_ID_FIELD_NUMBER: builtins.int
+    REVISION_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    source_id: builtins.str
+    revision: builtins.int
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        source_id: builtins.str = ...,
+        revision: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "revision", b"revision", "source_id", b"source_id"]) -> None: ...
+
+global___HitCopy = HitCopy
 
 @typing_extensions.final
 class SearchScores(google.protobuf.message.Message):

@@ -7,7 +7,8 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
-import { Config, Entity, Event, ParentRef, Position } from "./event.js";
+import { Progress } from "./admin.js";
+import { Config, Entity, Event, EventKind, ParentRef, Position } from "./event.js";
 import { Appended, AppendResponse } from "./events.js";
 
 export const protobufPackage = "treering.v1";
@@ -32,6 +33,17 @@ export enum ListOrder {
    * pages may be on both, or on neither.
    */
   HAPPENED = 1,
+}
+
+/** Why an event is erased. */
+export enum ErasedWhy {
+  UNSPECIFIED = 0,
+  /** ASKED - It was asked for. */
+  ASKED = 1,
+  /** DERIVED - It was made from what is erased. */
+  DERIVED = 2,
+  /** BOUND - It is a decision about a call, with a hash of its arguments. */
+  BOUND = 3,
 }
 
 export interface GetConversationRequest {
@@ -286,6 +298,92 @@ export interface SealRequest {
   summary: string;
   idempotencyKey: string;
   actor: string;
+}
+
+export interface EraseRequest {
+  target:
+    | //
+    /** Events of a conversation. */
+    { $case: "revisions"; value: EraseRevisions }
+    | //
+    /** A conversation (UUID or source id), with the sub-contexts that it spawned. */
+    { $case: "conversationId"; value: string }
+    | //
+    /** Must be true: every event of the namespace. */
+    { $case: "wholeNamespace"; value: boolean }
+    | //
+    /**
+     * Every event of the namespace that holds these bytes, also as JSON writes them. The log
+     * is looked through, not the index.
+     */
+    { $case: "literal"; value: Uint8Array }
+    | undefined;
+  /** Keep what was made from it: summaries, compactions, short forms of results. */
+  keepDerived: boolean;
+  /** Only tell what would go. */
+  dryRun: boolean;
+  /** For the history. */
+  reason: string;
+  actor: string;
+}
+
+export interface EraseRevisions {
+  conversationId: string;
+  ranges: RevisionRange[];
+}
+
+/** Both ends inclusive. */
+export interface RevisionRange {
+  first: number;
+  last: number;
+}
+
+export interface EraseResponse {
+  item:
+    | { $case: "progress"; value: Progress }
+    | //
+    /** What goes; then who shares it, and what is kept of it. */
+    { $case: "event"; value: ErasedEvent }
+    | { $case: "sharedBy"; value: SharedBy }
+    | { $case: "kept"; value: KeptBody }
+    | { $case: "outcome"; value: EraseOutcome }
+    | undefined;
+}
+
+export interface ErasedEvent {
+  conversationId: string;
+  revision: number;
+  kind: EventKind;
+  why: ErasedWhy;
+}
+
+/** A fork whose history has something that is erased. */
+export interface SharedBy {
+  conversationId: string;
+  parentConversationId: string;
+  revision: number;
+}
+
+/** A large body that stays, because another event has the same content. */
+export interface KeptBody {
+  /** The event under which it is stored. */
+  position: Position | undefined;
+  bytes: number;
+  /** The first event that still has it. */
+  usedBy: Position | undefined;
+}
+
+export interface EraseOutcome {
+  events: number;
+  /** Of them, those that were made from the others. */
+  derived: number;
+  /**
+   * Events that still have the literal in what stays: an actor, a correlation id, an
+   * idempotency key, the id of a call.
+   */
+  stay: number;
+  /** JSON text; empty of a dry run, and when there was nothing to erase. */
+  receipt: string;
 }
 
 function createBaseGetConversationRequest(): GetConversationRequest {
@@ -2848,6 +2946,779 @@ export const SealRequest: MessageFns<SealRequest> = {
   },
 };
 
+function createBaseEraseRequest(): EraseRequest {
+  return { target: undefined, keepDerived: false, dryRun: false, reason: "", actor: "" };
+}
+
+export const EraseRequest: MessageFns<EraseRequest> = {
+  encode(message: EraseRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.target?.$case) {
+      case "revisions":
+        EraseRevisions.encode(message.target.value, writer.uint32(10).fork()).join();
+        break;
+      case "conversationId":
+        writer.uint32(18).string(message.target.value);
+        break;
+      case "wholeNamespace":
+        writer.uint32(24).bool(message.target.value);
+        break;
+      case "literal":
+        writer.uint32(34).bytes(message.target.value);
+        break;
+    }
+    if (message.keepDerived !== false) {
+      writer.uint32(40).bool(message.keepDerived);
+    }
+    if (message.dryRun !== false) {
+      writer.uint32(48).bool(message.dryRun);
+    }
+    if (message.reason !== "") {
+      writer.uint32(58).string(message.reason);
+    }
+    if (message.actor !== "") {
+      writer.uint32(66).string(message.actor);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EraseRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEraseRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.target = { $case: "revisions", value: EraseRevisions.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.target = { $case: "conversationId", value: reader.string() };
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.target = { $case: "wholeNamespace", value: reader.bool() };
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.target = { $case: "literal", value: reader.bytes() };
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.keepDerived = reader.bool();
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.dryRun = reader.bool();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EraseRequest>): EraseRequest {
+    return EraseRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EraseRequest>): EraseRequest {
+    const message = createBaseEraseRequest();
+    switch (object.target?.$case) {
+      case "revisions": {
+        if (object.target?.value !== undefined && object.target?.value !== null) {
+          message.target = { $case: "revisions", value: EraseRevisions.fromPartial(object.target.value) };
+        }
+        break;
+      }
+      case "conversationId": {
+        if (object.target?.value !== undefined && object.target?.value !== null) {
+          message.target = { $case: "conversationId", value: object.target.value };
+        }
+        break;
+      }
+      case "wholeNamespace": {
+        if (object.target?.value !== undefined && object.target?.value !== null) {
+          message.target = { $case: "wholeNamespace", value: object.target.value };
+        }
+        break;
+      }
+      case "literal": {
+        if (object.target?.value !== undefined && object.target?.value !== null) {
+          message.target = { $case: "literal", value: object.target.value };
+        }
+        break;
+      }
+    }
+    message.keepDerived = object.keepDerived ?? false;
+    message.dryRun = object.dryRun ?? false;
+    message.reason = object.reason ?? "";
+    message.actor = object.actor ?? "";
+    return message;
+  },
+};
+
+function createBaseEraseRevisions(): EraseRevisions {
+  return { conversationId: "", ranges: [] };
+}
+
+export const EraseRevisions: MessageFns<EraseRevisions> = {
+  encode(message: EraseRevisions, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    for (const v of message.ranges) {
+      RevisionRange.encode(v!, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EraseRevisions {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEraseRevisions();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.ranges.push(RevisionRange.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EraseRevisions>): EraseRevisions {
+    return EraseRevisions.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EraseRevisions>): EraseRevisions {
+    const message = createBaseEraseRevisions();
+    message.conversationId = object.conversationId ?? "";
+    message.ranges = object.ranges?.map((e) => RevisionRange.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseRevisionRange(): RevisionRange {
+  return { first: 0, last: 0 };
+}
+
+export const RevisionRange: MessageFns<RevisionRange> = {
+  encode(message: RevisionRange, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.first !== 0) {
+      writer.uint32(8).uint64(message.first);
+    }
+    if (message.last !== 0) {
+      writer.uint32(16).uint64(message.last);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RevisionRange {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRevisionRange();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.first = longToNumber(reader.uint64());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.last = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RevisionRange>): RevisionRange {
+    return RevisionRange.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RevisionRange>): RevisionRange {
+    const message = createBaseRevisionRange();
+    message.first = object.first ?? 0;
+    message.last = object.last ?? 0;
+    return message;
+  },
+};
+
+function createBaseEraseResponse(): EraseResponse {
+  return { item: undefined };
+}
+
+export const EraseResponse: MessageFns<EraseResponse> = {
+  encode(message: EraseResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.item?.$case) {
+      case "progress":
+        Progress.encode(message.item.value, writer.uint32(10).fork()).join();
+        break;
+      case "event":
+        ErasedEvent.encode(message.item.value, writer.uint32(18).fork()).join();
+        break;
+      case "sharedBy":
+        SharedBy.encode(message.item.value, writer.uint32(26).fork()).join();
+        break;
+      case "kept":
+        KeptBody.encode(message.item.value, writer.uint32(34).fork()).join();
+        break;
+      case "outcome":
+        EraseOutcome.encode(message.item.value, writer.uint32(42).fork()).join();
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EraseResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEraseResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.item = { $case: "progress", value: Progress.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.item = { $case: "event", value: ErasedEvent.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.item = { $case: "sharedBy", value: SharedBy.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.item = { $case: "kept", value: KeptBody.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.item = { $case: "outcome", value: EraseOutcome.decode(reader, reader.uint32()) };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EraseResponse>): EraseResponse {
+    return EraseResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EraseResponse>): EraseResponse {
+    const message = createBaseEraseResponse();
+    switch (object.item?.$case) {
+      case "progress": {
+        if (object.item?.value !== undefined && object.item?.value !== null) {
+          message.item = { $case: "progress", value: Progress.fromPartial(object.item.value) };
+        }
+        break;
+      }
+      case "event": {
+        if (object.item?.value !== undefined && object.item?.value !== null) {
+          message.item = { $case: "event", value: ErasedEvent.fromPartial(object.item.value) };
+        }
+        break;
+      }
+      case "sharedBy": {
+        if (object.item?.value !== undefined && object.item?.value !== null) {
+          message.item = { $case: "sharedBy", value: SharedBy.fromPartial(object.item.value) };
+        }
+        break;
+      }
+      case "kept": {
+        if (object.item?.value !== undefined && object.item?.value !== null) {
+          message.item = { $case: "kept", value: KeptBody.fromPartial(object.item.value) };
+        }
+        break;
+      }
+      case "outcome": {
+        if (object.item?.value !== undefined && object.item?.value !== null) {
+          message.item = { $case: "outcome", value: EraseOutcome.fromPartial(object.item.value) };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseErasedEvent(): ErasedEvent {
+  return { conversationId: "", revision: 0, kind: 0, why: 0 };
+}
+
+export const ErasedEvent: MessageFns<ErasedEvent> = {
+  encode(message: ErasedEvent, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.revision !== 0) {
+      writer.uint32(16).uint64(message.revision);
+    }
+    if (message.kind !== 0) {
+      writer.uint32(24).int32(message.kind);
+    }
+    if (message.why !== 0) {
+      writer.uint32(32).int32(message.why);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ErasedEvent {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseErasedEvent();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.revision = longToNumber(reader.uint64());
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.kind = reader.int32() as any;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.why = reader.int32() as any;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ErasedEvent>): ErasedEvent {
+    return ErasedEvent.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ErasedEvent>): ErasedEvent {
+    const message = createBaseErasedEvent();
+    message.conversationId = object.conversationId ?? "";
+    message.revision = object.revision ?? 0;
+    message.kind = object.kind ?? 0;
+    message.why = object.why ?? 0;
+    return message;
+  },
+};
+
+function createBaseSharedBy(): SharedBy {
+  return { conversationId: "", parentConversationId: "", revision: 0 };
+}
+
+export const SharedBy: MessageFns<SharedBy> = {
+  encode(message: SharedBy, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.parentConversationId !== "") {
+      writer.uint32(18).string(message.parentConversationId);
+    }
+    if (message.revision !== 0) {
+      writer.uint32(24).uint64(message.revision);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SharedBy {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSharedBy();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.parentConversationId = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.revision = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SharedBy>): SharedBy {
+    return SharedBy.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SharedBy>): SharedBy {
+    const message = createBaseSharedBy();
+    message.conversationId = object.conversationId ?? "";
+    message.parentConversationId = object.parentConversationId ?? "";
+    message.revision = object.revision ?? 0;
+    return message;
+  },
+};
+
+function createBaseKeptBody(): KeptBody {
+  return { position: undefined, bytes: 0, usedBy: undefined };
+}
+
+export const KeptBody: MessageFns<KeptBody> = {
+  encode(message: KeptBody, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.position !== undefined) {
+      Position.encode(message.position, writer.uint32(10).fork()).join();
+    }
+    if (message.bytes !== 0) {
+      writer.uint32(16).uint64(message.bytes);
+    }
+    if (message.usedBy !== undefined) {
+      Position.encode(message.usedBy, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): KeptBody {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseKeptBody();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.position = Position.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.bytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.usedBy = Position.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<KeptBody>): KeptBody {
+    return KeptBody.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<KeptBody>): KeptBody {
+    const message = createBaseKeptBody();
+    message.position = (object.position !== undefined && object.position !== null)
+      ? Position.fromPartial(object.position)
+      : undefined;
+    message.bytes = object.bytes ?? 0;
+    message.usedBy = (object.usedBy !== undefined && object.usedBy !== null)
+      ? Position.fromPartial(object.usedBy)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseEraseOutcome(): EraseOutcome {
+  return { events: 0, derived: 0, stay: 0, receipt: "" };
+}
+
+export const EraseOutcome: MessageFns<EraseOutcome> = {
+  encode(message: EraseOutcome, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.events !== 0) {
+      writer.uint32(8).uint64(message.events);
+    }
+    if (message.derived !== 0) {
+      writer.uint32(16).uint64(message.derived);
+    }
+    if (message.stay !== 0) {
+      writer.uint32(24).uint64(message.stay);
+    }
+    if (message.receipt !== "") {
+      writer.uint32(34).string(message.receipt);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EraseOutcome {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEraseOutcome();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.events = longToNumber(reader.uint64());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.derived = longToNumber(reader.uint64());
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.stay = longToNumber(reader.uint64());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.receipt = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EraseOutcome>): EraseOutcome {
+    return EraseOutcome.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EraseOutcome>): EraseOutcome {
+    const message = createBaseEraseOutcome();
+    message.events = object.events ?? 0;
+    message.derived = object.derived ?? 0;
+    message.stay = object.stay ?? 0;
+    message.receipt = object.receipt ?? "";
+    return message;
+  },
+};
+
 /** Conversations and their branches. */
 export type ConversationsDefinition = typeof ConversationsDefinition;
 export const ConversationsDefinition = {
@@ -2918,6 +3789,19 @@ export const ConversationsDefinition = {
       requestStream: false,
       responseType: AppendResponse as typeof AppendResponse,
       responseStream: false,
+      options: {},
+    },
+    /**
+     * Erases the content of events, and what was made from it. Of each a stub is left with
+     * its ids, numbers and enums; when the outcome comes nothing else of it is in the store's
+     * files, and every read shows the stub. It goes on when the caller leaves.
+     */
+    erase: {
+      name: "Erase",
+      requestType: EraseRequest as typeof EraseRequest,
+      requestStream: false,
+      responseType: EraseResponse as typeof EraseResponse,
+      responseStream: true,
       options: {},
     },
   },

@@ -143,6 +143,8 @@ export interface Event {
    * hash.
    */
   chainHash: Uint8Array;
+  /** Its content was erased: the body is what is left, without texts. */
+  erased: boolean;
   body:
     | { $case: "conversationCreated"; value: ConversationCreated }
     | { $case: "configChanged"; value: ConfigChanged }
@@ -546,9 +548,18 @@ export interface Custom {
   data: Uint8Array;
 }
 
+/**
+ * The content of events of this conversation is gone. Only Conversations.Erase records
+ * it; of each of them a stub is left, which has its ids, numbers and enums and no text.
+ */
 export interface ContentErased {
   revisions: number[];
   reason: string;
+  /**
+   * BLAKE3 of the stubs, in the order of `revisions`, each with its length in bytes
+   * (8 bytes, little-endian) before it.
+   */
+  stubsHash: Uint8Array;
 }
 
 function createBasePosition(): Position {
@@ -633,6 +644,7 @@ function createBaseEvent(): Event {
     correlationId: "",
     kind: 0,
     chainHash: new Uint8Array(0),
+    erased: false,
     body: undefined,
   };
 }
@@ -677,6 +689,9 @@ export const Event: MessageFns<Event> = {
     }
     if (message.chainHash.length !== 0) {
       writer.uint32(106).bytes(message.chainHash);
+    }
+    if (message.erased !== false) {
+      writer.uint32(112).bool(message.erased);
     }
     switch (message.body?.$case) {
       case "conversationCreated":
@@ -885,6 +900,14 @@ export const Event: MessageFns<Event> = {
             }
 
             message.chainHash = reader.bytes();
+            continue;
+          }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.erased = reader.bool();
             continue;
           }
           case 20: {
@@ -1154,6 +1177,7 @@ export const Event: MessageFns<Event> = {
     message.correlationId = object.correlationId ?? "";
     message.kind = object.kind ?? 0;
     message.chainHash = object.chainHash ?? new Uint8Array(0);
+    message.erased = object.erased ?? false;
     switch (object.body?.$case) {
       case "conversationCreated": {
         if (object.body?.value !== undefined && object.body?.value !== null) {
@@ -5560,7 +5584,7 @@ export const Custom: MessageFns<Custom> = {
 };
 
 function createBaseContentErased(): ContentErased {
-  return { revisions: [], reason: "" };
+  return { revisions: [], reason: "", stubsHash: new Uint8Array(0) };
 }
 
 export const ContentErased: MessageFns<ContentErased> = {
@@ -5574,6 +5598,9 @@ export const ContentErased: MessageFns<ContentErased> = {
     }
     if (message.reason !== "") {
       writer.uint32(18).string(message.reason);
+    }
+    if (message.stubsHash.length !== 0) {
+      writer.uint32(26).bytes(message.stubsHash);
     }
     return writer;
   },
@@ -5617,6 +5644,14 @@ export const ContentErased: MessageFns<ContentErased> = {
             message.reason = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.stubsHash = reader.bytes();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5636,6 +5671,7 @@ export const ContentErased: MessageFns<ContentErased> = {
     const message = createBaseContentErased();
     message.revisions = object.revisions?.map((e) => e) || [];
     message.reason = object.reason ?? "";
+    message.stubsHash = object.stubsHash ?? new Uint8Array(0);
     return message;
   },
 };

@@ -40,6 +40,7 @@ export interface SearchRequest {
   /** With a conversation: its sub-contexts too. */
   includeSubContexts: boolean;
   tools: string[];
+  /** Only results of calls that worked, or that failed, as it was recorded: see `hidden`. */
   success?: boolean | undefined;
   recordedFrom: Date | undefined;
   recordedTo:
@@ -55,8 +56,8 @@ export interface SearchRequest {
     | Position
     | undefined;
   /**
-   * Count all matches. Otherwise no more than the first 1,000 are counted, which
-   * is faster.
+   * Count all hits. Otherwise no more than the first 1,000 are counted, which is
+   * faster.
    */
   countAll: boolean;
   mode: QueryMode;
@@ -95,15 +96,22 @@ export interface SearchRequest {
   regex: boolean;
   /** Count the hits of each conversation too. */
   byConversation: boolean;
+  /**
+   * Events of one kind whose whole text is equal (a file that was read twice, a session
+   * that came again as another conversation) are hits of their own. Otherwise they are
+   * one hit, which says how many others there are and where the nearest are.
+   */
+  everyCopy: boolean;
 }
 
 export interface SearchResponse {
+  /** The best first. One for each event, by its best passage, and one for equal texts. */
   hits: SearchHit[];
   /** What the index had reached. */
   indexedTo:
     | Position
     | undefined;
-  /** Passages that match, on all pages together. */
+  /** Hits, on all pages together. */
   total: number;
   /**
    * Why the index lacks a part of the log just now: it cannot be written, is made
@@ -123,13 +131,24 @@ export interface SearchResponse {
   readAs: QueryMode;
   /** With `by_conversation`: conversations with hits, the best first. */
   conversations: ConversationHits[];
+  /**
+   * The query is one name of several parts (`parse_config`, `src/main.rs`, `foo::bar`),
+   * and nothing has it whole: hits have its parts.
+   */
+  partsOnly: boolean;
+  /**
+   * On the first page, with `success`: the best of the results that it hides, when that
+   * has clearly more of the query than the best hit. What worked is as it was recorded,
+   * whatever the text says.
+   */
+  hidden: SearchHit | undefined;
 }
 
 export interface ConversationHits {
   conversationId: string;
   sourceId: string;
   title: string;
-  /** Passages that match. */
+  /** Events that match. */
   hits: number;
   /** Its best hit. */
   score: number;
@@ -191,7 +210,27 @@ export interface SearchHit {
   context: string;
   contextLine: number;
   /** When it happened; `recorded_at` when it was not said. */
-  happenedAt: Date | undefined;
+  happenedAt:
+    | Date
+    | undefined;
+  /** The match is in what a model thought, not in what it said. */
+  inReasoning: boolean;
+  /**
+   * The share of the query that stands together in the passage, 0 to 1; 0 for hits
+   * behind the first hundred passages, and with `regex`.
+   */
+  together: number;
+  /** So many other events of its kind have the same text, and are no hits of their own. */
+  copies: number;
+  /** The nearest of them in the log. */
+  copiesAt: HitCopy[];
+}
+
+/** An event with the text of a hit. */
+export interface HitCopy {
+  conversationId: string;
+  sourceId: string;
+  revision: number;
 }
 
 /**
@@ -244,6 +283,7 @@ function createBaseSearchRequest(): SearchRequest {
     happenedTo: undefined,
     regex: false,
     byConversation: false,
+    everyCopy: false,
   };
 }
 
@@ -328,6 +368,9 @@ export const SearchRequest: MessageFns<SearchRequest> = {
     }
     if (message.byConversation !== false) {
       writer.uint32(192).bool(message.byConversation);
+    }
+    if (message.everyCopy !== false) {
+      writer.uint32(200).bool(message.everyCopy);
     }
     return writer;
   },
@@ -557,6 +600,14 @@ export const SearchRequest: MessageFns<SearchRequest> = {
             message.byConversation = reader.bool();
             continue;
           }
+          case 25: {
+            if (tag !== 200) {
+              break;
+            }
+
+            message.everyCopy = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -602,6 +653,7 @@ export const SearchRequest: MessageFns<SearchRequest> = {
     message.happenedTo = object.happenedTo ?? undefined;
     message.regex = object.regex ?? false;
     message.byConversation = object.byConversation ?? false;
+    message.everyCopy = object.everyCopy ?? false;
     return message;
   },
 };
@@ -617,6 +669,8 @@ function createBaseSearchResponse(): SearchResponse {
     eventsMissing: 0,
     readAs: 0,
     conversations: [],
+    partsOnly: false,
+    hidden: undefined,
   };
 }
 
@@ -648,6 +702,12 @@ export const SearchResponse: MessageFns<SearchResponse> = {
     }
     for (const v of message.conversations) {
       ConversationHits.encode(v!, writer.uint32(74).fork()).join();
+    }
+    if (message.partsOnly !== false) {
+      writer.uint32(80).bool(message.partsOnly);
+    }
+    if (message.hidden !== undefined) {
+      SearchHit.encode(message.hidden, writer.uint32(90).fork()).join();
     }
     return writer;
   },
@@ -737,6 +797,22 @@ export const SearchResponse: MessageFns<SearchResponse> = {
             message.conversations.push(ConversationHits.decode(reader, reader.uint32()));
             continue;
           }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.partsOnly = reader.bool();
+            continue;
+          }
+          case 11: {
+            if (tag !== 90) {
+              break;
+            }
+
+            message.hidden = SearchHit.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -765,6 +841,10 @@ export const SearchResponse: MessageFns<SearchResponse> = {
     message.eventsMissing = object.eventsMissing ?? 0;
     message.readAs = object.readAs ?? 0;
     message.conversations = object.conversations?.map((e) => ConversationHits.fromPartial(e)) || [];
+    message.partsOnly = object.partsOnly ?? false;
+    message.hidden = (object.hidden !== undefined && object.hidden !== null)
+      ? SearchHit.fromPartial(object.hidden)
+      : undefined;
     return message;
   },
 };
@@ -902,6 +982,10 @@ function createBaseSearchHit(): SearchHit {
     context: "",
     contextLine: 0,
     happenedAt: undefined,
+    inReasoning: false,
+    together: 0,
+    copies: 0,
+    copiesAt: [],
   };
 }
 
@@ -990,6 +1074,18 @@ export const SearchHit: MessageFns<SearchHit> = {
     }
     if (message.happenedAt !== undefined) {
       Timestamp.encode(toTimestamp(message.happenedAt), writer.uint32(226).fork()).join();
+    }
+    if (message.inReasoning !== false) {
+      writer.uint32(232).bool(message.inReasoning);
+    }
+    if (message.together !== 0) {
+      writer.uint32(245).float(message.together);
+    }
+    if (message.copies !== 0) {
+      writer.uint32(248).uint64(message.copies);
+    }
+    for (const v of message.copiesAt) {
+      HitCopy.encode(v!, writer.uint32(258).fork()).join();
     }
     return writer;
   },
@@ -1231,6 +1327,38 @@ export const SearchHit: MessageFns<SearchHit> = {
             message.happenedAt = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 29: {
+            if (tag !== 232) {
+              break;
+            }
+
+            message.inReasoning = reader.bool();
+            continue;
+          }
+          case 30: {
+            if (tag !== 245) {
+              break;
+            }
+
+            message.together = reader.float();
+            continue;
+          }
+          case 31: {
+            if (tag !== 248) {
+              break;
+            }
+
+            message.copies = longToNumber(reader.uint64());
+            continue;
+          }
+          case 32: {
+            if (tag !== 258) {
+              break;
+            }
+
+            message.copiesAt.push(HitCopy.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1280,6 +1408,89 @@ export const SearchHit: MessageFns<SearchHit> = {
     message.context = object.context ?? "";
     message.contextLine = object.contextLine ?? 0;
     message.happenedAt = object.happenedAt ?? undefined;
+    message.inReasoning = object.inReasoning ?? false;
+    message.together = object.together ?? 0;
+    message.copies = object.copies ?? 0;
+    message.copiesAt = object.copiesAt?.map((e) => HitCopy.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseHitCopy(): HitCopy {
+  return { conversationId: "", sourceId: "", revision: 0 };
+}
+
+export const HitCopy: MessageFns<HitCopy> = {
+  encode(message: HitCopy, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.sourceId !== "") {
+      writer.uint32(18).string(message.sourceId);
+    }
+    if (message.revision !== 0) {
+      writer.uint32(24).uint64(message.revision);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): HitCopy {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseHitCopy();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.sourceId = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.revision = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<HitCopy>): HitCopy {
+    return HitCopy.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<HitCopy>): HitCopy {
+    const message = createBaseHitCopy();
+    message.conversationId = object.conversationId ?? "";
+    message.sourceId = object.sourceId ?? "";
+    message.revision = object.revision ?? 0;
     return message;
   },
 };

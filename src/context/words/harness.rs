@@ -2,11 +2,15 @@
 
 use std::borrow::Cow;
 
-use crate::context::local_command;
+use super::local_command;
 
 /// What is told by tags, and is nobody's word.
-const TAGS: [&str; 10] = [
+const TAGS: [&str; 14] = [
     "system-reminder",
+    "task-notification",
+    "user-prompt-submit-hook",
+    "ide_opened_file",
+    "new-diagnostics",
     "local-command-caveat",
     "local-command-stdout",
     "local-command-stderr",
@@ -18,7 +22,8 @@ const TAGS: [&str; 10] = [
     "bash-status",
 ];
 /// Of these, those that hold what a program wrote: that may have any tag itself.
-const OUTPUTS: [&str; 4] = [
+const OUTPUTS: [&str; 5] = [
+    "task-notification",
     "local-command-stdout",
     "local-command-stderr",
     "bash-stdout",
@@ -37,6 +42,10 @@ fn without_harness(text: &str) -> Cow<'_, str> {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
         while let Some(start) = told.find(&open) {
             let rest = &told[start..];
+            // Somebody writes about it: what stands behind is what he wrote.
+            if !rest.contains(&close) && !told[..start].trim().is_empty() {
+                break;
+            }
             let end = match OUTPUTS.contains(&tag) {
                 true => rest.rfind(&close),
                 false => rest.find(&close),
@@ -129,6 +138,8 @@ mod tests {
             "<bash-input>cat a.xml</bash-input>\n<bash-stdout><b>fix it</b></bash-stdout> now \
              </bash-stdout>\n<bash-status>exit code 1</bash-status>",
             "<bash-stdout>a.rs</bash-stdout><bash-stderr></bash-stderr>",
+            "<task-notification>\n<task-id>b4</task-id>\n<result><b>ok</b></result>\n\
+             </task-notification>",
         ] {
             assert!(!is_said(silent), "{silent}");
             let is_alone = silent.starts_with('<') && !silent.contains("<command-name>");
@@ -152,6 +163,9 @@ mod tests {
         assert_eq!(as_said(command), "/review 167");
         assert_eq!(as_said("<command-name>/pr</command-name>"), "/pr");
         assert_eq!(as_said("mend <it>"), "mend <it>");
+        // Who writes about a tag loses none of his words.
+        let about = "why does <system-reminder> stand in the answer?";
+        assert_eq!(as_said(about), about);
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl BranchIndex {
     pub(super) const MAIN: Self = Self(0);
 }
 
-pub(super) struct Timeline {
+pub(super) struct Transcript {
     conversation: ConversationId,
     events: Vec<NewEvent>,
     branches: Vec<BranchNow>,
@@ -74,7 +74,7 @@ pub(super) struct Timeline {
     continued: BranchIndex,
 }
 
-impl Timeline {
+impl Transcript {
     /// `occurred_at`: the first time that the source says.
     pub(super) fn new(
         conversation: ConversationId,
@@ -91,7 +91,7 @@ impl Timeline {
             turn_end_before: Revision::NONE,
             spoken: Rc::default(),
         };
-        let mut timeline = Self {
+        let mut transcript = Self {
             conversation,
             events: Vec::new(),
             branches: vec![main.clone()],
@@ -103,9 +103,9 @@ impl Timeline {
             messages_of_calls: HashMap::new(),
             continued: BranchIndex::MAIN,
         };
-        timeline.push(BranchIndex::MAIN, EventBody::ConversationCreated(created));
-        timeline.root = timeline.now(BranchIndex::MAIN).clone();
-        timeline
+        transcript.push(BranchIndex::MAIN, EventBody::ConversationCreated(created));
+        transcript.root = transcript.now(BranchIndex::MAIN).clone();
+        transcript
     }
 
     /// Says before the first message which tools there were.

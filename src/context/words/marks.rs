@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-use crate::{
-    context::{
-        local_command::{self, LocalCommand},
-        summary::is_harness_alone,
-    },
-    domain::{ContentPart, MessageAppended, RawEncoding, RawMessage},
+use super::{
+    harness::is_harness_alone,
+    local_command::{self, LocalCommand},
 };
+use crate::domain::{ContentPart, MessageAppended, RawEncoding, RawMessage};
 
 /// Names by which harnesses mark what they put into the user's place themselves: the text
 /// of a skill, a notice, what a hook said.
@@ -22,7 +20,7 @@ const MARKS: [&str; 6] = [
 ];
 
 /// A command that the user ran at the prompt, if a message is one.
-pub(super) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
+pub(in crate::context) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
     match &message.parts[..] {
         [ContentPart::Text(text)] => local_command::read(text),
         _ => None,
@@ -31,7 +29,7 @@ pub(super) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
 
 /// Whether a message in the user's place is nobody's word: marked as its harness's, or all
 /// of it told by its harness's tags.
-pub(super) fn is_by_harness(message: &MessageAppended) -> bool {
+pub(in crate::context) fn is_by_harness(message: &MessageAppended) -> bool {
     message.raw.as_ref().is_some_and(is_marked) || is_tagged(message)
 }
 

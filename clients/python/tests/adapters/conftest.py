@@ -1,0 +1,15 @@
+"""What the tests of adapters share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .model import Model, serving
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    with serving() as model:
+        yield model

@@ -1,0 +1,366 @@
+// Sessions of the Claude Agent SDK in Treering: a `SessionStore` of the SDK.
+//
+//     import { query } from "@anthropic-ai/claude-agent-sdk";
+//     import { TreeringSessionStore } from "treering/claude-agent-sdk";
+//
+//     const sessionStore = new TreeringSessionStore(treering.local("./store"));
+//     for await (const message of query({ prompt, options: { sessionStore } })) ...
+//
+// A session is a conversation. What its transcript says is there as messages, tool calls and
+// results: searched, forked, sent to any provider. The SDK gets its lines back as it gave them.
+// Needs `@anthropic-ai/claude-agent-sdk`.
+
+import {
+  foldSessionSummary,
+  type SessionKey,
+  type SessionStore,
+  type SessionStoreEntry,
+  type SessionSummaryEntry,
+} from "@anthropic-ai/claude-agent-sdk";
+import * as frames from "../adapters/frames.js";
+import { ATTEMPTS_MAX, fitted, Mutex, openCalls, rewind, Thread } from "../adapters/thread.js";
+import type { Treering } from "../client.js";
+import type { Conversation } from "../conversation/index.js";
+import * as errors from "../errors/index.js";
+import type { ConversationSummary } from "../gen/treering/v1/conversation.js";
+import type { NewEvent } from "../gen/treering/v1/event.js";
+import type { Event } from "../types.js";
+import type { Parsed } from "../words.js";
+import { isSummary, typed } from "./lines.js";
+
+const SOURCE = "claude-agent-sdk";
+const FRAME = "claude-agent-sdk.entries";
+/** Beside the lines: what the SDK for JavaScript keeps of a session. Python's has its own. */
+const SUMMARY = "summaryOfJavaScript";
+/** Sessions of which is kept what is in them; of others it is read again. */
+const SEEN_MAX = 1_024;
+/** Lines that are appended at once. */
+const BATCH_ENTRIES_MAX = 500;
+/** Characters of lines that are appended at once; one line may be longer. */
+const BATCH_CHARS_MAX = 8 << 20;
+
+/** A session as this program last saw it. */
+interface Seen {
+  thread: Thread;
+  mutex: Mutex;
+  head: number;
+  uuids: Set<string>;
+  open: Set<string>;
+  summary: SessionSummaryEntry | undefined;
+  isCurrent: boolean;
+}
+
+/** A session, without the name of a subagent. */
+type MainKey = Omit<SessionKey, "subpath">;
+
+/**
+ * The SDK's sessions as conversations of a store.
+ *
+ * The source id of a session's conversation is `PROJECT_KEY/SESSION_ID`, that of a subagent's
+ * `PROJECT_KEY/SESSION_ID/SUBPATH`; its parent is the session's. A line with a `uuid` that is
+ * there is passed over, whoever wrote it. Deleting puts an empty branch in the place of the
+ * session's; the old one takes nothing more, and can still be read. The Python client's
+ * `TreeringSessionStore` reads and writes the same sessions.
+ */
+export class TreeringSessionStore implements SessionStore {
+  readonly #db: Treering;
+  /** The one that was used last is last. */
+  readonly #seen = new Map<string, Seen>();
+
+  constructor(db: Treering) {
+    this.#db = db;
+  }
+
+  // ---- the SDK's calls ----
+
+  /** Stores lines; all that are given at once, or none, up to 500. */
+  async append(key: SessionKey, entries: SessionStoreEntry[]): Promise<void> {
+    if (!entries.length) return;
+    // As JSON says it: what comes back is what any program reads.
+    const given: SessionStoreEntry[] = JSON.parse(JSON.stringify(entries));
+    const seen = this.#seenOf(key);
+    await seen.mutex.run(async () => {
+      for (const batch of batches(given)) await this.#append(key, seen, batch);
+    });
+  }
+
+  /** All lines of a session, as they were given; `null` when there are none. */
+  async load(key: SessionKey): Promise<SessionStoreEntry[] | null> {
+    const entries: SessionStoreEntry[] = [];
+    for await (const { items } of this.#frames(key)) {
+      for (const { item } of items) entries.push(item);
+    }
+    return entries.length ? entries : null;
+  }
+
+  /** The project's sessions. */
+  async listSessions(projectKey: string): Promise<{ sessionId: string; mtime: number }[]> {
+    const found: { sessionId: string; mtime: number }[] = [];
+    for await (const [sessionId, summary] of this.#sessions(projectKey)) {
+      found.push({ sessionId, mtime: mtimeOf(summary) });
+    }
+    return found;
+  }
+
+  /** What the SDK keeps of each session for its lists. */
+  async listSessionSummaries(projectKey: string): Promise<SessionSummaryEntry[]> {
+    const found: SessionSummaryEntry[] = [];
+    for await (const [sessionId, summary] of this.#sessions(projectKey)) {
+      const mtime = mtimeOf(summary);
+      const data = await this.#summaryOf({ projectKey, sessionId }, summary);
+      found.push({ sessionId, mtime, data });
+    }
+    return found;
+  }
+
+  /** Takes a session back, with its subagents; or one subagent. */
+  async delete(key: SessionKey): Promise<void> {
+    if (key.subpath === undefined) {
+      for (const subpath of await this.listSubkeys(key)) await this.#delete({ ...key, subpath });
+    }
+    await this.#delete(key);
+  }
+
+  /** The session's subagents. */
+  async listSubkeys({ projectKey, sessionId }: MainKey): Promise<string[]> {
+    const name = `${projectKey}/${sessionId}`;
+    const found: string[] = [];
+    for await (const [subpath] of this.#listed(sourceOf(name), `${name}/`)) found.push(subpath);
+    return found;
+  }
+
+  // ---- writing ----
+
+  async #append(key: SessionKey, seen: Seen, entries: SessionStoreEntry[]): Promise<void> {
+    const conversation = await seen.thread.open();
+    let isTyped = true;
+    for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
+      if (!seen.isCurrent) await this.#look(key, seen);
+      const fresh = withoutKnown(entries, seen.uuids);
+      if (!fresh.length) {
+        if ((await conversation.head()) === seen.head) return;
+        // Another program may have taken them back.
+        seen.isCurrent = false;
+        continue;
+      }
+      try {
+        await this.#write(key, seen, conversation, fresh, isTyped);
+        return;
+      } catch (error) {
+        if (error instanceof errors.Conflict) {
+          // Another program wrote to the session, or took it back.
+          seen.isCurrent = false;
+          continue;
+        }
+        const isRefused = error instanceof errors.Refused || error instanceof errors.Invalid;
+        if (!isTyped || !isRefused) throw error;
+        // Better kept as a line only than not at all.
+        isTyped = false;
+      }
+    }
+    throw new errors.RevisionMismatch(`others write to ${seen.thread.sourceId} all the time`);
+  }
+
+  async #write(
+    key: SessionKey,
+    seen: Seen,
+    conversation: Conversation,
+    fresh: SessionStoreEntry[],
+    isTyped: boolean,
+  ): Promise<void> {
+    const open = new Set(seen.open);
+    const cut = isTyped && fresh.some(isSummary) ? await cutOf(conversation) : 0;
+    const summary = folded(key, seen.summary, fresh);
+    const items = fresh.map((entry): [SessionStoreEntry, NewEvent[]] => [
+      entry,
+      isTyped ? fitted(typed(entry, cut), open) : [],
+    ]);
+    const beside = summary && { [SUMMARY]: summary.data };
+    const events = frames.frame(FRAME, items, beside);
+    const { revision } = await conversation.append(events, { expected: seen.head });
+    Object.assign(seen, { head: revision, open, summary });
+    for (const { uuid } of fresh) if (uuid) seen.uuids.add(uuid);
+  }
+
+  /** Reads what is there: whatever was written by others since. */
+  async #look(key: SessionKey, seen: Seen): Promise<void> {
+    const state = await (await seen.thread.open()).state();
+    seen.uuids.clear();
+    seen.summary = undefined;
+    for await (const frame of this.#frames(key)) {
+      for (const { item } of frame.items) if (item.uuid) seen.uuids.add(item.uuid);
+      seen.summary = summaryAfter(key, seen.summary, frame);
+    }
+    seen.head = state.branch?.head ?? 0;
+    seen.open = openCalls(state);
+    seen.isCurrent = true;
+  }
+
+  // ---- reading ----
+
+  async *#frames(key: SessionKey): AsyncGenerator<frames.Frame> {
+    const conversation = await this.#seenOf(key).thread.find();
+    if (!conversation) return;
+    for await (const found of frames.read(FRAME, conversation.events())) {
+      if ("items" in found) yield found;
+    }
+  }
+
+  #sessions(projectKey: string): AsyncGenerator<[string, ConversationSummary]> {
+    return this.#listed(sourceOf(projectKey), `${projectKey}/`);
+  }
+
+  async *#listed(source: string, prefix: string): AsyncGenerator<[string, ConversationSummary]> {
+    const { source: short } = new Thread(this.#db, source, "");
+    for await (const summary of this.#db.conversations({ source: short })) {
+      if (await this.#isEmpty(summary)) continue;
+      const name = summary.title || summary.sourceId;
+      yield [name.startsWith(prefix) ? name.slice(prefix.length) : name, summary];
+    }
+  }
+
+  /** What the SDK keeps of a session. */
+  async #summaryOf(key: SessionKey, { conversationId }: ConversationSummary): Promise<Parsed> {
+    const conversation = this.#db.conversation(conversationId);
+    const last = await lastFrame(conversation);
+    const kept = last && frames.beside(last)[SUMMARY];
+    if (kept) return kept;
+    // Python wrote it last, and keeps it in another shape.
+    let summary: SessionSummaryEntry | undefined;
+    for await (const frame of this.#frames(key)) summary = summaryAfter(key, summary, frame);
+    return summary?.data ?? {};
+  }
+
+  /** Nothing but its beginning is on the active branch. */
+  async #isEmpty(summary: ConversationSummary): Promise<boolean> {
+    if (summary.activeBranchId === 0) return summary.head <= 1;
+    // That was forked, made active, and the old one archived.
+    if (summary.head > summary.activeBranchId + 2) return false;
+    const branches = await this.#db.conversation(summary.conversationId).branches();
+    return branches.some(({ active, forkRevision }) => active && forkRevision <= 1);
+  }
+
+  // ---- deleting ----
+
+  async #delete(key: SessionKey): Promise<void> {
+    const seen = this.#seenOf(key);
+    await seen.mutex.run(async () => {
+      const conversation = await seen.thread.find();
+      seen.isCurrent = false;
+      for (let attempt = 0; conversation && attempt < ATTEMPTS_MAX; attempt += 1) {
+        const state = await conversation.state();
+        if (!state.summary || (await this.#isEmpty(state.summary))) return;
+        try {
+          await rewind(conversation, state, 1);
+          return;
+        } catch (error) {
+          if (!(error instanceof errors.Conflict) || attempt + 1 === ATTEMPTS_MAX) throw error;
+        }
+      }
+    });
+  }
+
+  // ---- names ----
+
+  #thread({ projectKey, sessionId, subpath }: SessionKey): Thread {
+    const main = `${projectKey}/${sessionId}`;
+    if (subpath === undefined)
+      return new Thread(this.#db, sourceOf(projectKey), main, { title: main });
+    const name = `${main}/${subpath}`;
+    const parent = async () => {
+      const found = await this.#seenOf({ projectKey, sessionId }).thread.find();
+      return found?.id ?? "";
+    };
+    return new Thread(this.#db, sourceOf(main), name, { title: name, parent });
+  }
+
+  #seenOf(key: SessionKey): Seen {
+    const name = JSON.stringify([key.projectKey, key.sessionId, key.subpath]);
+    const seen = this.#seen.get(name) ?? {
+      thread: this.#thread(key),
+      mutex: new Mutex(),
+      head: 0,
+      uuids: new Set<string>(),
+      open: new Set<string>(),
+      summary: undefined,
+      isCurrent: false,
+    };
+    this.#seen.delete(name);
+    this.#seen.set(name, seen);
+    const [oldest] = this.#seen.keys();
+    if (this.#seen.size > SEEN_MAX && oldest !== undefined) this.#seen.delete(oldest);
+    return seen;
+  }
+}
+
+const sourceOf = (of: string): string => `${SOURCE}:${of}`;
+
+const mtimeOf = ({ updatedAt }: ConversationSummary): number => updatedAt?.getTime() ?? 0;
+
+/** What the SDK keeps of a session, with these lines; nothing of subagents. */
+const folded = (
+  key: SessionKey,
+  before: SessionSummaryEntry | undefined,
+  entries: SessionStoreEntry[],
+): SessionSummaryEntry | undefined =>
+  key.subpath === undefined
+    ? foldSessionSummary(before && structuredClone(before), key, entries)
+    : undefined;
+
+/** The same, with the lines of a frame. */
+function summaryAfter(
+  key: SessionKey,
+  before: SessionSummaryEntry | undefined,
+  { items, beside }: frames.Frame,
+): SessionSummaryEntry | undefined {
+  const data = beside[SUMMARY];
+  if (data) return { sessionId: key.sessionId, mtime: 0, data };
+  const entries = items.map(({ item }) => item);
+  return folded(key, before, entries);
+}
+
+async function lastFrame(conversation: Conversation): Promise<Event | undefined> {
+  for await (const event of conversation.events({ kinds: ["custom"], backward: true })) {
+    if (frames.isFrame(event, FRAME)) return event;
+  }
+  return undefined;
+}
+
+/** Where a summary would cut; 0 with nothing to cut. */
+async function cutOf(conversation: Conversation): Promise<number> {
+  try {
+    return (await conversation.planCompaction({ keepTurns: 0 })).cutRevision;
+  } catch (error) {
+    if (error instanceof errors.TreeringError) return 0;
+    throw error;
+  }
+}
+
+function* batches(entries: readonly SessionStoreEntry[]): Generator<SessionStoreEntry[]> {
+  let batch: SessionStoreEntry[] = [];
+  let chars = 0;
+  for (const entry of entries) {
+    const size = JSON.stringify(entry).length;
+    if (batch.length && (batch.length === BATCH_ENTRIES_MAX || chars + size > BATCH_CHARS_MAX)) {
+      yield batch;
+      batch = [];
+      chars = 0;
+    }
+    batch.push(entry);
+    chars += size;
+  }
+  yield batch;
+}
+
+function withoutKnown(
+  entries: readonly SessionStoreEntry[],
+  known: ReadonlySet<string>,
+): SessionStoreEntry[] {
+  const here = new Set<string>();
+  return entries.filter(({ uuid }) => {
+    if (!uuid) return true;
+    const isNew = !known.has(uuid) && !here.has(uuid);
+    here.add(uuid);
+    return isNew;
+  });
+}

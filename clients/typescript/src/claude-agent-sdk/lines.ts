@@ -1,0 +1,54 @@
+// Lines of the Claude Agent SDK's transcripts as typed events.
+
+import type { SessionStoreEntry } from "@anthropic-ai/claude-agent-sdk";
+import { readAnswer, readMessages } from "../answers.js";
+import { type NewEvent, RawEncoding } from "../gen/treering/v1/event.js";
+import * as make from "../make.js";
+import { textOf } from "../parts.js";
+import { type Parsed, utf8 } from "../words.js";
+
+/** Marks what the SDK put into the user's place itself. */
+const META = {
+  origin: "claude-code",
+  provider: "",
+  model: "",
+  encoding: RawEncoding.JSON_PATCH,
+  data: utf8('[{"op":"add","path":"/isMeta","value":true}]'),
+};
+
+/** It holds the summary of what was said before. */
+export const isSummary = (entry: SessionStoreEntry): boolean =>
+  entry.type === "user" && entry.isCompactSummary === true;
+
+/** What a line says, as events; none for lines that nobody said. `cut` is where a summary cuts. */
+export function typed(entry: SessionStoreEntry, cut: number): NewEvent[] {
+  try {
+    return events(entry, cut);
+  } catch (error) {
+    // Not the shape that it has today: kept as it is.
+    if (error instanceof TypeError) return [];
+    throw error;
+  }
+}
+
+function events(entry: SessionStoreEntry, cut: number): NewEvent[] {
+  const message: Parsed = entry.message;
+  const isSaid = entry.type === "user" || entry.type === "assistant";
+  if (!isSaid || typeof message !== "object" || message === null) return [];
+  if (entry.type === "assistant") return answered(message);
+  const said = readMessages("anthropic", [message]);
+  const [only] = said;
+  if (cut && isSummary(entry) && said.length === 1 && only?.body?.$case === "messageAppended") {
+    return [make.compacted(textOf(only.body.value.parts), cut, { trigger: "imported" })];
+  }
+  if (entry.isMeta === true) {
+    for (const { body } of said) if (body?.$case === "messageAppended") body.value.raw = META;
+  }
+  return said;
+}
+
+function answered(message: Parsed): NewEvent[] {
+  const { parts, calls, ...facts } = readAnswer("anthropic", message);
+  const asked = calls.map(({ id, tool, arguments: given }) => make.toolCall(id, tool, given));
+  return parts.length ? [make.assistant(parts, facts), ...asked] : asked;
+}

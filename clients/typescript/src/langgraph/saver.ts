@@ -1,0 +1,302 @@
+// Threads of graphs as conversations: LangGraph's checkpointer.
+
+import { isDeepStrictEqual } from "node:util";
+import type { BaseMessage } from "@langchain/core/messages";
+import type { RunnableConfig } from "@langchain/core/runnables";
+import {
+  BaseCheckpointSaver,
+  type ChannelVersions,
+  type Checkpoint,
+  type CheckpointListOptions,
+  type CheckpointMetadata,
+  type CheckpointPendingWrite,
+  type CheckpointTuple,
+  type DeltaChannelHistory,
+  getCheckpointId,
+  JsonPlusSerializer,
+  maxChannelVersion,
+  type PendingWrite,
+  type SerializerProtocol,
+  TASKS,
+} from "@langchain/langgraph-checkpoint";
+import type { Treering } from "../client.js";
+import type { Conversation } from "../conversation/index.js";
+import { fromUtf8, type Parsed, utf8 } from "../words.js";
+import { messagesOf } from "./messages.js";
+import type { Row } from "./rows.js";
+import { GraphThread } from "./thread.js";
+
+const SOURCE = "langgraph";
+/** Threads that are kept in memory; of others the log is read again. */
+const THREADS_MAX = 128;
+/** Digits of a channel's version: versions are compared as texts. */
+const VERSION_DIGITS = 32;
+
+/** Metadata is JSON in the store, whatever makes the values. */
+const metadataSerde = new JsonPlusSerializer();
+
+/** How threads are stored. */
+export interface SaverOptions {
+  /** What makes bytes of values. With any but LangGraph's own, nothing is mirrored. */
+  serde?: SerializerProtocol | undefined;
+  /** The channel of the root graph whose messages are mirrored ("messages"). */
+  messagesKey?: string | undefined;
+  /** Threads that are kept in memory (128). */
+  threadsMax?: number | undefined;
+}
+
+/** What was said in a conversation, by whatever program, as messages of LangChain. */
+export async function messages(conversation: Conversation): Promise<BaseMessage[]> {
+  const kinds = ["message_appended", "tool_call_requested", "tool_result_recorded"] as const;
+  const found: BaseMessage[] = [];
+  for await (const message of messagesOf(conversation.events({ kinds }))) found.push(message);
+  return found;
+}
+
+/**
+ * LangGraph's threads as conversations of a store.
+ *
+ * `thread_id` is the conversation's source id, or its UUID. The messages of the root graph's
+ * `messages` channel are typed events on the conversation's branches: the active branch has
+ * those of the checkpoint that was put last, and going on from an older checkpoint makes a
+ * branch. Values are stored once, lists by what was added to them. The Python client's
+ * `TreeringSaver` reads and writes the same threads.
+ *
+ * Threads that were used last are kept in memory as they are stored, and each call reads what
+ * is new of them, so programs may use one thread at once.
+ */
+export class TreeringSaver extends BaseCheckpointSaver {
+  readonly #db: Treering;
+  readonly #messagesKey: string;
+  readonly #threadsMax: number;
+  /** The one that was used last is last. */
+  readonly #threads = new Map<string, GraphThread>();
+
+  constructor(db: Treering, options: SaverOptions = {}) {
+    super(options.serde);
+    this.#db = db;
+    const isOwn = this.serde.constructor === JsonPlusSerializer;
+    this.#messagesKey = isOwn ? (options.messagesKey ?? "messages") : "";
+    this.#threadsMax = options.threadsMax ?? THREADS_MAX;
+  }
+
+  /** The conversation that a thread is; begins it the first time. */
+  async conversation(threadId: string): Promise<Conversation> {
+    const thread = this.#thread(threadId);
+    return thread.alone(() => thread.open());
+  }
+
+  // ---- reading ----
+
+  /** A checkpoint by its id, or the latest. */
+  async getTuple(config: RunnableConfig): Promise<CheckpointTuple | undefined> {
+    const { thread_id: threadId, checkpoint_ns: ns = "" } = config.configurable ?? {};
+    if (threadId === undefined) return undefined;
+    const thread = this.#thread(threadId);
+    return thread.alone(async () => {
+      if (!(await thread.refresh())) return undefined;
+      const id = getCheckpointId(config);
+      const row = id ? thread.rows.find(ns, id) : thread.rows.latest(ns);
+      return row && this.#tuple(thread, row, id ? config : undefined);
+    });
+  }
+
+  /** Checkpoints, newest first: of a thread, or of all. */
+  async *list(
+    config: RunnableConfig,
+    options: CheckpointListOptions = {},
+  ): AsyncGenerator<CheckpointTuple> {
+    const threadId = config.configurable?.thread_id;
+    const threads = threadId === undefined ? await this.#all() : [this.#thread(threadId)];
+    const found: { thread: GraphThread; row: Row }[] = [];
+    for (const thread of threads) {
+      await thread.alone(async () => {
+        if (!(await thread.refresh())) return;
+        for await (const row of rowsOf(thread, config, options)) found.push({ thread, row });
+      });
+    }
+    found.sort((a, b) => (a.row.id < b.row.id ? 1 : a.row.id > b.row.id ? -1 : 0));
+    const { limit = found.length } = options;
+    for (const { thread, row } of found.slice(0, Math.max(0, limit))) {
+      yield await thread.alone(() => this.#tuple(thread, row));
+    }
+  }
+
+  async #tuple(thread: GraphThread, row: Row, config?: RunnableConfig): Promise<CheckpointTuple> {
+    const { ns, id, parent } = row;
+    const checkpoint: Checkpoint = await thread.loads(row.stored);
+    const values = [...row.values].map(
+      async ([channel, key]) => [channel, await thread.load(key)] as const,
+    );
+    checkpoint.channel_values = Object.fromEntries(await Promise.all(values));
+    if (checkpoint.v < 4 && parent !== undefined)
+      await this.#migrate(thread, ns, parent, checkpoint);
+    const writes = thread.rows.writesTo(ns, id);
+    const tuple: CheckpointTuple = {
+      config: config ?? configOf(thread.id, ns, id),
+      checkpoint,
+      metadata: await metadataOf(row),
+      pendingWrites: await Promise.all(
+        writes.map(async ({ task, channel, stored }) => {
+          return [task, channel, await thread.loads(stored)] as CheckpointPendingWrite;
+        }),
+      ),
+    };
+    if (parent !== undefined) tuple.parentConfig = configOf(thread.id, ns, parent);
+    return tuple;
+  }
+
+  /** Before version 4, what was sent was not in a channel of its own. */
+  async #migrate(thread: GraphThread, ns: string, parent: string, to: Checkpoint): Promise<void> {
+    const sent = thread.rows.writesTo(ns, parent).filter(({ channel }) => channel === TASKS);
+    to.channel_values[TASKS] = await Promise.all(sent.map(({ stored }) => thread.loads(stored)));
+    const versions = Object.values(to.channel_versions);
+    to.channel_versions[TASKS] = versions.length
+      ? maxChannelVersion(...versions)
+      : this.getNextVersion(undefined);
+  }
+
+  /**
+   * What the ancestors of a checkpoint wrote to channels that are stored by their writes, oldest
+   * first, back to where each was stored whole. Reads once what is new of the thread.
+   */
+  override async getDeltaChannelHistory({
+    config,
+    channels,
+  }: {
+    config: RunnableConfig;
+    channels: string[];
+  }): Promise<Record<string, DeltaChannelHistory>> {
+    const { thread_id: threadId, checkpoint_ns: ns = "" } = config.configurable ?? {};
+    const thread = this.#thread(threadId);
+    return thread.alone(async () => {
+      await thread.refresh();
+      const id = getCheckpointId(config);
+      const row = id ? thread.rows.find(ns, id) : thread.rows.latest(ns);
+      const told = channels.map(async (channel) => [
+        channel,
+        await historyOf(thread, row, channel),
+      ]);
+      return Object.fromEntries(await Promise.all(told));
+    });
+  }
+
+  // ---- writing ----
+
+  /** Stores a checkpoint. */
+  async put(
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    newVersions: ChannelVersions,
+  ): Promise<RunnableConfig> {
+    const { checkpoint_ns: ns = "", checkpoint_id: parent } = config.configurable ?? {};
+    const thread = this.#thread(threadOf(config));
+    const [, kept] = await metadataSerde.dumpsTyped(metadata);
+    const put = { ns, parent, checkpoint, metadata: fromUtf8(kept), newVersions };
+    await thread.alone(() => thread.put(put));
+    return configOf(thread.id, ns, checkpoint.id);
+  }
+
+  /** Stores what a task wrote, until the next checkpoint has it. */
+  async putWrites(
+    config: RunnableConfig,
+    writes: PendingWrite[],
+    task: string,
+    path = "",
+  ): Promise<void> {
+    const { checkpoint_ns: ns = "", checkpoint_id: id } = config.configurable ?? {};
+    const thread = this.#thread(threadOf(config));
+    if (id === undefined) throw new TypeError("`configurable` has no `checkpoint_id`");
+    if (writes.length) await thread.alone(() => thread.putWrites({ ns, id, task, path }, writes));
+  }
+
+  /** Takes a thread back: its conversation goes on from an empty branch. */
+  async deleteThread(threadId: string): Promise<void> {
+    const thread = this.#thread(threadId);
+    await thread.alone(() => thread.deleteAll());
+  }
+
+  /**
+   * A version of a channel after this one; two that follow the same one differ. A text, as
+   * Python has it, though LangGraph's types say that it is a number.
+   */
+  override getNextVersion(current: number | undefined): number {
+    const before = current === undefined ? 0 : Number.parseInt(String(current), 10);
+    const next = String(before + 1).padStart(VERSION_DIGITS, "0");
+    return `${next}.${String(Math.random()).padStart(16, "0")}` as unknown as number;
+  }
+
+  // ---- threads ----
+
+  #thread(threadId: unknown): GraphThread {
+    const id = String(threadId);
+    const thread =
+      this.#threads.get(id) ?? new GraphThread(this.#db, SOURCE, id, this.serde, this.#messagesKey);
+    this.#threads.delete(id);
+    this.#threads.set(id, thread);
+    const [oldest] = this.#threads.keys();
+    if (this.#threads.size > this.#threadsMax && oldest !== undefined) this.#threads.delete(oldest);
+    return thread;
+  }
+
+  async #all(): Promise<GraphThread[]> {
+    const threads: GraphThread[] = [];
+    for await (const { title, sourceId } of this.#db.conversations({ source: SOURCE })) {
+      threads.push(this.#thread(title || sourceId));
+    }
+    return threads;
+  }
+}
+
+async function historyOf(
+  thread: GraphThread,
+  of: Row | undefined,
+  channel: string,
+): Promise<DeltaChannelHistory> {
+  const history: DeltaChannelHistory = { writes: [] };
+  for (let row = thread.parentOf(of); row; row = thread.parentOf(row)) {
+    const writes = thread.rows.writesTo(row.ns, row.id).filter((each) => each.channel === channel);
+    const loaded = writes.map(async ({ task, stored }): Promise<CheckpointPendingWrite> => {
+      return [task, channel, await thread.loads(stored)];
+    });
+    history.writes.unshift(...(await Promise.all(loaded)));
+    const key = row.values.get(channel);
+    if (key === undefined) continue;
+    history.seed = await thread.load(key);
+    break;
+  }
+  return history;
+}
+
+function threadOf(config: RunnableConfig): unknown {
+  const threadId = config.configurable?.thread_id;
+  if (threadId === undefined || threadId === "") {
+    throw new TypeError("`configurable` has no `thread_id`: it says which thread is meant");
+  }
+  return threadId;
+}
+
+const configOf = (threadId: string, ns: string, id: string): RunnableConfig => ({
+  configurable: { thread_id: threadId, checkpoint_ns: ns, checkpoint_id: id },
+});
+
+const metadataOf = ({ metadata }: Row): Promise<CheckpointMetadata> =>
+  metadataSerde.loadsTyped("json", utf8(metadata));
+
+async function* rowsOf(
+  thread: GraphThread,
+  { configurable: { checkpoint_ns: ns, checkpoint_id: id } = {} }: RunnableConfig,
+  { filter = {}, before }: CheckpointListOptions,
+): AsyncGenerator<Row> {
+  const end = before ? getCheckpointId(before) : "";
+  const wanted = Object.entries(filter).filter(([, value]) => value !== undefined);
+  for (const rows of thread.rows.checkpoints.values()) {
+    for (const row of rows.values()) {
+      if (ns !== undefined && row.ns !== ns) continue;
+      if ((id && row.id !== id) || (end && row.id >= end)) continue;
+      const metadata: Parsed = wanted.length ? await metadataOf(row) : {};
+      if (wanted.every(([key, value]) => isDeepStrictEqual(metadata[key], value))) yield row;
+    }
+  }
+}

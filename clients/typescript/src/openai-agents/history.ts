@@ -1,0 +1,104 @@
+// The items of a session's branch: the SDK's own, and what others said.
+
+import type { AgentInputItem } from "@openai/agents";
+import * as frames from "../adapters/frames.js";
+import type { Conversation } from "../conversation/index.js";
+import type { Event } from "../types.js";
+import { itemOf } from "./items.js";
+import { revived } from "./json.js";
+
+/** The type of the custom events that hold the SDK's own items. Python's items have another. */
+export const FRAME = "openai-agents-js.item";
+/** No item has more events. */
+const EVENTS_OF_ITEM_MAX = 8;
+/** Calls whose tools are asked for, so that results can name them. */
+const CALLS_MAX = 10_000;
+
+/** Transactions that were applied, by their ids: hashes of what each was. */
+export type Operations = Record<string, string>;
+
+/** An item, with the revision at which it begins. */
+export interface Held {
+  revision: number;
+  item: AgentInputItem;
+}
+
+export class History {
+  /** Of the frames that were read, by their revisions. */
+  readonly #operations: (readonly [revision: number, operations: Operations])[] = [];
+  readonly #tools = new Map<string, string>();
+
+  constructor(readonly conversation: Conversation) {}
+
+  /** Transactions that were applied from a revision on, as far as the history was read. */
+  operationsSince(revision = 0): Operations {
+    const since = this.#operations.filter(([at]) => at >= revision);
+    return Object.assign({}, ...since.map(([, operations]) => operations));
+  }
+
+  /** All items. */
+  async all(): Promise<Held[]> {
+    return collected(this.#items(this.conversation.events()));
+  }
+
+  /** The first item; reads no more than it must. */
+  async first(): Promise<Held | undefined> {
+    for await (const held of this.#items(this.conversation.events())) return held;
+    return undefined;
+  }
+
+  /** The newest so many, oldest first: reads no more than it must. */
+  async newest(limit: number): Promise<Held[]> {
+    const newestFirst: Held[] = [];
+    let waiting: Event[] = [];
+    const take = async (events: Event[]) => {
+      newestFirst.push(...(await collected(this.#items(events.reverse()))).reverse());
+    };
+    for await (const event of this.conversation.events({ backward: true })) {
+      waiting.push(event);
+      const isFrame = frames.isFrame(event, FRAME);
+      if (!isFrame && waiting.length <= EVENTS_OF_ITEM_MAX) continue;
+      const taken = isFrame ? waiting : waiting.slice(0, -EVENTS_OF_ITEM_MAX);
+      waiting = waiting.slice(taken.length);
+      await take(taken);
+      if (newestFirst.length >= limit) break;
+    }
+    if (newestFirst.length < limit) await take(waiting);
+    return this.#named(newestFirst.slice(0, limit).reverse());
+  }
+
+  async *#items(events: AsyncIterable<Event> | Iterable<Event>): AsyncGenerator<Held> {
+    for await (const found of frames.read(FRAME, events)) {
+      if ("items" in found) {
+        const { event, items, beside } = found;
+        const { revision } = event;
+        if (beside.operations) this.#operations.push([revision, beside.operations]);
+        const { bytes = [] } = beside;
+        for (const { item } of items) yield { revision, item: revived({ item, bytes }) };
+        continue;
+      }
+      if (found.tool) this.#tools.set(found.callId, found.tool);
+      const item = itemOf(found, this.#tools);
+      if (item) yield { revision: found.revision, item };
+    }
+  }
+
+  /** Backward, a result comes before its call, which names the tool. */
+  async #named(held: Held[]): Promise<Held[]> {
+    const nameless = held.flatMap(({ item }) =>
+      item.type === "function_call_result" && !item.name ? [item] : [],
+    );
+    if (!nameless.length) return held;
+    for (const { callId, tool } of await this.conversation.toolCalls({ limit: CALLS_MAX })) {
+      this.#tools.set(callId, tool);
+    }
+    for (const item of nameless) item.name = this.#tools.get(item.callId) ?? "";
+    return held;
+  }
+}
+
+async function collected(held: AsyncIterable<Held>): Promise<Held[]> {
+  const list: Held[] = [];
+  for await (const each of held) list.push(each);
+  return list;
+}

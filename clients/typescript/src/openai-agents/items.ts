@@ -1,0 +1,212 @@
+// Items of the OpenAI Agents SDK as typed events, and events as its items.
+
+import type { AgentInputItem } from "@openai/agents";
+import { givenArguments, said } from "../adapters/responses.js";
+import type { ContentPart, NewEvent } from "../gen/treering/v1/event.js";
+import * as make from "../make.js";
+import { audio, file, image, json, reasoning, refusal, text } from "../parts.js";
+import type { Event } from "../types.js";
+import { fromUtf8, jsonText, type Parsed, type RoleName } from "../words.js";
+
+const ROLES: readonly RoleName[] = ["user", "assistant", "system", "developer"];
+
+/** Calls that an agent runs, and what they ask for. */
+const CALLS: Record<string, (item: Parsed) => unknown> = {
+  function_call: (item) => item.arguments,
+  computer_call: (item) => item.actions ?? item.action,
+  shell_call: (item) => item.action,
+  apply_patch_call: (item) => item.operation,
+  tool_search_call: (item) => item.arguments,
+  program: ({ code }) => ({ code }),
+};
+
+/** What came of them. */
+const OUTPUTS: Record<string, string> = {
+  function_call_result: "output",
+  computer_call_result: "output",
+  shell_call_output: "output",
+  apply_patch_call_output: "output",
+  tool_search_output: "tools",
+  program_output: "output",
+};
+
+// ---- items as events ----
+
+/** What an item says, as events; none for one that says nothing, or of an unknown shape. */
+export function typed(item: Parsed): NewEvent[] {
+  try {
+    return events(item);
+  } catch (error) {
+    if (error instanceof TypeError) return [];
+    throw error;
+  }
+}
+
+function events(item: Parsed): NewEvent[] {
+  const kind: string = item.type ?? "message";
+  const { [kind]: asked } = CALLS;
+  const output = OUTPUTS[kind];
+  if (kind === "message" && ROLES.includes(item.role)) {
+    const messageId = String(item.id ?? "");
+    return [make.message(item.role, partsOf(item.content), { messageId })];
+  }
+  if (kind === "reasoning") return [thought(item)];
+  if (kind === "hosted_tool_call") return hosted(item);
+  if (asked) {
+    const tool = item.name || kind.replace(/_call$/, "");
+    return [make.toolCall(callId(item), tool, givenArguments(asked(item)))];
+  }
+  if (output === undefined) return [];
+  const success = item.status !== "failed" && item.status !== "incomplete";
+  return [make.toolResult(callId(item), partsOf(item[output]), { success })];
+}
+
+function callId(item: Parsed): string {
+  const id = item.callId || item.call_id || item.id;
+  if (typeof id !== "string" || !id) throw new TypeError("a call without an id");
+  return id;
+}
+
+function thought({ id, content = [], rawContent, providerData }: Parsed): NewEvent {
+  const parts = content.length ? content : (rawContent ?? []);
+  const signature = providerData?.encryptedContent ?? providerData?.encrypted_content ?? "";
+  const said = parts.map((part: Parsed) => part.text).join("\n");
+  return make.assistant(reasoning(said, { signature, provider: "openai", id: String(id ?? "") }));
+}
+
+/** A call that the provider ran itself. */
+function hosted(item: Parsed): NewEvent[] {
+  const id = callId(item);
+  const error = item.providerData?.error ?? "";
+  const success = !error && item.status !== "failed";
+  return [
+    make.toolCall(id, item.name, givenArguments(item.arguments ?? item.providerData?.action)),
+    make.toolResult(id, partsOf(item.output ?? ""), {
+      success,
+      error: typeof error === "string" ? error : jsonText(error),
+    }),
+  ];
+}
+
+function partsOf(content: Parsed): ContentPart[] {
+  if (content === undefined || content === null || content === "") return [];
+  if (typeof content === "string") return [text(content)];
+  return Array.isArray(content) ? content.map(partOf) : [partOf(content)];
+}
+
+function partOf(part: Parsed): ContentPart {
+  switch (part?.type) {
+    case "input_text":
+    case "output_text":
+    case "text":
+    case "reasoning_text":
+      if (typeof part.text !== "string") throw new TypeError("a text that is none");
+      return text(part.text);
+    case "refusal":
+      return refusal(String(part.refusal));
+    case "input_image":
+    case "image":
+      return imageOf(part.image, String(part.detail ?? "")) ?? json(part);
+    case "computer_screenshot":
+      return imageOf(part.data, "") ?? json(part);
+    case "input_file":
+      return fileOf(part) ?? json(part);
+    case "audio":
+      return audioOf(part) ?? json(part);
+    default:
+      return json(part);
+  }
+}
+
+const DATA_URL = /^data:([^;,]*);base64,([A-Za-z0-9+/]*={0,2})$/;
+
+const isUrl = (value: unknown): value is string =>
+  typeof value === "string" && /^(https?|data):/.test(value);
+
+function imageOf(source: Parsed, detail: string): ContentPart | undefined {
+  if (!isUrl(source)) return undefined;
+  const [, mediaType, data] = DATA_URL.exec(source) ?? [];
+  if (data === undefined) return image(source, { detail });
+  return image(Buffer.from(data, "base64"), { mediaType, detail });
+}
+
+function fileOf({ file: source, filename: name }: Parsed): ContentPart | undefined {
+  const url = isUrl(source) ? source : source?.url;
+  if (!isUrl(url)) return undefined;
+  const [, mediaType, data] = DATA_URL.exec(url) ?? [];
+  if (data === undefined) return file(url, { name });
+  return file(Buffer.from(data, "base64"), { mediaType, name });
+}
+
+function audioOf({ audio: source, format }: Parsed): ContentPart | undefined {
+  const isData = typeof source === "string" && /^[A-Za-z0-9+/]+={0,2}$/.test(source);
+  const mediaType = format ? `audio/${format}` : "";
+  return isData ? audio(Buffer.from(source, "base64"), { mediaType }) : undefined;
+}
+
+// ---- events as items ----
+
+/** The tools of calls, by their ids: a result names its tool. */
+export type Tools = ReadonlyMap<string, string>;
+
+/** What another program said, as an item; undefined for what is none. */
+export function itemOf(event: Event, tools: Tools): AgentInputItem | undefined {
+  const { body } = event;
+  switch (body?.$case) {
+    case "messageAppended":
+      return messageItem(event, body.value.parts, body.value.toolCallId, tools);
+    case "toolCallRequested":
+      return {
+        type: "function_call",
+        callId: event.callId,
+        name: event.tool,
+        arguments: fromUtf8(body.value.arguments),
+        status: "completed",
+      };
+    case "toolResultRecorded":
+      return resultItem(event.callId, said(body.value.parts) || body.value.errorMessage, tools);
+    case "toolCallCancelled":
+      return resultItem(event.callId, body.value.detail || "cancelled", tools);
+    default:
+      return undefined;
+  }
+}
+
+const resultItem = (callId: string, output: string, tools: Tools): AgentInputItem => ({
+  type: "function_call_result",
+  name: tools.get(callId) ?? "",
+  callId,
+  status: "completed",
+  output,
+});
+
+function messageItem(
+  { role }: Event,
+  parts: readonly ContentPart[],
+  toolCallId: string,
+  tools: Tools,
+): AgentInputItem | undefined {
+  if (role === "tool") return resultItem(toolCallId, said(parts), tools);
+  // Another maker's reasoning is for its own models only.
+  const spoken = parts.filter(({ part }) => part?.$case !== "reasoning");
+  if (!spoken.length) return undefined;
+  if (role === "user") {
+    const isText = spoken.every(({ part }) => part?.$case !== "image");
+    const content = isText ? said(spoken) : spoken.map(inputPart);
+    return { type: "message", role, content };
+  }
+  if (role === "assistant") {
+    const content = [{ type: "output_text" as const, text: said(spoken) }];
+    return { type: "message", role, status: "completed", content };
+  }
+  return { type: "message", role: "system", content: said(spoken) };
+}
+
+function inputPart(content: ContentPart) {
+  const { part } = content;
+  if (part?.$case !== "image") return { type: "input_text" as const, text: said([content]) };
+  const { source, mediaType, detail } = part.value;
+  const data = source?.$case === "data" ? Buffer.from(source.value).toString("base64") : "";
+  const url = source?.$case === "uri" ? source.value : `data:${mediaType};base64,${data}`;
+  return { type: "input_image" as const, image: url, detail: detail || "auto" };
+}

@@ -1,0 +1,369 @@
+// The Claude Agent SDK's `SessionStore`: what it must do, and what real sessions do.
+
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { test } from "node:test";
+import {
+  deleteSession,
+  foldSessionSummary,
+  forkSession,
+  getSessionMessages,
+  InMemorySessionStore,
+  listSessions,
+  renameSession,
+  type SessionStoreEntry,
+} from "@anthropic-ai/claude-agent-sdk";
+import { TreeringSessionStore } from "../src/claude-agent-sdk/index.js";
+import { Event as EventCodec } from "../src/gen/treering/v1/event.js";
+import * as treering from "../src/index.js";
+import type { Parsed } from "../src/words.js";
+import { KEY, line, ODD, turn } from "./claude-lines.js";
+import { inPython, skip } from "./python.js";
+import { all, only, Server, shared, texts } from "./support.js";
+
+const open = shared();
+const SUB = "subagents/agent-1";
+
+const conversation = (db: treering.Treering) =>
+  db.conversation(`${KEY.projectKey}/${KEY.sessionId}`);
+
+type Store = TreeringSessionStore | InMemorySessionStore;
+type Story = (store: Store, other: Store) => Promise<unknown>;
+
+const entry = (n: number, more: object = {}): SessionStoreEntry => ({ type: "x", n, ...more });
+const ids = async (store: Store, projectKey: string) =>
+  (await store.listSessions(projectKey)).map(({ sessionId }) => sessionId).sort();
+
+const appendsAndLoads: Story = async (store, other) => {
+  await store.append(KEY, [entry(1, { uuid: "z" })]);
+  await store.append(KEY, []);
+  await store.append(KEY, [entry(2, { uuid: "a" }), entry(3, { uuid: "m" })]);
+  await other.append({ ...KEY, subpath: SUB }, [entry(5)]);
+  await store.append({ ...KEY, projectKey: "other" }, [entry(6)]);
+  return [
+    await other.load(KEY),
+    await store.load({ ...KEY, sessionId: "nope" }),
+    await store.load({ ...KEY, subpath: "nope" }),
+    await store.load({ ...KEY, subpath: SUB }),
+    await other.load({ ...KEY, projectKey: "other" }),
+  ];
+};
+
+const lists: Story = async (store, other) => {
+  for (const sessionId of ["a", "b"])
+    await store.append({ projectKey: "proj", sessionId }, [entry(1)]);
+  for (const name of ["1", "2"]) {
+    await other.append({ projectKey: "proj", sessionId: "a", subpath: `subagents/${name}` }, [
+      entry(1),
+    ]);
+  }
+  await store.append({ projectKey: "other", sessionId: "c" }, [entry(1)]);
+  for (const { mtime } of await store.listSessions("proj")) {
+    assert.ok(Number.isInteger(mtime) && mtime > 1e12);
+  }
+  return [
+    await ids(store, "proj"),
+    await ids(other, "other"),
+    await ids(store, "never"),
+    (await store.listSubkeys({ projectKey: "proj", sessionId: "a" })).sort(),
+    await store.listSubkeys({ projectKey: "proj", sessionId: "b" }),
+    await other.listSubkeys({ projectKey: "proj", sessionId: "never" }),
+  ];
+};
+
+const deletes: Story = async (store, other) => {
+  const subs = ["1", "2"].map((name) => ({ ...KEY, subpath: `subagents/agent-${name}` }));
+  const others = [
+    { ...KEY, sessionId: "sess2" },
+    { ...KEY, projectKey: "other" },
+  ];
+  const keys = [KEY, ...subs, ...others];
+  const loaded = async () => Promise.all(keys.map((key) => other.load(key)));
+  await store.delete({ ...KEY, sessionId: "never written" });
+  for (const key of keys) await store.append(key, [entry(1)]);
+  await store.delete(subs[0] ?? KEY);
+  const told = [await loaded(), await store.listSubkeys(KEY), await ids(store, "proj")];
+  await other.delete(KEY);
+  told.push(await loaded(), await store.listSubkeys(KEY), await ids(store, "proj"));
+  await store.append(KEY, [entry(2)]);
+  return [...told, await loaded(), await ids(store, "proj")];
+};
+
+const summaries: Story = async (store, other) => {
+  const at = (second: number, more: object = {}) =>
+    entry(1, { timestamp: `2024-01-01T00:00:0${second}.000Z`, ...more });
+  await store.append(KEY, [at(0, { customTitle: "first" }), at(1)]);
+  await other.append(KEY, [at(2, { customTitle: "second" })]);
+  await store.append({ ...KEY, projectKey: "other" }, [at(0)]);
+  const [summary] = await store.listSessionSummaries("proj");
+  const [listed] = await store.listSessions("proj");
+  assert.ok(summary && listed && summary.mtime >= listed.mtime && summary.mtime > 1e12);
+  const again = foldSessionSummary(structuredClone(summary), KEY, [at(3)]);
+  assert.equal(again.mtime, summary.mtime);
+  await store.append({ ...KEY, subpath: SUB }, [at(9, { customTitle: "subagent" })]);
+  const told = (await other.listSessionSummaries("proj")).map(({ data }) => data);
+  assert.deepEqual(told, [summary.data]);
+  await store.delete(KEY);
+  const none = await store.listSessionSummaries("never");
+  return [told, again.data, await other.listSessionSummaries("proj"), none];
+};
+
+/** The SDK's own functions over a store. */
+const functions: Story = async (store) => {
+  const dir = "/home/ada/app";
+  const key = { ...KEY, projectKey: "-home-ada-app" };
+  const entries = turn();
+  for (const [index, each] of entries.entries()) {
+    if (index) each.parentUuid = entries[index - 1]?.uuid ?? null;
+  }
+  await store.append(key, entries.slice(0, 2));
+  await store.append(key, entries.slice(2));
+  const options = { dir, sessionStore: store };
+  const said = async (id: string) =>
+    (await getSessionMessages(id, options)).map(({ message }) => message);
+  const told: unknown[] = [await said(key.sessionId)];
+  await renameSession(key.sessionId, "The port", options);
+  const { sessionId } = await forkSession(key.sessionId, options);
+  const listed = await listSessions(options);
+  told.push(listed.map((each) => [each.summary, each.firstPrompt, each.customTitle]).sort());
+  told.push(await said(sessionId));
+  await deleteSession(key.sessionId, options);
+  assert.equal((await listSessions(options)).length, 1);
+  return told;
+};
+
+const STORIES = { appendsAndLoads, lists, deletes, summaries, functions };
+
+// The SDK says in words what a store must do, and shows it by its store in memory: with ours,
+// also when another program has a part in it, it must be the same.
+for (const [name, story] of Object.entries(STORIES)) {
+  test(`the same as in memory: ${name}`, async () => {
+    const db = open();
+    const its = new InMemorySessionStore();
+    const ours = await story(new TreeringSessionStore(db), new TreeringSessionStore(db));
+    assert.deepEqual(ours, await story(its, its));
+  });
+}
+
+// A session that is kept as lines only cannot be searched, forked or sent to another model.
+test("lines are messages, calls and results", async () => {
+  const db = open();
+  const store = new TreeringSessionStore(db);
+  const entries = turn();
+  await store.append(KEY, entries);
+  assert.deepEqual(await store.load(KEY), entries);
+  const conv = conversation(db);
+  const kinds = (await all(conv.events())).map(({ kind }) => kind);
+  assert.deepEqual(
+    kinds.filter((kind) => kind !== "custom"),
+    [
+      "conversation_created",
+      "message_appended",
+      "message_appended",
+      "tool_call_requested",
+      "tool_result_recorded",
+      "message_appended",
+    ],
+  );
+  const hit = only(await db.search("7171", { kinds: "tool_result_recorded" }));
+  assert.deepEqual([hit.tool, hit.snippet], ["Grep", "src/config.py:12: PORT = 7171"]);
+  const { body } = await conv.request("anthropic", { model: "claude-sonnet-4-5" });
+  const roles = body.messages.map(({ role }: Parsed) => role);
+  assert.deepEqual(roles, ["user", "assistant", "user", "assistant"]);
+  const [thought, , use] = body.messages[1].content;
+  assert.equal(thought.signature, "c2ln");
+  assert.deepEqual(use.input, { pattern: "PORT" });
+  // The same for a model of another maker.
+  const other = await conv.request("openai-chat", { model: "gpt-4o" });
+  assert.equal(other.body.messages[2].role, "tool");
+});
+
+// What is stored twice grows twice as fast: long texts are in the typed events, once.
+test("a long text is stored once", async () => {
+  const db = open();
+  const store = new TreeringSessionStore(db);
+  const text = "a line of a log with a word that is not anywhere else\n".repeat(400);
+  const use = { type: "tool_use", id: "toolu_9", name: "Bash", input: { command: text } };
+  const result = { type: "tool_result", tool_use_id: "toolu_9", content: text };
+  const entries = [
+    line("assistant", [use]),
+    line("user", [result], { toolUseResult: { stdout: text } }),
+  ];
+  await store.append(KEY, entries);
+  assert.deepEqual(await store.load(KEY), entries);
+  const events = await all(conversation(db).events());
+  const sizes = events.map(({ proto }) => EventCodec.encode(proto).finish().length);
+  assert.ok(sizes.reduce((a, b) => a + b) < 2 * text.length + 3_000);
+});
+
+// The SDK's lines are an internal format: one that looks strange, or wrong, comes back as it was.
+for (const [number, odd] of ODD.entries()) {
+  test(`an odd line comes back as it was: ${number}`, async () => {
+    const store = new TreeringSessionStore(open());
+    await store.append(KEY, [odd]);
+    await store.append(KEY, [odd, ...turn()]);
+    const loaded = (await store.load(KEY)) ?? [];
+    assert.equal(JSON.stringify(loaded.slice(0, 2)), JSON.stringify([odd, odd]));
+    assert.equal(loaded.length, 6);
+  });
+}
+
+// A batch that is sent again, by this program or by the next, must not double a line; lines
+// without an id have no way to be told apart.
+test("lines that are sent again", async () => {
+  const db = open();
+  const [first, second] = [new TreeringSessionStore(db), new TreeringSessionStore(db)];
+  const entries = turn();
+  const tag = { type: "tag", tag: "a" };
+  await Promise.all([
+    first.append(KEY, entries.slice(0, 3)),
+    first.append(KEY, entries.slice(0, 3)),
+  ]);
+  await second.append(KEY, [...entries, ...entries.slice(3), tag]);
+  await first.append(KEY, [...entries, tag]);
+  assert.deepEqual(await second.load(KEY), [...entries, tag, tag]);
+});
+
+// A deleted session is gone for the SDK, begins anew when it is written to, and what was said
+// can still be read by who looks at the conversation's branches.
+test("a session that is deleted and begun again", async () => {
+  const db = open();
+  const [store, other] = [new TreeringSessionStore(db), new TreeringSessionStore(db)];
+  const entries = turn();
+  await store.append(KEY, entries);
+  await other.append({ ...KEY, subpath: SUB }, entries);
+  for (let round = 0; round < 3; round += 1) {
+    await other.delete(KEY);
+    assert.equal(await store.load(KEY), null);
+    assert.deepEqual(await store.listSessions("proj"), []);
+    assert.deepEqual(await store.listSessionSummaries("proj"), []);
+    await store.append(KEY, entries);
+    assert.deepEqual(await other.load(KEY), entries);
+    assert.equal((await store.listSessions("proj")).length, 1);
+    assert.deepEqual(await store.listSubkeys(KEY), []);
+  }
+  const branches = await conversation(db).branches();
+  const left = branches.filter(({ archived }) => !archived).map(({ name }) => name);
+  assert.deepEqual(left, ["main"]);
+  for (const { name } of branches) {
+    assert.match((await texts(conversation(db).on(name))).at(-1) ?? "", /7171/);
+  }
+});
+
+// A branch that somebody made in the middle of what was written at once is a session, too: with
+// the lines up to there.
+test("a session that goes on from a fork", async () => {
+  const db = open();
+  const store = new TreeringSessionStore(db);
+  const entries = turn();
+  await store.append(KEY, entries);
+  const main = conversation(db).on("main");
+  for (const [kind, count] of [
+    ["tool_result_recorded", 3],
+    ["tool_call_requested", 2],
+  ] as const) {
+    const at = (await all(main.events())).find((event) => event.kind === kind)?.revision;
+    await main.fork({ at, name: kind, activate: true });
+    for (const each of [store, new TreeringSessionStore(db)]) {
+      assert.deepEqual(await each.load(KEY), entries.slice(0, count));
+      assert.equal((await each.listSessions("proj")).length, 1);
+    }
+    await store.append(KEY, [...entries.slice(0, 1), line("user", "In the fork")]);
+    assert.equal((await new TreeringSessionStore(db).load(KEY))?.length, count + 1);
+  }
+});
+
+// A session that was compacted must not send what its summary stands for.
+test("a session that was compacted", async () => {
+  const db = open();
+  const store = new TreeringSessionStore(db);
+  const summary = "This session goes on from: the port is 7171.";
+  const entries = [
+    ...turn(),
+    { type: "system", subtype: "compact_boundary" },
+    line("user", summary, { isCompactSummary: true }),
+    line("user", "And the address of the server?"),
+  ];
+  for (const each of entries) await store.append(KEY, [each]);
+  assert.deepEqual(await store.load(KEY), entries);
+  const { body } = await conversation(db).request("anthropic", { model: "claude-sonnet-4-5" });
+  const sent = JSON.stringify(body.messages);
+  assert.match(sent, /goes on from: the port is 7171/);
+  assert.doesNotMatch(sent, /src\/config.py:12/);
+  assert.match(sent, /address of the server/);
+});
+
+const program = (...given: string[]): ChildProcess =>
+  spawn(process.execPath, ["build/tests/claude-writer.js", ...given], { stdio: "inherit" });
+
+// Two programs that write to one session (a resumed one, and one that still runs).
+test("two programs on one session", async () => {
+  const server = await Server.start();
+  const programs = ["a", "b"].map((who) => once(program(server.address, who), "exit"));
+  for (const [code] of await Promise.all(programs)) assert.equal(code, 0);
+  await using db = treering.connect(server.address);
+  const loaded = (await new TreeringSessionStore(db).load(KEY)) ?? [];
+  const uuids = loaded.map(({ uuid = "" }) => uuid);
+  assert.equal(new Set(uuids).size, 120);
+  assert.equal(uuids.length, 120);
+  for (const who of ["a", "b", "both"]) {
+    const own = uuids.filter((uuid) => uuid.split("-")[0] === who);
+    assert.deepEqual(
+      own,
+      Array.from({ length: 40 }, (_, n) => `${who}-${n}`),
+    );
+  }
+  assert.ok((await db.verify({ deep: true })).sound);
+});
+
+// The server is killed while a session is written: what was taken is there, once, and the
+// session goes on.
+test("a server that is killed while a session is written", async () => {
+  const server = await Server.start();
+  await using db = treering.connect(server.address);
+  await db.stats();
+  const store = new TreeringSessionStore(db);
+  const entries = Array.from({ length: 40 }, (_, number) => line("user", `Line ${number}`));
+  for (const [number, each] of entries.entries()) {
+    if (number === 10 || number === 25) {
+      await server.kill();
+      setTimeout(() => void server.start(), 200);
+    }
+    await store.append(KEY, [each]);
+  }
+  assert.deepEqual(await store.load(KEY), entries);
+  assert.deepEqual(await new TreeringSessionStore(db).load(KEY), entries);
+  assert.ok((await db.verify({ deep: true })).sound);
+});
+
+// One store for programs in two languages: each gets the lines of the other, and what the SDKs
+// keep for their lists, of which each has a shape of its own.
+test("sessions of Python's", { skip }, async () => {
+  const server = await Server.start();
+  await using db = treering.connect(server.address);
+  const store = new TreeringSessionStore(db);
+  const [mine, theirs] = [turn(), turn()];
+  const python = (entries: SessionStoreEntry[]) =>
+    inPython("claude_sessions.py", server.address, JSON.stringify(KEY), JSON.stringify(entries));
+  await store.append(KEY, mine);
+  const first = await python([...mine.slice(2), ...theirs]);
+  assert.deepEqual(first.loaded, [...mine, ...theirs]);
+  assert.deepEqual(await store.load(KEY), first.loaded);
+  const whole = foldSessionSummary(undefined, KEY, first.loaded).data;
+  assert.deepEqual((await store.listSessionSummaries("proj"))[0]?.data, whole);
+  assert.equal(
+    first.summaries[0].first_prompt,
+    "Where is the port of the server set, and to what?",
+  );
+  const named = [{ type: "custom-title", customTitle: "Ports", sessionId: KEY.sessionId }];
+  await store.append(KEY, named);
+  const second = await python([]);
+  assert.equal(second.summaries[0].custom_title, "Ports");
+  assert.equal((await store.listSessionSummaries("proj"))[0]?.data.customTitle, "Ports");
+  for (const odd of ODD) await store.append({ ...KEY, sessionId: "odd" }, [odd]);
+  const key = JSON.stringify({ ...KEY, sessionId: "odd" });
+  const { loaded } = await inPython("claude_sessions.py", server.address, key, "[]");
+  assert.deepEqual(loaded, ODD);
+  assert.deepEqual(await store.load({ ...KEY, sessionId: "odd" }), ODD);
+});

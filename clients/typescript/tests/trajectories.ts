@@ -1,0 +1,41 @@
+// Trajectories of real agents.
+
+import { createReadStream, existsSync } from "node:fs";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import * as zlib from "node:zlib";
+
+const DATA = join(process.env.TREERING_TEST_DATA ?? "../../../shared/data", "trajectories");
+
+/** Where they are. */
+export const FILES = {
+  of: (source: string): string => join(DATA, `${source}.jsonl.zst`),
+  missing: (source: string) => !existsSync(FILES.of(source)) && "there are no trajectories",
+};
+
+/** What Node knows from 22.15 on. */
+export const unpack = (zlib as { createZstdDecompress?: () => NodeJS.ReadWriteStream })
+  .createZstdDecompress;
+
+/** What was said and done. */
+export interface Trajectory {
+  id: string;
+  messages: {
+    role: "system" | "user" | "assistant" | "tool";
+    content?: string | null;
+    tool_call_id?: string;
+    tool_calls?: { id: string; function: { name: string; arguments: string } }[];
+  }[];
+}
+
+/** The first so many of a file. */
+export async function* trajectories(file: string, count: number): AsyncGenerator<Trajectory> {
+  if (!unpack) return;
+  const input = createReadStream(file).pipe(unpack());
+  let left = count;
+  for await (const line of createInterface({ input })) {
+    yield JSON.parse(line);
+    left -= 1;
+    if (left === 0) return;
+  }
+}

@@ -1,0 +1,243 @@
+//! Why a search found nothing: names that nothing here has, and which of its filters leaves
+//! out what there is.
+
+use super::super::{
+    connect::Connection,
+    error::CliError,
+    json, ls, pb,
+    text::{printable, things},
+    time_arg,
+};
+
+/// Sentences about a search without a hit; none when all that can be said is that.
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn nothing_found(
+    request: &pb::SearchRequest,
+    store: &Connection,
+) -> Result<Vec<String>, CliError> {
+    let mut why = unknown_names(request, store).await?;
+    why.extend(of_paths(&request.paths));
+    if request
+        .happened_from
+        .as_ref()
+        .is_some_and(time_arg::is_to_come)
+    {
+        why.push("--since has not come yet.".to_owned());
+    }
+    why.extend(in_the_way(request, store).await?);
+    Ok(why)
+}
+
+/// What no conversation here has.
+async fn unknown_names(
+    request: &pb::SearchRequest,
+    store: &Connection,
+) -> Result<Vec<String>, CliError> {
+    if request.sources.is_empty() && request.labels.is_empty() {
+        return Ok(Vec::new());
+    }
+    let there = ls::names(store).await?;
+    let mut why = Vec::new();
+    let is_unknown = |source: &&String| !there.sources.contains(*source);
+    let sources: Vec<&str> = request
+        .sources
+        .iter()
+        .filter(is_unknown)
+        .map(String::as_str)
+        .collect();
+    if !sources.is_empty() {
+        why.push(ls::none_from(&sources.join(", "), &there.sources));
+    }
+    let is_unknown = |label: &&String| !there.has_label(label);
+    let labels: Vec<_> = request
+        .labels
+        .iter()
+        .filter(is_unknown)
+        .map(|label| printable(label))
+        .collect();
+    if !labels.is_empty() {
+        let there_is = match ls::some_of(&there.labels) {
+            some if some.is_empty() => "no conversation has any".to_owned(),
+            some => format!("there are {some}"),
+        };
+        why.push(format!(
+            "No conversations with the label {}: {there_is}.",
+            labels.join(", ")
+        ));
+    }
+    Ok(why)
+}
+
+/// A part of a name is not what `--path` takes.
+fn of_paths(paths: &[String]) -> Option<String> {
+    let plain = paths.iter().find(|path| !path.contains(['*', '?']))?;
+    let plain = printable(plain);
+    Some(format!(
+        "--path {plain} is compared with whole names of files and folders; '*{plain}*' finds what \
+         has it in its name."
+    ))
+}
+
+/// A filter: as it was typed, and the request without it.
+type Filter = (String, pb::SearchRequest);
+
+/// What there is without each of the filters, or without all of them.
+async fn in_the_way(
+    request: &pb::SearchRequest,
+    store: &Connection,
+) -> Result<Vec<String>, CliError> {
+    let filters = filters(request);
+    // An expression is matched against all texts each time.
+    if filters.is_empty() || request.regex {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for (filter, without) in &filters {
+        let hits = hits(without, store).await?;
+        if let Some(hits) = hits {
+            found.push(format!("without {filter}: {hits}"));
+        }
+    }
+    if !found.is_empty() {
+        return Ok(vec![format!("There is something {}.", found.join("; "))]);
+    }
+    if filters.len() > 1 {
+        let bare = pb::SearchRequest {
+            query: request.query.clone(),
+            mode: request.mode,
+            at_least: request.at_least,
+            wait_max: request.wait_max,
+            ..Default::default()
+        };
+        if let Some(hits) = hits(&bare, store).await? {
+            return Ok(vec![format!(
+                "There is something without all of these: {hits}."
+            )]);
+        }
+    }
+    Ok(vec![
+        "Without what it was narrowed by there is nothing either.".to_owned(),
+    ])
+}
+
+async fn hits(request: &pb::SearchRequest, store: &Connection) -> Result<Option<String>, CliError> {
+    let request = pb::SearchRequest {
+        limit: 1,
+        offset: 0,
+        by_conversation: false,
+        count_all: false,
+        ..request.clone()
+    };
+    let answer = store.search().search(request).await?.into_inner();
+    let more = if answer.more_than_total {
+        "more than "
+    } else {
+        ""
+    };
+    let number = things(answer.total, "hit", "hits");
+    Ok((answer.total > 0).then(|| format!("{more}{number}")))
+}
+
+fn filters(request: &pb::SearchRequest) -> Vec<Filter> {
+    let mut filters = Vec::new();
+    let mut add = |is_set: bool, typed: String, take: fn(&mut pb::SearchRequest)| {
+        if is_set {
+            let mut without = request.clone();
+            take(&mut without);
+            filters.push((typed, without));
+        }
+    };
+    let listed = |option: &str, names: &[String]| {
+        let names: Vec<_> = names.iter().map(|name| printable(name)).collect();
+        format!("{option} {}", names.join(", "))
+    };
+    let kinds: Vec<_> = request
+        .kinds
+        .iter()
+        .map(|kind| json::kind_name(*kind))
+        .collect();
+    let roles: Vec<_> = request
+        .roles
+        .iter()
+        .map(|role| json::role_name(*role))
+        .collect();
+    add(
+        !request.tools.is_empty(),
+        listed("--tool", &request.tools),
+        |request| {
+            request.tools.clear();
+        },
+    );
+    add(
+        !request.paths.is_empty(),
+        listed("--path", &request.paths),
+        |request| {
+            request.paths.clear();
+        },
+    );
+    add(
+        request.happened_from.is_some(),
+        "--since".into(),
+        |request| {
+            request.happened_from = None;
+        },
+    );
+    add(request.happened_to.is_some(), "--until".into(), |request| {
+        request.happened_to = None;
+    });
+    add(
+        !request.sources.is_empty(),
+        listed("--source", &request.sources),
+        |request| {
+            request.sources.clear();
+        },
+    );
+    add(
+        !request.labels.is_empty(),
+        listed("--label", &request.labels),
+        |request| {
+            request.labels.clear();
+        },
+    );
+    add(
+        !roles.is_empty(),
+        format!("--role {}", roles.join(", ")),
+        |request| {
+            request.roles.clear();
+        },
+    );
+    add(
+        !kinds.is_empty(),
+        format!("--kind {}", kinds.join(", ")),
+        |request| {
+            request.kinds.clear();
+        },
+    );
+    let outcome = if request.success == Some(true) {
+        "--success"
+    } else {
+        "--failed"
+    };
+    add(request.success.is_some(), outcome.into(), |request| {
+        request.success = None
+    });
+    add(
+        !request.branch.is_empty(),
+        listed("--branch", std::slice::from_ref(&request.branch)),
+        |request| {
+            request.branch.clear();
+        },
+    );
+    add(
+        !request.conversation_id.is_empty(),
+        "--conversation".into(),
+        |request| {
+            request.conversation_id.clear();
+            request.branch.clear();
+            request.include_sub_contexts = false;
+        },
+    );
+    filters
+}

@@ -1,0 +1,209 @@
+//! Which steps go, and which of the others come back in what room.
+
+use super::{Layout, Of, Piece, PieceForm, is_said_at_length};
+use crate::context::{
+    budget::said::{is_answer, is_bare_command, is_of_user, is_said},
+    draft::Section,
+};
+
+/// A long message that is not one of the newest keeps this share of the room.
+const MESSAGE_SHARE: u64 = 8;
+/// Steps that are passed over because they alone would take much of what is left.
+const PASSED_OVER_MAX: usize = 6;
+
+impl Layout<'_, '_> {
+    /// Steps go, the oldest first, but neither the first message of the user nor the
+    /// last, nor what that answers. The newest results stay as whole as half of the room
+    /// allows, the older ones are cut, and what has no place after that goes.
+    pub(super) fn let_steps_go(&mut self) {
+        let note = self.rooms.least;
+        for piece in &mut self.pieces {
+            piece.form = PieceForm::Gone;
+            piece.tokens = 0;
+        }
+        let last = self.last_said();
+        let kept = self.kept_beside(last);
+        let tokens = |at: usize| self.pieces[at].item.tokens;
+        let of_last = last.map_or(0, tokens);
+        let of_kept: u64 = kept.iter().map(|&at| tokens(at)).sum();
+        // One where the oldest steps were, and one more when the last question is old.
+        let stays: Vec<usize> = kept.iter().copied().chain(last).collect();
+        let notes = 2 * note + self.rooms.words_beside(&self.pieces, &stays);
+        let is_large = of_last > self.room / 2;
+        if is_large {
+            let needed = of_last + of_kept + notes;
+            self.room = needed.min(self.room_max).max(self.room);
+        }
+        let mut left = self.room;
+        if let Some(last) = last {
+            left = left.saturating_sub(self.keep(last));
+        }
+        // Behind a large last message there is nothing newer that needs the room.
+        let share = match is_large {
+            true => left,
+            false => left.saturating_sub(notes) / 2,
+        };
+        left = left.saturating_sub(self.keep_shared(&kept, share) + notes);
+        self.fill_from_the_end(left, note);
+    }
+
+    /// What stays beside the last message: the summary, the first message, what the model
+    /// said last before the last one, and what it said last of all: the next message answers
+    /// that. The shortest first.
+    fn kept_beside(&self, last: Option<usize>) -> Vec<usize> {
+        let summary = self
+            .pieces
+            .iter()
+            .position(|piece| piece.item.section == Section::Compaction);
+        let answered = last.and_then(|last| self.answered(last));
+        let newest = self.answered(self.pieces.len());
+        let kept = [summary, self.first_said(), answered, newest];
+        let kept = kept.into_iter().flatten().filter(|at| Some(*at) != last);
+        let mut kept: Vec<usize> = kept.collect();
+        kept.sort_by_key(|&at| (self.pieces[at].item.tokens, at));
+        kept.dedup();
+        kept
+    }
+
+    /// Keeps these in so many tokens together: short ones leave theirs to the long ones.
+    fn keep_shared(&mut self, kept: &[usize], tokens: u64) -> u64 {
+        let mut taken = 0;
+        for (done, &at) in kept.iter().enumerate() {
+            let to_come = (kept.len() - done) as u64;
+            taken += self.keep_within(at, tokens.saturating_sub(taken) / to_come);
+        }
+        taken
+    }
+
+    /// Where the user said first what it is about. What he said before a summary was written
+    /// is told in that.
+    pub(super) fn first_said(&self) -> Option<usize> {
+        let mut summaries = self.pieces.iter();
+        let summary = summaries.find(|piece| piece.item.section == Section::Compaction);
+        let summary = summary.and_then(|piece| piece.item.events.first());
+        let is_behind = |piece: &Piece<'_>| {
+            let at = piece.item.events.first();
+            summary.is_none_or(|summary| {
+                at.is_some_and(|at| at.conversation != summary.conversation || at > summary)
+            })
+        };
+        let pieces = self.pieces.iter().enumerate();
+        let pieces = pieces.filter(|(_, piece)| is_behind(piece));
+        let is_followed = |(at, _): &(usize, &Piece<'_>)| !self.is_broken_off(*at);
+        said(pieces.clone().filter(is_followed)).or_else(|| said(pieces))
+    }
+
+    /// A command without words that the user broke off, and said something else: that is what
+    /// it is about.
+    fn is_broken_off(&self, at: usize) -> bool {
+        if !is_bare_command(&self.pieces[at].item) {
+            return false;
+        }
+        let mut behind = self.pieces[at + 1..].iter().map(|piece| &piece.item);
+        let next = behind.find(|item| item.step().is_some() || is_of_user(item) && is_said(item));
+        next.is_some_and(|item| item.step().is_none())
+    }
+
+    /// Where the user said the last of it.
+    fn last_said(&self) -> Option<usize> {
+        said(self.pieces.iter().enumerate().rev())
+    }
+
+    /// What the model said last before a piece: `yes` and `the second` say nothing without
+    /// it.
+    fn answered(&self, before: usize) -> Option<usize> {
+        self.pieces[..before]
+            .iter()
+            .rposition(|piece| is_answer(&piece.item))
+    }
+
+    fn fill_from_the_end(&mut self, mut left: u64, note: u64) {
+        let share = self.room / 2;
+        let (mut whole, mut is_recent) = (0, true);
+        let (mut passed_over, mut after_gap) = (0, false);
+        for at in (0..self.pieces.len()).rev() {
+            if !self.pieces[at].is_gone() {
+                after_gap = false;
+                continue;
+            }
+            let tokens = self.pieces[at].item.tokens;
+            if tokens == 0 {
+                // Nothing of it is sent. It stays or goes with what comes after it.
+                if !after_gap {
+                    self.keep(at);
+                }
+                continue;
+            }
+            let gap = if after_gap { note } else { 0 };
+            let is_newest = at + 1 == self.pieces.len();
+            let most = share.saturating_sub(whole).min(left.saturating_sub(gap));
+            let mut taken = 0;
+            if is_recent {
+                taken = self.take_recent(at, most, if is_newest { most } else { share / 3 });
+                whole += taken;
+                is_recent = taken > 0;
+            }
+            if taken == 0 {
+                taken = self.take_short(at, left.saturating_sub(gap));
+            }
+            if taken > 0 {
+                left = left.saturating_sub(taken + gap);
+                after_gap = false;
+                continue;
+            }
+            after_gap = true;
+            let is_large = tokens > self.room / 8;
+            passed_over += 1;
+            if !is_large || passed_over > PASSED_OVER_MAX || left < self.room / 16 {
+                break;
+            }
+        }
+    }
+
+    /// Takes one of the newest: whole, or where it is large, cut to what one may have.
+    fn take_recent(&mut self, at: usize, most: u64, one_max: u64) -> u64 {
+        // What a program printed for the user is not what he asks.
+        let is_told = self.pieces[at].item.is_told();
+        let most = match is_told && self.may.cut(&self.pieces[at].item) {
+            true => most.min(self.room / MESSAGE_SHARE),
+            false => most,
+        };
+        if self.pieces[at].item.tokens <= most {
+            return self.keep(at);
+        }
+        if !self.may.cut(&self.pieces[at].item) {
+            return 0;
+        }
+        let of = match is_told {
+            true => Of::All,
+            false => Of::Results,
+        };
+        match self.fitted(at, most.min(one_max), of) {
+            Some((content, tokens)) => self.cut(at, content, tokens),
+            None => 0,
+        }
+    }
+
+    fn take_short(&mut self, at: usize, most: u64) -> u64 {
+        match self.short(at) {
+            Some((content, tokens)) if tokens <= most => self.cut(at, content, tokens),
+            None if self.pieces[at].item.tokens <= most => self.keep(at),
+            // What somebody said at length says something in part, too: what is said next
+            // makes no sense without an answer.
+            _ if is_said_at_length(&self.pieces[at].item) => {
+                self.keep_within(at, most.min(self.room / MESSAGE_SHARE))
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// The first of these at which the user says something, or if there is none, speaks.
+fn said<'p, 'a: 'p>(
+    pieces: impl DoubleEndedIterator<Item = (usize, &'p Piece<'a>)> + Clone,
+) -> Option<usize> {
+    let mut by_user = pieces.filter(|(_, piece)| is_of_user(&piece.item));
+    let first = by_user.clone().next();
+    let found = by_user.find(|(_, piece)| is_said(&piece.item)).or(first);
+    found.map(|(at, _)| at)
+}

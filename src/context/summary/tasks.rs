@@ -1,0 +1,221 @@
+//! The list of tasks that an agent keeps by calls: written whole (`todos`, `plan`, `tasks`), or
+//! task by task (`TaskCreate`, `TaskUpdate`).
+
+use serde_json::Value;
+
+use super::text::{clip, one_line};
+
+/// Longest task that is told, in characters, and how many are.
+const TASK_CHARS_MAX: usize = 200;
+const TASKS_MAX: usize = 20;
+/// Keys of a list, and of the text of a task in it.
+const LISTS: [&str; 3] = ["todos", "plan", "tasks"];
+const TEXTS: [&str; 6] = ["content", "step", "title", "text", "subject", "description"];
+
+/// What there is to do, as far as calls have told.
+#[derive(Clone, Debug, Default)]
+pub(in crate::context) struct TaskList(Vec<Task>);
+
+#[derive(Clone, Debug)]
+struct Task {
+    id: String,
+    text: String,
+    status: String,
+}
+
+impl TaskList {
+    /// Notes a call, with what it returned if that is known. True: it is about tasks. One
+    /// that failed changes none.
+    pub fn note(&mut self, tool: &str, arguments: &str, returned: &str, success: bool) -> bool {
+        let failed = !success || returned.trim_start().starts_with("<tool_use_error>");
+        if failed || returned.contains("Task not found") {
+            let before = self.0.clone();
+            let is_about = self.note(tool, arguments, "", true);
+            self.0 = before;
+            return is_about;
+        }
+        let plain: String = tool.chars().filter(|c| c.is_alphanumeric()).collect();
+        match plain.to_lowercase().as_str() {
+            "taskcreate" => self.created(arguments, returned),
+            "taskupdate" => self.updated(arguments),
+            "tasklist" => self.listed(returned),
+            _ => self.written(arguments),
+        }
+    }
+
+    /// What is not done, in order.
+    pub fn open(&self) -> Vec<String> {
+        let open = self.0.iter().filter(|task| {
+            !matches!(
+                task.status.as_str(),
+                "completed" | "done" | "cancelled" | "complete" | "deleted"
+            )
+        });
+        let told = open.map(|task| {
+            let told = format!("{} ({})", one_line(&task.text), task.status);
+            clip(&told, TASK_CHARS_MAX)
+        });
+        told.take(TASKS_MAX).collect()
+    }
+
+    /// How many there are, done or not.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn written(&mut self, arguments: &str) -> bool {
+        // Most calls have none, and some are long.
+        let has = |key: &&str| arguments.contains(&format!("\"{key}\""));
+        if !LISTS.iter().any(has) {
+            return false;
+        }
+        let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
+            return false;
+        };
+        let list = LISTS.iter().find_map(|key| arguments.get(*key)?.as_array());
+        let tasks = list.map(|list| list.iter().filter_map(Task::read).collect::<Vec<_>>());
+        let Some(tasks) = tasks.filter(|tasks| !tasks.is_empty()) else {
+            return false;
+        };
+        self.0 = tasks;
+        true
+    }
+
+    fn created(&mut self, arguments: &str, returned: &str) -> bool {
+        let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
+            return false;
+        };
+        let Some(text) = text_of(&arguments) else {
+            return false;
+        };
+        // `Task #3 created successfully: …`.
+        let number = returned.split_once('#').map(|(_, rest)| {
+            rest.chars()
+                .take_while(char::is_ascii_digit)
+                .collect::<String>()
+        });
+        let number = number.filter(|number| !number.is_empty());
+        let next = self.0.len() + 1;
+        self.0.push(Task {
+            id: number.unwrap_or_else(|| next.to_string()),
+            text,
+            status: "pending".to_owned(),
+        });
+        true
+    }
+
+    /// A list that was asked for tells all of it: `#1 [completed] Write the parser`, a line each.
+    fn listed(&mut self, returned: &str) -> bool {
+        let task = |line: &str| {
+            let (id, rest) = line.trim().strip_prefix('#')?.split_once(" [")?;
+            let (status, text) = rest.split_once(']')?;
+            let is_id = !id.is_empty() && id.chars().all(|c| c.is_ascii_digit());
+            (is_id && !text.trim().is_empty()).then(|| Task {
+                id: id.to_owned(),
+                text: text.trim().to_owned(),
+                status: status.to_owned(),
+            })
+        };
+        let tasks: Vec<Task> = returned.lines().filter_map(task).collect();
+        if !tasks.is_empty() || returned.trim() == "No tasks found" {
+            self.0 = tasks;
+            self.0
+                .sort_by_key(|task| task.id.parse().unwrap_or(u64::MAX));
+        }
+        true
+    }
+
+    fn updated(&mut self, arguments: &str) -> bool {
+        let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
+            return false;
+        };
+        let id = match &arguments["taskId"] {
+            Value::String(id) => id.clone(),
+            Value::Number(id) => id.to_string(),
+            _ => return false,
+        };
+        if let Some(task) = self.0.iter_mut().rev().find(|task| task.id == id) {
+            if let Some(status) = arguments["status"].as_str() {
+                status.clone_into(&mut task.status);
+            }
+            if let Some(subject) = arguments["subject"].as_str() {
+                subject.clone_into(&mut task.text);
+            }
+        }
+        true
+    }
+}
+
+impl Task {
+    fn read(task: &Value) -> Option<Self> {
+        Some(Self {
+            id: task["id"].as_str().unwrap_or_default().to_owned(),
+            text: text_of(task)?,
+            status: task.get("status")?.as_str()?.to_owned(),
+        })
+    }
+}
+
+fn text_of(task: &Value) -> Option<String> {
+    let text = TEXTS.iter().find_map(|key| task.get(*key)?.as_str())?;
+    Some(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Of ten calls that made and changed tasks, a request told their number, and neither which
+    // tasks there were nor which were done.
+    #[test]
+    fn what_is_open_whatever_way_it_is_kept() {
+        let mut tasks = TaskList::default();
+        let made = |n: u8| format!("Task #{n} created successfully: x");
+        assert!(tasks.note(
+            "TaskCreate",
+            r#"{"subject":"format","description":"d"}"#,
+            &made(4),
+            true
+        ));
+        assert!(tasks.note("TaskCreate", r#"{"subject":"lint"}"#, &made(5), true));
+        assert!(tasks.note(
+            "TaskUpdate",
+            r#"{"taskId":"4","status":"completed"}"#,
+            "",
+            true
+        ));
+        assert!(tasks.note(
+            "TaskUpdate",
+            r#"{"taskId":"5","status":"in_progress"}"#,
+            "",
+            true
+        ));
+        assert_eq!(tasks.open(), ["lint (in_progress)"]);
+        let todos = r#"{"todos":[{"content":"a","status":"completed"},
+            {"content":"b","status":"pending"}]}"#;
+        assert!(tasks.note("TodoWrite", todos, "", true));
+        assert_eq!(tasks.open(), ["b (pending)"]);
+        // What was done by others only the list says.
+        let listed = "#2 [pending] b\n#1 [completed] a\n#10 [in_progress] c";
+        assert!(tasks.note("TaskList", "{}", listed, true));
+        assert_eq!(tasks.open(), ["b (pending)", "c (in_progress)"]);
+        assert!(tasks.note(
+            "TaskUpdate",
+            r#"{"taskId":"10","status":"completed"}"#,
+            "",
+            true
+        ));
+        assert!(tasks.note("TaskList", "{}", "elsewhere", true));
+        assert_eq!(tasks.open(), ["b (pending)"]);
+        // What failed changed nothing: a task that was long done stood as the next one.
+        let update = r#"{"taskId":"2","status":"in_progress"}"#;
+        assert!(tasks.note("TaskUpdate", update, "Sibling tool call errored", false));
+        assert!(tasks.note("TaskUpdate", update, "Task not found", true));
+        assert_eq!(tasks.open(), ["b (pending)"]);
+        assert!(tasks.note("TaskList", "{}", "No tasks found", true));
+        assert_eq!(tasks.open(), [] as [String; 0]);
+        assert!(!tasks.note("Write", r#"{"file_path":"a.rs"}"#, "", true));
+        assert!(!tasks.note("deploy", r#"{"plan":"as said"}"#, "", true));
+        assert_eq!(tasks.open(), [] as [String; 0]);
+    }
+}

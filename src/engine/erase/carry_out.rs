@@ -1,0 +1,328 @@
+//! Recording what goes, keeping it from readers, and taking it off the disk.
+//!
+//! The order is what makes it safe to be interrupted. The log's manifest says that an
+//! erasing is under way; events say what goes; then segments, views and index are made
+//! without it; and the manifest says that it is done. Whoever finds it under way does all
+//! that was recorded again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, atomic::Ordering},
+};
+
+use super::{
+    EraseCommand, EraseError, EraseOutcome, Reports,
+    plan::{Gone, Plan, Wanted, is_accepted, unread},
+    receipt::{self, Recorded},
+    tell, tell_progress,
+};
+use crate::{
+    domain::{
+        AppendCommand, AppendOutcome, ContentHash, ConversationId, EventBody, EventKind, Limits,
+        Namespace, NewEvent, Revision,
+    },
+    engine::{
+        Inner,
+        damage::{Lost, Stretch, stretch},
+        error::{AppendError, ReadError},
+        history::decode_body,
+        indexer,
+        prepare::Prepared,
+        rebuild::{Appends, rebuild_views},
+        reindex,
+        sequencer::WriteAnswer,
+    },
+    log::{Erasure, LogReader, RedbLog, Scrubbed},
+};
+
+/// Revisions that one event says to be erased.
+const REVISIONS_MAX: usize = 4_096;
+/// Such events that are appended at once.
+const APPENDS_MAX: usize = 512;
+/// Records that are read at once to find such events.
+const RECORDS_MAX: usize = 4_096;
+const RECORDS_BYTES_MAX: usize = 4 << 20;
+
+/// Erases what a plan says, and what came since it was made.
+pub(super) async fn carry_out(
+    inner: &Arc<Inner>,
+    files: &Arc<RedbLog>,
+    command: &EraseCommand,
+    mut plan: Plan,
+    reports: &mut Reports,
+) -> Result<EraseOutcome, EraseError> {
+    let recorded = {
+        let _alone = inner.appending.write().await;
+        inner.settled().await?;
+        plan.scan(inner, files, |_, _| {}).await?;
+        if plan.is_empty() {
+            return Ok(plan.outcome());
+        }
+        begin(files).await?;
+        let recorded = record(inner, command, &plan).await?;
+        inner.hide(plan.erasure());
+        recorded
+    };
+    let last = recorded.iter().map(|one| one.position.offset).max();
+    let scrubbed = finish(
+        inner,
+        files,
+        &plan.erasure(),
+        last.unwrap_or_default(),
+        reports,
+    )
+    .await?;
+    let receipt = receipt::make(inner, command, &plan, recorded, &scrubbed);
+    let receipt = receipt.await.map_err(EraseError::unfinished)?;
+    tell(&plan, reports).await;
+    Ok(EraseOutcome {
+        receipt: Some(receipt),
+        ..plan.outcome()
+    })
+}
+
+/// Goes on with an erasing that was begun before and has not ended.
+pub(super) async fn finish_earlier(
+    inner: &Arc<Inner>,
+    files: &Arc<RedbLog>,
+    reports: &mut Reports,
+) -> Result<(), EraseError> {
+    let earlier = {
+        let _alone = inner.appending.write().await;
+        inner.settled().await?;
+        let head = inner.published.load(Ordering::Acquire);
+        let earlier = recorded_since(&inner.reader, files, head).await?;
+        if let Some(lost) = earlier.unread {
+            return Err(unread(&lost));
+        }
+        inner.hide(earlier.erasure.clone());
+        earlier
+    };
+    finish(inner, files, &earlier.erasure, earlier.last, reports).await?;
+    Ok(())
+}
+
+/// What events say to be erased that was not yet.
+pub(super) struct Earlier {
+    pub erasure: Erasure,
+    /// The offset of the last event that says so; 0: there is none.
+    pub last: u64,
+    /// Damage that nobody accepted, where such an event may be: the erasing has not ended.
+    pub unread: Option<Lost>,
+}
+
+/// Reads what is to be erased.
+pub(super) async fn recorded_since(
+    reader: &LogReader,
+    files: &RedbLog,
+    head: u64,
+) -> Result<Earlier, EraseError> {
+    let mut listed: HashMap<ConversationId, BTreeSet<Revision>> = HashMap::new();
+    let (mut next, mut last) = (files.erasing().unwrap_or(head + 1), 0);
+    let accepted = files.accepted_losses();
+    let mut unread = None;
+    while next <= head {
+        let read = stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
+        let records = match read.map_err(ReadError::from)? {
+            Stretch::Records(records) => records,
+            // One bad place must not keep the rest from being served.
+            Stretch::Lost(lost) => {
+                next = lost.last + 1;
+                if !is_accepted(&lost, &accepted) {
+                    unread.get_or_insert(lost);
+                }
+                continue;
+            }
+        };
+        let Some((end, _)) = records.last() else {
+            break;
+        };
+        next = end + 1;
+        for (offset, record) in &records {
+            if record.header.kind() != Some(EventKind::ContentErased) {
+                continue;
+            }
+            let body = reader.body(record).await.map_err(ReadError::from)?;
+            let body = decode_body(*offset, record.header.kind, &body)?;
+            if let EventBody::ContentErased { revisions, .. } = body {
+                let of = listed.entry(record.header.conversation).or_default();
+                of.extend(revisions);
+                last = *offset;
+            }
+        }
+    }
+    let mut plan = Plan::new(None, Wanted::Recorded(listed), true);
+    if last > 0 {
+        plan.read_to(reader, files, head, |_, _| {}).await?;
+    }
+    Ok(Earlier {
+        erasure: plan.erasure(),
+        last,
+        unread,
+    })
+}
+
+pub(super) async fn begin(files: &Arc<RedbLog>) -> Result<(), EraseError> {
+    let log = Arc::clone(files);
+    let begun = tokio::task::spawn_blocking(move || log.begin_erasing()).await;
+    let begun = begun.map_err(AppendError::storage)?;
+    begun.map_err(|error| EraseError::Append(error.into()))
+}
+
+/// Records what goes, in the conversations that it goes from.
+pub(super) async fn record(
+    inner: &Arc<Inner>,
+    command: &EraseCommand,
+    plan: &Plan,
+) -> Result<Vec<Recorded>, EraseError> {
+    let events = events_of(command, plan);
+    let mut recorded: Vec<Recorded> = Vec::with_capacity(events.len());
+    for some in events.chunks(APPENDS_MAX) {
+        let mut answers = Vec::with_capacity(some.len());
+        for event in some {
+            answers.push(inner.record_erased(&command.namespace, event.clone()).await);
+        }
+        for (event, answer) in some.iter().zip(answers) {
+            let appended = match answer {
+                Ok(answer) => answer.await,
+                Err(error) => Err(error),
+            };
+            match appended {
+                Ok(appended) => recorded.extend(Recorded::of(event, &appended)),
+                Err(error) if recorded.is_empty() => return Err(error.into()),
+                Err(error) => return Err(EraseError::unfinished(error)),
+            }
+        }
+    }
+    Ok(recorded)
+}
+
+/// The events that say what goes.
+fn events_of(command: &EraseCommand, plan: &Plan) -> Vec<NewEvent> {
+    let mut by_conversation: BTreeMap<ConversationId, Vec<&Gone>> = BTreeMap::new();
+    for gone in plan.gone.values() {
+        let of = by_conversation.entry(gone.event.conversation).or_default();
+        of.push(gone);
+    }
+    let mut events = Vec::new();
+    for (conversation, gone) in by_conversation {
+        for some in gone.chunks(REVISIONS_MAX) {
+            let body = EventBody::ContentErased {
+                revisions: some.iter().map(|gone| gone.event.revision).collect(),
+                reason: command.reason.clone(),
+                stubs: Some(hash_of_stubs(some.iter().map(|gone| &gone.stub[..]))),
+            };
+            let mut event = NewEvent::new(conversation, body);
+            event.actor.clone_from(&command.actor);
+            events.push(event);
+        }
+    }
+    events
+}
+
+/// BLAKE3 of stubs, each with its length before it.
+pub(crate) fn hash_of_stubs<'a>(stubs: impl Iterator<Item = &'a [u8]>) -> ContentHash {
+    let mut hasher = blake3::Hasher::new();
+    for stub in stubs {
+        hasher.update(&(stub.len() as u64).to_le_bytes());
+        hasher.update(stub);
+    }
+    ContentHash(*hasher.finalize().as_bytes())
+}
+
+/// Takes what is hidden off the disk.
+async fn finish(
+    inner: &Arc<Inner>,
+    files: &Arc<RedbLog>,
+    erasure: &Erasure,
+    last: u64,
+    reports: &mut Reports,
+) -> Result<Scrubbed, EraseError> {
+    let scrubbed = scrub(files, erasure, reports).await?;
+    let mut report = |done, total| tell_progress(reports, "views", done, total);
+    let views = rebuild_views(inner, Appends::Wait, &mut report).await;
+    views.map_err(EraseError::unfinished)?;
+    // The writer forgets what it knew when it is asked something.
+    inner.settled().await.map_err(EraseError::unfinished)?;
+    let head = inner.published.load(Ordering::Acquire);
+    let index = indexer::remake(inner, |done| tell_progress(reports, "index", done, head));
+    index.await.map_err(EraseError::unfinished)?;
+    reindex::remove_left_over(&inner.indexer.place).map_err(EraseError::unfinished)?;
+    inner.reader.forget_hidden();
+    inner.forget_contexts();
+    let log = Arc::clone(files);
+    let ended = tokio::task::spawn_blocking(move || log.end_erasing(last)).await;
+    let ended = ended.map_err(EraseError::unfinished)?;
+    ended.map_err(EraseError::unfinished)?;
+    Ok(scrubbed)
+}
+
+async fn scrub(
+    files: &Arc<RedbLog>,
+    erasure: &Erasure,
+    reports: &mut Reports,
+) -> Result<Scrubbed, EraseError> {
+    let (log, erasure, mut told) = (Arc::clone(files), erasure.clone(), reports.clone());
+    let scrubbed = tokio::task::spawn_blocking(move || {
+        log.scrub(&erasure, |done, total| {
+            tell_progress(&mut told, "segments", done, total);
+        })
+    });
+    let scrubbed = scrubbed.await.map_err(EraseError::unfinished)?;
+    scrubbed.map_err(EraseError::unfinished)
+}
+
+impl Inner {
+    /// Waits until all that was handed to the writer is answered, and so published. The
+    /// caller keeps others from handing in more.
+    pub(in crate::engine) async fn settled(&self) -> Result<(), AppendError> {
+        let nothing = AppendCommand::<EventBody>::new(Namespace::default(), Vec::new());
+        let prepared = Prepared::new(nothing, &self.options.limits)?;
+        let request = self.look_up(prepared).await?;
+        match self.hand_over(request)?.await {
+            Ok(WriteAnswer::Failed(AppendError::Rejected(_))) => Ok(()),
+            Ok(WriteAnswer::Failed(error)) => Err(error),
+            // An empty batch is refused.
+            Ok(_) => Err(AppendError::storage("the writer took an empty batch")),
+            Err(_) => Err(AppendError::Closing),
+        }
+    }
+
+    /// Hands in an event that says what is erased; what it returns waits for the answer.
+    async fn record_erased(
+        &self,
+        namespace: &Namespace,
+        event: NewEvent,
+    ) -> Result<impl Future<Output = Result<AppendOutcome, AppendError>> + use<>, AppendError> {
+        // What the engine says of itself has no bound that an operator sets.
+        let limits = Limits::default();
+        let command = AppendCommand::new(namespace.clone(), vec![event]);
+        let prepared = Prepared::new(command, &limits)?.of_eraser();
+        let request = self.look_up(prepared).await?;
+        let answer = self.hand_over(request)?;
+        Ok(async move {
+            match answer.await {
+                Ok(WriteAnswer::Done(outcome)) => Ok(outcome),
+                Ok(WriteAnswer::Failed(error)) => Err(error),
+                Ok(_) => Err(AppendError::storage(
+                    "the writer asked for more of the past",
+                )),
+                Err(_) => Err(AppendError::Closing),
+            }
+        })
+    }
+
+    /// Nobody is shown from now on what goes, and nothing new refers to it.
+    fn hide(&self, erasure: Erasure) {
+        self.reader.hide(Arc::new(erasure));
+        self.feed.clear();
+        self.hot
+            .forget_all(Some(self.published.load(Ordering::Acquire)));
+        self.forget_contexts();
+    }
+
+    fn forget_contexts(&self) {
+        self.contexts.forget();
+        self.knowledge.forget();
+    }
+}

@@ -1,0 +1,181 @@
+//! Receipts: what was erased, where that is recorded, and what stays.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use serde::Serialize;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{EraseCommand, EraseTarget, plan::Plan};
+use crate::{
+    domain::{
+        AppendOutcome, ConversationId, EventBody, NewEvent, Position, Revision, TimestampMicros,
+    },
+    engine::{Inner, error::ReadError},
+    log::{LOG_FOLDER, Scrubbed},
+};
+
+/// Of the form of a receipt.
+const VERSION: u32 = 1;
+/// What folders are called into which a repair has put what it could not use.
+const SET_ASIDE: &str = "set-aside-";
+
+/// An event that says what is erased.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    pub conversation: ConversationId,
+    pub revisions: Vec<Revision>,
+    pub at: Revision,
+    pub position: Position,
+}
+
+impl Recorded {
+    pub fn of(event: &NewEvent, appended: &AppendOutcome) -> Option<Self> {
+        let EventBody::ContentErased { revisions, .. } = &event.body else {
+            return None;
+        };
+        let placed = appended.events.first()?;
+        Some(Self {
+            conversation: event.conversation,
+            revisions: revisions.clone(),
+            at: placed.revision,
+            position: placed.position,
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Receipt {
+    receipt: u32,
+    store: String,
+    erased_at: String,
+    namespace: String,
+    target: String,
+    reason: String,
+    actor: String,
+    events: u64,
+    derived: u64,
+    /// Events of which the bytes that were looked for are in what stays.
+    stay: u64,
+    recorded: Vec<RecordedEvent>,
+    log: Files,
+    shared_bodies: Vec<SharedBody>,
+    /// Folders of the store that hold what a repair has put aside: not looked at.
+    not_looked_at: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct RecordedEvent {
+    conversation: String,
+    /// First and last of each range.
+    revisions: Vec<[u64; 2]>,
+    revision: u64,
+    position: u64,
+    chain_hash: String,
+}
+
+#[derive(Serialize)]
+struct Files {
+    segments_written_anew: u64,
+    before: BTreeMap<String, u64>,
+    after: BTreeMap<String, u64>,
+}
+
+#[derive(Serialize)]
+struct SharedBody {
+    position: u64,
+    bytes: u64,
+    used_by: u64,
+}
+
+/// A receipt, as JSON.
+pub(super) async fn make(
+    inner: &Arc<Inner>,
+    command: &EraseCommand,
+    plan: &Plan,
+    recorded: Vec<Recorded>,
+    scrubbed: &Scrubbed,
+) -> Result<String, ReadError> {
+    let mut events = Vec::with_capacity(recorded.len());
+    for one in recorded {
+        let record = inner.reader.record(one.position.offset).await?;
+        events.push(RecordedEvent {
+            conversation: one.conversation.to_string(),
+            revisions: ranges(&one.revisions),
+            revision: one.at.0,
+            position: one.position.offset,
+            chain_hash: record.chain_hash().to_string(),
+        });
+    }
+    let outcome = plan.outcome();
+    let bodies = plan.kept().map(|kept| SharedBody {
+        position: kept.home.offset,
+        bytes: kept.bytes,
+        used_by: kept.used_by.offset,
+    });
+    let receipt = Receipt {
+        receipt: VERSION,
+        store: inner.log.identity().store.to_string(),
+        erased_at: now(),
+        namespace: command.namespace.as_str().to_owned(),
+        target: described(&command.target),
+        reason: command.reason.clone(),
+        actor: command.actor.clone(),
+        events: outcome.events,
+        derived: outcome.derived,
+        stay: outcome.stay,
+        recorded: events,
+        log: Files {
+            segments_written_anew: scrubbed.segments,
+            before: scrubbed.before.iter().cloned().collect(),
+            after: scrubbed.after.iter().cloned().collect(),
+        },
+        shared_bodies: bodies.collect(),
+        not_looked_at: set_aside(&inner.options.data_dir),
+    };
+    serde_json::to_string(&receipt).map_err(ReadError::storage)
+}
+
+fn described(target: &EraseTarget) -> String {
+    match target {
+        EraseTarget::Revisions { conversation, .. } => format!("revisions of {conversation}"),
+        EraseTarget::Conversation(id) => format!("conversation {id} with its sub-contexts"),
+        EraseTarget::Namespace => "the namespace".to_owned(),
+        EraseTarget::Literal(literal) => format!("a literal of {} bytes", literal.len()),
+    }
+}
+
+/// Revisions that follow each other as one.
+fn ranges(revisions: &[Revision]) -> Vec<[u64; 2]> {
+    let mut ranges: Vec<[u64; 2]> = Vec::new();
+    for revision in revisions {
+        match ranges.last_mut() {
+            Some([_, last]) if *last + 1 == revision.0 => *last = revision.0,
+            _ => ranges.push([revision.0, revision.0]),
+        }
+    }
+    ranges
+}
+
+fn now() -> String {
+    // A time of this century can be written.
+    OffsetDateTime::from_unix_timestamp(TimestampMicros::now().0 / 1_000_000)
+        .ok()
+        .and_then(|now| now.format(&Rfc3339).ok())
+        .unwrap_or_default()
+}
+
+/// What repairs have put aside: nothing reads it, and it may hold what is erased.
+fn set_aside(data: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for (folder, shown) in [
+        (data.to_owned(), String::new()),
+        (data.join(LOG_FOLDER), format!("{LOG_FOLDER}/")),
+    ] {
+        let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let aside = names.filter(|name| name.starts_with(SET_ASIDE));
+        found.extend(aside.map(|name| format!("{shown}{name}")));
+    }
+    found.sort();
+    found
+}

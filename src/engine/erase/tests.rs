@@ -1,0 +1,656 @@
+//! Needles are planted wherever a store keeps a text, erased, and looked for in every file,
+//! packed and unpacked.
+
+use std::{
+    collections::BTreeMap,
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use futures::StreamExt;
+use proptest::prelude::*;
+
+use super::{
+    carry_out::{begin, hash_of_stubs, record},
+    plan::{Plan, Wanted},
+};
+use crate::{
+    codec::{arbitrary, body},
+    context::provider::Provider,
+    domain::*,
+    engine::{
+        BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
+        EraseTarget, ErasedEvent, NamedEvent, OpenOptions, ReadQuery, SearchRequest, SharedBy,
+        Source, VerifyItem, salvage,
+    },
+    log::{BlobRef, EventLog, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, frame},
+    search::searchable_text,
+};
+
+/// What is planted, by where.
+const NEEDLES: [&str; 12] = [
+    "needletitleqzx",
+    "needlelabelqzx",
+    "needlesourceidqzx",
+    "needletextqzx",
+    "needleblobqzx",
+    "needleargumentqzx",
+    "needleresultqzx",
+    "needleentityqzx",
+    "needlekeyqzx",
+    "needlebranchqzx",
+    "needlesummaryqzx",
+    "needlepromptqzx",
+];
+/// Of them, those that are in the index.
+const SEARCHED: [&str; 6] = [
+    "needletitleqzx",
+    "needletextqzx",
+    "needleblobqzx",
+    "needleargumentqzx",
+    "needleresultqzx",
+    "needlesummaryqzx",
+];
+const CONVERSATION: u128 = 0x0190_0000_0000_7000_8000_0000_0000_0001;
+const OTHER: u128 = CONVERSATION + 1;
+const FORK: u128 = CONVERSATION + 2;
+const CHILD: u128 = CONVERSATION + 3;
+
+fn id(number: u128) -> ConversationId {
+    ConversationId(uuid::Uuid::from_u128(number))
+}
+
+fn noise(seed: u64, bytes: usize) -> String {
+    let mut text = String::new();
+    for part in 0.. {
+        if text.len() >= bytes {
+            break;
+        }
+        let hash = blake3::hash(format!("{seed} {part}").as_bytes());
+        text.push_str(hash.to_hex().as_str());
+    }
+    text
+}
+
+fn message(role: Role, text: &str) -> EventBody {
+    EventBody::MessageAppended(MessageAppended::text(role, text))
+}
+
+/// A conversation with a needle in every place where a text can be.
+fn planted() -> Vec<EventBody> {
+    let mut call = body::tool_call(
+        "call_1",
+        "read_file",
+        r#"{"path": "src/needleargumentqzx.rs"}"#,
+    )
+    .unwrap();
+    call.needs_approval = true;
+    let hash = call.arguments_hash;
+    let blob = format!("needleblobqzx {}", noise(7, 200_000));
+    vec![
+        EventBody::ConversationCreated(ConversationCreated {
+            title: "About needletitleqzx".into(),
+            labels: [("secret".to_owned(), "needlelabelqzx".to_owned())].into(),
+            source: "test".into(),
+            source_id: "needlesourceidqzx".into(),
+            ..ConversationCreated::default()
+        }),
+        EventBody::SystemPromptSet(PromptSet {
+            id: String::new(),
+            content: "Be needlepromptqzx".into(),
+        }),
+        message(Role::User, "what is needletextqzx?"),
+        EventBody::ToolCallRequested(call),
+        EventBody::ApprovalDecided(ApprovalDecided {
+            call_id: "call_1".into(),
+            decision: Decision::Approved,
+            arguments_hash: hash,
+            decided_by: "ada".into(),
+            reason: String::new(),
+        }),
+        EventBody::ToolResultRecorded(ToolResultRecorded::text(
+            "call_1",
+            "it says needleresultqzx",
+        )),
+        message(Role::Assistant, &blob),
+        EventBody::EntitiesNoted {
+            entities: vec![Entity {
+                id: "1".into(),
+                kind: "file".into(),
+                name: "needleentityqzx".into(),
+            }],
+        },
+        EventBody::ContextSet(ContextSet {
+            key: "needlekeyqzx".into(),
+            value: JsonText::from_checked("1".into()),
+            provider: String::new(),
+        }),
+        EventBody::BranchForked(BranchForked {
+            name: BranchName::new("needlebranchqzx").unwrap(),
+            parent: BranchId::MAIN,
+            fork_revision: Revision(7),
+            system_prompt: String::new(),
+        }),
+        EventBody::SummaryRecorded(SummaryRecorded {
+            content: "needlesummaryqzx was asked for".into(),
+            from_revision: Revision(1),
+            to_revision: Revision(7),
+        }),
+    ]
+}
+
+async fn append(engine: &Engine, of: ConversationId, bodies: Vec<EventBody>) {
+    let fork = bodies
+        .iter()
+        .position(|body| matches!(body, EventBody::BranchForked(_)));
+    for (at, body) in bodies.into_iter().enumerate() {
+        let mut event = NewEvent::new(of, body);
+        event.actor = "tester".to_owned();
+        if fork.is_some_and(|fork| at == fork) {
+            event.branch = None;
+        }
+        let mut command = AppendCommand::new(Namespace::default(), vec![event]);
+        command.idempotency_key = Some(format!("{of} {at} {}", EventId::generate()));
+        engine.append(command).await.unwrap();
+    }
+}
+
+async fn open(dir: &Path) -> Engine {
+    Engine::open(OpenOptions::new(dir)).await.unwrap()
+}
+
+/// The planted conversation, another one with the same large body, one that shares its
+/// history, and one that it spawned; with other events before, between and behind, in
+/// blocks and in frames.
+async fn filled(dir: &Path) -> Engine {
+    let engine = open(dir).await;
+    let others = |from: u64, count: u64| {
+        let noisy = move |at| message(Role::User, &noise(at, 1_500));
+        (from..from + count).map(noisy).collect::<Vec<_>>()
+    };
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let mut first = vec![created];
+    first.extend(others(0, 400));
+    append(&engine, id(OTHER), first).await;
+    append(&engine, id(CONVERSATION), planted()).await;
+    append(&engine, id(OTHER), others(1_000, 100)).await;
+    engine.make_dense().await.unwrap();
+    let parent = |shares_history| ConversationCreated {
+        parent: Some(ParentRef {
+            conversation: id(CONVERSATION),
+            branch: BranchId::MAIN,
+            revision: Revision(7),
+            call_id: String::new(),
+        }),
+        shares_history,
+        ..ConversationCreated::default()
+    };
+    append(
+        &engine,
+        id(FORK),
+        vec![EventBody::ConversationCreated(parent(true))],
+    )
+    .await;
+    let mut child = vec![EventBody::ConversationCreated(parent(false))];
+    child.push(message(Role::User, "needletextqzx again"));
+    append(&engine, id(CHILD), child).await;
+    append(&engine, id(OTHER), others(2_000, 20)).await;
+    engine
+}
+
+fn command(target: EraseTarget) -> EraseCommand {
+    EraseCommand {
+        namespace: Namespace::default(),
+        target,
+        keep_derived: false,
+        dry_run: false,
+        reason: "asked for".to_owned(),
+        actor: "ada".to_owned(),
+    }
+}
+
+async fn erase(
+    engine: &Engine,
+    command: EraseCommand,
+) -> Result<(Vec<EraseItem>, EraseOutcome), EraseError> {
+    let (mut items, mut outcome) = (Vec::new(), None);
+    let mut brought = engine.erase(command);
+    while let Some(item) = brought.next().await {
+        match item? {
+            EraseItem::Progress(_) => {}
+            EraseItem::Outcome(done) => outcome = Some(done),
+            item => items.push(item),
+        }
+    }
+    Ok((items, outcome.expect("it ends with an outcome")))
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files.extend(files_below(&path)),
+            false => files.push(path),
+        }
+    }
+    files
+}
+
+/// What is packed somewhere in a file, unpacked: views pack their rows.
+fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+    const BYTES_MAX: u64 = 1 << 20;
+    let mut all = Vec::new();
+    for at in memchr::memmem::find_iter(bytes, &MAGIC) {
+        let packed = zstd::stream::read::Decoder::new(&bytes[at..]).unwrap();
+        // What follows on it is not of it.
+        let _ends = packed.single_frame().take(BYTES_MAX).read_to_end(&mut all);
+    }
+    all
+}
+
+fn holds(bytes: &[u8], needle: &str) -> bool {
+    memchr::memmem::find(bytes, needle.as_bytes()).is_some()
+}
+
+/// Where needles are: in files as they are, in the stored forms of records and dictionaries
+/// unpacked, and in large bodies.
+async fn found(dir: &Path, blobs: &[BlobRef]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut look = |place: &str, bytes: &[u8]| {
+        for needle in NEEDLES {
+            if holds(bytes, needle) {
+                found.push(format!("{needle} in {place}"));
+            }
+        }
+    };
+    for path in files_below(dir) {
+        let (place, bytes) = (path.display().to_string(), std::fs::read(&path).unwrap());
+        look(&place, &bytes);
+        look(&format!("{place}, unpacked"), &unpacked(&bytes));
+    }
+    let log = RedbLog::open(dir, RedbLogOptions::default(), OpenMode::Read).unwrap();
+    let (log, head) = (Arc::new(log) as Arc<dyn EventLog>, 1 << 20);
+    let shard = ShardId::default();
+    let mut next = 1;
+    while next <= head {
+        let frames = log.read(shard, next, 1 << 20).await.unwrap();
+        let Some(last) = frames.last() else { break };
+        next = last.last_offset() + 1;
+        for stored in &frames {
+            if let Some(dictionary) = &stored.dictionary {
+                look("a dictionary", dictionary.bytes());
+            }
+            for record in frame::decode(stored).unwrap().records {
+                look("a record", record.body.here());
+                look("a header", format!("{:?}", record.header).as_bytes());
+            }
+        }
+    }
+    for blob in blobs {
+        if let Ok(bytes) = log.blob(shard, blob).await {
+            look("a large body", &bytes);
+        }
+    }
+    log.close().await.unwrap();
+    found
+}
+
+async fn blobs(engine: &Engine) -> Vec<BlobRef> {
+    let reader = &engine.inner.reader;
+    let records = reader.records(1, usize::MAX, usize::MAX).await.unwrap();
+    let blob = |record: Record| match record.body {
+        RecordBody::Blob(blob) => Some(blob),
+        RecordBody::Inline(_) | RecordBody::Stub(_) => None,
+    };
+    records
+        .into_iter()
+        .filter_map(|(_, record)| blob(record))
+        .collect()
+}
+
+async fn events(engine: &Engine) -> Vec<NamedEvent> {
+    let all = ReadQuery::all(Namespace::default(), Source::Log);
+    engine.read_all(all).await.unwrap()
+}
+
+async fn check_sound(engine: &Engine) {
+    let mut items = engine.verify(&Namespace::default(), true);
+    while let Some(item) = items.next().await {
+        match item.unwrap() {
+            VerifyItem::Fault(fault) => panic!("{fault:?}"),
+            VerifyItem::Outcome(outcome) => assert!(outcome.sound && outcome.events > 0),
+            VerifyItem::Progress(_) => {}
+        }
+    }
+}
+
+/// All that is read of the conversation says nothing of it.
+async fn check_reads(engine: &Engine) {
+    let namespace = Namespace::default();
+    let mut told = format!("{:?}", events(engine).await);
+    let state = engine.inner.state(&namespace, id(CONVERSATION)).unwrap();
+    told.push_str(&format!("{state:?}"));
+    for of in [CONVERSATION, FORK] {
+        let address = BranchAddress {
+            namespace: namespace.clone(),
+            conversation: id(of),
+            branch: None,
+        };
+        for provider in [Provider::Anthropic, Provider::OpenAiChat] {
+            let built = engine
+                .build(BuildQuery::new(address.clone(), provider))
+                .await
+                .unwrap();
+            told.push_str(&String::from_utf8(built.request).unwrap());
+        }
+    }
+    for needle in NEEDLES {
+        assert!(!told.contains(needle), "{needle}");
+        assert_eq!(hits(engine, needle).await, 0, "{needle}");
+    }
+}
+
+/// Terms stand in the index by what tells them from the one before: it is asked for them.
+async fn hits(engine: &Engine, needle: &str) -> usize {
+    let request = SearchRequest {
+        at_least: Some(engine.head()),
+        ..SearchRequest::new(Namespace::default(), needle, 10)
+    };
+    engine.search(request).await.unwrap().hits.len()
+}
+
+// A secret that somebody erased was still in a title, a search index, a free page of a
+// database or the dictionary that a segment is packed with. It must be in no file, and what
+// it was said in must be there all the same, in its place, with its hashes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_erased_is_in_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let before = events(&engine).await;
+    let large = blobs(&engine).await;
+    assert_eq!(large.len(), 1);
+    // What is at hand must go, too.
+    check_sound(&engine).await;
+    let (items, outcome) = erase(
+        &engine,
+        command(EraseTarget::Conversation(id(CONVERSATION))),
+    )
+    .await
+    .unwrap();
+    assert_eq!((outcome.events, outcome.derived), (13, 0));
+    let shared = SharedBy {
+        conversation: id(FORK),
+        parent: id(CONVERSATION),
+        revision: Revision(7),
+    };
+    assert!(items.contains(&EraseItem::Shared(shared)), "{items:?}");
+    check_reads(&engine).await;
+    check_sound(&engine).await;
+    // What the writer knew must not come back with what it writes next.
+    let event = NewEvent::new(id(CONVERSATION), message(Role::User, "and then?"));
+    let appended = engine
+        .append(AppendCommand::new(Namespace::default(), vec![event]))
+        .await;
+    appended.unwrap();
+    let after = events(&engine).await;
+    assert_eq!(after.len(), before.len() + 3);
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(before.event.header, after.event.header);
+        assert_eq!(before.event.chain_hash, after.event.chain_hash);
+        let erased = [CONVERSATION, CHILD].contains(&after.event.header.conversation.0.as_u128());
+        assert_eq!(after.event.erased, erased, "{after:?}");
+        assert!(erased || before.event.body == after.event.body);
+    }
+    engine.close().await;
+    assert_eq!(found(dir.path(), &large).await, [""; 0]);
+    let engine = open(dir.path()).await;
+    check_reads(&engine).await;
+    check_sound(&engine).await;
+    engine.close().await;
+    assert_eq!(found(dir.path(), &large).await, [""; 0]);
+}
+
+// Whoever plants needles must find them, or the test above proves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn needles_are_found_where_they_were_planted() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let large = blobs(&engine).await;
+    for needle in SEARCHED {
+        assert!(hits(&engine, needle).await > 0, "{needle}");
+    }
+    engine.close().await;
+    let found = found(dir.path(), &large).await.join("\n");
+    for needle in NEEDLES {
+        assert!(found.contains(needle), "{needle} is nowhere");
+    }
+    for place in ["views.redb", "a record", "a large body"] {
+        assert!(found.contains(place), "{place}: {found}");
+    }
+}
+
+/// Records that the conversation goes, and no more than that.
+async fn interrupted(engine: &Engine) {
+    let files = engine.inner.files.clone().unwrap();
+    let command = command(EraseTarget::Conversation(id(CONVERSATION)));
+    let tree = Wanted::Tree([id(CONVERSATION)].into());
+    let mut plan = Plan::new(Some(Namespace::default()), tree, false);
+    plan.scan(&engine.inner, &files, |_, _| {}).await.unwrap();
+    begin(&files).await.unwrap();
+    record(&engine.inner, &command, &plan).await.unwrap();
+    engine.close().await;
+}
+
+// The power went after it was recorded what is to go, and before anything went. The next
+// opening must do it, before anybody reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_recorded_is_erased_at_the_next_opening() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let large = blobs(&engine).await;
+    interrupted(&engine).await;
+    assert!(!found(dir.path(), &large).await.is_empty());
+
+    // Nobody can finish it who may not write, and nobody is shown it.
+    let read_only = Engine::open(OpenOptions::new(dir.path()).read_only()).await;
+    assert!(read_only.is_err());
+    let engine = open(dir.path()).await;
+    check_reads(&engine).await;
+    check_sound(&engine).await;
+    engine.close().await;
+    assert_eq!(found(dir.path(), &large).await, [""; 0]);
+    let read_only = Engine::open(OpenOptions::new(dir.path()).read_only())
+        .await
+        .unwrap();
+    check_reads(&read_only).await;
+    read_only.close().await;
+}
+
+// Who takes what is sound of a damaged store must not bring back what was to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_salvaged_is_erased_too() {
+    let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let engine = filled(dir.path()).await;
+    let large = blobs(&engine).await;
+    interrupted(&engine).await;
+    let salvaged = salvage(dir.path(), to.path(), |_| {}).await.unwrap();
+    assert!(salvaged.events_taken > 500 && salvaged.events_left == 0);
+    let engine = open(to.path()).await;
+    check_reads(&engine).await;
+    check_sound(&engine).await;
+    engine.close().await;
+    assert_eq!(found(to.path(), &large).await, [""; 0]);
+}
+
+/// What goes, as `conversation#revision why`.
+fn told(items: &[EraseItem]) -> Vec<String> {
+    let event = |item: &EraseItem| match item {
+        EraseItem::Event(ErasedEvent {
+            conversation,
+            revision,
+            why,
+            ..
+        }) => Some(format!(
+            "{}#{revision} {why:?}",
+            conversation.0.as_u128() - CONVERSATION
+        )),
+        _ => None,
+    };
+    items.iter().filter_map(event).collect()
+}
+
+// What was made from what goes says it in other words, and a decision about a call has a
+// hash that gives its arguments away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_follows_goes_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let target = |revisions| EraseTarget::Revisions {
+        conversation: id(CONVERSATION),
+        revisions,
+    };
+    let dry = |target, keep_derived| EraseCommand {
+        dry_run: true,
+        keep_derived,
+        ..command(target)
+    };
+    let (items, outcome) = erase(&engine, dry(target(vec![4..=4]), false))
+        .await
+        .unwrap();
+    assert_eq!(told(&items), ["0#4 Asked", "0#5 Bound", "0#11 Derived"]);
+    assert_eq!((outcome.events, outcome.receipt), (3, None));
+    let (items, _) = erase(&engine, dry(target(vec![4..=4]), true))
+        .await
+        .unwrap();
+    assert_eq!(told(&items), ["0#4 Asked", "0#5 Bound"]);
+    let literal = EraseTarget::Literal(b"needletextqzx".to_vec());
+    let (items, _) = erase(&engine, dry(literal, true)).await.unwrap();
+    assert_eq!(told(&items), ["0#3 Asked", "3#2 Asked"]);
+    assert!(
+        erase(&engine, dry(target(vec![4..=400]), false))
+            .await
+            .is_err()
+    );
+    assert!(
+        erase(&engine, dry(EraseTarget::Literal(b"abc".to_vec()), false))
+            .await
+            .is_err()
+    );
+    // Nothing was erased, and nothing is under way.
+    assert!(engine.inner.files.as_ref().unwrap().erasing().is_none());
+    assert!(
+        events(&engine)
+            .await
+            .iter()
+            .all(|event| !event.event.erased)
+    );
+    engine.close().await;
+}
+
+// Two conversations had the same large body. Erased from one, it must stay in the other;
+// erased from that, too, it must go; and who appends it once more must not be pointed to
+// where it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_body_goes_with_the_last_that_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let body = planted()[6].clone();
+    let again = NewEvent::new(id(OTHER), body.clone());
+    engine
+        .append(AppendCommand::new(
+            Namespace::default(),
+            vec![again.clone()],
+        ))
+        .await
+        .unwrap();
+    let large = blobs(&engine).await;
+    assert_eq!(large[0].home_offset, large[1].home_offset);
+    let erased = erase(
+        &engine,
+        command(EraseTarget::Conversation(id(CONVERSATION))),
+    )
+    .await
+    .unwrap();
+    assert!(
+        erased
+            .0
+            .iter()
+            .any(|item| matches!(item, EraseItem::Kept(_))),
+        "{erased:?}"
+    );
+    check_sound(&engine).await;
+    let literal = EraseTarget::Literal(b"needleblobqzx".to_vec());
+    let (_, outcome) = erase(&engine, command(literal)).await.unwrap();
+    assert_eq!(outcome.events, 1);
+    engine
+        .append(AppendCommand::new(Namespace::default(), vec![again]))
+        .await
+        .unwrap();
+    let now = blobs(&engine).await;
+    assert!(
+        now.len() == 1 && now[0].home_offset > large[0].home_offset,
+        "{now:?}"
+    );
+    check_sound(&engine).await;
+    engine.close().await;
+}
+
+// A receipt must say what the log says: where it is recorded, and the hash of what is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receipt_says_what_the_log_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = filled(dir.path()).await;
+    let target = EraseTarget::Revisions {
+        conversation: id(CONVERSATION),
+        revisions: vec![3..=3, 6..=7],
+    };
+    let (_, outcome) = erase(&engine, command(target)).await.unwrap();
+    let receipt: serde_json::Value = serde_json::from_str(&outcome.receipt.unwrap()).unwrap();
+    let recorded = &receipt["recorded"][0];
+    assert_eq!(
+        recorded["revisions"],
+        serde_json::json!([[3, 3], [6, 7], [11, 11]])
+    );
+    let offset = recorded["position"].as_u64().unwrap();
+    let all = events(&engine).await;
+    let event = &all[usize::try_from(offset).unwrap() - 1].event;
+    assert_eq!(recorded["chain_hash"], event.chain_hash.get().to_string());
+    let said = body::decode(EventKind::ContentErased, &event.body).unwrap();
+    let EventBody::ContentErased {
+        stubs, revisions, ..
+    } = said
+    else {
+        panic!("{said:?}");
+    };
+    let by_revision: BTreeMap<_, _> = all
+        .iter()
+        .filter(|event| event.event.header.conversation == id(CONVERSATION))
+        .map(|event| (event.event.header.revision, &event.event))
+        .collect();
+    let left = revisions
+        .iter()
+        .map(|revision| &by_revision[revision].body[..]);
+    assert_eq!(stubs, Some(hash_of_stubs(left)));
+    assert!(
+        revisions
+            .iter()
+            .all(|revision| by_revision[revision].erased)
+    );
+    engine.close().await;
+}
+
+proptest! {
+    // Whatever takes a body takes a stub: one that cannot be decoded would be damage, and
+    // one with a text would be found.
+    #[test]
+    fn a_stub_is_a_body_of_its_kind_without_a_text(any in arbitrary::event_body(), branch: u64) {
+        let stub = body::encode(&any.stub(BranchId(branch)));
+        let decoded = body::decode(any.kind(), &stub).unwrap();
+        prop_assert_eq!(searchable_text(&decoded), None);
+        // It is what is left of itself.
+        prop_assert_eq!(body::encode(&decoded.stub(BranchId(branch))), stub);
+    }
+}

@@ -1,0 +1,384 @@
+//! Salts: what keeps a body's hash from giving the body away.
+//!
+//! A record's body hash is keyed with 16 random bytes, its salt. Erasing a body erases
+//! its salt; the hash that stays, and the chain that is made from it, then fit any body.
+//! A salt for each record would be a fifth of the log, so salts are the leaves of trees:
+//! a node gives those of a stretch of offsets, and from a node only what is below it
+//! follows. An erased leaf is left out by keeping the nodes beside its path. See
+//! `docs/FORMAT.md` and `docs/decisions/0032`.
+
+use std::{cell::RefCell, fmt, sync::Arc};
+
+use uuid::Uuid;
+
+use crate::domain::ContentHash;
+
+/// Bytes of a salt, and of a node of a tree of them.
+pub const SALT_BYTES: usize = 16;
+/// A tree has the salts of 2 to the power of this offsets, and begins at a multiple of
+/// that.
+pub const TREE_HEIGHT: u8 = 16;
+/// Bytes of a node in a frame: its height, and its key.
+pub(super) const NODE_BYTES: usize = 1 + SALT_BYTES;
+
+/// What a salt or a node is used for: the other half of the key of its hash.
+const BELOW: [u8; 16] = *b"treering salts 1";
+const BODY: [u8; 16] = *b"treering body  1";
+const APPEND_KEY: [u8; 16] = *b"treering append1";
+
+fn keyed(salt: [u8; SALT_BYTES], purpose: [u8; 16], content: &[u8]) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..SALT_BYTES].copy_from_slice(&salt);
+    key[SALT_BYTES..].copy_from_slice(&purpose);
+    *blake3::keyed_hash(&key, content).as_bytes()
+}
+
+/// 16 bytes that nobody can guess.
+fn random() -> [u8; SALT_BYTES] {
+    // 122 bits of each are random.
+    let two = [Uuid::new_v4().into_bytes(), Uuid::new_v4().into_bytes()].concat();
+    let mut bytes = [0; SALT_BYTES];
+    bytes.copy_from_slice(&blake3::hash(&two).as_bytes()[..SALT_BYTES]);
+    bytes
+}
+
+/// A node of a tree: the salts of the offsets that have all but their lowest `height`
+/// bits in common.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SaltNode {
+    /// The first offset below it.
+    first: u64,
+    height: u8,
+    key: [u8; SALT_BYTES],
+}
+
+impl fmt::Debug for SaltNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SaltNode({}, {})", self.first, self.height)
+    }
+}
+
+impl SaltNode {
+    /// The node of this height above an offset; none: no tree is so high.
+    pub(super) fn new(offset: u64, height: u8, key: [u8; SALT_BYTES]) -> Option<Self> {
+        (height <= TREE_HEIGHT).then(|| Self::above(offset, height, key))
+    }
+
+    fn above(offset: u64, height: u8, key: [u8; SALT_BYTES]) -> Self {
+        Self {
+            first: offset >> height << height,
+            height,
+            key,
+        }
+    }
+
+    pub(super) fn height(&self) -> u8 {
+        self.height
+    }
+
+    pub(super) fn key(&self) -> [u8; SALT_BYTES] {
+        self.key
+    }
+
+    pub(super) fn covers(&self, offset: u64) -> bool {
+        offset >> self.height == self.first >> self.height
+    }
+
+    /// The node of a lower height above an offset that it covers.
+    fn below(&self, offset: u64, height: u8) -> Self {
+        let mut key = self.key;
+        for level in (height..self.height).rev() {
+            key = child(key, offset, level);
+        }
+        Self::above(offset, height, key)
+    }
+}
+
+/// Of the two nodes below one, that of `level` above an offset.
+fn child(key: [u8; SALT_BYTES], offset: u64, level: u8) -> [u8; SALT_BYTES] {
+    let both = keyed(key, BELOW, b"");
+    let (left, right) = both.split_at(SALT_BYTES);
+    let side = if offset >> level & 1 == 0 {
+        left
+    } else {
+        right
+    };
+    let mut key = [0; SALT_BYTES];
+    key.copy_from_slice(side);
+    key
+}
+
+/// The salt of a record, as a leaf of a tree.
+#[derive(Clone)]
+pub struct Salt {
+    node: Arc<SaltNode>,
+    offset: u64,
+}
+
+impl PartialEq for Salt {
+    /// Wherever it is known from.
+    fn eq(&self, other: &Self) -> bool {
+        self.value() == other.value()
+    }
+}
+
+impl fmt::Debug for Salt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Salt({})", self.offset)
+    }
+}
+
+impl Salt {
+    /// A salt of no tree.
+    #[must_use]
+    pub fn random() -> Self {
+        Self::of(random())
+    }
+
+    /// These bytes as a salt.
+    #[must_use]
+    pub fn of(bytes: [u8; SALT_BYTES]) -> Self {
+        Self::below(&Arc::new(SaltNode::above(0, 0, bytes)), 0)
+    }
+
+    /// That of an offset which a node covers.
+    pub(super) fn below(node: &Arc<SaltNode>, offset: u64) -> Self {
+        Self {
+            node: Arc::clone(node),
+            offset,
+        }
+    }
+
+    fn value(&self) -> [u8; SALT_BYTES] {
+        PATH.with_borrow_mut(|path| path.leaf(&self.node, self.offset))
+    }
+
+    /// The highest node that it is known from, for the record at an offset.
+    pub(super) fn node_at(&self, offset: u64) -> SaltNode {
+        if self.node.height > 0 && self.offset == offset {
+            return *self.node;
+        }
+        // Of no tree, or of a record that was at another place.
+        SaltNode::above(offset, 0, self.value())
+    }
+
+    /// The hash of a body, from the plain one, which is of no use to who does not have
+    /// the salt.
+    #[must_use]
+    pub fn hash(self, body: ContentHash) -> SaltedHash {
+        SaltedHash {
+            hash: self.body_hash(body),
+            salt: self,
+        }
+    }
+
+    pub(super) fn body_hash(&self, body: ContentHash) -> ContentHash {
+        ContentHash(keyed(self.value(), BODY, &body.0))
+    }
+}
+
+/// A body's hash with the salt that it was made with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SaltedHash {
+    pub(super) hash: ContentHash,
+    pub(super) salt: Salt,
+}
+
+/// The salt of what was appended with an idempotency key. It has nothing to do with
+/// those of the batch's records: each of them can be erased by itself, and this one goes
+/// with the first that is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeySalt(pub [u8; SALT_BYTES]);
+
+impl fmt::Debug for KeySalt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySalt")
+    }
+}
+
+impl KeySalt {
+    /// One that nobody can guess.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(random())
+    }
+
+    /// The hash of a batch's content, from the plain one.
+    #[must_use]
+    pub fn hash(self, content: ContentHash) -> ContentHash {
+        ContentHash(keyed(self.0, APPEND_KEY, &content.0))
+    }
+}
+
+/// Gives salts to new records.
+#[derive(Debug, Default)]
+pub struct SaltSource {
+    root: Option<Arc<SaltNode>>,
+}
+
+impl SaltSource {
+    /// The salt of the record that comes to an offset.
+    pub fn at(&mut self, offset: u64) -> Salt {
+        let root = match self.root.take() {
+            Some(root) if root.covers(offset) => root,
+            _ => Arc::new(SaltNode::above(offset, TREE_HEIGHT, random())),
+        };
+        let salt = Salt::below(&root, offset);
+        self.root = Some(root);
+        salt
+    }
+
+    /// What follows gets its salts from another tree: of the one before, salts are to be
+    /// erased.
+    pub fn renew(&mut self) {
+        self.root = None;
+    }
+}
+
+thread_local! {
+    /// Records are hashed in their order: of the way to a leaf, most is the way to the
+    /// one before.
+    static PATH: RefCell<Path> = const { RefCell::new(Path::new()) };
+}
+
+/// The way from a node down to a leaf.
+struct Path {
+    node: Option<SaltNode>,
+    offset: u64,
+    keys: [[u8; SALT_BYTES]; TREE_HEIGHT as usize + 1],
+}
+
+impl Path {
+    const fn new() -> Self {
+        Self {
+            node: None,
+            offset: 0,
+            keys: [[0; SALT_BYTES]; TREE_HEIGHT as usize + 1],
+        }
+    }
+
+    fn leaf(&mut self, node: &SaltNode, offset: u64) -> [u8; SALT_BYTES] {
+        if node.height == 0 {
+            return node.key;
+        }
+        let known = self.node.is_some_and(|known| known == *node);
+        let differ = if known {
+            // Bits from the highest one that is another on.
+            (u64::BITS - (self.offset ^ offset).leading_zeros()) as u8
+        } else {
+            node.height
+        };
+        let top = differ.min(node.height);
+        if !known {
+            self.keys[usize::from(node.height)] = node.key;
+        }
+        for level in (0..top).rev() {
+            self.keys[usize::from(level)] = child(self.keys[usize::from(level) + 1], offset, level);
+        }
+        self.node = Some(*node);
+        self.offset = offset;
+        self.keys[0]
+    }
+}
+
+/// The nodes that the salts of a frame's records follow from, as they are known. They
+/// may cover more: who erases a salt writes its segment anew as blocks.
+#[derive(Debug, Default)]
+pub(super) struct FrameSalts {
+    last: Option<SaltNode>,
+    bytes: Vec<u8>,
+}
+
+impl FrameSalts {
+    /// Takes the salt of the next record. False: the node before would give it another
+    /// one, so it begins a frame of its own.
+    pub(super) fn push(&mut self, offset: u64, salt: Option<&Salt>) -> bool {
+        let Some(node) = salt.map(|salt| salt.node_at(offset)) else {
+            return true;
+        };
+        match &self.last {
+            Some(last) if *last == node => return true,
+            Some(last) if last.covers(offset) => return false,
+            _ => {}
+        }
+        self.bytes.push(node.height);
+        self.bytes.extend_from_slice(&node.key);
+        self.last = Some(node);
+        true
+    }
+
+    /// As they are stored.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.bytes.len() / NODE_BYTES
+    }
+
+    /// Forgets what was taken behind the first bytes.
+    pub(super) fn truncate(&mut self, bytes: usize) {
+        self.bytes.truncate(bytes);
+    }
+}
+
+/// The nodes that cover the salts of records from an offset on, and of nothing else, each
+/// with the index of its first record. None stands for a record whose salt is erased.
+pub(super) fn cover<'a>(
+    first_offset: u64,
+    salts: impl IntoIterator<Item = Option<&'a Salt>>,
+) -> Vec<(usize, SaltNode)> {
+    let mut nodes = Vec::new();
+    let mut run: Option<Run> = None;
+    for (index, salt) in salts.into_iter().enumerate() {
+        let offset = first_offset.wrapping_add(index as u64);
+        let node = salt.map(|salt| salt.node_at(offset));
+        match (&mut run, node) {
+            (Some(run), Some(node)) if run.goes_on(&node, offset) => run.len += 1,
+            (_, node) => {
+                if let Some(run) = run.take() {
+                    run.cover(first_offset, &mut nodes);
+                }
+                run = node.map(|node| Run {
+                    node,
+                    index,
+                    len: 1,
+                });
+            }
+        }
+    }
+    if let Some(run) = run {
+        run.cover(first_offset, &mut nodes);
+    }
+    nodes
+}
+
+/// Records that follow each other, below one node.
+struct Run {
+    node: SaltNode,
+    index: usize,
+    len: u64,
+}
+
+impl Run {
+    fn goes_on(&self, node: &SaltNode, offset: u64) -> bool {
+        self.node == *node && node.height > 0 && node.covers(offset)
+    }
+
+    /// The highest nodes with nothing else below them.
+    fn cover(&self, first_offset: u64, nodes: &mut Vec<(usize, SaltNode)>) {
+        let mut done = 0;
+        while done < self.len {
+            let index = self.index + done as usize;
+            let offset = first_offset.wrapping_add(index as u64);
+            let aligned = offset.trailing_zeros() as u8;
+            let fits = (self.len - done).ilog2() as u8;
+            let height = aligned.min(fits).min(self.node.height);
+            nodes.push((index, self.node.below(offset, height)));
+            done += 1 << height;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

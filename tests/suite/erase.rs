@@ -1,0 +1,257 @@
+//! Erasing through the built program: what a person is told and asked, the receipt, and a
+//! process that is killed while it erases.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use treering::{
+    domain::*,
+    engine::{Engine, OpenOptions, ReadQuery, Source, VerifyItem},
+    log::{EventLog, OpenMode, RecordBody, RedbLog, RedbLogOptions, frame},
+};
+
+use futures::StreamExt;
+
+use super::{
+    child,
+    random::Random,
+    terminal::{Ended, Shell, USAGE},
+};
+
+const NEEDLE: &str = "qzxneedle7f31";
+/// Kills in a test run.
+const ROUNDS: u64 = 25;
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files.extend(files_below(&path)),
+            false => files.push(path),
+        }
+    }
+    files
+}
+
+fn holds(bytes: &[u8]) -> bool {
+    let mut windows = bytes.windows(NEEDLE.len());
+    windows.any(|window| window == NEEDLE.as_bytes())
+}
+
+/// Where the needle is: in files as they are, and what is packed in them; in records and
+/// dictionaries of the log, and in large bodies.
+async fn found(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for path in files_below(dir) {
+        let bytes = fs::read(&path).unwrap();
+        if holds(&bytes) || holds(&unpacked(&bytes)) {
+            found.push(path.display().to_string());
+        }
+    }
+    let log = RedbLog::open(dir, RedbLogOptions::default(), OpenMode::Read).unwrap();
+    let (shard, mut next) = (ShardId::default(), 1);
+    loop {
+        let frames = log.read(shard, next, 1 << 20).await.unwrap();
+        let Some(last) = frames.last() else { break };
+        next = last.last_offset() + 1;
+        for stored in &frames {
+            if stored
+                .dictionary
+                .as_ref()
+                .is_some_and(|of| holds(of.bytes()))
+            {
+                found.push("a dictionary".to_owned());
+            }
+            for record in frame::decode(stored).unwrap().records {
+                let bytes = match &record.body {
+                    RecordBody::Inline(bytes) => bytes.clone(),
+                    RecordBody::Stub(stub) => stub.bytes.clone(),
+                    RecordBody::Blob(blob) => log.blob(shard, blob).await.unwrap(),
+                };
+                if holds(&bytes) {
+                    found.push("a record".to_owned());
+                }
+            }
+        }
+    }
+    log.close().await.unwrap();
+    found
+}
+
+/// Views pack their rows, and large bodies are packed.
+fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+    const BYTES_MAX: u64 = 1 << 20;
+    let mut all = Vec::new();
+    for at in (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&MAGIC)) {
+        let packed = zstd::stream::read::Decoder::new(&bytes[at..]).unwrap();
+        // What follows on it is not of it.
+        let _ends = packed.single_frame().take(BYTES_MAX).read_to_end(&mut all);
+    }
+    all
+}
+
+async fn on_needle(shell: &Shell, line: &[&str]) -> Ended {
+    let secret = shell.path("secret.txt");
+    fs::write(&secret, format!("{NEEDLE}\n")).unwrap();
+    shell
+        .run(&[&["erase", "--literal-from", &secret], line].concat())
+        .await
+}
+
+// Somebody erases what cannot be brought back: they must be told what goes, and a script
+// that nobody can ask must say that it means it.
+#[tokio::test(flavor = "multi_thread")]
+async fn erasing_tells_and_asks() {
+    let shell = Shell::filled().await;
+    let say = ["append", "7ad31c26", "message", "user"];
+    shell
+        .ok(&[&say[..], &[&format!("the key is {NEEDLE}")]].concat())
+        .await;
+    let asked = on_needle(&shell, &[]).await;
+    assert_eq!(asked.code, Some(USAGE), "{}", asked.err);
+    let dry = on_needle(&shell, &["--dry-run"]).await;
+    assert!(dry.out.contains("1 events would go") && dry.out.contains("message_appended"));
+    assert!(!found(Path::new(&shell.path("store"))).await.is_empty());
+
+    let receipt = shell.path("receipt.json");
+    let done = on_needle(
+        &shell,
+        &["--yes", "--receipt", &receipt, "--reason", "a key"],
+    )
+    .await;
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.out.contains("1 events are erased"), "{}", done.out);
+    assert_eq!(found(Path::new(&shell.path("store"))).await, [""; 0]);
+    let checked = shell.ok(&["verify", "--erased", &receipt]).await;
+    assert!(checked.starts_with("erased: 1 events"), "{checked}");
+    assert!(shell.ok(&["verify", "--deep"]).await.starts_with("sound"));
+    let log = shell.ok(&["--json", "log", "7ad31c26"]).await;
+    assert!(
+        log.contains(r#""erased":true"#) && log.contains("a key"),
+        "{log}"
+    );
+    // Nothing holds it any more, and that is no failure.
+    let again = on_needle(&shell, &["--yes"]).await;
+    assert_eq!(
+        (again.code, again.out.as_str()),
+        (Some(0), "0 events are erased\n")
+    );
+    // A receipt of another store is not believed.
+    let other = Shell::filled().await;
+    let data = other.path("store");
+    let wrong = child::run(&["--data", &data, "verify", "--erased", &receipt]).await;
+    assert_ne!(wrong.status.code(), Some(0));
+    // A range, and a whole conversation with what was said of it.
+    let range = shell
+        .run(&["erase", "7ad31c26#1-2", "7ad31c26#4", "--yes"])
+        .await;
+    assert_eq!(range.code, Some(0), "{}", range.err);
+    let whole = shell.run(&["erase", "tau/3-0", "--yes", "--json"]).await;
+    assert!(whole.out.contains(r#""why":"asked""#), "{}", whole.out);
+    assert_eq!(shell.ok(&["search", "boats"]).await, "Nothing found.\n");
+    assert!(shell.ok(&["verify", "--deep"]).await.starts_with("sound"));
+}
+
+/// A store with a needle in a text, a title and a large body, among others.
+async fn planted(dir: &Path) {
+    let engine = Engine::open(OpenOptions::new(dir)).await.unwrap();
+    let noise = |seed: u64| {
+        let hash = |part: u64| blake3::hash(&(seed << 8 | part).to_le_bytes()).to_hex();
+        (0..32)
+            .map(|part| hash(part).to_string())
+            .collect::<String>()
+    };
+    for number in 0..6_u64 {
+        let id = ConversationId::generate();
+        let created = ConversationCreated {
+            title: format!("{NEEDLE} {number}"),
+            ..ConversationCreated::default()
+        };
+        let mut bodies = vec![EventBody::ConversationCreated(created)];
+        for at in 0..60 {
+            let text = match at % 20 {
+                7 => format!("{NEEDLE} {}", noise(number << 32 | at).repeat(60)),
+                3 => format!("and {NEEDLE}"),
+                _ => noise(number << 32 | at),
+            };
+            bodies.push(EventBody::MessageAppended(MessageAppended::text(
+                Role::User,
+                &text,
+            )));
+        }
+        let events = bodies.into_iter().map(|body| NewEvent::new(id, body));
+        let command = AppendCommand::new(Namespace::default(), events.collect());
+        engine.append(command).await.unwrap();
+        if number == 3 {
+            engine.make_dense().await.unwrap();
+        }
+    }
+    engine.close().await;
+}
+
+// The process is killed at any moment while it erases, over and over. Once it was recorded
+// what goes, the next opening erases it, whatever was done before; until then all is as it
+// was.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erasing_outlives_the_process() {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let (mut recorded, mut longest) = (0, Duration::from_millis(400));
+    for _ in 0..ROUNDS {
+        let shell = Shell::new();
+        let dir = PathBuf::from(shell.path("store"));
+        planted(&dir).await;
+        let secret = shell.path("secret.txt");
+        fs::write(&secret, NEEDLE).unwrap();
+        let began = std::time::Instant::now();
+        let mut process = child::treering()
+            .args(["--data", dir.to_str().unwrap(), "erase", "--yes"])
+            .args(["--literal-from", &secret])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let span = u64::try_from(longest.as_micros()).unwrap();
+        let after = Duration::from_micros(random.next() % span);
+        match tokio::time::timeout(after, process.wait()).await {
+            // It was faster: the next ones are killed sooner.
+            Ok(ended) => {
+                assert!(ended.unwrap().success());
+                longest = began.elapsed();
+            }
+            Err(_) => {
+                process.kill().await.unwrap();
+                longest = longest.max(after * 2).min(Duration::from_secs(8));
+            }
+        }
+        let engine = Engine::open(OpenOptions::new(&dir)).await.unwrap();
+        let all = ReadQuery::all(Namespace::default(), Source::Log);
+        let events = engine.read_all(all).await.unwrap();
+        let said = events
+            .iter()
+            .filter(|event| event.event.header.kind() == Some(EventKind::ContentErased));
+        let said = said.count();
+        // All that goes from a conversation is said in one event.
+        let erased = events.iter().filter(|event| event.event.erased).count();
+        assert_eq!(erased, said * 7, "{said} said");
+        let mut items = engine.verify(&Namespace::default(), true);
+        while let Some(item) = items.next().await {
+            if let VerifyItem::Fault(fault) = item.unwrap() {
+                panic!("{fault:?}");
+            }
+        }
+        engine.close().await;
+        if said == 6 {
+            recorded += 1;
+            assert_eq!(found(&dir).await, [""; 0]);
+        }
+    }
+    assert!(recorded > 3, "{recorded} were recorded");
+}

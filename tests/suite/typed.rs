@@ -1,0 +1,423 @@
+//! What people type, and what they are told when it was not quite right.
+
+use std::fs;
+
+use super::{
+    child::Server,
+    terminal::{NOT_FOUND, Shell, USAGE},
+};
+
+/// What commands end with when the store cannot be used now.
+const UNAVAILABLE: i32 = 5;
+
+/// A session of two days with calls of several tools, and a second one.
+async fn sessions() -> Shell {
+    let shell = Shell::new();
+    let file = shell.path("lines.jsonl");
+    let call = |id: &str, tool: &str, arguments: serde_json::Value| {
+        serde_json::json!({"id": id, "type": "function",
+            "function": {"name": tool, "arguments": arguments.to_string()}})
+    };
+    let at = |day: &str| serde_json::json!({"ts": format!("2026-02-{day}T20:15:00Z")});
+    let one = serde_json::json!({"id": "cd46624d-fbea-4097-aaf8-2f63c3db0818",
+        "source": "claude-code-entire", "messages": [
+            {"role": "user", "content": "Why does the lint fail?", "x": at("09")},
+            {"role": "assistant", "content": null, "x": at("09"), "tool_calls": [
+                call("c1", "Bash", serde_json::json!({"command": "make lint"})),
+                call("c2", "Grep", serde_json::json!({"pattern": "lint_.*", "path": "src/manual_commit.go"}))]},
+            {"role": "tool", "tool_call_id": "c1", "x": at("09"),
+                "content": "--- FAIL: TestShadow (6.88s)\n-\told := lint\n✕ two lint errors"},
+            {"role": "tool", "tool_call_id": "c2", "x": at("09"), "content": "lint_all => x"},
+            {"role": "assistant", "content": "The Lint is mended.", "x": at("10")}]});
+    let other = serde_json::json!({"id": "runs/8", "source": "tau-bench", "messages": [
+        {"role": "user", "content": "Book flight 8", "x": at("10")}]});
+    fs::write(&file, format!("{one}\n{other}\n")).unwrap();
+    shell.ok(&["import", &file]).await;
+    shell
+}
+
+// A line of a failed test, of a diff or of a list begins with a dash: pasted, it was refused
+// as an option, or read as one without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_may_begin_with_a_dash() {
+    let shell = sessions().await;
+    for text in [
+        "--- FAIL: TestShadow (6.88s)",
+        "-\told := lint",
+        "-old lint",
+    ] {
+        let found = shell.ok(&["search", text]).await;
+        assert!(found.contains("cd46624d#"), "{text}: {found}");
+    }
+    let text = "- name: checkout\n- name: build";
+    for line in [
+        &["append", "cd46624d", "message", "user", text][..],
+        &[
+            "compact",
+            "cd46624d",
+            "apply",
+            "--keep-turns",
+            "0",
+            "--summary",
+            text,
+        ],
+        &["set", "cd46624d", "degrees", "-1"],
+        &["annotate", "cd46624d", "--comment", "- fine"],
+    ] {
+        shell.ok(line).await;
+    }
+    assert!(
+        shell
+            .ok(&["log", "cd46624d"])
+            .await
+            .contains("- name: build")
+    );
+    for (line, said) in [
+        (&["search", "--limt", "5", "lint"][..], "--limit"),
+        (&["search", "-n", "-1", "lint"], "invalid value '-1'"),
+    ] {
+        let ended = shell.run(line).await;
+        assert_eq!(ended.code, Some(USAGE), "{line:?}: {}", ended.out);
+        assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
+    }
+}
+
+// A search of one day found nothing of that day, and said no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_has_all_that_happened_on_it() {
+    let shell = sessions().await;
+    let found = async |since: &str, until: &str| {
+        let line = [
+            "search", "--count", "--since", since, "--until", until, "lint",
+        ];
+        shell.ok(&line).await.trim().parse::<u64>().unwrap()
+    };
+    let first = found("2026-02-09", "2026-02-09").await;
+    let both = found("2026-02-09", "2026-02-10").await;
+    assert!(0 < first && first < both, "{first} {both}");
+    assert_eq!(found("2026-02", "2026-02").await, both);
+    assert_eq!(found("2026-02-09 20:00", "2026-02-09 20:30").await, first);
+    assert_eq!(found("2026-02-09 20:16", "2026-02-09 20:30").await, 0);
+    let turned = [
+        "search",
+        "--since",
+        "2026-02-10",
+        "--until",
+        "2026-02-09",
+        "lint",
+    ];
+    let ended = shell.run(&turned).await;
+    assert_eq!(ended.code, Some(USAGE), "{}", ended.out);
+    assert!(
+        ended.err.contains("--since is after --until"),
+        "{}",
+        ended.err
+    );
+}
+
+// "Nothing found." did not say that the source has another name, that a path is compared
+// whole, or which filter leaves out what there is; and blamed a name that was right.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_without_hits_says_why() {
+    let shell = sessions().await;
+    for (options, said) in [
+        (
+            &["--source", "claude-code"][..],
+            "No conversations from claude-code: there are claude-code-entire, tau-bench.",
+        ),
+        (
+            &["--source", "claude-code"],
+            "without --source claude-code: ",
+        ),
+        (
+            &["--label", "x=y"],
+            "No conversations with the label x=y: no conversation has any.",
+        ),
+        (&["--path", "manual_commit"], "'*manual_commit*' finds"),
+        (
+            &["--path", "manual_commit", "--failed"],
+            "without all of these: ",
+        ),
+        (&["--since", "2130-01-01"], "--since has not come yet"),
+        (
+            &["--role", "assistant", "--tool", "Bash"],
+            "no event is both",
+        ),
+        (&["--tool", "nosuch"], "without --tool nosuch: "),
+        (&["-c", "runs/8"], "without --conversation: "),
+        (&["-c", "runs/8", "--by-conversation"], "Nothing found."),
+    ] {
+        let told = shell.ok(&[&["search", "lint"], options].concat()).await;
+        assert!(told.contains(said), "{options:?}: {told}");
+        let ended = shell
+            .run(&[&["search", "--json", "lint"], options].concat())
+            .await;
+        assert_eq!((ended.code, &*ended.out), (Some(0), ""), "{options:?}");
+        if said != "Nothing found." {
+            assert!(ended.err.contains(said), "{options:?}: {}", ended.err);
+        }
+    }
+    let role = ["search", "--role", "assistant", "--tool", "Bash", "lint"];
+    assert!(!shell.ok(&role).await.contains("has the names of tools"));
+    let nowhere = shell.ok(&["search", "--tool", "Bash", "zeppelin"]).await;
+    assert!(nowhere.contains("there is nothing either"), "{nowhere}");
+    let found = shell
+        .ok(&["search", "--path", "*manual_commit*", "lint"])
+        .await;
+    assert!(found.contains("cd46624d#"), "{found}");
+}
+
+// Of three hits it was said that there are more, an expression had a score of nothing, the
+// pattern of a Grep stood there as a command, and signs were refused that are in a text.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_search_shows_is_so() {
+    let shell = sessions().await;
+    let all = shell
+        .ok(&["search", "--regex", "-n", "1", "FAIL: Test"])
+        .await;
+    assert!(
+        all.contains("1 of 1 hit") && !all.contains("score"),
+        "{all}"
+    );
+    let exact = shell
+        .ok(&["search", "--count", "--regex", "the Lint is"])
+        .await;
+    let loose = shell
+        .ok(&["search", "--count", "--regex", "-i", "the Lint is"])
+        .await;
+    assert_eq!((exact.trim(), loose.trim()), ("0", "1"));
+    for signs in ["✕", "=>"] {
+        let found = shell.ok(&["search", signs]).await;
+        assert!(
+            found.contains("cd46624d#") && found.contains("as it stands"),
+            "{found}"
+        );
+    }
+    let found = shell.ok(&["search", "lint_all"]).await;
+    assert!(found.contains("/lint_.*/"), "{found}");
+    let found = shell.ok(&["search", "two lint errors"]).await;
+    assert!(found.contains("$ make lint"), "{found}");
+    let none = shell.ok(&["search", "-n", "0", "lint"]).await;
+    assert!(none.starts_with("0 of "), "{none}");
+    assert_eq!(shell.ok(&["ls", "-n", "0"]).await, "");
+    let hit = shell
+        .ok(&["search", "--json", "-n", "1", "TestShadow"])
+        .await;
+    let hit: serde_json::Value = serde_json::from_str(&hit).unwrap();
+    let address = hit["address"].as_str().unwrap();
+    assert!(address.starts_with("cd46624d#"), "{address}");
+    assert!(
+        shell
+            .ok(&["result", address])
+            .await
+            .contains("FAIL: TestShadow")
+    );
+    let ended = shell.run(&["search", "-b", "main", "lint"]).await;
+    assert_eq!(ended.code, Some(USAGE));
+    assert!(ended.err.contains("--conversation"), "{}", ended.err);
+}
+
+// A typing error behind the name of a conversation was told as if there were no such
+// conversation, with its own id of 36 letters as what may be meant.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_is_nearly_right_is_put_right() {
+    let shell = sessions().await;
+    let right = shell.ok(&["log", "cd46624d#2"]).await;
+    for name in [
+        "CD46624D#2",
+        "cd46624d #2",
+        "CD46624D-fbea-4097-aaf8-2f63c3db0818#2",
+    ] {
+        assert_eq!(shell.ok(&["log", name]).await, right, "{name}");
+    }
+    for (name, said) in [
+        ("cd46624d#x", "`x` is no revision"),
+        ("cd46624d#", "revisions are numbers"),
+        ("cd46624d:2", "did you mean cd46624d#2"),
+        ("cd46624d@2", "did you mean cd46624d#2"),
+        ("cd46624d#0", "its first event is cd46624d#1"),
+        ("8", "`8` is too short"),
+    ] {
+        for command in [&["log"][..], &["fork", "--name", "x"], &["show"]] {
+            let ended = shell.run(&[command, &[name]].concat()).await;
+            assert_eq!(ended.code, Some(USAGE), "{command:?} {name}: {}", ended.err);
+            assert!(
+                ended.err.contains(said),
+                "{command:?} {name}: {}",
+                ended.err
+            );
+        }
+    }
+    let ended = shell.run(&["log", "dc46624d"]).await;
+    assert_eq!(ended.code, Some(NOT_FOUND), "{}", ended.err);
+    assert!(
+        ended.err.contains("did you mean cd46624d (Why"),
+        "{}",
+        ended.err
+    );
+}
+
+// What a search prints is an event: to fork there, or to write out what led to it, it had to
+// be taken apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_is_enough() {
+    let shell = sessions().await;
+    let to_event = ["export", "--format", "claude-code", "cd46624d#6"];
+    let lines = shell.ok(&to_event).await;
+    assert!(
+        lines.contains("TestShadow") && !lines.contains("is mended"),
+        "{lines}"
+    );
+    let page = shell
+        .ok(&["export", "--format", "markdown", "cd46624d#2"])
+        .await;
+    assert!(
+        page.contains("Why does the lint fail?") && !page.contains("make lint"),
+        "{page}"
+    );
+    let line = shell
+        .ok(&["export", "--format", "openai-chat", "cd46624d#2"])
+        .await;
+    assert!(
+        line.contains("Why does") && !line.contains("TestShadow"),
+        "{line}"
+    );
+    let ended = shell.run(&["export", "cd46624d"]).await;
+    assert_eq!(ended.code, Some(USAGE));
+    assert!(
+        ended.err.contains("claude-code") && ended.err.contains("markdown"),
+        "{}",
+        ended.err
+    );
+
+    for name in ["at-2", "at-2-2"] {
+        let forked = shell.ok(&["fork", "cd46624d#2"]).await;
+        assert!(
+            forked.contains(&format!("into the branch {name} of")),
+            "{forked}"
+        );
+    }
+    let ended = shell.run(&["result", "cd46624d#4"]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(
+        ended.err.contains("treering result cd46624d/4"),
+        "{}",
+        ended.err
+    );
+}
+
+// "Add --server", said the one; "not through a server", said the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_needs_the_folder_says_to_end_its_server() {
+    let shell = sessions().await;
+    let store = shell.path("store");
+    let server = Server::start(store.as_ref()).await;
+    let sound = shell.path("sound");
+    for line in [&["repair"][..], &["salvage", "--to", &sound]] {
+        let ended = shell.run(line).await;
+        assert_eq!(ended.code, Some(UNAVAILABLE), "{line:?}: {}", ended.err);
+        assert!(
+            ended.err.contains("end that server first"),
+            "{line:?}: {}",
+            ended.err
+        );
+        assert!(!ended.err.contains("--server"), "{line:?}: {}", ended.err);
+    }
+    server.kill().await;
+}
+
+// A store was made among other files, and of a file it was said that it exists.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_other_files_becomes_no_store() {
+    let shell = sessions().await;
+    let file = shell.path("lines.jsonl");
+    let among = shell.on(".", &["import", &file]).await;
+    assert_eq!(among.code, Some(USAGE), "{}", among.err);
+    assert!(among.err.contains("lines.jsonl") && among.err.contains("name a new folder"));
+    let in_file = shell.on("lines.jsonl", &["ls"]).await;
+    assert_eq!(in_file.code, Some(USAGE), "{}", in_file.err);
+    assert!(in_file.err.contains("is a file"), "{}", in_file.err);
+}
+
+// An empty folder was imported without a word, files were passed over without their names,
+// and an empty file was one that is still being written.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_names_what_it_passes_over() {
+    let shell = sessions().await;
+    let folder = shell.path("in");
+    fs::create_dir(&folder).unwrap();
+    let ended = shell.run(&["import", &folder]).await;
+    assert!(ended.err.contains("no file in it is looked at") && ended.err.contains(".jsonl"));
+    let write = |name: &str, bytes: &[u8]| fs::write(format!("{folder}/{name}"), bytes).unwrap();
+    write("empty.jsonl", b"");
+    write("cut.jsonl", br#"{"id": "x", "mess"#);
+    write("settings.json", b"{\"a\": 1}\n{\"b\": 2}\n");
+    let codex = r#"{"timestamp":"t","type":"session_meta","payload":{"id":"x"}}"#;
+    write("rollout.jsonl", codex.as_bytes());
+    let packed = zstd::encode_all("{\"id\": 1}\n".repeat(9_999).as_bytes(), 1).unwrap();
+    write("cut.jsonl.zst", &packed[..packed.len() - 7]);
+    let ended = shell.run(&["import", &folder]).await;
+    for said in [
+        "empty.jsonl: it is empty",
+        "cut.jsonl: its last line is not whole yet",
+        "cut short or damaged",
+    ] {
+        assert!(ended.err.contains(said), "{said}: {}", ended.err);
+    }
+    for said in [
+        "1 file of other-json: passed over: ",
+        "(cannot be imported yet): ",
+    ] {
+        assert!(ended.out.contains(said), "{said}: {}", ended.out);
+    }
+    assert!(ended.out.contains("settings.json") && ended.out.contains("rollout.jsonl"));
+    let database = shell.path("some.db");
+    fs::write(&database, b"SQLite format 3\0\x10\0\x01").unwrap();
+    let ended = shell.run(&["import", &database]).await;
+    assert!(ended.err.contains("it holds no text"), "{}", ended.err);
+}
+
+// Ctrl-C ended an import without a word of what is in the store already, and of what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_that_is_interrupted_says_what_is_in() {
+    use tokio::io::AsyncWriteExt;
+
+    let shell = sessions().await;
+    let server = Server::start(shell.path("store").as_ref()).await;
+    let mut import = super::child::treering()
+        .args(["--server", &server.url, "import", "-"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // More of them than are asked for at once, more than is read first, and no end.
+    let said = "hi ".repeat(100);
+    let line = |number: u32| {
+        format!(
+            "{{\"id\":\"n-{number}\",\"messages\":[{{\"role\":\"user\",\"content\":\"{said}\"}}]}}\n"
+        )
+    };
+    let lines: String = (0..600).map(line).collect();
+    let mut stdin = import.stdin.take().unwrap();
+    stdin.write_all(lines.as_bytes()).await.unwrap();
+    stdin.flush().await.unwrap();
+    let pid = import.id().unwrap().to_string();
+    let all_appended =
+        async { while shell.ok(&["ls", "--json"]).await.lines().count() < 2 + 512 {} };
+    let in_time = tokio::time::timeout(super::child::PATIENCE, all_appended);
+    in_time.await.expect("it hangs");
+    let killed = std::process::Command::new("kill")
+        .args(["-INT", &pid])
+        .status();
+    assert!(killed.unwrap().success());
+    let output = tokio::time::timeout(super::child::PATIENCE, import.wait_with_output());
+    let output = output.await.expect("it hangs").unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(130), "{out}{err}");
+    assert!(err.contains("goes on where this one ended"), "{err}");
+    assert!(out.contains("conversations read"), "{out}");
+    drop(stdin);
+    server.kill().await;
+}
