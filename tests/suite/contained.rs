@@ -667,7 +667,12 @@ async fn a_changed_byte_of_a_log_without_views_is_contained() {
         let _ = std::fs::remove_file(dir.join("views.redb"));
         let engine = match Engine::open(in_frames(dir)).await {
             Ok(engine) => engine,
-            Err(OpenError::Damaged { .. } | OpenError::NewerFormat { .. }) => {
+            // A changed root of the segment's trees may lead to an earlier one.
+            Err(
+                OpenError::Damaged { .. }
+                | OpenError::NewerFormat { .. }
+                | OpenError::WentBack { .. },
+            ) => {
                 refused += 1;
                 continue;
             }
@@ -679,12 +684,18 @@ async fn a_changed_byte_of_a_log_without_views_is_contained() {
             .await
             .unwrap()
             .unreadable_positions;
-        for id in &sample.ids {
+        for (number, id) in sample.ids.iter().enumerate() {
             let (events, error) = sound_part(&engine, *id).await;
             assert!(
                 sample.truth[id].starts_with(&events),
                 "byte {at}: wrong data"
             );
+            // One frame is all that says that a fork is there.
+            let is_fork = number >= CONVERSATIONS;
+            if is_fork && matches!(error, Some(ReadError::ConversationNotFound { .. })) {
+                assert!(lost > 0, "byte {at}: nothing is said");
+                continue;
+            }
             let whole = events.len() == sample.truth[id].len();
             assert_eq!(
                 error.is_some(),
