@@ -16,6 +16,7 @@ use super::{
     names,
     output::{BarUnit, Out, Tone, progress},
     pb,
+    retention::RetentionArgs,
     text::{bytes_human, count, printable},
 };
 
@@ -36,11 +37,12 @@ Examples:
   treering erase CONVERSATION#41 CONVERSATION#50-58
   treering erase CONVERSATION                      with the sub-contexts that it spawned
   treering erase --literal-from secret.txt         every event that holds what is in the file
+  treering erase --keep-days 365 --dry-run         what nobody went on with for a year
   treering erase --whole-namespace --namespace old --yes --receipt old.json
   treering verify --erased old.json                that it is gone")]
 pub struct EraseArgs {
     /// What goes: CONVERSATION#REVISION, CONVERSATION#FIRST-LAST, or a whole CONVERSATION
-    #[arg(required_unless_present_any = ["literal_from", "whole_namespace"])]
+    #[arg(required_unless_present_any = ["literal_from", "whole_namespace", "keep_days", "keep_sealed_days"])]
     #[arg(conflicts_with_all = ["literal_from", "whole_namespace"])]
     what: Vec<String>,
     /// Every event of the namespace that holds what is in this file, without the line's end
@@ -49,6 +51,8 @@ pub struct EraseArgs {
     /// Every event of the namespace
     #[arg(long)]
     whole_namespace: bool,
+    #[command(flatten)]
+    retention: RetentionArgs,
     /// Keep summaries, compactions and short forms of results that were made from it
     #[arg(long)]
     keep_derived: bool,
@@ -155,6 +159,9 @@ async fn targets(
     use pb::erase_request::Target;
     if args.whole_namespace {
         return Ok(vec![Target::WholeNamespace(true)]);
+    }
+    if let Some(due) = args.retention.policy() {
+        return Ok(vec![Target::Due(due)]);
     }
     if let Some(path) = &args.literal_from {
         let read = std::fs::read(path);

@@ -12,7 +12,7 @@ use super::{
     pb, read,
     text::count,
 };
-use crate::codec::envelope::arm_of_event;
+use crate::{codec::envelope::arm_of_event, domain::PublicKey, engine::receipt_signer};
 
 /// The form of receipts that is understood.
 const VERSION: u32 = 1;
@@ -32,36 +32,43 @@ struct Recorded {
     chain_hash: String,
 }
 
-/// Holds a receipt against the store: the events that say what was erased must be those of
+/// Holds a receipt against the store: it must be as it was signed, by the key that the events
+/// name; the events that say what was erased must be those of
 /// the receipt, each of the others must be a stub, and together the stubs must have the hash
 /// that was recorded.
 ///
 /// # Errors
 /// [`CliError::Outcome`] when something is not so.
 pub async fn check(path: &Path, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let text = fs::read(path).map_err(|cause| CliError::ReadFile {
+    let text = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
         path: path.to_owned(),
         cause,
     })?;
-    let receipt: Receipt = serde_json::from_slice(&text).map_err(|error| CliError::Usage {
+    let no_receipt = |error: serde_json::Error| CliError::Usage {
         what: format!("{} is no receipt: {error}", path.display()),
         hint: "name what `treering erase --receipt FILE` wrote".into(),
-    })?;
+    };
+    let receipt: Receipt = serde_json::from_str(&text).map_err(no_receipt)?;
     if receipt.receipt != VERSION {
         return Err(CliError::Usage {
             what: format!("the receipt is of version {}", receipt.receipt),
             hint: "check it with the version of treering that made it".into(),
         });
     }
+    let signer = receipt_signer(&text).map_err(|error| CliError::Outcome {
+        what: error.to_string(),
+        hint: "take the receipt as `treering erase` wrote it".into(),
+        exit: Exit::Failed,
+    })?;
     let mut stubs = 0;
     let mut faults = Vec::new();
     for recorded in &receipt.recorded {
-        match of_one(recorded, store).await? {
+        match of_one(recorded, signer, store).await? {
             Ok(count) => stubs += count,
             Err(fault) => faults.push(fault),
         }
     }
-    tell(stubs, &faults, out)?;
+    tell(stubs, signer, &faults, out)?;
     if faults.is_empty() {
         return Ok(());
     }
@@ -73,12 +80,13 @@ pub async fn check(path: &Path, store: &Connection, out: &mut Out) -> Result<(),
     })
 }
 
-fn tell(stubs: u64, faults: &[String], out: &mut Out) -> Result<(), CliError> {
+fn tell(stubs: u64, signer: PublicKey, faults: &[String], out: &mut Out) -> Result<(), CliError> {
     if out.json {
         let mut object = Object::new();
         object
             .boolean("erased", faults.is_empty())
             .number("stubs", stubs)
+            .string("signed_by", &signer.to_string())
             .raw("faults", &Array::of_strings(faults));
         return Ok(out.line(object.finish())?);
     }
@@ -89,7 +97,10 @@ fn tell(stubs: u64, faults: &[String], out: &mut Out) -> Result<(), CliError> {
         true => out.paint.text(Tone::Good, "erased"),
         false => out.paint.text(Tone::Bad, "not as the receipt says"),
     };
-    Ok(out.line(format!("{word}: {} events are stubs", count(stubs)))?)
+    Ok(out.line(format!(
+        "{word}: {} events are stubs; the receipt is as {signer} signed it",
+        count(stubs)
+    ))?)
 }
 
 /// Events between two revisions of a conversation.
@@ -112,7 +123,11 @@ async fn events(
 }
 
 /// How many stubs there are, or what is not so.
-async fn of_one(recorded: &Recorded, store: &Connection) -> Result<Result<u64, String>, CliError> {
+async fn of_one(
+    recorded: &Recorded,
+    signer: PublicKey,
+    store: &Connection,
+) -> Result<Result<u64, String>, CliError> {
     let id = &recorded.conversation;
     let at = [recorded.revision; 2];
     let place = format!("{id}#{}", recorded.revision);
@@ -128,6 +143,11 @@ async fn of_one(recorded: &Recorded, store: &Connection) -> Result<Result<u64, S
         return Ok(Err(format!("{place} is another event than the receipt's")));
     }
     let body = <pb::ContentErased as prost::Message>::decode(body).unwrap_or_default();
+    if body.signed_by[..] != signer.0 {
+        return Ok(Err(format!(
+            "{place} names another signer than the receipt"
+        )));
+    }
     let mut hasher = blake3::Hasher::new();
     let mut revisions = Vec::new();
     for range in &recorded.revisions {

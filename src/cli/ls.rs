@@ -229,7 +229,11 @@ fn row(summary: &pb::ConversationSummary, id: &str, when: &str, out: &Out) -> St
         marks.push(paint.text(Tone::Bad, damage));
     }
     let beside = id.chars().count() + when.len().max(WHEN_COLUMNS) + 14;
-    let title = first_line(&summary.title, out.width.saturating_sub(beside));
+    let title = match summary.title.is_empty() {
+        // Nobody gave one, or it was erased.
+        true => paint.text(Tone::Dim, "no title"),
+        false => first_line(&summary.title, out.width.saturating_sub(beside)),
+    };
     let marks = marks.iter().map(|mark| format!("{mark}  "));
     format!(
         "{}  {}  {:>6}  {}{title}",

@@ -38,6 +38,7 @@ mod read;
 mod repair;
 mod replay;
 mod result;
+mod retention;
 mod salvage;
 mod search;
 pub mod serve;

@@ -19,6 +19,7 @@ use super::{
     embedded::{self, Embedded},
     error::CliError,
     output::{Out, Tone},
+    retention::{RetentionPolicy, keep_to},
     summariser::SummariserArgs,
 };
 use crate::{
@@ -72,6 +73,16 @@ pub struct ServeArgs {
     /// way take comes on top
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     memory: usize,
+    /// Store a keyed hash in place of each actor, correlation id and idempotency key, which an
+    /// erasing leaves. Once this was said the store goes on so, by the key in `pseudonyms.key`
+    /// of its folder: keep a copy of that file, apart from those of the store
+    #[arg(long)]
+    pseudonyms: bool,
+    /// Once a day, erase the conversations of a namespace that were kept as long as they are
+    /// to be: `NAMESPACE:keep_days=365,keep_sealed_days=90,label.team=red`. Look first at what
+    /// `treering erase --keep-days 365 --dry-run` would erase
+    #[arg(long, value_name = "POLICY")]
+    retention: Vec<RetentionPolicy>,
     #[command(flatten)]
     summariser: SummariserArgs,
 }
@@ -119,6 +130,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
     options.limits.memory_bytes = args.memory;
+    options.pseudonyms = args.pseudonyms;
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,
         Err(error) => {
@@ -126,6 +138,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             return Err(error);
         }
     };
+    let retaining = tokio::spawn(keep_to(engine.clone(), args.retention.clone()));
     let served = Served::of(engine, listener, summariser).await?;
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
     if out.json {
@@ -145,6 +158,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     }
     out.flush()?;
     stop.await;
+    retaining.abort();
     served.stop().await
 }
 

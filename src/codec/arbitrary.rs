@@ -74,12 +74,16 @@ pub(crate) fn body_of(kind: EventKind) -> BoxedStrategy<EventBody> {
             prop::collection::btree_set(any::<u64>(), 1..4),
             text(),
             any::<Option<[u8; 32]>>(),
+            any::<Option<[u8; 32]>>(),
         )
-            .prop_map(|(revisions, reason, stubs)| EventBody::ContentErased {
-                revisions: revisions.into_iter().map(Revision).collect(),
-                reason,
-                stubs: stubs.map(ContentHash),
-            })
+            .prop_map(
+                |(revisions, reason, stubs, signed_by)| EventBody::ContentErased {
+                    revisions: revisions.into_iter().map(Revision).collect(),
+                    reason,
+                    stubs: stubs.map(ContentHash),
+                    signed_by: signed_by.map(PublicKey),
+                },
+            )
             .boxed(),
         EventKind::ContextSet
         | EventKind::ContextRemoved

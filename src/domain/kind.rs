@@ -7,7 +7,7 @@ use super::{
         AnnotationAdded, BranchForked, Compacted, Config, ContextSet, ConversationCreated, Entity,
         Guidance, PromptSet, SummaryRecorded,
     },
-    id::{BranchName, ContentHash, Revision},
+    id::{BranchName, ContentHash, PublicKey, Revision},
     message::MessageAppended,
     tool::{
         ApprovalDecided, Custom, SubContextReturned, SubContextSpawned, ToolCallCancelled,
@@ -79,8 +79,8 @@ macro_rules! event_kinds {
             /// What a framework stores of its own.
             47 custom Custom(custom: Custom);
             /// The content of these revisions of its conversation is gone; `stubs` is the
-            /// hash of what is left of them.
-            48 content_erased ContentErased { revisions: Vec<Revision>, reason: String, stubs: Option<ContentHash> };
+            /// hash of what is left of them, and `signed_by` the key that signs the receipt.
+            48 content_erased ContentErased { revisions: Vec<Revision>, reason: String, stubs: Option<ContentHash>, signed_by: Option<PublicKey> };
         }
     };
 }

@@ -72,10 +72,12 @@ impl EventBody {
                 revisions,
                 reason,
                 stubs,
+                signed_by,
             } => Self::ContentErased {
                 revisions: revisions.clone(),
                 reason: gone(reason),
                 stubs: *stubs,
+                signed_by: *signed_by,
             },
         }
     }

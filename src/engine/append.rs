@@ -53,12 +53,7 @@ impl Engine {
         key: &str,
     ) -> Result<Option<AppendOutcome>, AppendError> {
         let storage = |error: crate::views::ViewsError| AppendError::from(ReadError::from(error));
-        let (_, entry) = self
-            .inner
-            .views
-            .load()
-            .key(namespace, key)
-            .map_err(storage)?;
+        let entry = self.inner.used_key(namespace, key).map_err(storage)?;
         match entry {
             Some(entry) => self.inner.repeated(&entry).await.map(Some),
             None => Ok(None),
@@ -76,10 +71,11 @@ impl Engine {
     ) -> Result<Vec<bool>, ReadError> {
         let namespace = namespace.clone();
         let read = |engine: Self| async move {
-            let views = engine.inner.views.load();
-            let known = keys.iter().map(|key| views.key(&namespace, key));
+            let known = keys
+                .iter()
+                .map(|key| engine.inner.used_key(&namespace, key));
             known
-                .map(|found| Ok(found.map_err(ReadError::from)?.1.is_some()))
+                .map(|found| Ok(found.map_err(ReadError::from)?.is_some()))
                 .collect()
         };
         // Each may unpack a block of its own.
@@ -95,8 +91,9 @@ impl Engine {
     /// [`AppendError`] when the batch was not taken.
     pub async fn submit<B: Encode>(
         &self,
-        command: AppendCommand<B>,
+        mut command: AppendCommand<B>,
     ) -> Result<Pending, AppendError> {
+        self.inner.disguise(&mut command)?;
         let prepared = Prepared::new(command, &self.inner.options.limits)?;
         self.submit_prepared(prepared).await
     }
@@ -115,6 +112,38 @@ impl Engine {
 }
 
 impl Inner {
+    /// Takes out of a batch what this store has pseudonyms for.
+    fn disguise<B>(&self, command: &mut AppendCommand<B>) -> Result<(), AppendError> {
+        let Some(pseudonyms) = &self.pseudonyms else {
+            return Ok(());
+        };
+        // A batch with a key from before there were pseudonyms is there already, as it was said.
+        if let Some(key) = &command.idempotency_key {
+            let used = self.views.load().key(&command.namespace, key);
+            if used.map_err(AppendError::of_views)?.1.is_some() {
+                return Ok(());
+            }
+        }
+        pseudonyms.disguise(command);
+        Ok(())
+    }
+
+    /// What an idempotency key is stored as, if it was used.
+    fn used_key(
+        &self,
+        namespace: &Namespace,
+        key: &str,
+    ) -> Result<Option<crate::views::KeyEntry>, crate::views::ViewsError> {
+        let views = self.views.load();
+        let (_, entry) = views.key(namespace, key)?;
+        match &self.pseudonyms {
+            Some(pseudonyms) if entry.is_none() => {
+                Ok(views.key(namespace, &pseudonyms.of(namespace, key))?.1)
+            }
+            _ => Ok(entry),
+        }
+    }
+
     /// Loads what the decision looks at, so that the writer need not.
     pub(super) async fn look_up(&self, prepared: Prepared) -> Result<WriteRequest, AppendError> {
         let erasures = self.hot.erasures();

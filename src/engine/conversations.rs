@@ -250,7 +250,7 @@ impl Engine {
 }
 
 impl Inner {
-    fn list(&self, query: &ListQuery) -> Result<ConversationPage, ReadError> {
+    pub(super) fn list(&self, query: &ListQuery) -> Result<ConversationPage, ReadError> {
         let limit = query.limit.clamp(1, self.options.limits.page_events_max);
         let (rows, next) = self.views.load().list(&ListPage {
             namespace: &query.namespace,

@@ -106,7 +106,7 @@ impl Inner {
         let copies = index.copies(query, &of_page);
         let copies = copies.map_err(|error| self.search_failed(&index, error))?;
         for (hit, copies) in hits.iter_mut().zip(copies) {
-            self.add_copies(hit, copies, &mut names, query)?;
+            self.add_copies(hit, copies, &names, query)?;
         }
         let conversations = if wanted.by_conversation {
             self.hits_by_conversation(counts, HashMap::new(), &mut names, query)?

@@ -29,6 +29,7 @@ mod open;
 #[cfg(test)]
 mod power_loss_tests;
 mod prepare;
+mod pseudonyms;
 mod publisher;
 pub mod query;
 mod read;
@@ -44,6 +45,7 @@ mod search;
 #[cfg(test)]
 mod search_tests;
 mod searchable;
+mod secret;
 mod sequencer;
 mod states;
 mod subscribe;
@@ -71,10 +73,11 @@ pub use self::{
     },
     erase::{
         EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, ErasedEvent, ErasedWhy,
-        KeptBlob, SharedBy,
+        KeptBlob, ReceiptError, Retention, SharedBy, receipt_signer,
     },
     error::*,
     health::{DamageMet, Health},
+    pseudonyms::Pseudonyms,
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
@@ -109,6 +112,9 @@ pub struct OpenOptions {
     /// The views are made from the log, whatever is in the folder: for those that
     /// were found to be damaged ([`ReadError::ViewsDamaged`]).
     pub views_anew: bool,
+    /// From now on this store has pseudonyms ([`Pseudonyms`]) in place of actors, correlation
+    /// ids and idempotency keys. It has them at every later opening, whatever this says then.
+    pub pseudonyms: bool,
 }
 
 /// When the events of a log are packed into blocks (`docs/FORMAT.md`).
@@ -133,6 +139,7 @@ impl OpenOptions {
             mode: OpenMode::Create,
             dense: Dense::default(),
             views_anew: false,
+            pseudonyms: false,
         }
     }
 
@@ -185,6 +192,7 @@ pub struct Engine {
 
 struct Inner {
     options: OpenOptions,
+    pseudonyms: Option<Pseudonyms>,
     log: Arc<dyn EventLog>,
     /// Tells other processes where this store is served.
     announce: Box<dyn Fn(&str) + Send + Sync>,

@@ -21,6 +21,7 @@ use super::{
     error::{OpenError, ReadError},
     feed::Feed,
     memory::{Cache as _, Shares},
+    pseudonyms::Pseudonyms,
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
     states::HotSet,
@@ -192,6 +193,10 @@ impl Engine {
             .acquire(shard)
             .await
             .map_err(|error| log_refused(&dir, error))?;
+        let pseudonyms = match parts.files.is_some() {
+            true => pseudonyms(&options).map_err(|error| failed(&dir, error))?,
+            false => None,
+        };
         let shares = Shares::of(&options.limits);
         let reader = Arc::new(LogReader::new(
             Arc::clone(&parts.log),
@@ -261,6 +266,7 @@ impl Engine {
             work: super::work::Work::new(&options.limits, Arc::clone(&closing)),
             contexts: super::context::ContextCaches::new(&options.limits, shares),
             options,
+            pseudonyms,
             log: parts.log,
             announce: parts.announce,
             keep_lock: parts.keep_lock,
@@ -321,6 +327,14 @@ impl Engine {
         if let Err(error) = self.inner.log.close().await {
             tracing::warn!(error = %with_causes(&error), "the log was not closed cleanly; it is repaired at the next start");
         }
+    }
+}
+
+/// Those that the store has, or has from now on.
+fn pseudonyms(options: &OpenOptions) -> std::io::Result<Option<Pseudonyms>> {
+    match options.pseudonyms && !options.mode.is_read_only() {
+        true => Pseudonyms::begin(&options.data_dir).map(Some),
+        false => Pseudonyms::of_store(&options.data_dir),
     }
 }
 

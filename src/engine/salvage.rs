@@ -24,6 +24,7 @@ use super::{
     error::{OpenError, ReadError},
     history::decode_body,
     open::{VIEWS_FILE, log_refused},
+    pseudonyms::Pseudonyms,
     query::Progress,
     witness,
 };
@@ -158,6 +159,10 @@ pub async fn salvage(
         erasing,
     } = open_source(from).await?;
     let mut taking = Taking::start(to).await?;
+    Pseudonyms::copy(from, to).map_err(|cause| SalvageError::Unusable {
+        path: to.to_owned(),
+        source: Cause::of(cause),
+    })?;
     if erasing {
         // What is taken may hold what was to go: the check opens it, and that ends it.
         let begun = taking.log.begin_erasing();

@@ -168,7 +168,7 @@ impl Inner {
             }
             let found = self.read_or_note(&hit, &mut reader).await?;
             let mut hit = self.named(hit, found, &mut names, &query)?;
-            self.add_copies(&mut hit, copies, &mut names, &query)?;
+            self.add_copies(&mut hit, copies, &names, &query)?;
             hits.push(hit);
         }
         let mut answer = self.answer(hits, results.reached, head);
@@ -275,15 +275,20 @@ impl Inner {
         &self,
         hit: &mut SearchHit,
         copies: HitCopies,
-        names: &mut Names,
+        names: &Names,
         query: &SearchQuery,
     ) -> Result<(), ReadError> {
         hit.copies = copies.count;
         for place in copies.nearest {
-            let named = self.names(&query.namespace, place.conversation, names)?;
+            let id = place.conversation;
+            let source_id = match names.0.get(&id) {
+                Some(named) => named.source_id.clone(),
+                // Its branches are not asked for.
+                None => self.row(&query.namespace, id)?.info.source_id.clone(),
+            };
             hit.copies_at.push(HitCopy {
-                conversation: place.conversation,
-                source_id: named.source_id.clone(),
+                conversation: id,
+                source_id,
                 revision: place.revision,
             });
         }

@@ -3,8 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tantivy::DocAddress;
+
 use super::{
-    error::IndexSearchError,
+    error::{IndexError, IndexSearchError},
     hits::unreadable,
     index::SearchIndex,
     plan::any_of,
@@ -61,35 +63,44 @@ impl SearchIndex {
                     tags.push(tag);
                 }
             }
-            let mut found: HashMap<u64, Vec<CopyPlace>> = HashMap::new();
+            let mut found: HashMap<u64, Vec<(Position, DocAddress)>> = HashMap::new();
             if !tags.is_empty() {
                 let planner = self.planner(query);
                 let having = planner.filtered(any_of(tags), &query.filters);
                 each_match(&published, having.as_ref(), |columns, address| {
                     let doc = address.doc_id;
-                    let (conversation, revision) = columns.address(doc)?;
                     let text = columns.group(doc, Copies::Folded)?;
-                    found.entry(text).or_default().push(CopyPlace {
-                        conversation,
-                        revision,
-                        position: columns.place(doc)?.0,
-                    });
+                    let place = (columns.place(doc)?.0, address);
+                    found.entry(text).or_default().push(place);
                     Ok(())
                 })?;
             }
+            // There may be thousands: which conversation each is in is asked of the nearest.
+            let named = |(position, address): (Position, DocAddress)| {
+                let columns = published.columns.of_segment(address.segment_ord)?;
+                let (conversation, revision) = columns.address(address.doc_id)?;
+                Ok(CopyPlace {
+                    conversation,
+                    revision,
+                    position,
+                })
+            };
             let copies = |hit: &Hit| {
                 let mut others = found.get(&hit.text_hash).cloned().unwrap_or_default();
-                others.retain(|place| place.position != hit.position);
-                others.sort_by_key(|place| {
-                    let offset = place.position.offset;
-                    (offset.abs_diff(hit.position.offset), offset)
+                others.retain(|(position, _)| *position != hit.position);
+                others.sort_by_key(|(position, _)| {
+                    (
+                        position.offset.abs_diff(hit.position.offset),
+                        position.offset,
+                    )
                 });
-                HitCopies {
+                let nearest = others.iter().take(COPIES_NAMED_MAX).copied().map(named);
+                Ok(HitCopies {
                     count: others.len() as u64,
-                    nearest: others.into_iter().take(COPIES_NAMED_MAX).collect(),
-                }
+                    nearest: nearest.collect::<Result<_, IndexError>>()?,
+                })
             };
-            Ok(hits.iter().map(copies).collect())
+            hits.iter().map(copies).collect()
         };
         Ok(guarded(find)?)
     }

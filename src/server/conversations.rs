@@ -14,7 +14,7 @@ use super::{
 use crate::{
     codec::pb::{self, conversations_server::Conversations},
     domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
-    engine::{EraseCommand, EraseTarget, ForkCommand, ListQuery},
+    engine::{EraseCommand, EraseTarget, ForkCommand, ListQuery, Retention},
 };
 
 /// Thin over the engine.
@@ -49,6 +49,11 @@ impl ConversationsService {
             }
             Some(Target::WholeNamespace(true)) => EraseTarget::Namespace,
             Some(Target::Literal(literal)) => EraseTarget::Literal(literal.to_vec()),
+            Some(Target::Due(retention)) => EraseTarget::Due(Retention {
+                keep_days: retention.keep_days,
+                keep_sealed_days: retention.keep_sealed_days,
+                labels: retention.labels.into_iter().collect(),
+            }),
             Some(Target::WholeNamespace(false)) | None => {
                 let message = "is not set: say what is to be erased";
                 return Err(Malformed::new("target", message).into());

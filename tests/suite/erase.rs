@@ -142,7 +142,17 @@ async fn erasing_tells_and_asks() {
         (again.code, again.out.as_str()),
         (Some(0), "0 events are erased\n")
     );
-    // A receipt of another store is not believed.
+    // One that somebody has changed is not believed, and neither is that of another store.
+    let text = std::fs::read_to_string(&receipt).unwrap();
+    let changed = shell.path("changed.json");
+    std::fs::write(&changed, text.replace("a key", "a cat")).unwrap();
+    let wrong = shell.run(&["verify", "--erased", &changed]).await;
+    assert!(
+        wrong.err.contains("somebody has changed it"),
+        "{}",
+        wrong.err
+    );
+    assert_ne!(wrong.code, Some(0));
     let other = Shell::filled().await;
     let data = other.path("store");
     let wrong = child::run(&["--data", &data, "verify", "--erased", &receipt]).await;

@@ -112,6 +112,7 @@ fn conversation_bodies() -> Vec<EventBody> {
             revisions: vec![Revision(3), Revision(400)],
             reason: text("asked for"),
             stubs: None,
+            signed_by: None,
         },
     ]
 }

@@ -97,7 +97,10 @@ const VIEWS: &[(&str, &str)] = &[
         "name description? input_schema? source? approval=needs_approval:pending",
     ),
     ("Custom", "type_name content_type? data?"),
-    ("ContentErased", "revisions reason? stubs_hash?:hex"),
+    (
+        "ContentErased",
+        "revisions reason? stubs_hash?:hex signed_by?:hex",
+    ),
     (
         "Appended",
         "conversation_id branch_id revision event_id=event",

@@ -10,7 +10,7 @@ use crate::{
     codec::pb,
     domain::{
         BranchForked, BranchId, BranchName, Config, ContentHash, ConversationCreated, EventBody,
-        ParentRef, PromptSet, Revision, SubContextReturned, SubContextSpawned,
+        ParentRef, PromptSet, PublicKey, Revision, SubContextReturned, SubContextSpawned,
     },
 };
 
@@ -247,16 +247,27 @@ impl pb::ContentErased {
                 true => None,
                 false => Some(hash("stubs_hash", &self.stubs_hash)?),
             },
+            signed_by: match self.signed_by.is_empty() {
+                true => None,
+                false => Some(PublicKey(hash("signed_by", &self.signed_by)?.0)),
+            },
         })
     }
 
     #[expect(clippy::ref_option, reason = "the table of kinds gives its fields so")]
-    pub(super) fn of(revisions: &[Revision], reason: &str, stubs: &Option<ContentHash>) -> Self {
+    pub(super) fn of(
+        revisions: &[Revision],
+        reason: &str,
+        stubs: &Option<ContentHash>,
+        signed_by: &Option<PublicKey>,
+    ) -> Self {
         let stubs = stubs.as_ref().map_or(&[][..], |hash| &hash.0);
+        let signed_by = signed_by.as_ref().map_or(&[][..], |key| &key.0);
         Self {
             revisions: revisions.iter().map(|revision| revision.0).collect(),
             reason: reason.to_owned(),
             stubs_hash: Bytes::copy_from_slice(stubs),
+            signed_by: Bytes::copy_from_slice(signed_by),
         }
     }
 }

@@ -154,6 +154,7 @@ fn engine_only() {
         revisions: vec![Revision(1)],
         reason: String::new(),
         stubs: None,
+        signed_by: None,
     });
     let kind = EventKind::ContentErased;
     assert_eq!(

@@ -11,15 +11,16 @@ use std::{
 };
 
 use super::{
-    EraseCommand, EraseError, EraseOutcome, Reports,
+    EraseCommand, EraseError, EraseOutcome, EraseTarget, Reports,
     plan::{Gone, Plan, Wanted, is_accepted, unread},
     receipt::{self, Recorded},
+    signature::Signer,
     tell, tell_progress,
 };
 use crate::{
     domain::{
         AppendCommand, AppendOutcome, ContentHash, ConversationId, EventBody, EventKind, Limits,
-        Namespace, NewEvent, Revision,
+        Namespace, NewEvent, PublicKey, Revision,
     },
     engine::{
         Inner,
@@ -51,17 +52,19 @@ pub(super) async fn carry_out(
     mut plan: Plan,
     reports: &mut Reports,
 ) -> Result<EraseOutcome, EraseError> {
-    let recorded = {
+    let (recorded, signer) = {
         let _alone = inner.appending.write().await;
         inner.settled().await?;
         plan.scan(inner, files, |_, _| {}).await?;
+        check_still_due(inner, command, &plan).await?;
         if plan.is_empty() {
             return Ok(plan.outcome());
         }
+        let signer = signer(inner).await?;
         begin(files).await?;
-        let recorded = record(inner, command, &plan).await?;
+        let recorded = record(inner, command, &plan, signer.public()).await?;
         inner.hide(plan.erasure());
-        recorded
+        (recorded, signer)
     };
     let last = recorded.iter().map(|one| one.position.offset).max();
     let scrubbed = finish(
@@ -72,7 +75,7 @@ pub(super) async fn carry_out(
         reports,
     )
     .await?;
-    let receipt = receipt::make(inner, command, &plan, recorded, &scrubbed);
+    let receipt = receipt::make(inner, command, &plan, recorded, &scrubbed, &signer);
     let receipt = receipt.await.map_err(EraseError::unfinished)?;
     tell(&plan, reports).await;
     Ok(EraseOutcome {
@@ -162,6 +165,33 @@ pub(super) async fn recorded_since(
     })
 }
 
+/// Somebody may have gone on with a conversation while the log was read.
+async fn check_still_due(
+    inner: &Arc<Inner>,
+    command: &EraseCommand,
+    plan: &Plan,
+) -> Result<(), EraseError> {
+    let EraseTarget::Due(retention) = &command.target else {
+        return Ok(());
+    };
+    let due = inner.due(&command.namespace, retention).await?;
+    let mut planned = plan.gone.values().map(|gone| gone.event.conversation);
+    match planned.find(|id| !due.contains(id)) {
+        None => Ok(()),
+        Some(id) => Err(EraseError::invalid(format!(
+            "somebody went on with conversation {id} in the meantime, and it is kept: ask again"
+        ))),
+    }
+}
+
+/// The key that the receipt will be signed with. A store that cannot have one erases nothing.
+async fn signer(inner: &Inner) -> Result<Signer, EraseError> {
+    let data = inner.options.data_dir.clone();
+    let signer = tokio::task::spawn_blocking(move || Signer::of_store(&data)).await;
+    let signer = signer.map_err(AppendError::storage)?;
+    signer.map_err(|error| AppendError::storage(error).into())
+}
+
 pub(super) async fn begin(files: &Arc<RedbLog>) -> Result<(), EraseError> {
     let log = Arc::clone(files);
     let begun = tokio::task::spawn_blocking(move || log.begin_erasing()).await;
@@ -174,8 +204,9 @@ pub(super) async fn record(
     inner: &Arc<Inner>,
     command: &EraseCommand,
     plan: &Plan,
+    signed_by: PublicKey,
 ) -> Result<Vec<Recorded>, EraseError> {
-    let events = events_of(command, plan);
+    let events = events_of(command, plan, signed_by);
     let mut recorded: Vec<Recorded> = Vec::with_capacity(events.len());
     for some in events.chunks(APPENDS_MAX) {
         let mut answers = Vec::with_capacity(some.len());
@@ -198,7 +229,7 @@ pub(super) async fn record(
 }
 
 /// The events that say what goes.
-fn events_of(command: &EraseCommand, plan: &Plan) -> Vec<NewEvent> {
+fn events_of(command: &EraseCommand, plan: &Plan, signed_by: PublicKey) -> Vec<NewEvent> {
     let mut by_conversation: BTreeMap<ConversationId, Vec<&Gone>> = BTreeMap::new();
     for gone in plan.gone.values() {
         let of = by_conversation.entry(gone.event.conversation).or_default();
@@ -211,6 +242,7 @@ fn events_of(command: &EraseCommand, plan: &Plan) -> Vec<NewEvent> {
                 revisions: some.iter().map(|gone| gone.event.revision).collect(),
                 reason: command.reason.clone(),
                 stubs: Some(hash_of_stubs(some.iter().map(|gone| &gone.stub[..]))),
+                signed_by: Some(signed_by),
             };
             let mut event = NewEvent::new(conversation, body);
             event.actor.clone_from(&command.actor);
@@ -296,7 +328,10 @@ impl Inner {
     ) -> Result<impl Future<Output = Result<AppendOutcome, AppendError>> + use<>, AppendError> {
         // What the engine says of itself has no bound that an operator sets.
         let limits = Limits::default();
-        let command = AppendCommand::new(namespace.clone(), vec![event]);
+        let mut command = AppendCommand::new(namespace.clone(), vec![event]);
+        if let Some(pseudonyms) = &self.pseudonyms {
+            pseudonyms.disguise(&mut command);
+        }
         let prepared = Prepared::new(command, &limits)?.of_eraser();
         let request = self.look_up(prepared).await?;
         let answer = self.hand_over(request)?;

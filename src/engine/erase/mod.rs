@@ -9,6 +9,8 @@ mod literal;
 mod plan;
 mod receipt;
 mod resume;
+mod retention;
+mod signature;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +19,8 @@ use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc};
 use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 pub(super) use self::resume::finish_erasing;
+pub use self::retention::Retention;
+pub use self::signature::{ReceiptError, receipt_signer};
 use self::{
     literal::{LITERAL_BYTES_MAX, LITERAL_BYTES_MIN, Literal},
     plan::{Plan, Wanted},
@@ -44,6 +48,8 @@ pub enum EraseTarget {
     Namespace,
     /// Every event of the namespace that holds these bytes, also as JSON writes them.
     Literal(Vec<u8>),
+    /// Every conversation that was kept as long as it is to be.
+    Due(Retention),
 }
 
 /// An erasing.
@@ -218,7 +224,7 @@ async fn erase(
     if files.is_read_only() && !command.dry_run {
         return Err(AppendError::ReadOnly.into());
     }
-    let wanted = wanted(inner, &command)?;
+    let wanted = wanted(inner, &command).await?;
     // Both make views and index anew, and only one can.
     let one = Arc::clone(&inner.rebuilding).try_lock_owned();
     let _one = one.map_err(|_| ReadError::RebuildRuns)?;
@@ -272,7 +278,7 @@ async fn tell(plan: &Plan, reports: &mut Reports) {
 }
 
 /// What a command asks for, if that can be there.
-fn wanted(inner: &Inner, command: &EraseCommand) -> Result<Wanted, EraseError> {
+async fn wanted(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted, EraseError> {
     let namespace = &command.namespace;
     Ok(match &command.target {
         EraseTarget::Namespace => Wanted::Everything,
@@ -303,6 +309,14 @@ fn wanted(inner: &Inner, command: &EraseCommand) -> Result<Wanted, EraseError> {
                 ));
             }
             Wanted::Revisions(*conversation, revisions.clone())
+        }
+        EraseTarget::Due(retention) => {
+            if !retention.says_something() {
+                return Err(EraseError::invalid(
+                    "it is not said how long conversations are kept: give a number of days",
+                ));
+            }
+            Wanted::These(inner.due(namespace, retention).await?)
         }
         EraseTarget::Literal(literal) => {
             if !(LITERAL_BYTES_MIN..=LITERAL_BYTES_MAX).contains(&literal.len()) {

@@ -42,6 +42,8 @@ pub(super) enum Wanted {
     Everything,
     /// These conversations, and what they spawned.
     Tree(HashSet<ConversationId>),
+    /// These, and nothing else.
+    These(HashSet<ConversationId>),
     Revisions(ConversationId, Vec<RangeInclusive<u64>>),
     Literal(Literal),
     /// What was recorded as erased.
@@ -216,6 +218,7 @@ impl Plan {
     ) -> Result<Option<Bytes>, EraseError> {
         let is_looked_at = match record.header.kind() {
             Some(EventKind::ConversationCreated | EventKind::BranchForked) => true,
+            Some(EventKind::ContentErased) => !record.is_erased(),
             Some(kind) if follows_others(kind) => !record.is_erased(),
             _ => matches!(self.wanted, Wanted::Literal(_)) && !record.is_erased(),
         };
@@ -298,9 +301,16 @@ impl Plan {
         body: Option<&EventBody>,
     ) -> Option<ErasedWhy> {
         let header = &record.header;
+        // It says what was erased before, and nothing else.
+        if let Some(EventBody::ContentErased { reason, .. }) = body
+            && reason.is_empty()
+        {
+            return None;
+        }
         let asked = match &self.wanted {
             Wanted::Everything => true,
             Wanted::Tree(tree) => tree.contains(&header.conversation),
+            Wanted::These(these) => these.contains(&header.conversation),
             Wanted::Revisions(id, ranges) => {
                 *id == header.conversation
                     && ranges

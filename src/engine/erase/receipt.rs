@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{EraseCommand, EraseTarget, plan::Plan};
+use super::{EraseCommand, EraseTarget, plan::Plan, signature::Signer};
 use crate::{
     domain::{
         AppendOutcome, ConversationId, EventBody, NewEvent, Position, Revision, TimestampMicros,
@@ -87,13 +87,14 @@ struct SharedBody {
     used_by: u64,
 }
 
-/// A receipt, as JSON.
+/// A receipt, as JSON, signed.
 pub(super) async fn make(
     inner: &Arc<Inner>,
     command: &EraseCommand,
     plan: &Plan,
     recorded: Vec<Recorded>,
     scrubbed: &Scrubbed,
+    signer: &Signer,
 ) -> Result<String, ReadError> {
     let mut events = Vec::with_capacity(recorded.len());
     for one in recorded {
@@ -132,7 +133,8 @@ pub(super) async fn make(
         shared_bodies: bodies.collect(),
         not_looked_at: set_aside(&inner.options.data_dir),
     };
-    serde_json::to_string(&receipt).map_err(ReadError::storage)
+    let receipt = serde_json::to_value(&receipt).map_err(ReadError::storage)?;
+    Ok(signer.sign(receipt).to_string())
 }
 
 fn described(target: &EraseTarget) -> String {
@@ -140,6 +142,7 @@ fn described(target: &EraseTarget) -> String {
         EraseTarget::Revisions { conversation, .. } => format!("revisions of {conversation}"),
         EraseTarget::Conversation(id) => format!("conversation {id} with its sub-contexts"),
         EraseTarget::Namespace => "the namespace".to_owned(),
+        EraseTarget::Due(retention) => retention.to_string(),
         EraseTarget::Literal(literal) => format!("a literal of {} bytes", literal.len()),
     }
 }

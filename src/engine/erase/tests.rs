@@ -21,8 +21,8 @@ use crate::{
     domain::*,
     engine::{
         BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
-        EraseTarget, ErasedEvent, NamedEvent, OpenOptions, ReadQuery, SearchRequest, SharedBy,
-        Source, VerifyItem, salvage,
+        EraseTarget, ErasedEvent, NamedEvent, OpenOptions, ReadQuery, Retention, SearchRequest,
+        SharedBy, Source, VerifyItem, receipt_signer, salvage,
     },
     log::{BlobRef, EventLog, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, frame},
     search::searchable_text,
@@ -440,7 +440,9 @@ async fn interrupted(engine: &Engine) {
     let mut plan = Plan::new(Some(Namespace::default()), tree, false);
     plan.scan(&engine.inner, &files, |_, _| {}).await.unwrap();
     begin(&files).await.unwrap();
-    record(&engine.inner, &command, &plan).await.unwrap();
+    record(&engine.inner, &command, &plan, PublicKey([0; 32]))
+        .await
+        .unwrap();
     engine.close().await;
 }
 
@@ -608,7 +610,9 @@ async fn a_receipt_says_what_the_log_says() {
         revisions: vec![3..=3, 6..=7],
     };
     let (_, outcome) = erase(&engine, command(target)).await.unwrap();
-    let receipt: serde_json::Value = serde_json::from_str(&outcome.receipt.unwrap()).unwrap();
+    let receipt = outcome.receipt.unwrap();
+    let signer = receipt_signer(&receipt).unwrap();
+    let receipt: serde_json::Value = serde_json::from_str(&receipt).unwrap();
     let recorded = &receipt["recorded"][0];
     assert_eq!(
         recorded["revisions"],
@@ -620,11 +624,15 @@ async fn a_receipt_says_what_the_log_says() {
     assert_eq!(recorded["chain_hash"], event.chain_hash.get().to_string());
     let said = body::decode(EventKind::ContentErased, &event.body).unwrap();
     let EventBody::ContentErased {
-        stubs, revisions, ..
+        stubs,
+        revisions,
+        signed_by,
+        ..
     } = said
     else {
         panic!("{said:?}");
     };
+    assert_eq!(signed_by, Some(signer));
     let by_revision: BTreeMap<_, _> = all
         .iter()
         .filter(|event| event.event.header.conversation == id(CONVERSATION))
@@ -653,4 +661,79 @@ proptest! {
         // It is what is left of itself.
         prop_assert_eq!(body::encode(&decoded.stub(BranchId(branch))), stub);
     }
+}
+
+// Retention that erases what somebody still builds on, or the same things every day anew, would
+// be worse than none.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_due_goes_and_what_is_built_on_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let created = |label: &str, parent: Option<ParentRef>| {
+        EventBody::ConversationCreated(ConversationCreated {
+            title: format!("title of {label}"),
+            labels: [("team".to_owned(), label.to_owned())].into(),
+            shares_history: parent.is_some(),
+            parent,
+            ..ConversationCreated::default()
+        })
+    };
+    let fork = || {
+        Some(ParentRef {
+            conversation: id(CONVERSATION),
+            branch: BranchId::MAIN,
+            revision: Revision(1),
+            call_id: String::new(),
+        })
+    };
+    append(&engine, id(CONVERSATION), vec![created("red", None)]).await;
+    append(&engine, id(OTHER), vec![created("red", None)]).await;
+    append(&engine, id(FORK), vec![created("blue", fork())]).await;
+    let due = || Retention {
+        keep_days: Some(0),
+        keep_sealed_days: None,
+        labels: [("team".to_owned(), "red".to_owned())].into(),
+    };
+    // An event that says what was erased and why is due one day itself.
+    let silently = |target| EraseCommand {
+        reason: String::new(),
+        ..command(target)
+    };
+    let (items, outcome) = erase(&engine, silently(EraseTarget::Due(due())))
+        .await
+        .unwrap();
+    assert_eq!((told(&items).len(), outcome.events), (1, 1), "{items:?}");
+    let receipt: serde_json::Value = serde_json::from_str(&outcome.receipt.unwrap()).unwrap();
+    let said = "conversations kept 0 days, with the label team=red";
+    assert_eq!(receipt["target"], said);
+    assert_eq!(
+        receipt["recorded"][0]["conversation"],
+        id(OTHER).to_string()
+    );
+    // Labels went with the content; without them, too, there is nothing more in it.
+    let any = Retention {
+        labels: BTreeMap::new(),
+        ..due()
+    };
+    let blue = Retention {
+        labels: [("team".to_owned(), "blue".to_owned())].into(),
+        ..due()
+    };
+    let (_, outcome) = erase(&engine, silently(EraseTarget::Due(blue)))
+        .await
+        .unwrap();
+    assert_eq!(outcome.events, 1);
+    let (_, outcome) = erase(&engine, silently(EraseTarget::Due(any.clone())))
+        .await
+        .unwrap();
+    assert_eq!(outcome.events, 1, "the one that was built on");
+    let (_, outcome) = erase(&engine, silently(EraseTarget::Due(any)))
+        .await
+        .unwrap();
+    assert_eq!((outcome.events, outcome.receipt), (0, None));
+    let nothing = erase(&engine, silently(EraseTarget::Due(Retention::default()))).await;
+    let error = nothing.unwrap_err().to_string();
+    assert!(error.contains("number of days"), "{error}");
+    check_sound(&engine).await;
+    engine.close().await;
 }

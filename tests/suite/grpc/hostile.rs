@@ -209,6 +209,7 @@ fn spoilt() -> Vec<(&'static str, Spoil)> {
                 revisions: vec![Revision(1)],
                 reason: "hide".into(),
                 stubs: None,
+                signed_by: None,
             };
             r.events[1] = new_event(&erased);
         }),

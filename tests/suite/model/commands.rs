@@ -387,6 +387,7 @@ fn body(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
             revisions: vec![Revision(1)],
             reason: "no".into(),
             stubs: None,
+            signed_by: None,
         },
         What::Create(..) | What::Fork(..) => place(model, id, what),
         _ => tool(model, id, on, what),

@@ -828,6 +828,7 @@ class EraseRequest(google.protobuf.message.Message):
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     WHOLE_NAMESPACE_FIELD_NUMBER: builtins.int
     LITERAL_FIELD_NUMBER: builtins.int
+    DUE_FIELD_NUMBER: builtins.int
     KEEP_DERIVED_FIELD_NUMBER: builtins.int
     DRY_RUN_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
@@ -843,6 +844,9 @@ class EraseRequest(google.protobuf.message.Message):
     """Every event of the namespace that holds these bytes, also as JSON writes them. The log
     is looked through, not the index.
     """
+    @property
+    def due(self) -> global___Retention:
+        """Every conversation that was kept as long as it is to be."""
     keep_derived: builtins.bool
     """Keep what was made from it: summaries, compactions, short forms of results."""
     dry_run: builtins.bool
@@ -857,16 +861,67 @@ class EraseRequest(google.protobuf.message.Message):
         conversation_id: builtins.str = ...,
         whole_namespace: builtins.bool = ...,
         literal: builtins.bytes = ...,
+        due: global___Retention | None = ...,
         keep_derived: builtins.bool = ...,
         dry_run: builtins.bool = ...,
         reason: builtins.str = ...,
         actor: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "literal", b"literal", "revisions", b"revisions", "target", b"target", "whole_namespace", b"whole_namespace"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "conversation_id", b"conversation_id", "dry_run", b"dry_run", "keep_derived", b"keep_derived", "literal", b"literal", "reason", b"reason", "revisions", b"revisions", "target", b"target", "whole_namespace", b"whole_namespace"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing_extensions.Literal["target", b"target"]) -> typing_extensions.Literal["revisions", "conversation_id", "whole_namespace", "literal"] | None: ...
+    def HasField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "due", b"due", "literal", b"literal", "revisions", b"revisions", "target", b"target", "whole_namespace", b"whole_namespace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "conversation_id", b"conversation_id", "dry_run", b"dry_run", "due", b"due", "keep_derived", b"keep_derived", "literal", b"literal", "reason", b"reason", "revisions", b"revisions", "target", b"target", "whole_namespace", b"whole_namespace"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["target", b"target"]) -> typing_extensions.Literal["revisions", "conversation_id", "whole_namespace", "literal", "due"] | None: ...
 
 global___EraseRequest = EraseRequest
+
+@typing_extensions.final
+class Retention(google.protobuf.message.Message):
+    """How long conversations are kept after the last event was appended to them. One that a
+    conversation which is kept was forked from is kept with it.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing_extensions.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    KEEP_DAYS_FIELD_NUMBER: builtins.int
+    KEEP_SEALED_DAYS_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    keep_days: builtins.int
+    """Any conversation. Absent: for ever."""
+    keep_sealed_days: builtins.int
+    """A sealed one. Absent: as any other."""
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Only conversations with all of these labels."""
+    def __init__(
+        self,
+        *,
+        keep_days: builtins.int | None = ...,
+        keep_sealed_days: builtins.int | None = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_keep_days", b"_keep_days", "_keep_sealed_days", b"_keep_sealed_days", "keep_days", b"keep_days", "keep_sealed_days", b"keep_sealed_days"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_keep_days", b"_keep_days", "_keep_sealed_days", b"_keep_sealed_days", "keep_days", b"keep_days", "keep_sealed_days", b"keep_sealed_days", "labels", b"labels"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_keep_days", b"_keep_days"]) -> typing_extensions.Literal["keep_days"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_keep_sealed_days", b"_keep_sealed_days"]) -> typing_extensions.Literal["keep_sealed_days"] | None: ...
+
+global___Retention = Retention
 
 @typing_extensions.final
 class EraseRevisions(google.protobuf.message.Message):

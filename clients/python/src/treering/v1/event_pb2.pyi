@@ -1604,6 +1604,7 @@ class ContentErased(google.protobuf.message.Message):
     REVISIONS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     STUBS_HASH_FIELD_NUMBER: builtins.int
+    SIGNED_BY_FIELD_NUMBER: builtins.int
     @property
     def revisions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     reason: builtins.str
@@ -1611,13 +1612,16 @@ class ContentErased(google.protobuf.message.Message):
     """BLAKE3 of the stubs, in the order of `revisions`, each with its length in bytes
     (8 bytes, little-endian) before it.
     """
+    signed_by: builtins.bytes
+    """The Ed25519 key, 32 bytes, whose private half signs the receipt."""
     def __init__(
         self,
         *,
         revisions: collections.abc.Iterable[builtins.int] | None = ...,
         reason: builtins.str = ...,
         stubs_hash: builtins.bytes = ...,
+        signed_by: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["reason", b"reason", "revisions", b"revisions", "stubs_hash", b"stubs_hash"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["reason", b"reason", "revisions", b"revisions", "signed_by", b"signed_by", "stubs_hash", b"stubs_hash"]) -> None: ...
 
 global___ContentErased = ContentErased

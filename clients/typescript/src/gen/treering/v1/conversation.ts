@@ -317,6 +317,9 @@ export interface EraseRequest {
      * is looked through, not the index.
      */
     { $case: "literal"; value: Uint8Array }
+    | //
+    /** Every conversation that was kept as long as it is to be. */
+    { $case: "due"; value: Retention }
     | undefined;
   /** Keep what was made from it: summaries, compactions, short forms of results. */
   keepDerived: boolean;
@@ -325,6 +328,28 @@ export interface EraseRequest {
   /** For the history. */
   reason: string;
   actor: string;
+}
+
+/**
+ * How long conversations are kept after the last event was appended to them. One that a
+ * conversation which is kept was forked from is kept with it.
+ */
+export interface Retention {
+  /** Any conversation. Absent: for ever. */
+  keepDays?:
+    | number
+    | undefined;
+  /** A sealed one. Absent: as any other. */
+  keepSealedDays?:
+    | number
+    | undefined;
+  /** Only conversations with all of these labels. */
+  labels: { [key: string]: string };
+}
+
+export interface Retention_LabelsEntry {
+  key: string;
+  value: string;
 }
 
 export interface EraseRevisions {
@@ -2965,6 +2990,9 @@ export const EraseRequest: MessageFns<EraseRequest> = {
       case "literal":
         writer.uint32(34).bytes(message.target.value);
         break;
+      case "due":
+        Retention.encode(message.target.value, writer.uint32(74).fork()).join();
+        break;
     }
     if (message.keepDerived !== false) {
       writer.uint32(40).bool(message.keepDerived);
@@ -3024,6 +3052,14 @@ export const EraseRequest: MessageFns<EraseRequest> = {
             }
 
             message.target = { $case: "literal", value: reader.bytes() };
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.target = { $case: "due", value: Retention.decode(reader, reader.uint32()) };
             continue;
           }
           case 5: {
@@ -3100,11 +3136,174 @@ export const EraseRequest: MessageFns<EraseRequest> = {
         }
         break;
       }
+      case "due": {
+        if (object.target?.value !== undefined && object.target?.value !== null) {
+          message.target = { $case: "due", value: Retention.fromPartial(object.target.value) };
+        }
+        break;
+      }
     }
     message.keepDerived = object.keepDerived ?? false;
     message.dryRun = object.dryRun ?? false;
     message.reason = object.reason ?? "";
     message.actor = object.actor ?? "";
+    return message;
+  },
+};
+
+function createBaseRetention(): Retention {
+  return { keepDays: undefined, keepSealedDays: undefined, labels: {} };
+}
+
+export const Retention: MessageFns<Retention> = {
+  encode(message: Retention, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.keepDays !== undefined) {
+      writer.uint32(8).uint32(message.keepDays);
+    }
+    if (message.keepSealedDays !== undefined) {
+      writer.uint32(16).uint32(message.keepSealedDays);
+    }
+    globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
+      Retention_LabelsEntry.encode({ key: key as any, value }, writer.uint32(26).fork()).join();
+    });
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Retention {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRetention();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.keepDays = reader.uint32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.keepSealedDays = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            const entry3 = Retention_LabelsEntry.decode(reader, reader.uint32());
+            if (entry3.value !== undefined) {
+              message.labels[entry3.key] = entry3.value;
+            }
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Retention>): Retention {
+    return Retention.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Retention>): Retention {
+    const message = createBaseRetention();
+    message.keepDays = object.keepDays ?? undefined;
+    message.keepSealedDays = object.keepSealedDays ?? undefined;
+    message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    return message;
+  },
+};
+
+function createBaseRetention_LabelsEntry(): Retention_LabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const Retention_LabelsEntry: MessageFns<Retention_LabelsEntry> = {
+  encode(message: Retention_LabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Retention_LabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRetention_LabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Retention_LabelsEntry>): Retention_LabelsEntry {
+    return Retention_LabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Retention_LabelsEntry>): Retention_LabelsEntry {
+    const message = createBaseRetention_LabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };

@@ -560,6 +560,8 @@ export interface ContentErased {
    * (8 bytes, little-endian) before it.
    */
   stubsHash: Uint8Array;
+  /** The Ed25519 key, 32 bytes, whose private half signs the receipt. */
+  signedBy: Uint8Array;
 }
 
 function createBasePosition(): Position {
@@ -5584,7 +5586,7 @@ export const Custom: MessageFns<Custom> = {
 };
 
 function createBaseContentErased(): ContentErased {
-  return { revisions: [], reason: "", stubsHash: new Uint8Array(0) };
+  return { revisions: [], reason: "", stubsHash: new Uint8Array(0), signedBy: new Uint8Array(0) };
 }
 
 export const ContentErased: MessageFns<ContentErased> = {
@@ -5601,6 +5603,9 @@ export const ContentErased: MessageFns<ContentErased> = {
     }
     if (message.stubsHash.length !== 0) {
       writer.uint32(26).bytes(message.stubsHash);
+    }
+    if (message.signedBy.length !== 0) {
+      writer.uint32(34).bytes(message.signedBy);
     }
     return writer;
   },
@@ -5652,6 +5657,14 @@ export const ContentErased: MessageFns<ContentErased> = {
             message.stubsHash = reader.bytes();
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.signedBy = reader.bytes();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5672,6 +5685,7 @@ export const ContentErased: MessageFns<ContentErased> = {
     message.revisions = object.revisions?.map((e) => e) || [];
     message.reason = object.reason ?? "";
     message.stubsHash = object.stubsHash ?? new Uint8Array(0);
+    message.signedBy = object.signedBy ?? new Uint8Array(0);
     return message;
   },
 };
