@@ -27,6 +27,7 @@ mod export;
 mod fork;
 mod import;
 mod json;
+mod keys;
 mod knowledge;
 mod log;
 mod ls;
@@ -84,6 +85,7 @@ struct Cli {
 #[derive(Subcommand, Debug, Clone)]
 enum Command {
     Serve(serve::ServeArgs),
+    Keys(keys::KeysArgs),
     Demo(demo::DemoArgs),
     Import(import::ImportArgs),
     Export(export::ExportArgs),
@@ -184,6 +186,7 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common),
         Command::Completions(args) => completions::script(&args, out),
+        Command::Keys(args) => keys::run(args, &cli.common, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
         Command::Replay(args) if args.listens() => {
@@ -276,6 +279,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Stats(_) => admin::stats(store, out).await,
         // These need no store of their own; `run` has dealt with them.
         Command::Serve(_)
+        | Command::Keys(_)
         | Command::Demo(_)
         | Command::Bench(_)
         | Command::Repair(_)
@@ -362,6 +366,7 @@ impl Command {
             | Self::Verify(_)
             | Self::Stats(_)
             | Self::Salvage(_)
+            | Self::Keys(_)
             | Self::Completions(_) => OpenMode::Read,
         }
     }
@@ -494,6 +499,13 @@ mod tests {
             "treering salvage --data D --to E --json",
             "treering --server http://h:1 show C",
             "treering serve --data D --listen 127.0.0.1:0",
+            "treering serve --data D --listen 0.0.0.0:7171 --tls-cert c --tls-key k --client-ca a",
+            "treering serve --data D --listen 0.0.0.0:7171 --insecure",
+            "treering keys create ci --role writer --namespace a --role reader:b --expires 90d",
+            "treering keys ls --data D --json",
+            "treering keys rotate ci --grace 0s",
+            "treering keys revoke ci",
+            "treering ls --server https://h:1 --token t --ca c",
             "treering demo --exit --data D",
             "treering import --data D ~/.claude/projects",
             "treering import --data D --format openai-chat a.jsonl b.jsonl.zst -",

@@ -14,13 +14,14 @@ use super::{
     append_request,
     bounds::{STREAM_APPENDS_MAX, STREAM_BYTES_MAX},
     call::{Shared, shutting_down},
+    guard::Caller,
     shutdown::Phase,
     status::Refusal,
     to_proto,
 };
 use crate::{
     codec::pb::{self, append_stream_response::Outcome},
-    domain::{AppendOutcome, Namespace},
+    domain::AppendOutcome,
     engine::AppendError,
 };
 
@@ -35,11 +36,11 @@ struct Waiting {
 /// The answers to a stream of requests.
 pub(super) fn answers(
     shared: Shared,
-    namespace: Namespace,
+    caller: Caller,
     requests: Streaming<pb::AppendRequest>,
 ) -> impl Stream<Item = Result<pb::AppendStreamResponse, Status>> + Send + 'static {
     async_stream::stream! {
-        let mut pipeline = Pipeline::new(shared, namespace);
+        let mut pipeline = Pipeline::new(shared, caller);
         let mut requests = requests;
         let mut end = None;
         loop {
@@ -92,16 +93,16 @@ enum Step {
 
 struct Pipeline {
     shared: Shared,
-    namespace: Namespace,
+    caller: Caller,
     waiting: VecDeque<Waiting>,
     bytes: usize,
 }
 
 impl Pipeline {
-    fn new(shared: Shared, namespace: Namespace) -> Self {
+    fn new(shared: Shared, caller: Caller) -> Self {
         Self {
             shared,
-            namespace,
+            caller,
             waiting: VecDeque::new(),
             bytes: 0,
         }
@@ -147,7 +148,7 @@ impl Pipeline {
         let engine = self.shared.engine.clone();
         // Cheap: bodies are shared, not copied.
         let kept = request.clone();
-        let command = append_request::command(&engine, &self.namespace, request).await;
+        let command = append_request::command(&engine, &self.caller, request).await;
         let answer = match command {
             Err(refusal) => std::future::ready(Err(refusal)).boxed(),
             Ok(command) => match engine.submit(command).await {

@@ -84,10 +84,10 @@ impl Events for EventsService {
         &self,
         request: Request<pb::AppendRequest>,
     ) -> Result<Response<pb::AppendResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let engine = &self.0.engine;
         let request = request.into_inner();
-        let command = append_request::command(engine, &call.namespace, request).await?;
+        let command = append_request::command(engine, &call.caller, request).await?;
         let outcome = engine.append(command).await?;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
@@ -96,9 +96,9 @@ impl Events for EventsService {
         &self,
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let answers =
-            append_stream::answers(self.0.clone(), call.namespace.clone(), request.into_inner());
+            append_stream::answers(self.0.clone(), call.caller.clone(), request.into_inner());
         let bound = call.bound(answers, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
     }
@@ -107,7 +107,7 @@ impl Events for EventsService {
         &self,
         request: Request<pb::ReadRequest>,
     ) -> Result<Response<Self::ReadStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let source = self.read_source(&call, &request).await?;
         let all = ReadQuery::all(call.namespace.clone(), source);
@@ -123,7 +123,7 @@ impl Events for EventsService {
         &self,
         request: Request<pb::KnownKeysRequest>,
     ) -> Result<Response<pb::KnownKeysResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let keys = request.into_inner().idempotency_keys;
         from_proto::at_most_keys("idempotency_keys", keys.len())?;
         let known = self.0.engine.known_keys(&call.namespace, keys).await?;
@@ -134,7 +134,7 @@ impl Events for EventsService {
         &self,
         request: Request<pb::SubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let heartbeat = subscription::heartbeat(request.heartbeat_seconds);
         let query = SubscribeQuery {
