@@ -67,7 +67,12 @@ pub fn create(dir: &Path, new: NewKey) -> Result<MadeKey, KeyFileError> {
     let token = Token::generate().map_err(KeyFileError::Random)?;
     file::change(dir, |keys| {
         let living = |key: &&KeyRecord| !key.has_ended(now);
-        if keys.keys.iter().filter(living).any(|key| key.name == new.name) {
+        if keys
+            .keys
+            .iter()
+            .filter(living)
+            .any(|key| key.name == new.name)
+        {
             return Err(KeyFileError::NameTaken(new.name));
         }
         let record = KeyRecord {
@@ -108,12 +113,7 @@ pub fn revoke(dir: &Path, which: &str, by: &str) -> Result<KeyRecord, KeyFileErr
 ///
 /// # Errors
 /// [`KeyFileError`]; the key stays as it is then.
-pub fn rotate(
-    dir: &Path,
-    which: &str,
-    grace: Duration,
-    by: &str,
-) -> Result<MadeKey, KeyFileError> {
+pub fn rotate(dir: &Path, which: &str, grace: Duration, by: &str) -> Result<MadeKey, KeyFileError> {
     let now = TimestampMicros::now();
     file::change(dir, |keys| {
         let key = living(keys, which, now)?;

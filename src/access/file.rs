@@ -105,10 +105,18 @@ pub struct KeyRecord {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub made_by: String,
     /// From then on it is refused.
-    #[serde(default, with = "rfc3339::maybe", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        with = "rfc3339::maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub expires_at: Option<TimestampMicros>,
     /// Since then it is refused.
-    #[serde(default, with = "rfc3339::maybe", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        with = "rfc3339::maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub revoked_at: Option<TimestampMicros>,
     /// Who revoked it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -133,7 +141,11 @@ pub struct SecretRecord {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub made_by: String,
     /// From then on it is refused; none: as long as its key lives.
-    #[serde(default, with = "rfc3339::maybe", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        with = "rfc3339::maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub ends_at: Option<TimestampMicros>,
 }
 
@@ -163,9 +175,15 @@ pub(super) fn path(dir: &Path) -> PathBuf {
 pub fn read(dir: &Path) -> Result<KeyFile, KeyFileError> {
     match File::open(path(dir)) {
         Ok(mut file) => read_open(dir, &mut file),
-        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(KeyFile::default()),
+        Err(source) if is_absent(&source) => Ok(KeyFile::default()),
         Err(source) => Err(failed(path(dir), "read")(source)),
     }
+}
+
+/// True when there is no file; what is no folder has none either, and is told elsewhere.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(error.kind(), Kind::NotFound | Kind::NotADirectory)
 }
 
 /// The same of the file that was opened.
@@ -187,7 +205,9 @@ pub(super) fn read_open(dir: &Path, file: &mut File) -> Result<KeyFile, KeyFileE
 fn check(file: &KeyFile) -> Result<(), String> {
     if file.format != FORMAT {
         let format = file.format;
-        return Err(format!("it has format {format}, and this program knows {FORMAT}"));
+        return Err(format!(
+            "it has format {format}, and this program knows {FORMAT}"
+        ));
     }
     let mut ids = HashSet::new();
     for key in &file.keys {

@@ -296,7 +296,7 @@ fn open(dir: &Path) -> Result<(Seen, KeyFile), KeyFileError> {
             };
             Ok((seen, keys))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Err(error) if file::is_absent(&error) => {
             let seen = Seen {
                 stamp: None,
                 _file: None,
@@ -360,7 +360,10 @@ impl Holder {
     /// True when the key has a role in a namespace.
     #[must_use]
     pub fn may(&self, role: KeyRole, namespace: &Namespace) -> bool {
-        self.key.roles.iter().any(|grant| grant.covers(role, namespace))
+        self.key
+            .roles
+            .iter()
+            .any(|grant| grant.covers(role, namespace))
     }
 
     /// True when the key is an admin's, of the whole store.

@@ -40,15 +40,24 @@ fn keys_come_and_go_while_a_server_runs() {
     assert!(!ring.is_open() && ring.has_living());
 
     let forged = Token::with_id(key.record.id.clone()).unwrap();
-    assert_eq!(ring.holder(forged.reveal()).unwrap_err(), KeyRefusal::Unknown);
+    assert_eq!(
+        ring.holder(forged.reveal()).unwrap_err(),
+        KeyRefusal::Unknown
+    );
     let unknown = Token::generate().unwrap();
-    assert_eq!(ring.holder(unknown.reveal()).unwrap_err(), KeyRefusal::Unknown);
+    assert_eq!(
+        ring.holder(unknown.reveal()).unwrap_err(),
+        KeyRefusal::Unknown
+    );
     let text = other.token.reveal();
     let typo = ring.holder(&text[..text.len() - 1]).unwrap_err();
     assert_eq!(typo, KeyRefusal::Malformed(TokenError::Mistyped));
 
     revoke(dir.path(), "ci", "ada").unwrap();
-    assert_eq!(holder(&ring, &key).unwrap_err(), KeyRefusal::Revoked("ci".into()));
+    assert_eq!(
+        holder(&ring, &key).unwrap_err(),
+        KeyRefusal::Revoked("ci".into())
+    );
     holder(&ring, &other).unwrap();
     revoke(dir.path(), other.record.id.as_str(), "ada").unwrap();
     holder(&ring, &other).unwrap_err();
@@ -71,7 +80,10 @@ fn secrets_and_keys_end_when_they_are_to() {
     holder(&ring, &second).unwrap();
     let third = rotate(dir.path(), "ci", Duration::ZERO, "ada").unwrap();
     for old in [&key, &second] {
-        assert_eq!(holder(&ring, old).unwrap_err(), KeyRefusal::Expired("ci".into()));
+        assert_eq!(
+            holder(&ring, old).unwrap_err(),
+            KeyRefusal::Expired("ci".into())
+        );
     }
     holder(&ring, &third).unwrap();
     // What has ended is not kept for ever.
@@ -79,7 +91,10 @@ fn secrets_and_keys_end_when_they_are_to() {
     assert_eq!(fourth.record.secrets.len(), 2);
 
     let over = create(dir.path(), new_key("over", Some(Duration::ZERO))).unwrap();
-    assert_eq!(holder(&ring, &over).unwrap_err(), KeyRefusal::Expired("over".into()));
+    assert_eq!(
+        holder(&ring, &over).unwrap_err(),
+        KeyRefusal::Expired("over".into())
+    );
     assert!(matches!(
         rotate(dir.path(), "over", HOUR, ""),
         Err(KeyFileError::Ended(_))
@@ -103,7 +118,11 @@ async fn whoever_holds_a_key_hears_that_it_ends() {
     assert_eq!(ended.await.unwrap(), KeyRefusal::Revoked("ci".into()));
     assert!(!stays.is_finished());
 
-    let brief = create(dir.path(), new_key("brief", Some(Duration::from_millis(300)))).unwrap();
+    let brief = create(
+        dir.path(),
+        new_key("brief", Some(Duration::from_millis(300))),
+    )
+    .unwrap();
     let brief = holder(&ring, &brief).unwrap();
     assert_eq!(brief.ended().await, KeyRefusal::Expired("brief".into()));
 }
@@ -118,7 +137,12 @@ fn no_file_opens_a_store_that_has_keys() {
     let path = file::path(dir.path());
     let sound = fs::read(&path).unwrap();
     let empty = br#"{"format": 1, "keys": []}"#;
-    for bad in [None, Some(&b"{"[..]), Some(empty), Some(br#"{"format": 2, "keys": []}"#)] {
+    for bad in [
+        None,
+        Some(&b"{"[..]),
+        Some(empty),
+        Some(br#"{"format": 2, "keys": []}"#),
+    ] {
         match bad {
             Some(text) => fs::write(&path, text).unwrap(),
             None => fs::remove_file(&path).unwrap(),

@@ -164,7 +164,10 @@ mod tests {
     fn roles_reach_as_far_as_they_say() {
         use KeyRole::{Admin, Approver, Reader, Writer};
         let may = |has: KeyRole| {
-            let may: Vec<_> = KeyRole::ALL.into_iter().filter(|r| has.includes(*r)).collect();
+            let may: Vec<_> = KeyRole::ALL
+                .into_iter()
+                .filter(|r| has.includes(*r))
+                .collect();
             may
         };
         assert_eq!(may(Reader), [Reader]);

@@ -193,6 +193,9 @@ mod tests {
         assert_eq!(first.id(), second.id());
         assert_ne!(first.hash(), second.hash());
         let shown = format!("{first:?}");
-        assert!(shown.contains(first.id().as_str()) && shown.len() < 24, "{shown}");
+        assert!(
+            shown.contains(first.id().as_str()) && shown.len() < 24,
+            "{shown}"
+        );
     }
 }

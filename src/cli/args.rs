@@ -38,6 +38,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
     #[arg(env = "TREERING_NAMESPACE", default_value = "default")]
     pub namespace: String,
+    /// Who asks a server.
     #[command(flatten)]
     pub credentials: Credentials,
     /// Print JSON, one object a line

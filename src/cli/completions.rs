@@ -17,9 +17,10 @@ use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate, env::Sh
 
 use super::{
     Cli, Opening,
-    args::{Color, Common},
+    args::{Color, Common, Credentials},
     connect::Connection,
     error::CliError,
+    keys::KeyArgument,
     output::Out,
     pb, read,
     text::{first_line, short_id},

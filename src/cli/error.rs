@@ -187,6 +187,11 @@ impl CliError {
         let text = match self {
             Self::OutputClosed | Self::Output(_) => return None,
             Self::Status(status) => return status_hint(status),
+            Self::Connect { cause, .. } if cause.contains("certificate") => {
+                "give the certificate of the server's CA with --ca FILE, and --client-cert and \
+                 --client-key when it asks for a certificate"
+                    .into()
+            }
             Self::Connect { .. } => "start one with `treering serve`, or give --data DIR instead \
                                      of --server (or unset TREERING_SERVER)"
                 .into(),
@@ -295,6 +300,14 @@ fn status_hint(status: &Status) -> Option<String> {
         "READ_ONLY" => Some("check the data folder's owner and mode, and how it is mounted"),
         "APPENDS_STOPPED" => Some("start the server that holds the store again; reads go on"),
         NEWER_FORMAT => Some("use a treering as new as the one that wrote it"),
+        "KEY_MISSING" => Some(
+            "set TREERING_TOKEN, or give --token; `treering keys create` makes a key, where the \
+             server's data folder is",
+        ),
+        "KEY_MALFORMED" | "KEY_UNKNOWN" | "KEY_REVOKED" | "KEY_EXPIRED" => Some(
+            "set TREERING_TOKEN, or --token, to a key that `treering keys ls` shows as good, \
+             where the server's data folder is",
+        ),
         _ => None,
     };
     if let Some(hint) = by_reason {
@@ -312,7 +325,9 @@ fn status_hint(status: &Status) -> Option<String> {
             "`--help` behind the command says what it takes, with examples"
         }
         Code::ResourceExhausted => "the store is busy: try again in a moment",
-        Code::Unavailable => "check that the server runs and that the address is right",
+        Code::Unavailable => {
+            "check that the server runs and that the address is right (https:// for one with TLS)"
+        }
         Code::DeadlineExceeded => "try again, or look at the server's load",
         Code::DataLoss => {
             "`treering verify` lists all that is damaged, `treering salvage --to DIR` takes all \

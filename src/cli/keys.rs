@@ -100,7 +100,8 @@ pub fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), CliErro
         return Err(CliError::Usage {
             what: "keys are made and ended where the data folder is, and not through a server"
                 .into(),
-            hint: "on the server's machine: treering keys ls --data DIR (the server may run)".into(),
+            hint: "on the server's machine: treering keys ls --data DIR (the server may run)"
+                .into(),
         });
     }
     let dir = common.data_dir()?;
@@ -144,7 +145,9 @@ fn grants(roles: &[String], namespace: &str) -> Result<Vec<Grant>, CliError> {
     };
     let one = |text: &String| {
         let (role, namespace) = text.split_once(':').unwrap_or((text, namespace));
-        let role: KeyRole = role.parse().map_err(|error| usage(text, format!("{error}")))?;
+        let role: KeyRole = role
+            .parse()
+            .map_err(|error| usage(text, format!("{error}")))?;
         let namespace = Reach::try_from(namespace.to_owned());
         let namespace = namespace.map_err(|error| usage(text, error.to_string()))?;
         Ok(Grant { role, namespace })
@@ -224,7 +227,9 @@ fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), CliError> {
 
 fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> String {
     let mut object = Object::new();
-    object.string("id", key.id.as_str()).string("name", &key.name);
+    object
+        .string("id", key.id.as_str())
+        .string("name", &key.name);
     if let Some(token) = token {
         object.string("key", token);
     }
@@ -277,7 +282,9 @@ pub fn refused(error: KeyFileError) -> CliError {
              keys rotate`",
             Exit::Refused,
         ),
-        KeyFileError::Ended(_) => outcome("make a new one with `treering keys create`", Exit::Refused),
+        KeyFileError::Ended(_) => {
+            outcome("make a new one with `treering keys create`", Exit::Refused)
+        }
         KeyFileError::Invalid(_) => CliError::Usage {
             what,
             hint: "`treering keys create --help` has examples".into(),
@@ -312,7 +319,8 @@ impl KeyArgument {
         let text = match self.0.strip_prefix('@') {
             Some(path) => {
                 let path = PathBuf::from(path);
-                std::fs::read_to_string(&path).map_err(|cause| CliError::ReadFile { path, cause })?
+                std::fs::read_to_string(&path)
+                    .map_err(|cause| CliError::ReadFile { path, cause })?
             }
             None => self.0.clone(),
         };

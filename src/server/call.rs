@@ -117,12 +117,7 @@ impl Call {
 }
 
 /// Waits until a call must end, and says why.
-async fn over(
-    deadline: Option<Instant>,
-    caller: Caller,
-    stop: StopSignal,
-    phase: Phase,
-) -> Status {
+async fn over(deadline: Option<Instant>, caller: Caller, stop: StopSignal, phase: Phase) -> Status {
     let passed = async {
         match deadline {
             Some(deadline) => tokio::time::sleep_until(deadline).await,

@@ -135,11 +135,7 @@ pub enum ServeError {
 
 /// All services, with health and reflection. Who may call them, deadlines of unary calls,
 /// the bounds of what is received, and the clean end are the work of [`serve`].
-fn routes(
-    engine: Engine,
-    stop: StopSignal,
-    options: &ServeOptions,
-) -> Result<Routes, ServeError> {
+fn routes(engine: Engine, stop: StopSignal, options: &ServeOptions) -> Result<Routes, ServeError> {
     // The bounds of each method are the intake's; this is the largest.
     let bytes_max = intake::message_bytes_max(engine.limits());
     let shared = Shared { engine, stop };

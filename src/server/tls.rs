@@ -122,7 +122,11 @@ impl ServerTls {
 }
 
 fn stamps(files: &TlsFiles) -> Vec<Stamp> {
-    let paths = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()];
+    let paths = [
+        Some(&files.cert),
+        Some(&files.key),
+        files.client_ca.as_ref(),
+    ];
     let stamp = |path: &PathBuf| {
         let metadata = fs::metadata(path).ok()?;
         Some((metadata.len(), metadata.modified().ok()?))
@@ -185,7 +189,9 @@ fn unusable(path: &Path, error: rustls::pki_types::pem::Error, what: &str) -> Tl
     use rustls::pki_types::pem::Error;
     let why = match error {
         Error::NoItemsFound => format!("there is no {} in it", what.trim_start_matches("a ")),
-        Error::Io(error) if error.kind() == io::ErrorKind::NotFound => "there is no such file".into(),
+        Error::Io(error) if error.kind() == io::ErrorKind::NotFound => {
+            "there is no such file".into()
+        }
         Error::Io(error) => error.to_string(),
         error => format!("it cannot be read as {what} in PEM: {error}"),
     };

@@ -55,7 +55,10 @@ const KEPT_TO: [(&str, &[&str]); 10] = [
     ("tonic::", &["server", "cli"]),
     ("bincode::", &["views/codec.rs"]),
     ("rusqlite::", &[]),
-    ("tokio_rustls::", &["server/tls.rs", "server/connection/handshake.rs"]),
+    (
+        "tokio_rustls::",
+        &["server/tls.rs", "server/connection/handshake.rs"],
+    ),
     ("ureq::", &["summariser"]),
     // The clock, which may be anywhere: read in one place. The second one panics
     // before 1970.

@@ -34,7 +34,10 @@ fn every_method_has_a_rule() {
             }
         }
     }
-    let ruled: BTreeSet<_> = rules::RULES.iter().map(|(path, _)| (*path).to_owned()).collect();
+    let ruled: BTreeSet<_> = rules::RULES
+        .iter()
+        .map(|(path, _)| (*path).to_owned())
+        .collect();
     assert_eq!(ruled.len(), rules::RULES.len(), "a method is there twice");
     assert_eq!(served, ruled);
 }
@@ -88,7 +91,11 @@ fn keys_open_what_they_say() {
     let dir = tempfile::tempdir().unwrap();
     let guard = Guard::new(Some(KeyRing::open(dir.path()).unwrap()));
     for path in [READ, APPEND, ERASE, VERIFY, HEALTH, REFLECTION] {
-        assert_eq!(refused(&guard, path, None, "a"), None, "no key was made: {path}");
+        assert_eq!(
+            refused(&guard, path, None, "a"),
+            None,
+            "no key was made: {path}"
+        );
     }
     let reader = key(dir.path(), "reader", &["reader:a"]);
     let approver = key(dir.path(), "approver", &["approver:a"]);
@@ -110,12 +117,23 @@ fn keys_open_what_they_say() {
     for (key, namespace, allowed) in may {
         for path in [READ, APPEND, ERASE, VERIFY] {
             let reason = refused(&guard, path, Some(key), namespace);
-            assert_eq!(reason.is_none(), allowed.contains(&path), "{key:?} {namespace} {path}");
+            assert_eq!(
+                reason.is_none(),
+                allowed.contains(&path),
+                "{key:?} {namespace} {path}"
+            );
         }
         assert_eq!(refused(&guard, REFLECTION, Some(key), namespace), None);
     }
     assert_eq!(refused(&guard, HEALTH, None, "a"), None);
-    for path in [READ, APPEND, VERIFY, REFLECTION, "/treering.v1.Events/New", "/x"] {
+    for path in [
+        READ,
+        APPEND,
+        VERIFY,
+        REFLECTION,
+        "/treering.v1.Events/New",
+        "/x",
+    ] {
         let reason = refused(&guard, path, None, "a");
         assert_eq!(reason.as_deref(), Some("KEY_MISSING"), "{path}");
     }
@@ -203,7 +221,11 @@ fn events_are_signed_by_those_who_may() {
 
     // Field 99, a varint.
     let newer = [0x98, 0x06, 0x05];
-    for (said, written) in [("ada", "console: ada"), ("", "console"), ("console", "console")] {
+    for (said, written) in [
+        ("ada", "console: ada"),
+        ("", "console"),
+        ("console", "console"),
+    ] {
         let mut decided = event(&decision(said), &newer);
         approver.sign(&mut decided).unwrap();
         assert_eq!(decided.actor, "console");
