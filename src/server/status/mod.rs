@@ -182,15 +182,19 @@ impl From<Malformed> for Refusal {
 
 impl From<KeyRefusal> for Refusal {
     fn from(refusal: KeyRefusal) -> Self {
-        let of = |reason| Self::new(Code::Unauthenticated, reason, &refusal);
+        let of = |code, reason| Self::new(code, reason, &refusal);
         match &refusal {
-            KeyRefusal::Missing => of("KEY_MISSING"),
+            KeyRefusal::Missing => of(Code::Unauthenticated, "KEY_MISSING"),
             KeyRefusal::Malformed(TokenError::NotAKey | TokenError::Mistyped) => {
-                of("KEY_MALFORMED")
+                of(Code::Unauthenticated, "KEY_MALFORMED")
             }
-            KeyRefusal::Unknown => of("KEY_UNKNOWN"),
-            KeyRefusal::Revoked(name) => of("KEY_REVOKED").fact("key", name),
-            KeyRefusal::Expired(name) => of("KEY_EXPIRED").fact("key", name),
+            KeyRefusal::Unknown => of(Code::Unauthenticated, "KEY_UNKNOWN"),
+            KeyRefusal::Revoked(name) => {
+                of(Code::Unauthenticated, "KEY_REVOKED").fact("key", name)
+            }
+            KeyRefusal::Expired(name) => {
+                of(Code::Unauthenticated, "KEY_EXPIRED").fact("key", name)
+            }
         }
     }
 }
