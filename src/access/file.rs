@@ -309,8 +309,9 @@ mod rfc3339 {
     use crate::domain::TimestampMicros;
 
     pub fn text(time: TimestampMicros) -> Option<String> {
-        let seconds = OffsetDateTime::from_unix_timestamp(time.0.div_euclid(1_000_000)).ok()?;
-        seconds.format(&Rfc3339).ok()
+        let nanos = i128::from(time.0) * 1_000;
+        let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
+        time.format(&Rfc3339).ok()
     }
 
     pub fn read(text: &str) -> Option<TimestampMicros> {

@@ -168,6 +168,18 @@ impl KeyRing {
         }))
     }
 
+    /// The data folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// How often the keys were read again.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
     /// True while no key was ever made: nobody is asked for one.
     #[must_use]
     pub fn is_open(&self) -> bool {

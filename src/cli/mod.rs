@@ -10,6 +10,7 @@ mod annotate;
 mod append;
 mod approve;
 pub mod args;
+mod audit;
 mod bench;
 mod branch;
 mod compact;
@@ -86,6 +87,7 @@ struct Cli {
 enum Command {
     Serve(serve::ServeArgs),
     Keys(keys::KeysArgs),
+    Audit(audit::AuditArgs),
     Demo(demo::DemoArgs),
     Import(import::ImportArgs),
     Export(export::ExportArgs),
@@ -180,7 +182,10 @@ fn log_to_stderr(serving: bool) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
+async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
+    if matches!(cli.command, Command::Audit(_)) {
+        cli.common.namespace = audit::namespace();
+    }
     match cli.command {
         Command::Serve(args) => serve::run(&args, &cli.common, out).await,
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
@@ -274,6 +279,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Deny(args) => approve::deny(args, store, out).await,
         Command::Annotate(args) => annotate::run(args, store, out).await,
         Command::Erase(args) => erase::run(args, store, out).await,
+        Command::Audit(args) => audit::run(&args, store, out).await,
         Command::Verify(args) => admin::verify(&args, store, out).await,
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
@@ -367,6 +373,7 @@ impl Command {
             | Self::Stats(_)
             | Self::Salvage(_)
             | Self::Keys(_)
+            | Self::Audit(_)
             | Self::Completions(_) => OpenMode::Read,
         }
     }
@@ -505,6 +512,7 @@ mod tests {
             "treering keys ls --data D --json",
             "treering keys rotate ci --grace 0s",
             "treering keys revoke ci",
+            "treering audit --data D --from 7",
             "treering ls --server https://h:1 --token t --ca c",
             "treering demo --exit --data D",
             "treering import --data D ~/.claude/projects",

@@ -198,6 +198,7 @@ impl Command {
             | Self::Repair(_)
             | Self::Salvage(_)
             | Self::Keys(_)
+            | Self::Audit(_)
             | Self::Stats(_)
             | Self::Bench(_)
             | Self::Completions(_) => None,

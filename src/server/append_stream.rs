@@ -12,6 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::{
     append_request,
+    audit::{self, Decided},
     bounds::{STREAM_APPENDS_MAX, STREAM_BYTES_MAX},
     call::{Shared, shutting_down},
     guard::Caller,
@@ -151,21 +152,37 @@ impl Pipeline {
         let command = append_request::command(&engine, &self.caller, request).await;
         let answer = match command {
             Err(refusal) => std::future::ready(Err(refusal)).boxed(),
-            Ok(command) => match engine.submit(command).await {
-                Ok(outcome) => outcome
-                    .map(|outcome| outcome.map_err(Refusal::from))
-                    .boxed(),
-                Err(AppendError::Busy { retry_after_ms }) => {
-                    if self.waiting.is_empty() {
-                        tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
+            Ok(command) => {
+                let decided = audit::decisions(&command);
+                match engine.submit(command).await {
+                    Ok(outcome) => self.noted(decided, outcome),
+                    Err(AppendError::Busy { retry_after_ms }) => {
+                        if self.waiting.is_empty() {
+                            tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
+                        }
+                        return Some(kept);
                     }
-                    return Some(kept);
+                    Err(error) => std::future::ready(Err(error.into())).boxed(),
                 }
-                Err(error) => std::future::ready(Err(error.into())).boxed(),
-            },
+            }
         };
         self.bytes += bytes;
         self.waiting.push_back(Waiting { bytes, answer });
         None
+    }
+
+    /// The answer, once decisions among it are noted.
+    fn noted(
+        &self,
+        decided: Vec<Decided>,
+        outcome: impl Future<Output = Result<AppendOutcome, AppendError>> + Send + 'static,
+    ) -> BoxFuture<'static, Answer> {
+        let (audit, caller) = (self.shared.audit.clone(), self.caller.clone());
+        async move {
+            let outcome = outcome.await?;
+            audit.decided(&caller, decided, &outcome).await;
+            Ok(outcome)
+        }
+        .boxed()
     }
 }

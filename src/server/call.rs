@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tonic::{Request, Status};
 
 use super::{
+    audit::Audit,
     from_proto::{self, Malformed},
     guard::Caller,
     shutdown::{Phase, StopSignal},
@@ -29,6 +30,7 @@ const TIMEOUT_HEADER: &str = "grpc-timeout";
 pub(super) struct Shared {
     pub engine: Engine,
     pub stop: StopSignal,
+    pub audit: Audit,
 }
 
 impl Shared {

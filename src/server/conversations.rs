@@ -253,6 +253,9 @@ impl Conversations for ConversationsService {
             reason: request.reason,
             actor: call.caller.actor(request.actor),
         };
+        if !command.dry_run {
+            self.0.audit.erases(&call.caller, &command.target).await?;
+        }
         let items = self.0.engine.erase(command);
         let items = items.map(|item| Ok(to_proto::erase_response(item?)));
         let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);

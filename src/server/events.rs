@@ -4,7 +4,7 @@ use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    append_request, append_stream,
+    append_request, append_stream, audit,
     call::{Call, Shared},
     from_proto, read,
     shutdown::Phase,
@@ -88,7 +88,9 @@ impl Events for EventsService {
         let engine = &self.0.engine;
         let request = request.into_inner();
         let command = append_request::command(engine, &call.caller, request).await?;
+        let decided = audit::decisions(&command);
         let outcome = engine.append(command).await?;
+        self.0.audit.decided(&call.caller, decided, &outcome).await;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
 
@@ -110,6 +112,9 @@ impl Events for EventsService {
         let call = Call::of(&request)?;
         let request = request.into_inner();
         let source = self.read_source(&call, &request).await?;
+        if matches!(source, Source::Log) {
+            self.0.audit.reads_all(&call.caller).await;
+        }
         let all = ReadQuery::all(call.namespace.clone(), source);
         let query = from_proto::read_query(&request, all)?;
         let headers_only = request.headers_only;

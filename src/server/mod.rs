@@ -10,6 +10,7 @@
 mod admin;
 mod append_request;
 mod append_stream;
+pub mod audit;
 pub mod bounds;
 mod call;
 mod connection;
@@ -45,6 +46,7 @@ use tonic::{codec::CompressionEncoding, service::Routes, transport::server::TcpI
 use tonic_health::pb::health_server::HealthServer;
 
 use self::{
+    audit::Audit,
     call::Shared,
     connection::Acceptor,
     intake::Intake,
@@ -135,10 +137,19 @@ pub enum ServeError {
 
 /// All services, with health and reflection. Who may call them, deadlines of unary calls,
 /// the bounds of what is received, and the clean end are the work of [`serve`].
-fn routes(engine: Engine, stop: StopSignal, options: &ServeOptions) -> Result<Routes, ServeError> {
+fn routes(
+    engine: Engine,
+    stop: StopSignal,
+    audit: Audit,
+    options: &ServeOptions,
+) -> Result<Routes, ServeError> {
     // The bounds of each method are the intake's; this is the largest.
     let bytes_max = intake::message_bytes_max(engine.limits());
-    let shared = Shared { engine, stop };
+    let shared = Shared {
+        engine,
+        stop,
+        audit,
+    };
     macro_rules! tuned {
         ($service:expr) => {{
             let service = $service
@@ -210,7 +221,8 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (stopper, stop) = Stopper::new();
-    let routes = routes(engine.clone(), stop.clone(), &options)?;
+    let audit = Audit::new(engine.clone());
+    let routes = routes(engine.clone(), stop.clone(), audit.clone(), &options)?;
     let intake = intake(engine.limits(), &options)?;
     let mut acceptor = Acceptor::new(routes, intake, &options, stop);
     let signal = async {
@@ -218,7 +230,7 @@ where
         tracing::info!("shutting down");
         stopper.advance(Phase::Draining);
     };
-    let watch = tokio::spawn(watch(options.keys.clone(), options.tls.clone()));
+    let watch = tokio::spawn(watch(options.keys.clone(), options.tls.clone(), audit));
     acceptor.accept(incoming, signal).await;
     if tokio::time::timeout(options.grace, acceptor.ended())
         .await
@@ -242,8 +254,9 @@ where
 }
 
 /// Looks for keys and certificates that have changed, and writes down when keys were used.
-async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>) {
+async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());
+    let mut told = None;
     while keys.is_some() || tls.is_some() {
         tokio::time::sleep(bounds::KEYS_LOOK_EVERY).await;
         if let Some(tls) = &tls
@@ -254,6 +267,11 @@ async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>) {
         }
         let Some(keys) = &keys else { continue };
         keys.look();
+        let changes = Some(keys.changes());
+        if told != changes && !keys.is_open() {
+            told = changes;
+            audit.keys_changed(keys).await;
+        }
         if noted.elapsed() >= bounds::KEY_USES_EVERY {
             noted = Instant::now();
             note_uses(Arc::clone(keys)).await;

@@ -18,7 +18,7 @@ use tonic::body::Body;
 
 use super::{call, from_proto::Malformed, status::Refusal};
 use crate::{
-    access::{Holder, KeyRefusal, KeyRing, KeyRole},
+    access::{Holder, KeyId, KeyRefusal, KeyRing, KeyRole},
     codec::body::EncodedBody,
     domain::{ApprovalDecided, EventBody, EventKind, Namespace, NewEvent},
 };
@@ -165,6 +165,12 @@ impl Caller {
     /// Whether the key is still good, for calls that take their time.
     pub fn check_again(&self) -> Result<(), KeyRefusal> {
         self.holder.as_ref().map_or(Ok(()), |holder| holder.check())
+    }
+
+    /// The key's name and id; none: nobody was asked.
+    pub fn key(&self) -> Option<(&str, &KeyId)> {
+        let holder = self.holder.as_ref()?;
+        Some((holder.name(), holder.id()))
     }
 
     /// Waits until the key is good no more; without one for ever.

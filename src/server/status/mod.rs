@@ -189,12 +189,8 @@ impl From<KeyRefusal> for Refusal {
                 of(Code::Unauthenticated, "KEY_MALFORMED")
             }
             KeyRefusal::Unknown => of(Code::Unauthenticated, "KEY_UNKNOWN"),
-            KeyRefusal::Revoked(name) => {
-                of(Code::Unauthenticated, "KEY_REVOKED").fact("key", name)
-            }
-            KeyRefusal::Expired(name) => {
-                of(Code::Unauthenticated, "KEY_EXPIRED").fact("key", name)
-            }
+            KeyRefusal::Revoked(name) => of(Code::Unauthenticated, "KEY_REVOKED").fact("key", name),
+            KeyRefusal::Expired(name) => of(Code::Unauthenticated, "KEY_EXPIRED").fact("key", name),
         }
     }
 }

@@ -478,6 +478,5 @@ export class ReservedNamespace extends PermissionDenied {
 /** The server has no such method. */
 export class UnknownMethod extends Invalid {
   static override readonly reason = "UNKNOWN_METHOD";
-  static override readonly advice: string =
-    "The server may be older than this client: update it.";
+  static override readonly advice: string = "The server may be older than this client: update it.";
 }
