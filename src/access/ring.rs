@@ -20,8 +20,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::{
-    change::KeyLimits,
     file::{self, KeyFile, KeyFileError},
+    rate::Rate,
     role::{Grant, KeyRole},
     token::{KeyId, Token, TokenError},
 };
@@ -58,7 +58,7 @@ struct RingKey {
     id: KeyId,
     name: Arc<str>,
     roles: Vec<Grant>,
-    limits: KeyLimits,
+    rate: Arc<Rate>,
     expires_at: Option<TimestampMicros>,
     is_revoked: bool,
     secrets: Vec<(blake3::Hash, Option<TimestampMicros>)>,
@@ -154,12 +154,12 @@ impl KeyRing {
     /// serve as if there were none.
     pub fn open(dir: &Path) -> Result<Arc<Self>, KeyFileError> {
         let (seen, file) = open(dir)?;
-        let uses = file::last_uses(dir);
-        let used = |id: &KeyId| {
-            let time = uses.get(id).map_or(0, |time| time.0);
-            Arc::new(AtomicI64::new(time))
-        };
-        let keys = ring_keys(&file, used);
+        let mut keys = ring_keys(&file, &HashMap::new());
+        for (id, time) in file::last_uses(dir) {
+            if let Some(key) = keys.get_mut(&id) {
+                key.used.store(time.0, Ordering::Relaxed);
+            }
+        }
         Ok(Arc::new(Self {
             dir: dir.to_owned(),
             loaded: ArcSwap::from_pointee(Loaded { seen, keys }),
@@ -214,11 +214,7 @@ impl KeyRing {
         match open(&self.dir) {
             // An open server may get keys; one with keys is never opened by a file.
             Ok((seen, file)) if !file.keys.is_empty() || before.keys.is_empty() => {
-                let used = |id: &KeyId| {
-                    let known = before.keys.get(id);
-                    known.map_or_else(Arc::default, |key| Arc::clone(&key.used))
-                };
-                let keys = ring_keys(&file, used);
+                let keys = ring_keys(&file, &before.keys);
                 tracing::info!(keys = keys.len(), "the keys were read again");
                 self.loaded.store(Arc::new(Loaded { seen, keys }));
                 self.changes.send_modify(|count| *count += 1);
@@ -319,23 +315,27 @@ fn open(dir: &Path) -> Result<(Seen, KeyFile), KeyFileError> {
     }
 }
 
+/// The keys of a file. What those of before have used goes on to count.
 fn ring_keys(
     file: &KeyFile,
-    used: impl Fn(&KeyId) -> Arc<AtomicI64>,
+    before: &HashMap<KeyId, Arc<RingKey>>,
 ) -> HashMap<KeyId, Arc<RingKey>> {
     let keys = file.keys.iter().map(|record| {
         let secrets = record.secrets.iter();
+        let known = before.get(&record.id);
+        let rate = known.map(|key| &key.rate);
+        let rate = rate.filter(|rate| rate.limits() == record.limits);
         let key = RingKey {
             id: record.id.clone(),
             name: record.name.as_str().into(),
             roles: record.roles.clone(),
-            limits: record.limits,
+            rate: rate.map_or_else(|| Arc::new(Rate::new(record.limits)), Arc::clone),
             expires_at: record.expires_at,
             is_revoked: record.revoked_at.is_some(),
             secrets: secrets
                 .filter_map(|secret| Some((secret.hash()?, secret.ends_at)))
                 .collect(),
-            used: used(&record.id),
+            used: known.map_or_else(Arc::default, |key| Arc::clone(&key.used)),
         };
         (record.id.clone(), Arc::new(key))
     });
@@ -363,10 +363,10 @@ impl Holder {
         &self.key.name
     }
 
-    /// What the key may use.
+    /// What the key has used lately.
     #[must_use]
-    pub fn limits(&self) -> KeyLimits {
-        self.key.limits
+    pub fn rate(&self) -> &Arc<Rate> {
+        &self.key.rate
     }
 
     /// True when the key has a role in a namespace.

@@ -1,7 +1,7 @@
 use std::{sync::Barrier, thread, time::Duration};
 
 use super::*;
-use crate::access::{MadeKey, NewKey, Reach, create, read, revoke, rotate};
+use crate::access::{KeyLimits, MadeKey, NewKey, Reach, create, read, revoke, rotate};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -36,7 +36,7 @@ pub fn audit_conversation() -> ConversationId {
 }
 
 /// Notes deeds in the store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Audit {
     engine: Engine,
     begun: Arc<OnceCell<Namespace>>,

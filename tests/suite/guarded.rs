@@ -208,6 +208,88 @@ async fn a_key_is_made_used_and_revoked() {
     assert_eq!(said(&by_folder, &[]).await.2, Some(0));
 }
 
+// "Who approved that?" is asked months later: the answer must be in the store, whether keys
+// were made with a server or without, and not for everybody to read or to write.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_used_which_key_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let data = &text(&folder);
+    let ops = key(data, &["ops", "--role", "admin:*"]).await;
+    let server = Server::start(&folder).await;
+    let console = key(data, &["console", "--role", "approver"]).await;
+    let agent = key(data, &["agent", "--role", "writer"]).await;
+    let as_key = async |key: &str, line: &[&str]| {
+        let line = [line, &["--server", &server.url]].concat();
+        said(&line, &[("TREERING_TOKEN", key)]).await
+    };
+    let (id, errors, _) = as_key(
+        &agent,
+        &["append", "new", "message", "user", "hello", "--json"],
+    )
+    .await;
+    let id: serde_json::Value = serde_json::from_str(&id).expect(&errors);
+    let id = id["events"][0]["conversation"].as_str().unwrap();
+    let call = ["append", id, "call", "c1", "rm", "{}", "--needs-approval"];
+    assert_eq!(as_key(&agent, &call).await.2, Some(0));
+    let approve = ["approve", id, "c1", "--by", "ada"];
+    let (_, errors, code) = as_key(&agent, &approve).await;
+    assert_eq!(code, Some(4), "{errors}");
+    let (_, errors, code) = as_key(&console, &approve).await;
+    assert_eq!(code, Some(0), "{errors}");
+    let erased = format!("{id}#2");
+    let (_, errors, code) = as_key(&ops, &["erase", &erased, "--yes"]).await;
+    assert_eq!(code, Some(0), "{errors}");
+    said(&["keys", "revoke", "agent", "--data", data], &[]).await;
+
+    assert_eq!(as_key(&console, &["audit"]).await.2, Some(4));
+    let noted = async || {
+        let (lines, errors, code) = as_key(&ops, &["audit"]).await;
+        assert_eq!(code, Some(0), "{errors}");
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        lines.collect::<Vec<serde_json::Value>>()
+    };
+    until("the changes of keys", async || noted().await.len() >= 6).await;
+    let noted = noted().await;
+    let deeds: Vec<_> = noted
+        .iter()
+        .map(|one| (&one["deed"], &one["key"]))
+        .collect();
+    for (deed, key) in [
+        ("key_made", "ops"),
+        ("key_made", "console"),
+        ("key_made", "agent"),
+        ("decide", "console"),
+        ("erase", "ops"),
+        ("key_revoked", "agent"),
+    ] {
+        let times = deeds
+            .iter()
+            .filter(|(d, k)| *d == deed && *k == key)
+            .count();
+        assert_eq!(times, 1, "{deed} {key}: {deeds:?}");
+    }
+    let decided = noted.iter().find(|one| one["deed"] == "decide").unwrap();
+    assert_eq!(decided["call_id"], "c1");
+    assert_eq!(decided["conversation_id"], id);
+    assert_eq!(decided["decision"], "approved");
+    server.kill().await;
+    // What changed while nobody served is noted at the next start, and nothing twice.
+    said(&["keys", "rotate", "console", "--data", data], &[]).await;
+    let server = Server::start(&folder).await;
+    let audit = ["audit", "--server", &server.url];
+    until("the change before the start", async || {
+        let (lines, _, _) = said(&audit, &[("TREERING_TOKEN", &ops)]).await;
+        lines.contains("key_rotated")
+    })
+    .await;
+    let (lines, _, _) = said(&audit, &[("TREERING_TOKEN", &ops)]).await;
+    assert_eq!(lines.lines().count(), noted.len() + 1, "{lines}");
+    server.kill().await;
+}
+
 // A server that others reach: with keys and TLS it starts without a word of warning, the
 // command line knows it by its CA, and who trusts another one is not served.
 #[tokio::test(flavor = "multi_thread")]
@@ -227,7 +309,7 @@ async fn others_come_in_with_keys_over_tls() {
     assert_eq!(code, Some(2), "{errors}");
     assert!(errors.contains("there is no TLS"), "{errors}");
 
-    let server = Server::start_with(&folder, &[listen, tls].concat()).await;
+    let server = Server::start_with(&folder, &[&listen[..], &tls[..]].concat()).await;
     let url = &server.url;
     assert!(url.starts_with("https://127.0.0.1:"), "{url}");
     let token = [("TREERING_TOKEN", ops.as_str())];

@@ -30,7 +30,7 @@ use tracing::Instrument;
 use super::{
     NAMESPACE_KEY, ServeOptions, bounds,
     deadline::Deadline,
-    guard::Guard,
+    guard::{Caller, Guard},
     intake::ConnectionIntake,
     shutdown::{Phase, StopSignal},
 };
@@ -65,7 +65,9 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             let answer = answer.map(|body| Answer::new(body, running));
             return future::ready(Ok(answer)).boxed();
         }
-        let (request, held) = self.intake.admit(request);
+        let caller = request.extensions().get::<Caller>();
+        let counted = caller.and_then(Caller::counted);
+        let (request, held) = self.intake.admit(request, counted);
         // Routes are always ready, and cheap to clone.
         let answer = span.in_scope(|| self.routes.clone().call(request));
         async move {

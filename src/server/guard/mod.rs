@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::{BufMut, BytesMut};
 use http::{HeaderMap, Request, header::AUTHORIZATION};
 use prost::encoding;
-use tonic::body::Body;
+use tonic::{Status, body::Body};
 
 use super::{call, from_proto::Malformed, status::Refusal};
 use crate::{
@@ -80,6 +80,10 @@ impl Guard {
         let needs = rule.ok_or(Denied::UnknownMethod)?;
         if needs == Needs::AnyKey {
             return Ok(());
+        }
+        if let Some(holder) = &holder {
+            let one_more = holder.rate().call();
+            one_more.map_err(|wait| Refusal::too_fast(holder.name(), "calls", wait))?;
         }
         let caller = Caller {
             namespace: call::namespace(request.headers())?,
@@ -167,6 +171,12 @@ impl Caller {
         self.holder.as_ref().map_or(Ok(()), |holder| holder.check())
     }
 
+    /// What its requests are counted by; none: nobody was asked for a key.
+    pub fn counted(&self) -> Option<Counted> {
+        let holder = self.holder.as_ref()?;
+        Some(Counted(Arc::clone(holder)))
+    }
+
     /// The key's name and id; none: nobody was asked.
     pub fn key(&self) -> Option<(&str, &KeyId)> {
         let holder = self.holder.as_ref()?;
@@ -207,6 +217,21 @@ impl Caller {
             event.body = with_decided_by(&event.body, &who)?;
         }
         Ok(())
+    }
+}
+
+/// Counts the bytes that come with a key.
+#[derive(Clone, Debug)]
+pub(super) struct Counted(Arc<Holder>);
+
+impl Counted {
+    /// A request of so many bytes has come.
+    ///
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED` when that is more than the key may send now.
+    pub fn take(&self, bytes: usize) -> Result<(), Status> {
+        let taken = self.0.rate().request(bytes);
+        taken.map_err(|wait| Refusal::too_fast(self.0.name(), "bytes", wait).into())
     }
 }
 

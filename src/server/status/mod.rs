@@ -90,6 +90,19 @@ impl Refusal {
         self
     }
 
+    /// A key has used all that it may of something.
+    pub fn too_fast(key: &str, what: &'static str, wait: Duration) -> Self {
+        let message = format!(
+            "the key {key} has sent all the {what} that it may in a second: try again in {:.1} s",
+            wait.as_secs_f32().max(0.1)
+        );
+        let refusal = Self::new(Code::ResourceExhausted, "RATE_LIMITED", message);
+        Self {
+            retry: Some(wait),
+            ..refusal.fact("key", key).fact("limit", what)
+        }
+    }
+
     fn details(&self) -> ErrorDetails {
         let facts: HashMap<_, _> = self
             .facts

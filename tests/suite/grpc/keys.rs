@@ -6,6 +6,7 @@ use futures::StreamExt;
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
+use tonic_types::StatusExt;
 use treering::{
     access::{self, Grant, KeyLimits, KeyRing, NewKey, Reach},
     codec::pb::{self, append_stream_response::Outcome},
@@ -28,6 +29,10 @@ async fn guarded(dir: &Path) -> TestServer {
 }
 
 fn key(dir: &Path, name: &str, roles: &[&str]) -> String {
+    limited(dir, name, roles, KeyLimits::default())
+}
+
+fn limited(dir: &Path, name: &str, roles: &[&str], limits: KeyLimits) -> String {
     let roles = roles.iter().map(|role| {
         let (role, namespace) = role.split_once(':').unwrap();
         Grant {
@@ -39,7 +44,7 @@ fn key(dir: &Path, name: &str, roles: &[&str]) -> String {
         name: name.into(),
         roles: roles.collect(),
         expires_in: None,
-        limits: KeyLimits::default(),
+        limits,
         by: String::new(),
     };
     access::create(dir, new).unwrap().token.reveal().to_owned()
@@ -411,5 +416,64 @@ async fn a_server_is_open_until_the_first_key() {
     let mut health = tonic_health::pb::health_client::HealthClient::new(server.channel.clone());
     let check = tonic_health::pb::HealthCheckRequest::default();
     health.check(check).await.unwrap();
+    server.stop().done().await;
+}
+
+// An agent in a loop must not take what others need: over its limit it is told when to come
+// again, by calls and by bytes, and nobody else notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_its_limits() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = guarded(dir.path()).await;
+    let id = server.conversation().await;
+    let loops = KeyLimits {
+        requests_per_second: 5,
+        ..KeyLimits::default()
+    };
+    let loops = limited(dir.path(), "loop", &["reader:default"], loops);
+    let floods = KeyLimits {
+        bytes_per_second: 1_000,
+        ..KeyLimits::default()
+    };
+    let floods = limited(dir.path(), "flood", &["writer:default"], floods);
+    let other = key(dir.path(), "other", &["writer:default"]);
+    let get = || pb::GetConversationRequest {
+        conversation_id: id.clone(),
+        ..Default::default()
+    };
+    let mut conversations = server.conversations();
+    let mut refusals = Vec::new();
+    for _ in 0..50 {
+        refusals.extend(conversations.get(keyed(&loops, get())).await.err());
+        conversations.get(keyed(&other, get())).await.unwrap();
+    }
+    assert!((1..50).contains(&refusals.len()), "{}", refusals.len());
+    for status in refusals {
+        let wait = status
+            .get_error_details()
+            .retry_info()
+            .and_then(|retry| retry.retry_delay);
+        assert!(
+            wait.is_some_and(|wait| wait <= Duration::from_secs(1)),
+            "{status:?}"
+        );
+        refused::<()>(Err(status), Code::ResourceExhausted, "RATE_LIMITED");
+    }
+
+    // One that is larger than a second's worth passes, and is paid for before the next.
+    let say = |length: usize| batch(&id, [message(Role::User, &"x".repeat(length))]);
+    let mut events = server.events();
+    events.append(keyed(&floods, say(100_000))).await.unwrap();
+    let next = events.append(keyed(&floods, say(1))).await;
+    refused(next, Code::ResourceExhausted, "RATE_LIMITED");
+    let stream = futures::stream::iter([say(1)]);
+    let mut answers = events
+        .append_stream(keyed(&floods, stream))
+        .await
+        .unwrap()
+        .into_inner();
+    let next = answers.message().await;
+    refused(next, Code::ResourceExhausted, "RATE_LIMITED");
+    events.append(keyed(&other, say(100_000))).await.unwrap();
     server.stop().done().await;
 }

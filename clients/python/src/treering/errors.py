@@ -94,6 +94,7 @@ __all__ = [
     "OwnParent",
     "ParentIncomplete",
     "PermissionDenied",
+    "RateLimited",
     "ReadOnly",
     "RebuildRuns",
     "Refused",
@@ -801,6 +802,13 @@ class KeyExpired(Unauthenticated):
 
     reason = "KEY_EXPIRED"
     advice = "Use the new secret, or ask for another key."
+
+
+class RateLimited(Unavailable):
+    """The key has sent all the calls, or bytes, that it may in a second."""
+
+    reason = "RATE_LIMITED"
+    advice = "Send less at once, or ask for a key that may send more."
 
 
 class RoleMissing(PermissionDenied):

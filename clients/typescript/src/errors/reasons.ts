@@ -459,6 +459,13 @@ export class KeyExpired extends Unauthenticated {
   static override readonly advice: string = "Use the new secret, or ask for another key.";
 }
 
+/** The key has sent all the calls, or bytes, that it may in a second. */
+export class RateLimited extends Unavailable {
+  static override readonly reason = "RATE_LIMITED";
+  static override readonly advice: string =
+    "Send less at once, or ask for a key that may send more.";
+}
+
 /** The key has not the role that this needs in this namespace. */
 export class RoleMissing extends PermissionDenied {
   static override readonly reason = "ROLE_MISSING";
