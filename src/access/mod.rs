@@ -18,5 +18,5 @@ pub use change::{KeyLimits, MadeKey, NewKey, create, revoke, rotate};
 pub use file::{KeyFile, KeyFileError, KeyRecord, SecretRecord, last_uses, read};
 pub use rate::Rate;
 pub use ring::{Holder, KeyRefusal, KeyRing};
-pub use role::{Grant, GrantError, KeyRole, Reach};
+pub use role::{Grant, GrantError, GrantReach, KeyRole};
 pub use token::{KeyId, Token, TokenError};

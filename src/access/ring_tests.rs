@@ -1,7 +1,7 @@
 use std::{sync::Barrier, thread, time::Duration};
 
 use super::*;
-use crate::access::{KeyLimits, MadeKey, NewKey, Reach, create, read, revoke, rotate};
+use crate::access::{GrantReach, KeyLimits, MadeKey, NewKey, create, read, revoke, rotate};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -10,7 +10,7 @@ fn new_key(name: &str, expires_in: Option<Duration>) -> NewKey {
         name: name.into(),
         roles: vec![Grant {
             role: KeyRole::Writer,
-            namespace: Reach::Every,
+            namespace: GrantReach::Every,
         }],
         expires_in,
         limits: KeyLimits::default(),

@@ -64,7 +64,7 @@ impl FromStr for KeyRole {
 /// Where a role holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Reach {
+pub enum GrantReach {
     /// In one namespace.
     One(Namespace),
     /// In every namespace, `*`. In reserved ones only for admins.
@@ -74,7 +74,7 @@ pub enum Reach {
 /// Stands for every namespace.
 const EVERY: &str = "*";
 
-impl TryFrom<String> for Reach {
+impl TryFrom<String> for GrantReach {
     type Error = GrantError;
 
     fn try_from(text: String) -> Result<Self, GrantError> {
@@ -88,13 +88,13 @@ impl TryFrom<String> for Reach {
     }
 }
 
-impl From<Reach> for String {
-    fn from(reach: Reach) -> Self {
+impl From<GrantReach> for String {
+    fn from(reach: GrantReach) -> Self {
         reach.to_string()
     }
 }
 
-impl fmt::Display for Reach {
+impl fmt::Display for GrantReach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(namespace) => namespace.fmt(f),
@@ -110,7 +110,7 @@ pub struct Grant {
     /// What may be done.
     pub role: KeyRole,
     /// Where.
-    pub namespace: Reach,
+    pub namespace: GrantReach,
 }
 
 /// Why a text is no grant.
@@ -129,8 +129,8 @@ impl Grant {
     #[must_use]
     pub fn covers(&self, role: KeyRole, namespace: &Namespace) -> bool {
         let there = match &self.namespace {
-            Reach::One(one) => one == namespace,
-            Reach::Every => !namespace.is_reserved() || self.role == KeyRole::Admin,
+            GrantReach::One(one) => one == namespace,
+            GrantReach::Every => !namespace.is_reserved() || self.role == KeyRole::Admin,
         };
         there && self.role.includes(role)
     }
@@ -138,7 +138,7 @@ impl Grant {
     /// True when it is an admin's, of the whole store.
     #[must_use]
     pub fn is_of_store(&self) -> bool {
-        self.role == KeyRole::Admin && self.namespace == Reach::Every
+        self.role == KeyRole::Admin && self.namespace == GrantReach::Every
     }
 }
 

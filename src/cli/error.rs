@@ -2,7 +2,7 @@
 //! code that a script sees. Not here: the texts of the engine's own refusals;
 //! they come with the gRPC status.
 
-use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{error::Error, io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -59,7 +59,7 @@ pub enum CliError {
     #[error("cannot write the output: {0}")]
     Output(#[source] io::Error),
     /// The server, or the engine in this process, said no.
-    #[error("{}", without_index(.0.message()))]
+    #[error("{}", told(.0))]
     Status(Box<Status>),
     /// Nothing answers at the server's address.
     #[error("cannot reach the server at {url}: {cause}")]
@@ -164,6 +164,7 @@ impl CliError {
         match self {
             Self::OutputClosed => ExitCode::SUCCESS,
             Self::Status(status) if reason(status) == NEWER_FORMAT => Exit::Newer.into(),
+            Self::Status(status) if is_broken_connection(status) => Exit::Unavailable.into(),
             Self::Status(status) => status_exit(status.code()).into(),
             Self::Connect { .. } | Self::Locked { .. } => Exit::Unavailable.into(),
             Self::Open { exit, .. } | Self::Outcome { exit, .. } => (*exit).into(),
@@ -276,6 +277,23 @@ fn without_index(message: &str) -> &str {
     rest.unwrap_or(message)
 }
 
+/// What a status says; of a connection that broke, what broke it.
+fn told(status: &Status) -> String {
+    if !is_broken_connection(status) {
+        return without_index(status.message()).to_owned();
+    }
+    let mut cause: &dyn Error = status;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    format!("the connection to the server broke: {cause}")
+}
+
+/// True when no server said this: the transport did.
+fn is_broken_connection(status: &Status) -> bool {
+    status.code() == Code::Unknown && status.source().is_some()
+}
+
 /// `ErrorInfo.reason`; empty when there is none.
 fn reason(status: &Status) -> String {
     let details = status.get_error_details();
@@ -311,6 +329,11 @@ fn status_hint(status: &Status) -> Option<String> {
         _ => None,
     };
     if let Some(hint) = by_reason {
+        return Some(hint.into());
+    }
+    if is_broken_connection(status) {
+        let hint = "a server with TLS has an https:// address, and may ask for --client-cert and \
+                    --client-key";
         return Some(hint.into());
     }
     let text = match status.code() {

@@ -15,7 +15,9 @@ use super::{
     time_arg::term,
 };
 use crate::{
-    access::{self, Grant, KeyFileError, KeyLimits, KeyRecord, KeyRole, MadeKey, NewKey, Reach},
+    access::{
+        self, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRole, MadeKey, NewKey,
+    },
     codec::envelope::timestamp_to_pb,
     domain::TimestampMicros,
 };
@@ -148,7 +150,7 @@ fn grants(roles: &[String], namespace: &str) -> Result<Vec<Grant>, CliError> {
         let role: KeyRole = role
             .parse()
             .map_err(|error| usage(text, format!("{error}")))?;
-        let namespace = Reach::try_from(namespace.to_owned());
+        let namespace = GrantReach::try_from(namespace.to_owned());
         let namespace = namespace.map_err(|error| usage(text, error.to_string()))?;
         Ok(Grant { role, namespace })
     };

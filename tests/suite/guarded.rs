@@ -331,6 +331,7 @@ async fn others_come_in_with_keys_over_tls() {
     let plain = url.replace("https", "http");
     let (_, errors, code) = asked(&plain, &[]).await;
     assert_eq!(code, Some(5), "{errors}");
+    assert!(errors.contains("https://"), "{errors}");
     let (_, errors, code) = asked(&plain, &["--ca", &ours.ca()]).await;
     assert_eq!(code, Some(2), "{errors}");
 
@@ -385,6 +386,7 @@ async fn clients_show_certificates_where_they_must() {
     let ls = ["ls", "--server", &server.url, "--ca", &ca];
     let (_, errors, code) = said(&ls, &[]).await;
     assert_eq!(code, Some(5), "{errors}");
+    assert!(errors.contains("--client-cert"), "{errors}");
     for (authority, served) in [(&clients, true), (&strangers, false)] {
         let (cert, key) = authority.sign("agent");
         let pair = [

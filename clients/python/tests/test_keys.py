@@ -66,7 +66,8 @@ def certificate(tmp_path: Path) -> Path:
         pytest.skip("there is no openssl to make a certificate")
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-    made = [*command.split(), "-subj", "/CN=localhost", "-addext", names]
+    leaf = "basicConstraints=critical,CA:FALSE"
+    made = [*command.split(), "-subj", "/CN=localhost", "-addext", names, "-addext", leaf]
     files = ["-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run([*made, *files], cwd=tmp_path, check=True, capture_output=True)
     return tmp_path / "cert.pem"

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::*;
 use crate::{
-    access::{Grant, KeyLimits, NewKey, Reach, Token, create},
+    access::{Grant, GrantReach, KeyLimits, NewKey, Token, create},
     codec::{body, pb},
     domain::{ContentHash, ConversationId, Decision, MessageAppended, Role},
     server::{NAMESPACE_KEY, SERVED},
@@ -47,7 +47,7 @@ fn key(dir: &Path, name: &str, roles: &[&str]) -> Token {
         let (role, namespace) = role.split_once(':').unwrap();
         Grant {
             role: role.parse().unwrap(),
-            namespace: Reach::try_from(namespace.to_owned()).unwrap(),
+            namespace: GrantReach::try_from(namespace.to_owned()).unwrap(),
         }
     });
     let new = NewKey {

@@ -8,7 +8,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 use treering::{
-    access::{self, Grant, KeyLimits, KeyRing, NewKey, Reach},
+    access::{self, Grant, GrantReach, KeyLimits, KeyRing, NewKey},
     codec::pb::{self, append_stream_response::Outcome},
     domain::*,
     server::{NAMESPACE_KEY, ServeOptions},
@@ -37,7 +37,7 @@ fn limited(dir: &Path, name: &str, roles: &[&str], limits: KeyLimits) -> String 
         let (role, namespace) = role.split_once(':').unwrap();
         Grant {
             role: role.parse().unwrap(),
-            namespace: Reach::try_from(namespace.to_owned()).unwrap(),
+            namespace: GrantReach::try_from(namespace.to_owned()).unwrap(),
         }
     });
     let new = NewKey {
