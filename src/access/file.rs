@@ -320,6 +320,7 @@ mod rfc3339 {
         Some(TimestampMicros(micros))
     }
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
     pub fn serialize<S: Serializer>(time: &TimestampMicros, to: S) -> Result<S::Ok, S::Error> {
         text(*time).serialize(to)
     }
@@ -332,6 +333,7 @@ mod rfc3339 {
     pub mod maybe {
         use super::{Deserialize, Deserializer, Error, Serialize, Serializer, TimestampMicros};
 
+        #[expect(clippy::ref_option, reason = "serde gives references")]
         pub fn serialize<S: Serializer>(
             time: &Option<TimestampMicros>,
             to: S,

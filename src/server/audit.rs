@@ -142,17 +142,18 @@ impl Audit {
     }
 
     /// Notes which keys were made, rotated and revoked, each once, whoever did it and whether
-    /// or not a server ran then.
-    pub async fn keys_changed(&self, keys: &KeyRing) {
-        let done = match access::read(keys.dir()) {
-            Ok(file) => self.note_keys(&file.keys).await,
+    /// or not a server ran then. False: it is to be tried again.
+    pub async fn keys_changed(&self, keys: &KeyRing) -> bool {
+        let Ok(file) = access::read(keys.dir()) else {
             // The ring tells what is wrong with it.
-            Err(_) => return,
+            return false;
         };
-        if let Err(error) = done {
-            let error = with_causes(&error);
-            tracing::error!(%error, "changes of keys could not be noted");
+        let done = self.note_keys(&file.keys).await;
+        if let Err(error) = &done {
+            let error = with_causes(error);
+            tracing::error!(%error, "changes of keys could not be noted; trying again");
         }
+        done.is_ok()
     }
 
     async fn note_keys(&self, keys: &[KeyRecord]) -> Result<(), AppendError> {

@@ -256,7 +256,7 @@ where
 /// Looks for keys and certificates that have changed, and writes down when keys were used.
 async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());
-    let mut told = None;
+    let (mut told, mut tell) = (None, Instant::now());
     while keys.is_some() || tls.is_some() {
         tokio::time::sleep(bounds::KEYS_LOOK_EVERY).await;
         if let Some(tls) = &tls
@@ -268,9 +268,11 @@ async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>, audit: A
         let Some(keys) = &keys else { continue };
         keys.look();
         let changes = Some(keys.changes());
-        if told != changes && !keys.is_open() {
-            told = changes;
-            audit.keys_changed(keys).await;
+        if told != changes && !keys.is_open() && Instant::now() >= tell {
+            match audit.keys_changed(keys).await {
+                true => told = changes,
+                false => tell = Instant::now() + bounds::KEY_USES_EVERY,
+            }
         }
         if noted.elapsed() >= bounds::KEY_USES_EVERY {
             noted = Instant::now();
