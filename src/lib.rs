@@ -114,7 +114,8 @@
 //! - [`domain`]: the events, their rules, and the words for all of it;
 //! - [`context`]: how a request comes to be, and its providers;
 //! - [`log`]: the truth on disk, and the port for other backends;
-//! - [`server`]: the same as gRPC services, for any language.
+//! - [`server`]: the same as gRPC services, for any language;
+//! - [`access`]: keys, and what they may do.
 //!
 //! `examples/` has whole programs; `docs/ARCHITECTURE.md` goes through the modules in the order
 //! in which data flows.
@@ -126,6 +127,8 @@
 //! crates) are not. [`engine`] wants `redb` and `search`; without any, the inner modules are
 //! left: [`domain`], [`codec`], [`context`] and the log in memory.
 
+#[cfg(feature = "server")]
+pub mod access;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod codec;

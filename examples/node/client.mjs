@@ -9,6 +9,7 @@
 //     const done = await db.append([created("First steps"), message("user", "Where is the port set?")]);
 //     await db.search("port", { at_least: done.events.at(-1).position });
 
+import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import grpc from "@grpc/grpc-js";
 import loader from "@grpc/proto-loader";
@@ -81,10 +82,16 @@ export function refusal(error) {
 }
 
 /** A connection. Every call works in one namespace. */
+// The key that a server asks for is TREERING_TOKEN; a server with TLS is `https://host:port`,
+// known by the CA in the file TREERING_CA, or by the public ones.
 export class Treering {
   constructor(address, namespace = "default") {
+    const { TREERING_CA: ca, TREERING_TOKEN: token } = process.env;
+    const credentials = address.startsWith("https://")
+      ? grpc.credentials.createSsl(ca ? readFileSync(ca) : null)
+      : grpc.credentials.createInsecure();
     const connect = (Service) =>
-      new Service(address, grpc.credentials.createInsecure(), {
+      new Service(address.replace("https://", ""), credentials, {
         "grpc.max_receive_message_length": 64 << 20,
       });
     this.events = connect(api.Events);
@@ -94,6 +101,7 @@ export class Treering {
     this.index = connect(api.Search);
     this.metadata = new grpc.Metadata();
     this.metadata.set("treering-namespace", namespace);
+    if (token) this.metadata.set("authorization", `Bearer ${token}`);
   }
 
   /** A call with one answer, as a promise. */

@@ -14,6 +14,7 @@ to generate by hand and no `protoc` to install:
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -124,13 +125,25 @@ def refusal(error):
 
 
 class Treering:
-    """A connection. Every call works in one namespace."""
+    """A connection. Every call works in one namespace.
+
+    The key that a server asks for is TREERING_TOKEN; a server with TLS is `https://host:port`,
+    known by the CA in the file TREERING_CA, or by the public ones.
+    """
 
     def __init__(self, address, namespace="default"):
-        self.channel = grpc.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", 64 << 20)]
-        )
+        options = [("grpc.max_receive_message_length", 64 << 20)]
+        if address.startswith("https://"):
+            ca = os.environ.get("TREERING_CA")
+            roots = Path(ca).read_bytes() if ca else None
+            credentials = grpc.ssl_channel_credentials(roots)
+            address = address.removeprefix("https://")
+            self.channel = grpc.secure_channel(address, credentials, options=options)
+        else:
+            self.channel = grpc.insecure_channel(address, options=options)
         self.metadata = [("treering-namespace", namespace)]
+        if token := os.environ.get("TREERING_TOKEN"):
+            self.metadata.append(("authorization", f"Bearer {token}"))
         self.events = events_pb2_grpc.EventsStub(self.channel)
         self.conversations = conversation_pb2_grpc.ConversationsStub(self.channel)
         self.contexts = context_pb2_grpc.ContextsStub(self.channel)

@@ -6,7 +6,7 @@ use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use directories::ProjectDirs;
 
-use super::{error::CliError, time_arg::length};
+use super::{error::CliError, keys::KeyArgument, time_arg::length};
 
 /// Environment variable with the default of `--data`.
 pub const DATA_ENV: &str = "TREERING_DATA";
@@ -38,6 +38,9 @@ pub struct Common {
     #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
     #[arg(env = "TREERING_NAMESPACE", default_value = "default")]
     pub namespace: String,
+    /// Who asks a server.
+    #[command(flatten)]
+    pub credentials: Credentials,
     /// Print JSON, one object a line
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
@@ -51,6 +54,28 @@ pub struct Common {
     #[arg(long, global = true, value_name = "WHEN", help_heading = "Output")]
     #[arg(value_enum, default_value_t)]
     pub color: Color,
+}
+
+/// Who asks a server, and how the server is known.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Credentials {
+    /// The key to show to a server, or @FILE with it
+    #[arg(long, global = true, value_name = "KEY", help_heading = "Server")]
+    #[arg(env = "TREERING_TOKEN", hide_env_values = true)]
+    pub token: Option<KeyArgument>,
+    /// Trust what these certificates have signed (PEM), and nothing else: for a server at an
+    /// https:// address with a private CA
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
+    #[arg(env = "TREERING_CA")]
+    pub ca: Option<PathBuf>,
+    /// Show this certificate (PEM) to a server that asks for one
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
+    #[arg(env = "TREERING_CLIENT_CERT", requires = "client_key")]
+    pub client_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
+    #[arg(env = "TREERING_CLIENT_KEY", requires = "client_cert")]
+    pub client_key: Option<PathBuf>,
 }
 
 /// When to use colour.
@@ -152,6 +177,7 @@ mod tests {
             server: server.map(str::to_owned),
             wait: Duration::ZERO,
             namespace: "default".into(),
+            credentials: Credentials::default(),
             json: false,
             absolute: false,
             no_pager: false,

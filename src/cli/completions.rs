@@ -17,9 +17,10 @@ use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate, env::Sh
 
 use super::{
     Cli, Opening,
-    args::{Color, Common},
+    args::{Color, Common, Credentials},
     connect::Connection,
     error::CliError,
+    keys::KeyArgument,
     output::Out,
     pb, read,
     text::{first_line, short_id},
@@ -203,10 +204,22 @@ fn common(words: &[OsString]) -> Common {
         // Somebody waits for the key that was pressed.
         wait: Duration::from_millis(1),
         namespace,
+        credentials: credentials(words),
         json: false,
         absolute: false,
         no_pager: true,
         color: Color::Never,
+    }
+}
+
+fn credentials(words: &[OsString]) -> Credentials {
+    let set = |option, variable| value(words, option).or_else(|| env::var(variable).ok());
+    let path = |option, variable| set(option, variable).map(|path| from_home(&path));
+    Credentials {
+        token: set("--token", "TREERING_TOKEN").map(KeyArgument::from),
+        ca: path("--ca", "TREERING_CA"),
+        client_cert: path("--client-cert", "TREERING_CLIENT_CERT"),
+        client_key: path("--client-key", "TREERING_CLIENT_KEY"),
     }
 }
 

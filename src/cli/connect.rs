@@ -4,6 +4,7 @@
 
 use std::{
     fs,
+    net::IpAddr,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -12,16 +13,17 @@ use hyper_util::rt::TokioIo;
 use tokio::{io::DuplexStream, sync::mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{
-    Request, Status,
+    Code, Request, Status,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
-    transport::{Channel, Endpoint},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
 };
 
 use super::{
-    args::{Common, Target},
+    args::{Common, Credentials, Target},
     embedded::{self, Embedded},
     error::{CliError, Exit},
+    keys::KeyArgument,
     pb,
     text::printable,
 };
@@ -36,6 +38,8 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(30);
 const QUIET_FOR: Duration = Duration::from_secs(1);
 /// Metadata that names the tenant.
 const NAMESPACE_METADATA: &str = "treering-namespace";
+/// Metadata with the key.
+const KEY_METADATA: &str = "authorization";
 /// How long to wait for a server to answer the door.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes in flight on a stream: large results should not wait for windows.
@@ -48,15 +52,20 @@ const ANSWER_BYTES_MAX: usize = usize::MAX;
 /// The transport that the generated clients use.
 pub type Transport = InterceptedService<Channel, Tag>;
 
-/// Puts the namespace on every request.
+/// Puts the namespace and the key on every request.
 #[derive(Clone, Debug)]
-pub struct Tag(MetadataValue<Ascii>);
+pub struct Tag {
+    namespace: MetadataValue<Ascii>,
+    key: Option<MetadataValue<Ascii>>,
+}
 
 impl Interceptor for Tag {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request
-            .metadata_mut()
-            .insert(NAMESPACE_METADATA, self.0.clone());
+        let metadata = request.metadata_mut();
+        metadata.insert(NAMESPACE_METADATA, self.namespace.clone());
+        if let Some(key) = &self.key {
+            metadata.insert(KEY_METADATA, key.clone());
+        }
         Ok(request)
     }
 }
@@ -169,7 +178,9 @@ impl Connection {
     /// opened.
     pub async fn open(common: &Common, opening: Opening) -> Result<Self, CliError> {
         match common.target()? {
-            Target::Server(url) => Self::to_server(&url, &common.namespace).await,
+            Target::Server(url) => {
+                Self::to_server_as(&url, &common.namespace, &common.credentials).await
+            }
             Target::Data(dir) => {
                 let is_new = opening.mode == OpenMode::Create && !has_store(&dir);
                 let store = Self::to_folder(&dir, common, opening).await?;
@@ -195,7 +206,7 @@ impl Connection {
                 server: Some(url), ..
             } = &error
                 && !common.wait.is_zero()
-                && let Some(store) = Self::to_holder(url, dir, &common.namespace).await
+                && let Some(store) = Self::to_holder(url, dir, common).await?
             {
                 return Ok(store);
             }
@@ -204,7 +215,7 @@ impl Connection {
     }
 
     async fn embedded(dir: &Path, namespace: &str, opening: Opening) -> Result<Self, CliError> {
-        let (namespace, tag) = tag(namespace)?;
+        let (namespace, tag) = tag(namespace, None)?;
         let (client, server) = pipes();
         let options = OpenOptions {
             mode: opening.mode,
@@ -224,35 +235,68 @@ impl Connection {
 
     /// The server that a lock file names, if it answers and serves this very folder:
     /// the text may be that of a process that is gone.
-    async fn to_holder(url: &str, dir: &Path, namespace: &str) -> Option<Self> {
-        let store = Self::to_server(url, namespace).await.ok()?;
-        let stats = store.admin().stats(pb::StatsRequest {}).await.ok()?;
-        let served = PathBuf::from(stats.into_inner().data_dir);
-        let is_same =
-            served.is_absolute() && fs::canonicalize(served).ok()? == fs::canonicalize(dir).ok()?;
-        is_same.then_some(store)
+    ///
+    /// # Errors
+    /// When it answers that a key is needed, or another one.
+    async fn to_holder(url: &str, dir: &Path, common: &Common) -> Result<Option<Self>, CliError> {
+        let store = Self::to_server_as(url, &common.namespace, &common.credentials).await;
+        let Ok(store) = store else { return Ok(None) };
+        let stats = match store.admin().stats(pb::StatsRequest {}).await {
+            Ok(stats) => stats.into_inner(),
+            Err(status) if is_about_keys(status.code()) => return Err(status.into()),
+            Err(_) => return Ok(None),
+        };
+        let served = PathBuf::from(stats.data_dir);
+        let canonical = |path: &Path| fs::canonicalize(path).ok();
+        let is_same = served.is_absolute()
+            && canonical(&served).is_some_and(|served| canonical(dir) == Some(served));
+        Ok(is_same.then_some(store))
+    }
+
+    /// Connects to a server by its URL, without a key.
+    ///
+    /// # Errors
+    /// As [`Self::to_server_as`].
+    pub async fn to_server(url: &str, namespace: &str) -> Result<Self, CliError> {
+        Self::to_server_as(url, namespace, &Credentials::default()).await
     }
 
     /// Connects to a server by its URL.
     ///
     /// # Errors
-    /// [`CliError::Usage`] when the URL is none; [`CliError::Connect`] when
-    /// nothing answers.
-    pub async fn to_server(url: &str, namespace: &str) -> Result<Self, CliError> {
-        let (namespace, tag) = tag(namespace)?;
+    /// [`CliError::Usage`] when the URL is none; [`CliError::ReadFile`] for a file of the
+    /// credentials; [`CliError::Connect`] when nothing answers.
+    pub async fn to_server_as(
+        url: &str,
+        namespace: &str,
+        credentials: &Credentials,
+    ) -> Result<Self, CliError> {
+        let key = credentials.token.as_ref().map(KeyArgument::read);
+        let key = key.transpose()?.flatten();
+        if key.is_some() && is_open_to_others(url) {
+            anstream::eprintln!(
+                "WARNING: the key goes over the network unencrypted: use an https:// address"
+            );
+        }
+        let (namespace, tag) = tag(namespace, key.as_deref())?;
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| CliError::Usage {
             what: format!("`{url}` is not the address of a server"),
             hint: "give it as http://HOST:PORT, for example http://127.0.0.1:7171".into(),
         })?;
+        let failed = |error: tonic::transport::Error| CliError::Connect {
+            url: url.to_owned(),
+            cause: innermost(&error),
+        };
+        let endpoint = match tls(url, credentials)? {
+            Some(tls) => endpoint.tls_config(tls).map_err(failed)?,
+            None => endpoint,
+        };
         let channel = tuned(endpoint)
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .connect()
             .await
-            .map_err(|error| CliError::Connect {
-                url: url.to_owned(),
-                cause: innermost(&error),
-            })?;
+            .map_err(failed)?;
         Ok(Self {
             channel,
             namespace,
@@ -344,14 +388,67 @@ pub fn has_store(dir: &Path) -> bool {
     dir.join(LOG_FOLDER).exists()
 }
 
-fn tag(namespace: &str) -> Result<(Namespace, Tag), CliError> {
+/// True for what a server says of keys, and of nothing else.
+fn is_about_keys(code: Code) -> bool {
+    matches!(code, Code::Unauthenticated | Code::PermissionDenied)
+}
+
+/// True when others may hear what goes to this address.
+fn is_open_to_others(url: &str) -> bool {
+    let Some(uri) = url.parse::<http::Uri>().ok() else {
+        return false;
+    };
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let ip: Option<IpAddr> = host.parse().ok();
+    let is_here = host == "localhost" || ip.is_some_and(|ip| ip.to_canonical().is_loopback());
+    uri.scheme_str() == Some("http") && !is_here
+}
+
+/// How a server at an https:// address is known, and who asks it.
+fn tls(url: &str, credentials: &Credentials) -> Result<Option<ClientTlsConfig>, CliError> {
+    if !url.starts_with("https://") {
+        if credentials.ca.is_some() || credentials.client_cert.is_some() {
+            return Err(CliError::Usage {
+                what: format!("{url} is not encrypted, and --ca or --client-cert is given"),
+                hint: "give the server's address as https://HOST:PORT".into(),
+            });
+        }
+        return Ok(None);
+    }
+    let read = |path: &PathBuf| {
+        fs::read(path).map_err(|cause| CliError::ReadFile {
+            path: path.clone(),
+            cause,
+        })
+    };
+    let mut tls = match &credentials.ca {
+        Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(path)?)),
+        None => ClientTlsConfig::new().with_webpki_roots(),
+    };
+    if let (Some(cert), Some(key)) = (&credentials.client_cert, &credentials.client_key) {
+        tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+    }
+    Ok(Some(tls))
+}
+
+fn tag(namespace: &str, key: Option<&str>) -> Result<(Namespace, Tag), CliError> {
     let unusable = |cause: String| CliError::Usage {
         what: cause,
         hint: "a namespace has 1 to 64 of a-z A-Z 0-9 . _ -".into(),
     };
     let checked = Namespace::new(namespace).map_err(|error| unusable(error.to_string()))?;
     let value = MetadataValue::try_from(namespace).map_err(|error| unusable(error.to_string()))?;
-    Ok((checked, Tag(value)))
+    let key = key.and_then(|key| {
+        let mut value = MetadataValue::try_from(format!("Bearer {key}")).ok()?;
+        // Not in the debug output of anything that holds it.
+        value.set_sensitive(true);
+        Some(value)
+    });
+    let tag = Tag {
+        namespace: value,
+        key,
+    };
+    Ok((checked, tag))
 }
 
 fn tuned(endpoint: Endpoint) -> Endpoint {
@@ -395,4 +492,26 @@ fn innermost(error: &dyn std::error::Error) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever sends a key over a network that others hear must be told; on this machine,
+    /// and encrypted, there is nothing to tell.
+    #[test]
+    fn open_ways_are_told_from_others() {
+        for (url, open) in [
+            ("http://127.0.0.1:7171", false),
+            ("http://[::1]:7171", false),
+            ("http://localhost:7171", false),
+            ("https://db.example:7171", false),
+            ("http://db.example:7171", true),
+            ("http://10.0.0.7:7171", true),
+            ("http://127.0.0.1.example:1", true),
+        ] {
+            assert_eq!(is_open_to_others(url), open, "{url}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The engine in this process, served on whatever connections come in: a pipe
 //! in memory, or a network listener.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use futures::Stream;
 use tokio::{
@@ -16,9 +16,10 @@ use super::{
     error::{CliError, Exit},
 };
 use crate::{
+    access::KeyRing,
     domain::with_causes,
     engine::{Engine, OpenError, OpenMode, OpenOptions},
-    server::{self, ServeError, ServeOptions},
+    server::{self, ServeError, ServeOptions, tls::ServerTls},
     summariser::{Summariser, SummariserConfig},
 };
 
@@ -36,7 +37,7 @@ pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
 }
 
 /// What is in a store's folder, however it was left.
-const OWN_NAMES: [&str; 5] = ["LOCK", "log", "index", "views", "summariser"];
+const OWN_NAMES: [&str; 6] = ["LOCK", "log", "index", "views", "summariser", "keys"];
 /// What file systems put into their topmost folders.
 const SYSTEMS_NAME: &str = "lost+found";
 
@@ -76,6 +77,17 @@ fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
     })
 }
 
+/// Where a network listener is reached, and who may come in.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// Its URL.
+    pub address: String,
+    /// Who may do what.
+    pub keys: Arc<KeyRing>,
+    /// Its certificate, if it has one.
+    pub tls: Option<Arc<ServerTls>>,
+}
+
 /// An engine that runs in this process.
 #[derive(Debug)]
 pub struct Embedded {
@@ -85,15 +97,16 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Serves an engine on these connections. `address` is what another process is
-    /// told that wants the folder too; `summariser` is what summarises by itself, if
+    /// Serves an engine on these connections. `door` is what another process is told that
+    /// wants the folder too, and who may come in; without one it is a pipe, and whoever has
+    /// its other end may do everything. `summariser` is what summarises by itself, if
     /// anything does.
     ///
     /// # Errors
     /// [`CliError::Outcome`] when the summariser's marks cannot be written.
     pub async fn start<I, C>(
         engine: Engine,
-        address: Option<String>,
+        door: Option<Door>,
         summariser: Option<SummariserConfig>,
         incoming: I,
     ) -> Result<Self, CliError>
@@ -101,9 +114,8 @@ impl Embedded {
         I: Stream<Item = io::Result<C>> + Send + 'static,
         C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        let pipe = address.is_none();
-        if let Some(address) = address {
-            engine.announce(&address);
+        if let Some(door) = &door {
+            engine.announce(&door.address);
         }
         let summariser = match summariser {
             Some(config) => Some(Summariser::start(&engine, &config).map_err(|error| {
@@ -125,10 +137,16 @@ impl Embedded {
             grace: GRACE,
             ..ServeOptions::default()
         };
-        if pipe {
-            // It cannot be made again: it lasts as long as its command.
-            options.idle_max = None;
-            options.connection_age_max = None;
+        match door {
+            Some(door) => {
+                options.keys = Some(door.keys);
+                options.tls = door.tls;
+            }
+            None => {
+                // It cannot be made again: it lasts as long as its command.
+                options.idle_max = None;
+                options.connection_age_max = None;
+            }
         }
         let serving = tokio::spawn(server::serve_on(engine, incoming, shutdown, options));
         Ok(Self {

@@ -2,7 +2,7 @@
 //! code that a script sees. Not here: the texts of the engine's own refusals;
 //! they come with the gRPC status.
 
-use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{error::Error, io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -59,7 +59,7 @@ pub enum CliError {
     #[error("cannot write the output: {0}")]
     Output(#[source] io::Error),
     /// The server, or the engine in this process, said no.
-    #[error("{}", without_index(.0.message()))]
+    #[error("{}", told(.0))]
     Status(Box<Status>),
     /// Nothing answers at the server's address.
     #[error("cannot reach the server at {url}: {cause}")]
@@ -164,6 +164,7 @@ impl CliError {
         match self {
             Self::OutputClosed => ExitCode::SUCCESS,
             Self::Status(status) if reason(status) == NEWER_FORMAT => Exit::Newer.into(),
+            Self::Status(status) if is_broken_connection(status) => Exit::Unavailable.into(),
             Self::Status(status) => status_exit(status.code()).into(),
             Self::Connect { .. } | Self::Locked { .. } => Exit::Unavailable.into(),
             Self::Open { exit, .. } | Self::Outcome { exit, .. } => (*exit).into(),
@@ -187,6 +188,11 @@ impl CliError {
         let text = match self {
             Self::OutputClosed | Self::Output(_) => return None,
             Self::Status(status) => return status_hint(status),
+            Self::Connect { cause, .. } if cause.contains("certificate") => {
+                "give the certificate of the server's CA with --ca FILE, and --client-cert and \
+                 --client-key when it asks for a certificate"
+                    .into()
+            }
             Self::Connect { .. } => "start one with `treering serve`, or give --data DIR instead \
                                      of --server (or unset TREERING_SERVER)"
                 .into(),
@@ -271,6 +277,23 @@ fn without_index(message: &str) -> &str {
     rest.unwrap_or(message)
 }
 
+/// What a status says; of a connection that broke, what broke it.
+fn told(status: &Status) -> String {
+    if !is_broken_connection(status) {
+        return without_index(status.message()).to_owned();
+    }
+    let mut cause: &dyn Error = status;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    format!("the connection to the server broke: {cause}")
+}
+
+/// True when no server said this: the transport did.
+fn is_broken_connection(status: &Status) -> bool {
+    status.code() == Code::Unknown && status.source().is_some()
+}
+
 /// `ErrorInfo.reason`; empty when there is none.
 fn reason(status: &Status) -> String {
     let details = status.get_error_details();
@@ -295,9 +318,22 @@ fn status_hint(status: &Status) -> Option<String> {
         "READ_ONLY" => Some("check the data folder's owner and mode, and how it is mounted"),
         "APPENDS_STOPPED" => Some("start the server that holds the store again; reads go on"),
         NEWER_FORMAT => Some("use a treering as new as the one that wrote it"),
+        "KEY_MISSING" => Some(
+            "set TREERING_TOKEN, or give --token; `treering keys create` makes a key, where the \
+             server's data folder is",
+        ),
+        "KEY_MALFORMED" | "KEY_UNKNOWN" | "KEY_REVOKED" | "KEY_EXPIRED" => Some(
+            "set TREERING_TOKEN, or --token, to a key that `treering keys ls` shows as good, \
+             where the server's data folder is",
+        ),
         _ => None,
     };
     if let Some(hint) = by_reason {
+        return Some(hint.into());
+    }
+    if is_broken_connection(status) {
+        let hint = "a server with TLS has an https:// address, and may ask for --client-cert and \
+                    --client-key";
         return Some(hint.into());
     }
     let text = match status.code() {
@@ -312,7 +348,9 @@ fn status_hint(status: &Status) -> Option<String> {
             "`--help` behind the command says what it takes, with examples"
         }
         Code::ResourceExhausted => "the store is busy: try again in a moment",
-        Code::Unavailable => "check that the server runs and that the address is right",
+        Code::Unavailable => {
+            "check that the server runs and that the address is right (https:// for one with TLS)"
+        }
         Code::DeadlineExceeded => "try again, or look at the server's load",
         Code::DataLoss => {
             "`treering verify` lists all that is damaged, `treering salvage --to DIR` takes all \

@@ -10,6 +10,7 @@ mod annotate;
 mod append;
 mod approve;
 pub mod args;
+mod audit;
 mod bench;
 mod branch;
 mod compact;
@@ -27,6 +28,7 @@ mod export;
 mod fork;
 mod import;
 mod json;
+mod keys;
 mod knowledge;
 mod log;
 mod ls;
@@ -85,6 +87,8 @@ struct Cli {
 #[derive(Subcommand, Debug, Clone)]
 enum Command {
     Serve(serve::ServeArgs),
+    Keys(keys::KeysArgs),
+    Audit(audit::AuditArgs),
     Demo(demo::DemoArgs),
     Import(import::ImportArgs),
     Export(export::ExportArgs),
@@ -179,12 +183,16 @@ fn log_to_stderr(serving: bool) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
+async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
+    if matches!(cli.command, Command::Audit(_)) {
+        cli.common.namespace = audit::namespace();
+    }
     match cli.command {
         Command::Serve(args) => serve::run(&args, &cli.common, out).await,
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common),
         Command::Completions(args) => completions::script(&args, out),
+        Command::Keys(args) => keys::run(args, &cli.common, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
         Command::Replay(args) if args.listens() => {
@@ -272,11 +280,13 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Deny(args) => approve::deny(args, store, out).await,
         Command::Annotate(args) => annotate::run(args, store, out).await,
         Command::Erase(args) => erase::run(args, store, out).await,
+        Command::Audit(args) => audit::run(&args, store, out).await,
         Command::Verify(args) => admin::verify(&args, store, out).await,
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
         // These need no store of their own; `run` has dealt with them.
         Command::Serve(_)
+        | Command::Keys(_)
         | Command::Demo(_)
         | Command::Bench(_)
         | Command::Repair(_)
@@ -363,6 +373,8 @@ impl Command {
             | Self::Verify(_)
             | Self::Stats(_)
             | Self::Salvage(_)
+            | Self::Keys(_)
+            | Self::Audit(_)
             | Self::Completions(_) => OpenMode::Read,
         }
     }
@@ -495,6 +507,14 @@ mod tests {
             "treering salvage --data D --to E --json",
             "treering --server http://h:1 show C",
             "treering serve --data D --listen 127.0.0.1:0",
+            "treering serve --data D --listen 0.0.0.0:7171 --tls-cert c --tls-key k --client-ca a",
+            "treering serve --data D --listen 0.0.0.0:7171 --insecure",
+            "treering keys create ci --role writer --namespace a --role reader:b --expires 90d",
+            "treering keys ls --data D --json",
+            "treering keys rotate ci --grace 0s",
+            "treering keys revoke ci",
+            "treering audit --data D --from 7",
+            "treering ls --server https://h:1 --token t --ca c",
             "treering demo --exit --data D",
             "treering import --data D ~/.claude/projects",
             "treering import --data D --format openai-chat a.jsonl b.jsonl.zst -",

@@ -3,7 +3,8 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
+    sync::Arc,
     thread,
 };
 
@@ -16,22 +17,25 @@ use tonic::transport::server::TcpIncoming;
 use super::{
     args::Common,
     connect::Waiting,
-    embedded::{self, Embedded},
+    embedded::{self, Door, Embedded},
     error::CliError,
+    keys,
     output::{Out, Tone},
     retention::{RetentionPolicy, keep_to},
     summariser::SummariserArgs,
 };
 use crate::{
+    access::KeyRing,
     domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
     engine::{Engine, OpenOptions},
+    server::tls::{ServerTls, TlsFiles},
     summariser::SummariserConfig,
 };
 
 /// The default port.
 const PORT: u16 = 7171;
 
-/// The default address: this machine only, as there are no keys yet.
+/// The default address: this machine only.
 #[must_use]
 pub fn listen_default() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
@@ -40,8 +44,13 @@ pub fn listen_default() -> SocketAddr {
 /// Serve a store over gRPC
 ///
 /// Runs until Ctrl-C or SIGTERM, then finishes what it took. Reflection and
-/// health are on. There are no keys yet: anybody who reaches the port can read
-/// and write everything, so by default only this machine can.
+/// health are on. While no key was made (treering keys create), anybody who reaches
+/// the port can read and write everything, so by default only this machine can. For
+/// others it needs keys and TLS, or --insecure.
+///
+/// Keys that are made or revoked hold at once. Certificates are read again when their
+/// files change, and on SIGHUP; a pair that cannot be used is told, and the one before
+/// stays.
 ///
 /// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
 /// "pid": N, "version": V}, or, when another process holds the store,
@@ -53,13 +62,27 @@ Examples:
   treering serve --data ./store
   treering serve --data ./store --listen 127.0.0.1:9000
   treering serve --data ./store --listen 127.0.0.1:0 --json --until-stdin-closes
+  treering serve --data ./store --listen 0.0.0.0:7171 --tls-cert server.pem --tls-key server.key
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
-    /// Where to listen; port 0 takes any free one. Beyond this machine, whoever
-    /// reaches it can read and write everything
+    /// Where to listen; port 0 takes any free one. Beyond this machine with keys and TLS
+    /// only, or with --insecure
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
+    /// The server's certificate and those between it and its CA, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    tls_key: Option<PathBuf>,
+    /// Take only clients that show a certificate which one of these (PEM) has signed
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    client_ca: Option<PathBuf>,
+    /// Listen beyond this machine though keys or TLS are missing: whoever reaches it, or
+    /// hears it, can read and write everything
+    #[arg(long, help_heading = "TLS")]
+    insecure: bool,
     /// Of the requests that it builds, read one in so many again, to check it against
     /// its provider's rules, besides the first of each conversation. 1: all; 0: none
     #[arg(long, value_name = "N", default_value_t = Limits::default().check_one_in)]
@@ -119,6 +142,9 @@ fn memory(text: &str) -> Result<usize, String> {
 /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
 pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let dir = common.data_dir()?;
+    let keys = keys_of(&dir)?;
+    let tls = args.certificates()?;
+    check_reach(args, &keys)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|cause| CliError::Listen {
@@ -139,7 +165,8 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         }
     };
     let retaining = tokio::spawn(keep_to(engine.clone(), args.retention.clone()));
-    let served = Served::of(engine, listener, summariser).await?;
+    let served = Served::of(engine, listener, summariser, keys, tls.clone()).await?;
+    let reload = tokio::spawn(reload_on_hangup(tls));
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
     if out.json {
         out.line(json!({
@@ -159,7 +186,107 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     out.flush()?;
     stop.await;
     retaining.abort();
+    reload.abort();
     served.stop().await
+}
+
+impl ServeArgs {
+    fn certificates(&self) -> Result<Option<Arc<ServerTls>>, CliError> {
+        let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else {
+            return Ok(None);
+        };
+        let files = TlsFiles {
+            cert: cert.clone(),
+            key: key.clone(),
+            client_ca: self.client_ca.clone(),
+        };
+        let loaded = ServerTls::load(files).map_err(|error| CliError::Usage {
+            what: error.to_string(),
+            hint: "--tls-cert takes the certificate and --tls-key its private key, both in PEM"
+                .into(),
+        });
+        loaded.map(Some)
+    }
+}
+
+/// The keys of a folder.
+///
+/// # Errors
+/// When they cannot be read: nothing is served then.
+fn keys_of(dir: &Path) -> Result<Arc<KeyRing>, CliError> {
+    KeyRing::open(dir).map_err(keys::refused)
+}
+
+/// Refuses to let others in who cannot be told apart, or who can be overheard.
+fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
+    let Some(missing) = missing(args.listen, !keys.is_open(), args.tls_cert.is_some()) else {
+        return Ok(());
+    };
+    if args.insecure {
+        anstream::eprintln!("{}", warning(args.listen, missing));
+        return Ok(());
+    }
+    let (what, hint) = match missing {
+        Missing::Keys { tls } => (
+            "no key was ever made",
+            if tls {
+                "make a key first: treering keys create NAME --role 'admin:*' --data DIR"
+            } else {
+                "make a key (treering keys create NAME --role 'admin:*' --data DIR) and give \
+                 --tls-cert and --tls-key, or listen on 127.0.0.1"
+            },
+        ),
+        Missing::Tls => (
+            "there is no TLS",
+            "give --tls-cert and --tls-key, or listen on 127.0.0.1 behind what encrypts",
+        ),
+    };
+    Err(CliError::Usage {
+        what: format!("{} is reached by other machines, and {what}", args.listen),
+        hint: format!("{hint}; --insecure listens all the same"),
+    })
+}
+
+/// What an address that others reach is to have, and has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    /// Nobody is asked for a key.
+    Keys {
+        /// It is encrypted, at least.
+        tls: bool,
+    },
+    /// Keys and contents can be overheard.
+    Tls,
+}
+
+fn missing(addr: SocketAddr, keys: bool, tls: bool) -> Option<Missing> {
+    let loopback = addr.ip().to_canonical().is_loopback();
+    match (keys, tls) {
+        _ if loopback => None,
+        (true, true) => None,
+        (true, false) => Some(Missing::Tls),
+        (false, tls) => Some(Missing::Keys { tls }),
+    }
+}
+
+/// Reads the certificates again when the process is told to. Without any a hangup is
+/// nothing: a server outlives the terminal that it was started from.
+async fn reload_on_hangup(tls: Option<Arc<ServerTls>>) {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+            return;
+        };
+        while hangup.recv().await.is_some() {
+            match &tls {
+                Some(tls) => tls.reload(),
+                None => tracing::info!("told to read certificates again, and there are none"),
+            }
+        }
+    }
+    #[cfg(not(unix))]
+    drop(tls);
 }
 
 /// Opens the folder, once no other command has it.
@@ -212,7 +339,7 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
 #[derive(Debug)]
 pub struct Served {
     engine: Embedded,
-    addr: SocketAddr,
+    url: String,
 }
 
 impl Served {
@@ -237,7 +364,9 @@ impl Served {
         listener: TcpListener,
         summariser: Option<SummariserConfig>,
     ) -> Result<Self, CliError> {
-        Self::of(embedded::open(options).await?, listener, summariser).await
+        let keys = keys_of(&options.data_dir)?;
+        let engine = embedded::open(options).await?;
+        Self::of(engine, listener, summariser, keys, None).await
     }
 
     /// Serves what is open.
@@ -248,20 +377,24 @@ impl Served {
         engine: Engine,
         listener: TcpListener,
         summariser: Option<SummariserConfig>,
+        keys: Arc<KeyRing>,
+        tls: Option<Arc<ServerTls>>,
     ) -> Result<Self, CliError> {
-        let addr = listener.local_addr()?;
-        if let Some(warning) = warning(addr) {
-            anstream::eprintln!("{warning}");
-        }
+        let url = url_of(listener.local_addr()?, tls.is_some());
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let engine = Embedded::start(engine, Some(url_of(addr)), summariser, incoming).await?;
-        Ok(Self { engine, addr })
+        let door = Door {
+            address: url.clone(),
+            keys,
+            tls,
+        };
+        let engine = Embedded::start(engine, Some(door), summariser, incoming).await?;
+        Ok(Self { engine, url })
     }
 
     /// Where clients on this machine reach it.
     #[must_use]
     pub fn url(&self) -> String {
-        url_of(self.addr)
+        self.url.clone()
     }
 
     /// Finishes what was taken, and closes the store.
@@ -273,24 +406,29 @@ impl Served {
     }
 }
 
-/// What to tell whoever opens the port to others.
-fn warning(addr: SocketAddr) -> Option<String> {
-    let loopback = addr.ip().to_canonical().is_loopback();
-    (!loopback).then(|| {
-        format!(
+/// What to tell whoever opens the port to others all the same.
+fn warning(addr: SocketAddr, missing: Missing) -> String {
+    match missing {
+        Missing::Keys { .. } => format!(
             "WARNING: anybody who reaches {addr} can read and write everything in this store: \
-             there are no keys yet.\nListen on 127.0.0.1, or let only those reach the port who \
-             may do all that (a firewall, a tunnel, a proxy that asks for a key)."
-        )
-    })
+             no key was ever made.\nMake one with `treering keys create` (the server takes it at \
+             once), or let only those reach the port who may do all that."
+        ),
+        Missing::Tls => format!(
+            "WARNING: {addr} is not encrypted: whoever hears a call has its key, and all that \
+             the key may read and write in this store.\nGive --tls-cert and --tls-key, or put \
+             something before it that encrypts."
+        ),
+    }
 }
 
 /// An address that can be typed: "any address" is reached as this machine.
-fn url_of(addr: SocketAddr) -> String {
+fn url_of(addr: SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
     if addr.ip().is_unspecified() {
-        format!("http://127.0.0.1:{}", addr.port())
+        format!("{scheme}://127.0.0.1:{}", addr.port())
     } else {
-        format!("http://{addr}")
+        format!("{scheme}://{addr}")
     }
 }
 
@@ -376,10 +514,10 @@ mod tests {
     }
 
     /// An address that only looks like this machine's, or like another's, must not
-    /// be taken for it.
+    /// be taken for it; others need keys and TLS, both.
     #[test]
-    fn only_this_machine_goes_without_a_warning() {
-        for (addr, warned) in [
+    fn others_are_let_in_with_keys_and_tls_only() {
+        for (addr, reached) in [
             ("127.0.0.1:1", false),
             ("127.8.0.1:1", false),
             ("[::1]:1", false),
@@ -389,16 +527,23 @@ mod tests {
             ("192.168.1.4:1", true),
             ("[::ffff:10.0.0.1]:1", true),
         ] {
-            assert_eq!(warning(addr.parse().unwrap()).is_some(), warned, "{addr}");
+            let addr = addr.parse().unwrap();
+            assert_eq!(missing(addr, true, true), None, "{addr}");
+            assert_eq!(missing(addr, false, false).is_some(), reached, "{addr}");
+            assert_eq!(missing(addr, true, false) == Some(Missing::Tls), reached);
+            assert_eq!(missing(addr, false, true).is_some(), reached);
         }
     }
 
     #[test]
     fn the_url_can_be_typed() {
         assert_eq!(
-            url_of("0.0.0.0:7171".parse().unwrap()),
+            url_of("0.0.0.0:7171".parse().unwrap(), false),
             "http://127.0.0.1:7171"
         );
-        assert_eq!(url_of("[::1]:80".parse().unwrap()), "http://[::1]:80");
+        assert_eq!(
+            url_of("[::1]:80".parse().unwrap(), true),
+            "https://[::1]:80"
+        );
     }
 }

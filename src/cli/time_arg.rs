@@ -174,6 +174,18 @@ pub fn length(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(all))
 }
 
+/// How long something lasts: `90d`, `12h`, `2 weeks`.
+///
+/// # Errors
+/// What it takes.
+pub fn term(text: &str) -> Result<Duration, String> {
+    let takes = || "takes a length of time: 90d, 12h, 30min, 2 weeks, 0s".to_owned();
+    let text = text.trim();
+    let micros = passed(text).filter(|_| text.starts_with(|c: char| c.is_ascii_digit()));
+    let micros = micros.and_then(|micros| u64::try_from(micros).ok());
+    micros.map(Duration::from_micros).ok_or_else(takes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,14 +17,27 @@ use super::limits::{BRANCH_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX};
 pub struct Namespace(Arc<str>);
 
 impl Namespace {
-    /// Checks and takes a name: 1 to 64 of `a-z A-Z 0-9 . _ -`.
+    /// Checks and takes a name: 1 to 64 of `a-z A-Z 0-9 . _ -`, and neither `.` nor `..`,
+    /// which would be other places where a name becomes a part of a path.
     ///
     /// # Errors
     /// [`NameError`] when it is empty, too long or has another character.
     pub fn new(name: &str) -> Result<Self, NameError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         check_name("namespace", name, NAMESPACE_BYTES_MAX, legal)?;
+        if matches!(name, "." | "..") {
+            return Err(NameError::Character {
+                what: "namespace",
+                character: '.',
+            });
+        }
         Ok(Self(name.into()))
+    }
+
+    /// True for a name that begins with `_`: the server's own, to which no client appends.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with('_')
     }
 
     /// The name as text.

@@ -23,7 +23,7 @@ impl Admin for AdminService {
         &self,
         request: Request<pb::StatsRequest>,
     ) -> Result<Response<pb::StatsResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let stats = self.0.engine.stats(&call.namespace).await?;
         let met = self.0.engine.damage_met();
         Ok(Response::new(to_proto::stats(stats, met)))
@@ -33,7 +33,7 @@ impl Admin for AdminService {
         &self,
         request: Request<pb::VerifyRequest>,
     ) -> Result<Response<Self::VerifyStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let deep = request.into_inner().deep;
         let items = self.0.engine.verify(&call.namespace, deep);
         let items = items.map(|item| Ok(to_proto::verify_response(item?)));
@@ -45,7 +45,7 @@ impl Admin for AdminService {
         &self,
         request: Request<pb::RebuildRequest>,
     ) -> Result<Response<Self::RebuildStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let pb::RebuildRequest { views, index } = request.into_inner();
         if !views && !index {
             let message = "is not set, and index is not either: choose what to rebuild";

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::{
     from_proto::{self, Malformed},
+    guard::Caller,
     status::Refusal,
 };
 use crate::{
@@ -23,12 +24,14 @@ use crate::{
 /// Reads an append request.
 ///
 /// # Errors
-/// The first field that is malformed, or a conversation that cannot be found.
+/// The first field that is malformed, the first event that the caller may not append, or a
+/// conversation that cannot be found.
 pub(super) async fn command(
     engine: &Engine,
-    namespace: &Namespace,
+    caller: &Caller,
     request: pb::AppendRequest,
 ) -> Result<AppendCommand<EncodedBody>, Refusal> {
+    let namespace = &caller.namespace;
     check_count(request.events.len(), engine.limits().batch_events_max)?;
     let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
     let branch = from_proto::branch("branch", &request.branch)?;
@@ -68,6 +71,7 @@ pub(super) async fn command(
                 .await?
         };
         let mut event = new_event(index, event, conversation)?;
+        caller.sign(&mut event)?;
         let ours = default.is_none_or(|default| event.conversation == default);
         if event.branch.is_none() && ours {
             event.branch.clone_from(&branch);

@@ -12,15 +12,17 @@ use tonic::{Status, Streaming};
 
 use super::{
     append_request,
+    audit::{self, Decided},
     bounds::{STREAM_APPENDS_MAX, STREAM_BYTES_MAX},
     call::{Shared, shutting_down},
+    guard::Caller,
     shutdown::Phase,
     status::Refusal,
     to_proto,
 };
 use crate::{
     codec::pb::{self, append_stream_response::Outcome},
-    domain::{AppendOutcome, Namespace},
+    domain::AppendOutcome,
     engine::AppendError,
 };
 
@@ -35,11 +37,11 @@ struct Waiting {
 /// The answers to a stream of requests.
 pub(super) fn answers(
     shared: Shared,
-    namespace: Namespace,
+    caller: Caller,
     requests: Streaming<pb::AppendRequest>,
 ) -> impl Stream<Item = Result<pb::AppendStreamResponse, Status>> + Send + 'static {
     async_stream::stream! {
-        let mut pipeline = Pipeline::new(shared, namespace);
+        let mut pipeline = Pipeline::new(shared, caller);
         let mut requests = requests;
         let mut end = None;
         loop {
@@ -92,16 +94,16 @@ enum Step {
 
 struct Pipeline {
     shared: Shared,
-    namespace: Namespace,
+    caller: Caller,
     waiting: VecDeque<Waiting>,
     bytes: usize,
 }
 
 impl Pipeline {
-    fn new(shared: Shared, namespace: Namespace) -> Self {
+    fn new(shared: Shared, caller: Caller) -> Self {
         Self {
             shared,
-            namespace,
+            caller,
             waiting: VecDeque::new(),
             bytes: 0,
         }
@@ -147,24 +149,40 @@ impl Pipeline {
         let engine = self.shared.engine.clone();
         // Cheap: bodies are shared, not copied.
         let kept = request.clone();
-        let command = append_request::command(&engine, &self.namespace, request).await;
+        let command = append_request::command(&engine, &self.caller, request).await;
         let answer = match command {
             Err(refusal) => std::future::ready(Err(refusal)).boxed(),
-            Ok(command) => match engine.submit(command).await {
-                Ok(outcome) => outcome
-                    .map(|outcome| outcome.map_err(Refusal::from))
-                    .boxed(),
-                Err(AppendError::Busy { retry_after_ms }) => {
-                    if self.waiting.is_empty() {
-                        tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
+            Ok(command) => {
+                let decided = audit::decisions(&command);
+                match engine.submit(command).await {
+                    Ok(outcome) => self.noted(decided, outcome),
+                    Err(AppendError::Busy { retry_after_ms }) => {
+                        if self.waiting.is_empty() {
+                            tokio::time::sleep(Duration::from_millis(retry_after_ms)).await;
+                        }
+                        return Some(kept);
                     }
-                    return Some(kept);
+                    Err(error) => std::future::ready(Err(error.into())).boxed(),
                 }
-                Err(error) => std::future::ready(Err(error.into())).boxed(),
-            },
+            }
         };
         self.bytes += bytes;
         self.waiting.push_back(Waiting { bytes, answer });
         None
+    }
+
+    /// The answer, once decisions among it are noted.
+    fn noted(
+        &self,
+        decided: Vec<Decided>,
+        outcome: impl Future<Output = Result<AppendOutcome, AppendError>> + Send + 'static,
+    ) -> BoxFuture<'static, Answer> {
+        let (audit, caller) = (self.shared.audit.clone(), self.caller.clone());
+        async move {
+            let outcome = outcome.await?;
+            audit.decided(&caller, decided, &outcome).await;
+            Ok(outcome)
+        }
+        .boxed()
     }
 }

@@ -159,3 +159,17 @@ pub const CANCELLED_UNSTARTED_MAX: usize = 4_096;
 
 /// The headers of a call, in bytes as HTTP/2 counts them.
 pub const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
+
+/// Between looks at the keys, for calls that go on: a stream of a key that was revoked ends
+/// so much later, at the latest. New calls look by themselves.
+pub const KEYS_LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Between writings of when keys were used last. Lost with the process: no more than that.
+pub const KEY_USES_EVERY: Duration = Duration::from_secs(60);
+
+/// TLS handshakes at once: each takes a millisecond or so of a core, and those that take
+/// longer wait for their client. When one more comes, the oldest ends.
+pub const HANDSHAKES_MAX: usize = 256;
+
+/// Between looks at the files of certificates.
+pub const TLS_LOOK_EVERY: Duration = Duration::from_secs(5);

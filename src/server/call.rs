@@ -6,10 +6,12 @@ use std::time::Duration;
 use futures::{Stream, StreamExt, stream::BoxStream};
 use http::HeaderMap;
 use tokio::time::Instant;
-use tonic::{Status, metadata::MetadataMap};
+use tonic::{Request, Status};
 
 use super::{
+    audit::Audit,
     from_proto::{self, Malformed},
+    guard::Caller,
     shutdown::{Phase, StopSignal},
     status::Refusal,
 };
@@ -28,6 +30,7 @@ const TIMEOUT_HEADER: &str = "grpc-timeout";
 pub(super) struct Shared {
     pub engine: Engine,
     pub stop: StopSignal,
+    pub audit: Audit,
 }
 
 impl Shared {
@@ -59,29 +62,31 @@ impl Shared {
     }
 }
 
-/// Namespace and deadline of a call.
+/// Namespace, deadline and caller of a call.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub namespace: Namespace,
     pub deadline: Option<Instant>,
+    pub caller: Caller,
 }
 
 impl Call {
-    /// Reads a call's metadata.
+    /// What a call brings that the guard has let in.
     ///
     /// # Errors
-    /// [`Malformed`] when the namespace is no legal name, or is given twice.
-    pub fn of(metadata: &MetadataMap) -> Result<Self, Malformed> {
+    /// `INTERNAL` when no guard was asked: then nobody may do anything.
+    pub fn of<T>(request: &Request<T>) -> Result<Self, Status> {
+        let caller = request.extensions().get::<Caller>();
+        let caller = caller.ok_or_else(|| Status::internal("nobody was asked who calls"))?;
+        let headers: &HeaderMap = request.metadata().as_ref();
         Ok(Self {
-            namespace: namespace(metadata)?,
-            deadline: metadata
-                .get(TIMEOUT_HEADER)
-                .and_then(|value| timeout(value.as_encoded_bytes()))
-                .map(|timeout| Instant::now() + timeout),
+            namespace: caller.namespace.clone(),
+            deadline: timeout_of(headers).map(|timeout| Instant::now() + timeout),
+            caller: caller.clone(),
         })
     }
 
-    /// The stream, until the call's deadline passes or the server reaches
+    /// The stream, until the call's deadline passes, its key ends, or the server reaches
     /// `phase`.
     pub fn bound<T: Send + 'static>(
         &self,
@@ -89,10 +94,10 @@ impl Call {
         stop: StopSignal,
         phase: Phase,
     ) -> BoxStream<'static, Result<T, Status>> {
-        let deadline = self.deadline;
+        let (deadline, caller) = (self.deadline, self.caller.clone());
         async_stream::stream! {
             let mut source = std::pin::pin!(source);
-            let mut over = std::pin::pin!(over(deadline, stop, phase));
+            let mut over = std::pin::pin!(over(deadline, caller, stop, phase));
             loop {
                 let next = tokio::select! {
                     biased;
@@ -114,7 +119,7 @@ impl Call {
 }
 
 /// Waits until a call must end, and says why.
-pub(super) async fn over(deadline: Option<Instant>, stop: StopSignal, phase: Phase) -> Status {
+async fn over(deadline: Option<Instant>, caller: Caller, stop: StopSignal, phase: Phase) -> Status {
     let passed = async {
         match deadline {
             Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -124,6 +129,7 @@ pub(super) async fn over(deadline: Option<Instant>, stop: StopSignal, phase: Pha
     tokio::select! {
         () = passed => deadline_exceeded(),
         () = stop.reached(phase) => shutting_down(),
+        refusal = caller.ended() => refusal.into(),
     }
 }
 
@@ -135,8 +141,12 @@ pub(super) fn shutting_down() -> Status {
     Status::unavailable("the server is shutting down: connect again and go on from the last place")
 }
 
-fn namespace(metadata: &MetadataMap) -> Result<Namespace, Malformed> {
-    let mut values = metadata.get_all(NAMESPACE_KEY).iter();
+/// The namespace that a call names.
+///
+/// # Errors
+/// [`Malformed`] when it is no legal name, or is given twice.
+pub(super) fn namespace(headers: &HeaderMap) -> Result<Namespace, Malformed> {
+    let mut values = headers.get_all(NAMESPACE_KEY).iter();
     let Some(value) = values.next() else {
         return Ok(Namespace::default());
     };
@@ -207,11 +217,11 @@ mod tests {
     #[test]
     fn namespaces_are_read_or_refused() {
         let call = |values: &[&'static str]| {
-            let mut metadata = MetadataMap::new();
+            let mut headers = HeaderMap::new();
             for value in values {
-                metadata.append(NAMESPACE_KEY, value.parse().unwrap());
+                headers.append(NAMESPACE_KEY, value.parse().unwrap());
             }
-            Call::of(&metadata).map(|call| call.namespace.to_string())
+            namespace(&headers).map(|namespace| namespace.to_string())
         };
         assert_eq!(call(&[]).unwrap(), "default");
         assert_eq!(call(&["team-1.x_Y"]).unwrap(), "team-1.x_Y");
@@ -221,6 +231,9 @@ mod tests {
             &["a/b"],
             &["a", "a"],
             &["a,b"],
+            &["."],
+            &[".."],
+            &["a\tb"],
             &["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"],
         ] {
             assert_eq!(call(bad).unwrap_err().field, NAMESPACE_KEY, "{bad:?}");
@@ -236,6 +249,7 @@ mod tests {
         let mut call = Call {
             namespace: Namespace::default(),
             deadline: Some(Instant::now()),
+            caller: Caller::anybody(Namespace::default()),
         };
         let mut stream = call.bound(endless(), stop.clone(), Phase::Draining);
         let status = stream.next().await.unwrap().unwrap_err();

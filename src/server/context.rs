@@ -49,7 +49,7 @@ impl ContextsService {
     }
 
     async fn query(&self, request: Request<pb::BuildRequest>) -> Result<BuildQuery, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let address = self
             .0
@@ -113,7 +113,7 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::PlanCompactionRequest>,
     ) -> Result<Response<pb::PlanCompactionResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let address = self
             .0
@@ -135,7 +135,7 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::CompactRequest>,
     ) -> Result<Response<pb::CompactResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         let address = self
@@ -149,7 +149,7 @@ impl Contexts for ContextsService {
             idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
             trigger: proto::trigger(request.trigger)?,
             summary: request.summary,
-            actor: request.actor,
+            actor: call.caller.actor(request.actor),
             ..CompactCommand::new(address)
         };
         let outcome = self.0.engine.compact(command).await?;
@@ -160,7 +160,7 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::ExpandRequest>,
     ) -> Result<Response<Self::ExpandStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let address = self
             .0
@@ -182,7 +182,7 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::WatchContextRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let scope = self
             .scope(&call, &request.conversation_id, &request.branch)
@@ -210,7 +210,7 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::SetContextRequest>,
     ) -> Result<Response<pb::AppendResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         let set: Result<Vec<ContextSet>, Malformed> = request
@@ -230,7 +230,7 @@ impl Contexts for ContextsService {
             set: set?,
             remove: request.remove,
             idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
-            actor: request.actor,
+            actor: call.caller.actor(request.actor),
         };
         let outcome = self.0.engine.set_context(command).await?;
         Ok(Response::new(to_proto::append_response(&outcome)))
@@ -240,7 +240,7 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::SpawnRequest>,
     ) -> Result<Response<pb::SpawnResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         from_proto::check_short("call_id", &request.call_id)?;
@@ -258,7 +258,7 @@ impl Contexts for ContextsService {
             labels: request.labels.into_iter().collect(),
             child: proto::child_id(&request.child_id)?,
             idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
-            actor: request.actor,
+            actor: call.caller.actor(request.actor),
             ..Spawn::new(address)
         };
         let spawned = self.0.engine.spawn(spawn).await?;
@@ -278,7 +278,7 @@ impl Contexts for ContextsService {
         &self,
         request: Request<pb::ReturnRequest>,
     ) -> Result<Response<pb::AppendResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         let child = self.find(&call, &request.conversation_id).await?;
@@ -286,7 +286,7 @@ impl Contexts for ContextsService {
             summary: request.summary,
             success: request.success.unwrap_or(true),
             idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
-            actor: request.actor,
+            actor: call.caller.actor(request.actor),
             ..Return::new(call.namespace, child)
         };
         let outcome = self.0.engine.return_sub_context(end).await?;

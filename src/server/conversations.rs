@@ -70,7 +70,7 @@ impl Conversations for ConversationsService {
         &self,
         request: Request<pb::GetConversationRequest>,
     ) -> Result<Response<pb::ConversationState>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let as_of = from_proto::revision(request.as_of_revision);
         let address = self
@@ -90,7 +90,7 @@ impl Conversations for ConversationsService {
         &self,
         request: Request<pb::ListConversationsRequest>,
     ) -> Result<Response<pb::ListConversationsResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let engine = &self.0.engine;
         let max = engine.limits().page_events_max;
@@ -113,7 +113,7 @@ impl Conversations for ConversationsService {
         &self,
         request: Request<pb::FindConversationsRequest>,
     ) -> Result<Response<pb::FindConversationsResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::required("id_part", &request.id_part)?;
         let engine = &self.0.engine;
@@ -132,7 +132,7 @@ impl Conversations for ConversationsService {
         &self,
         request: Request<pb::ForkRequest>,
     ) -> Result<Response<pb::ForkResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
         let into = match request.into_conversation.as_str() {
@@ -162,7 +162,7 @@ impl Conversations for ConversationsService {
             into,
             activate: request.activate,
             idempotency_key,
-            actor: request.actor,
+            actor: call.caller.actor(request.actor),
         };
         let forked = self.0.engine.fork(command).await?;
         let is_active = request.activate || into.is_some();
@@ -179,7 +179,7 @@ impl Conversations for ConversationsService {
         &self,
         request: Request<pb::LineageRequest>,
     ) -> Result<Response<pb::LineageResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let address = self
             .0
@@ -194,7 +194,7 @@ impl Conversations for ConversationsService {
         &self,
         request: Request<pb::DiffRequest>,
     ) -> Result<Response<pb::DiffResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let left = from_proto::branch("left_branch", &request.left_branch)?;
         let right = from_proto::branch("right_branch", &request.right_branch)?;
@@ -221,7 +221,7 @@ impl Conversations for ConversationsService {
         &self,
         request: Request<pb::SealRequest>,
     ) -> Result<Response<pb::AppendResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
@@ -231,7 +231,7 @@ impl Conversations for ConversationsService {
             summary: request.summary,
         };
         let event = NewEvent {
-            actor: request.actor,
+            actor: call.caller.actor(request.actor),
             ..NewEvent::new(id, body)
         };
         let command = AppendCommand {
@@ -246,7 +246,7 @@ impl Conversations for ConversationsService {
         &self,
         request: Request<pb::EraseRequest>,
     ) -> Result<Response<Self::EraseStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         from_proto::check_short("reason", &request.reason)?;
@@ -256,8 +256,11 @@ impl Conversations for ConversationsService {
             keep_derived: request.keep_derived,
             dry_run: request.dry_run,
             reason: request.reason,
-            actor: request.actor,
+            actor: call.caller.actor(request.actor),
         };
+        if !command.dry_run {
+            self.0.audit.erases(&call.caller, &command.target).await?;
+        }
         let items = self.0.engine.erase(command);
         let items = items.map(|item| Ok(to_proto::erase_response(item?)));
         let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);

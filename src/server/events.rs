@@ -4,7 +4,7 @@ use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    append_request, append_stream,
+    append_request, append_stream, audit,
     call::{Call, Shared},
     from_proto, read,
     shutdown::Phase,
@@ -84,11 +84,13 @@ impl Events for EventsService {
         &self,
         request: Request<pb::AppendRequest>,
     ) -> Result<Response<pb::AppendResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let engine = &self.0.engine;
         let request = request.into_inner();
-        let command = append_request::command(engine, &call.namespace, request).await?;
+        let command = append_request::command(engine, &call.caller, request).await?;
+        let decided = audit::decisions(&command);
         let outcome = engine.append(command).await?;
+        self.0.audit.decided(&call.caller, decided, &outcome).await;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
 
@@ -96,9 +98,9 @@ impl Events for EventsService {
         &self,
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let answers =
-            append_stream::answers(self.0.clone(), call.namespace.clone(), request.into_inner());
+            append_stream::answers(self.0.clone(), call.caller.clone(), request.into_inner());
         let bound = call.bound(answers, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
     }
@@ -107,9 +109,12 @@ impl Events for EventsService {
         &self,
         request: Request<pb::ReadRequest>,
     ) -> Result<Response<Self::ReadStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let source = self.read_source(&call, &request).await?;
+        if matches!(source, Source::Log) {
+            self.0.audit.reads_all(&call.caller).await;
+        }
         let all = ReadQuery::all(call.namespace.clone(), source);
         let query = from_proto::read_query(&request, all)?;
         let headers_only = request.headers_only;
@@ -123,7 +128,7 @@ impl Events for EventsService {
         &self,
         request: Request<pb::KnownKeysRequest>,
     ) -> Result<Response<pb::KnownKeysResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let keys = request.into_inner().idempotency_keys;
         from_proto::at_most_keys("idempotency_keys", keys.len())?;
         let known = self.0.engine.known_keys(&call.namespace, keys).await?;
@@ -134,7 +139,7 @@ impl Events for EventsService {
         &self,
         request: Request<pb::SubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let heartbeat = subscription::heartbeat(request.heartbeat_seconds);
         let query = SubscribeQuery {

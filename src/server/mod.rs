@@ -4,12 +4,13 @@
 //! `append_request`), answers to messages (`to_proto`), errors to status
 //! (`status`), namespaces and deadlines (`call`), streams of a bounded size,
 //! requests within bounds (`intake`), connections and their ends (`connection`),
-//! health, reflection, and the clean end. What an append may do and what a read
+//! who may call what (`guard`), health, reflection, and the clean end. What an append may do and what a read
 //! finds is the engine's matter. Nothing here buffers without bound.
 
 mod admin;
 mod append_request;
 mod append_stream;
+pub mod audit;
 pub mod bounds;
 mod call;
 mod connection;
@@ -19,6 +20,7 @@ mod conversations;
 mod deadline;
 mod events;
 mod from_proto;
+mod guard;
 mod health;
 mod intake;
 mod knowledge;
@@ -28,26 +30,31 @@ mod search;
 pub mod shutdown;
 mod status;
 mod subscription;
+pub mod tls;
 mod to_proto;
 mod tools;
 
-use std::{future::Future, io, time::Duration};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use futures::Stream;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
+    time::Instant,
 };
 use tonic::{codec::CompressionEncoding, service::Routes, transport::server::TcpIncoming};
 use tonic_health::pb::health_server::HealthServer;
 
 use self::{
+    audit::Audit,
     call::Shared,
     connection::Acceptor,
     intake::Intake,
     shutdown::{Phase, StopSignal, Stopper},
+    tls::ServerTls,
 };
 use crate::{
+    access::KeyRing,
     codec::pb::{
         admin_server::AdminServer, contexts_server::ContextsServer,
         conversations_server::ConversationsServer, events_server::EventsServer,
@@ -90,6 +97,10 @@ pub struct ServeOptions {
     pub bytes_in_flight_max: Option<usize>,
     /// Compress answers for clients that accept it. Costs CPU; for slow links.
     pub compress_answers: bool,
+    /// Who may call what. None: everybody everything, as through a pipe of this process.
+    pub keys: Option<Arc<KeyRing>>,
+    /// Connections are encrypted. None: they are not.
+    pub tls: Option<Arc<ServerTls>>,
 }
 
 impl Default for ServeOptions {
@@ -104,6 +115,8 @@ impl Default for ServeOptions {
             connection_age_max: Some(bounds::CONNECTION_AGE_MAX),
             bytes_in_flight_max: None,
             compress_answers: false,
+            keys: None,
+            tls: None,
         }
     }
 }
@@ -122,20 +135,21 @@ pub enum ServeError {
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// All services, with health and reflection, to be served by any transport.
-/// Deadlines of unary calls, the bounds of what is received, and the clean end
-/// are the work of [`serve`].
-///
-/// # Errors
-/// [`ServeError::Reflection`] and [`ServeError::Descriptors`].
-pub fn routes(
+/// All services, with health and reflection. Who may call them, deadlines of unary calls,
+/// the bounds of what is received, and the clean end are the work of [`serve`].
+fn routes(
     engine: Engine,
     stop: StopSignal,
+    audit: Audit,
     options: &ServeOptions,
 ) -> Result<Routes, ServeError> {
     // The bounds of each method are the intake's; this is the largest.
     let bytes_max = intake::message_bytes_max(engine.limits());
-    let shared = Shared { engine, stop };
+    let shared = Shared {
+        engine,
+        stop,
+        audit,
+    };
     macro_rules! tuned {
         ($service:expr) => {{
             let service = $service
@@ -207,7 +221,8 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (stopper, stop) = Stopper::new();
-    let routes = routes(engine.clone(), stop.clone(), &options)?;
+    let audit = Audit::new(engine.clone());
+    let routes = routes(engine.clone(), stop.clone(), audit.clone(), &options)?;
     let intake = intake(engine.limits(), &options)?;
     let mut acceptor = Acceptor::new(routes, intake, &options, stop);
     let signal = async {
@@ -215,6 +230,7 @@ where
         tracing::info!("shutting down");
         stopper.advance(Phase::Draining);
     };
+    let watch = tokio::spawn(watch(options.keys.clone(), options.tls.clone(), audit));
     acceptor.accept(incoming, signal).await;
     if tokio::time::timeout(options.grace, acceptor.ended())
         .await
@@ -229,8 +245,47 @@ where
         let _late = tokio::time::timeout(bounds::CUT_WAIT, acceptor.ended()).await;
     }
     drop(acceptor);
+    watch.abort();
+    if let Some(keys) = options.keys {
+        note_uses(keys).await;
+    }
     engine.close().await;
     Ok(())
+}
+
+/// Looks for keys and certificates that have changed, and writes down when keys were used.
+async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
+    let (mut noted, mut looked) = (Instant::now(), Instant::now());
+    let (mut told, mut tell) = (None, Instant::now());
+    while keys.is_some() || tls.is_some() {
+        tokio::time::sleep(bounds::KEYS_LOOK_EVERY).await;
+        if let Some(tls) = &tls
+            && looked.elapsed() >= bounds::TLS_LOOK_EVERY
+        {
+            looked = Instant::now();
+            tls.look();
+        }
+        let Some(keys) = &keys else { continue };
+        keys.look();
+        let changes = Some(keys.changes());
+        if told != changes && !keys.is_open() && Instant::now() >= tell {
+            match audit.keys_changed(keys).await {
+                true => told = changes,
+                false => tell = Instant::now() + bounds::KEY_USES_EVERY,
+            }
+        }
+        if noted.elapsed() >= bounds::KEY_USES_EVERY {
+            noted = Instant::now();
+            note_uses(Arc::clone(keys)).await;
+        }
+    }
+}
+
+async fn note_uses(keys: Arc<KeyRing>) {
+    let noted = tokio::task::spawn_blocking(move || keys.note_uses()).await;
+    if let Ok(Err(error)) = noted {
+        tracing::warn!(%error, "when keys were used last could not be written down");
+    }
 }
 
 fn intake(limits: &Limits, options: &ServeOptions) -> Result<Intake, ServeError> {

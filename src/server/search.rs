@@ -139,7 +139,7 @@ impl Search for SearchService {
         &self,
         request: Request<pb::SearchRequest>,
     ) -> Result<Response<pb::SearchResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = self.request(call, request.into_inner()).await?;
         let searched = self.0.engine.search(request);
         // A position that was never written would be waited for without end.

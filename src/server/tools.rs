@@ -87,7 +87,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::ToolHistoryRequest>,
     ) -> Result<Response<pb::ToolHistoryResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let tool = from_proto::optional("tool", request.tool)?;
         let query = ToolHistoryQuery {
@@ -109,7 +109,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::PendingRequest>,
     ) -> Result<Response<pb::PendingResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let branch = from_proto::branch("branch", &request.branch)?;
         let conversation = if request.conversation_id.is_empty() {
@@ -135,7 +135,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::WaitForDecisionRequest>,
     ) -> Result<Response<pb::WaitForDecisionResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::required("call_id", &request.call_id)?;
         from_proto::check_short("call_id", &request.call_id)?;
@@ -151,6 +151,7 @@ impl Tools for ToolsService {
         let waited = engine.wait_for_decision(&address, &request.call_id, timeout);
         let (tool_call, decided) = tokio::select! {
             waited = waited => waited?,
+            refusal = call.caller.ended() => return Err(refusal.into()),
             () = self.0.stop.reached(Phase::Draining) => return Err(shutting_down()),
         };
         Ok(Response::new(pb::WaitForDecisionResponse {
@@ -164,7 +165,7 @@ impl Tools for ToolsService {
         request: Request<pb::GetResultRequest>,
     ) -> Result<Response<Self::GetResultStream>, Status> {
         use pb::get_result_request::Which;
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         if !request.arguments.is_empty() {
             return self.read_shortened(call, &request).await;
@@ -197,11 +198,15 @@ impl Tools for ToolsService {
         &self,
         request: Request<Streaming<pb::RecordResultRequest>>,
     ) -> Result<Response<pb::AppendResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let bytes_max = self.0.engine.limits().body_bytes_max;
         let (start, result) = result_text::assemble(request.into_inner(), bytes_max).await?;
+        call.caller.check_again()?;
         let conversation = self.find(&call, &start.conversation_id).await?;
-        let command = result_text::command(call.namespace, conversation, start, result)?;
+        let mut command = result_text::command(call.namespace, conversation, start, result)?;
+        for event in &mut command.events {
+            call.caller.sign(event)?;
+        }
         let outcome = self.0.engine.append(command).await?;
         Ok(Response::new(to_proto::append_response(&outcome)))
     }
@@ -210,7 +215,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::RecordedRequest>,
     ) -> Result<Response<pb::RecordedResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::required("tool", &request.tool)?;
         from_proto::check_short("tool", &request.tool)?;
@@ -244,7 +249,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::KnowledgeRequest>,
     ) -> Result<Response<pb::KnowledgeResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let tool = from_proto::optional("tool", request.tool)?;
         let max = self.0.engine.limits().page_events_max;
@@ -265,7 +270,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::SuggestArgumentsRequest>,
     ) -> Result<Response<pb::SuggestArgumentsResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let tool = knowledge::tool(&request.tool)?;
         let arguments = knowledge::arguments(&request.arguments)?;
@@ -282,7 +287,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::MissingPrerequisitesRequest>,
     ) -> Result<Response<pb::MissingPrerequisitesResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let tool = knowledge::tool(&request.tool)?;
         let address = self
@@ -301,7 +306,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::GuidanceRequest>,
     ) -> Result<Response<pb::GuidanceResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let address = self
             .0
@@ -316,7 +321,7 @@ impl Tools for ToolsService {
         &self,
         request: Request<pb::SnapshotsRequest>,
     ) -> Result<Response<pb::SnapshotsResponse>, Status> {
-        let call = Call::of(request.metadata())?;
+        let call = Call::of(&request)?;
         let request = request.into_inner();
         let as_of = from_proto::revision(request.as_of_revision);
         let limit = self.page(request.limit);

@@ -21,6 +21,7 @@ pub fn treering() -> Command {
     command
         .env_remove("TREERING_DATA")
         .env_remove("TREERING_SERVER")
+        .env_remove("TREERING_TOKEN")
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .kill_on_drop(true);
@@ -44,11 +45,15 @@ pub async fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Output 
 
 /// Starts a server and does not wait until it serves.
 pub fn start_server(dir: &Path) -> Child {
+    start_server_with(dir, &["--listen", "127.0.0.1:0"])
+}
+
+fn start_server_with(dir: &Path, arguments: &[&str]) -> Child {
     treering()
         .arg("serve")
         .arg("--data")
         .arg(dir)
-        .args(["--listen", "127.0.0.1:0"])
+        .args(arguments)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap()
@@ -63,7 +68,12 @@ pub struct Server {
 impl Server {
     /// Starts one, and waits until it serves.
     pub async fn start(dir: &Path) -> Self {
-        let mut process = start_server(dir);
+        Self::start_with(dir, &["--listen", "127.0.0.1:0"]).await
+    }
+
+    /// The same with other arguments.
+    pub async fn start_with(dir: &Path, arguments: &[&str]) -> Self {
+        let mut process = start_server_with(dir, arguments);
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let first = timeout(PATIENCE, lines.next_line())
             .await

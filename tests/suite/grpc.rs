@@ -6,6 +6,7 @@ mod contexts;
 mod conversations;
 pub mod harness;
 mod hostile;
+mod keys;
 mod namespaces;
 mod reads;
 mod search_admin;

@@ -11,6 +11,7 @@ mod erase;
 mod fuzzed;
 mod golden;
 mod grpc;
+mod guarded;
 mod hostile;
 mod knowledge;
 mod looking;

@@ -1,10 +1,11 @@
 // A store, through its server, in one namespace.
 
 import { fileURLToPath } from "node:url";
-import { type ChannelCredentials, credentials as grpcCredentials } from "@grpc/grpc-js";
+import type { ChannelCredentials } from "@grpc/grpc-js";
 import { type ContextOptions, changeContext, getContext } from "./context.js";
 import { Conversation } from "./conversation/index.js";
 import { type Endpoint, Fixed } from "./endpoint.js";
+import { Entry, type EntryOptions } from "./entry.js";
 import * as errors from "./errors/index.js";
 import { fromAppendError } from "./errors/translate.js";
 import {
@@ -73,8 +74,8 @@ export interface Erased {
 }
 
 /** What `connect` is told. */
-export interface ConnectOptions extends ClientOptions {
-  /** For a proxy in front of the server. */
+export interface ConnectOptions extends ClientOptions, EntryOptions {
+  /** For a proxy in front of the server, or a certificate of your own. */
   credentials?: ChannelCredentials | undefined;
   /** For a proxy in front of the server. */
   metadata?: Readonly<Record<string, string>> | undefined;
@@ -82,6 +83,8 @@ export interface ConnectOptions extends ClientOptions {
 
 /** What `local` is told. */
 export interface LocalOptions extends ClientOptions {
+  /** The key that is asked for once one was made (else TREERING_TOKEN). */
+  token?: string | undefined;
   /** The program; else TREERING_BINARY, the platform's package, or `treering` on the PATH. */
   binary?: string | undefined;
   /** More options of `treering serve`. */
@@ -123,12 +126,20 @@ export class Treering implements AsyncDisposable {
   readonly #transport: Transport;
   readonly #endpoint: Endpoint;
   readonly #binary: string | undefined;
+  readonly #entry: Entry;
   /** Who appends, where an event does not say. */
   readonly actor: string;
 
-  constructor(endpoint: Endpoint, options: ConnectOptions & { binary?: string | undefined } = {}) {
-    const { namespace = "default", timeoutMs = TIMEOUT_MS, credentials, metadata = {} } = options;
+  constructor(
+    endpoint: Endpoint,
+    options: ConnectOptions & { binary?: string | undefined } = {},
+    entry = new Entry("", options),
+  ) {
+    const { namespace = "default", timeoutMs = TIMEOUT_MS } = options;
+    const credentials = options.credentials ?? entry.credentials;
+    const metadata = { ...entry.metadata, ...options.metadata };
     this.#endpoint = endpoint;
+    this.#entry = entry;
     this.#transport = new Transport(endpoint, namespace, timeoutMs, credentials, metadata);
     this.#binary = options.binary;
     this.actor = options.actor ?? "";
@@ -486,7 +497,8 @@ export class Treering implements AsyncDisposable {
    *     const [counts] = await db.command("import", "sessions.jsonl");
    */
   async command(...given: string[]): Promise<Parsed[]> {
-    return runCommand(findBinary(this.#binary), await this.address(), this.namespace, given);
+    const address = await this.address();
+    return runCommand(findBinary(this.#binary), this.#entry, address, this.namespace, given);
   }
 
   /** Whether calls are taken, appends too; asked once. */
@@ -505,14 +517,12 @@ export class Treering implements AsyncDisposable {
 
 /**
  * A store through a server that runs: `host:port`, or `http://host:port`; `https://host:port`
- * for a proxy in front of it that speaks TLS. Nothing is sent before the first call.
+ * for one with TLS. Nothing is sent before the first call.
  *
  *     await using db = treering.connect("127.0.0.1:7171", { namespace: "team" });
  */
 export function connect(address = "127.0.0.1:7171", options: ConnectOptions = {}): Treering {
-  const isSecure = address.startsWith("https://");
-  const { credentials = isSecure ? grpcCredentials.createSsl() : undefined } = options;
-  return new Treering(new Fixed(address), { ...options, credentials });
+  return new Treering(new Fixed(address), options, new Entry(address, options));
 }
 
 /**

@@ -16,6 +16,7 @@ export const STRANGER_PATIENCE_MS = 5_000;
 const HARMLESS = [
   errors.Busy,
   errors.BytesInFlight,
+  errors.RateLimited,
   errors.NotReady,
   errors.Closing,
   errors.ViewsDamaged,

@@ -101,7 +101,8 @@ async fn tour(
     dir: &Path,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    let store = Connection::to_server(&served.url(), &common.namespace).await?;
+    let url = served.url();
+    let store = Connection::to_server_as(&url, &common.namespace, &common.credentials).await?;
     let paint = out.paint;
     out.line(format!(
         "Serving {} at {} (gRPC, with reflection)",

@@ -138,7 +138,7 @@ pub async fn listen(args: &ReplayArgs, common: &Common, out: &mut Out) -> Result
         let url = out.paint.text(Tone::Name, &url);
         out.line(format!("Serving {} at {url}", dir.display()))?;
     }
-    let done = match Connection::to_server(&url, &common.namespace).await {
+    let done = match Connection::to_server_as(&url, &common.namespace, &common.credentials).await {
         Ok(store) => {
             let done = resolved(args, &store, out).await;
             let closed = store.close().await;

@@ -18,8 +18,12 @@ use tokio::{
 use tonic::service::Routes;
 use tower::Layer;
 
-use super::{Activity, Calls, Life, Patience, ServeOptions, bounds, http2_of, serve};
-use crate::server::{deadline::DeadlineLayer, intake::Intake, shutdown::StopSignal};
+use super::{
+    Activity, Calls, Life, Patience, ServeOptions, bounds, handshake::handshake, http2_of, serve,
+};
+use crate::server::{
+    deadline::DeadlineLayer, guard::Guard, intake::Intake, shutdown::StopSignal, tls::ServerTls,
+};
 
 /// Connections that a process with this limit of open files takes.
 pub(in crate::server) fn connections_max() -> usize {
@@ -58,6 +62,8 @@ impl Seldom {
 /// Takes connections and keeps count of them.
 pub(in crate::server) struct Acceptor {
     routes: Routes,
+    tls: Option<Arc<ServerTls>>,
+    guard: Guard,
     intake: Intake,
     http2: http2::Builder<TokioExecutor>,
     patience: Patience,
@@ -73,6 +79,8 @@ impl Acceptor {
     pub fn new(routes: Routes, intake: Intake, options: &ServeOptions, stop: StopSignal) -> Self {
         Self {
             routes: routes.prepare(),
+            tls: options.tls.clone(),
+            guard: Guard::new(options.keys.clone()),
             intake,
             http2: http2_of(options),
             patience: Patience {
@@ -133,6 +141,9 @@ impl Acceptor {
         if self.serving.len() >= self.connections_max && !self.make_room().await {
             return;
         }
+        if self.tls.is_some() {
+            self.bound_handshakes();
+        }
         let activity = Activity::new();
         if self.known.len() >= self.serving.len().max(16) * 2 {
             self.known.retain(|known| known.strong_count() > 0);
@@ -140,12 +151,36 @@ impl Acceptor {
         self.known.push(Arc::downgrade(&activity));
         let calls = Calls {
             routes: DeadlineLayer.layer(self.routes.clone()),
+            guard: self.guard.clone(),
             intake: self.intake.connection(),
             activity: Arc::clone(&activity),
         };
+        activity.shake_hands(self.tls.is_some());
         let life = Life::new(activity, self.patience, self.stop.clone());
-        self.serving
-            .spawn(serve(io, calls, self.http2.clone(), life));
+        let http2 = self.http2.clone();
+        let Some(tls) = self.tls.as_ref().map(|tls| tls.acceptor()) else {
+            self.serving.spawn(serve(io, calls, http2, life));
+            return;
+        };
+        self.serving.spawn(async move {
+            if let Some(io) = handshake(&tls, io, &life).await {
+                serve(io, calls, http2, life).await;
+            }
+        });
+    }
+
+    /// Ends the oldest handshake when there are as many as there may be: those who mean it
+    /// are done in milliseconds.
+    fn bound_handshakes(&self) {
+        let known = self.known.iter().filter_map(Weak::upgrade);
+        let shaking: Vec<_> = known
+            .filter(|one| one.is_shaking_hands() && !one.is_ending())
+            .collect();
+        if shaking.len() >= bounds::HANDSHAKES_MAX
+            && let Some(oldest) = shaking.iter().min_by_key(|one| one.accepted)
+        {
+            oldest.end();
+        }
     }
 
     /// Asks the connection that has been idle longest to end. When many are ending

@@ -17,6 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 pub(super) struct Activity {
     calls: Mutex<Calls>,
     ending: AtomicBool,
+    shaking: AtomicBool,
     pub asked_to_end: Notify,
     pub accepted: Instant,
 }
@@ -49,6 +50,7 @@ impl Activity {
         Arc::new(Self {
             calls: Mutex::new(calls),
             ending: AtomicBool::new(false),
+            shaking: AtomicBool::new(false),
             asked_to_end: Notify::new(),
             accepted: now,
         })
@@ -84,6 +86,15 @@ impl Activity {
 
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Its TLS handshake begins, or is over.
+    pub fn shake_hands(&self, begins: bool) {
+        self.shaking.store(begins, Ordering::Relaxed);
+    }
+
+    pub fn is_shaking_hands(&self) -> bool {
+        self.shaking.load(Ordering::Relaxed)
     }
 }
 

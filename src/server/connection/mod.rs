@@ -7,11 +7,15 @@
 
 mod accept;
 mod activity;
+mod handshake;
 mod turn;
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::{
+    FutureExt,
+    future::{self, BoxFuture},
+};
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -19,13 +23,14 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::Instant,
 };
-use tonic::{body::Body, service::Routes};
+use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 use tracing::Instrument;
 
 use super::{
     NAMESPACE_KEY, ServeOptions, bounds,
     deadline::Deadline,
+    guard::{Caller, Guard},
     intake::ConnectionIntake,
     shutdown::{Phase, StopSignal},
 };
@@ -37,6 +42,7 @@ pub(super) use accept::{Acceptor, connections_max};
 /// The calls of one connection.
 pub(super) struct Calls {
     routes: Deadline<Routes>,
+    guard: Guard,
     intake: ConnectionIntake,
     activity: Arc<Activity>,
 }
@@ -53,7 +59,15 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             let namespace = namespace.and_then(|name| name.to_str().ok());
             tracing::debug_span!("call", path = request.uri().path(), namespace)
         };
-        let (request, held) = self.intake.admit(request.map(Body::new));
+        let mut request = request.map(Body::new);
+        if let Err(refusal) = span.in_scope(|| self.guard.admit(&mut request)) {
+            let answer = Status::from(refusal).into_http();
+            let answer = answer.map(|body| Answer::new(body, running));
+            return future::ready(Ok(answer)).boxed();
+        }
+        let caller = request.extensions().get::<Caller>();
+        let counted = caller.and_then(Caller::counted);
+        let (request, held) = self.intake.admit(request, counted);
         // Routes are always ready, and cheap to clone.
         let answer = span.in_scope(|| self.routes.clone().call(request));
         async move {

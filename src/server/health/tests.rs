@@ -7,14 +7,20 @@ use crate::{
     domain::Namespace,
     engine::{ReadQuery, Source, trouble_tests::Store},
     log::fallible::{Ending, Fallible},
-    server::shutdown::Stopper,
+    server::{audit::Audit, shutdown::Stopper},
 };
 
 const EVENTS: &str = "treering.v1.Events";
 
 fn health(store: &Store, stop: super::super::shutdown::StopSignal) -> HealthService {
     let engine = store.engine.clone();
-    HealthService::new(Shared { engine, stop }).unwrap()
+    let audit = Audit::new(engine.clone());
+    HealthService::new(Shared {
+        engine,
+        stop,
+        audit,
+    })
+    .unwrap()
 }
 
 fn serving(health: &HealthService, name: &str) -> bool {

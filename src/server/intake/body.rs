@@ -22,7 +22,10 @@ use super::{
     methods::{Method, Methods},
     refusal,
 };
-use crate::server::bounds::{INFLATE_HERE_BYTES_MAX, MESSAGE_BYTES_PER_SECOND_MIN, MESSAGE_WAIT};
+use crate::server::{
+    bounds::{INFLATE_HERE_BYTES_MAX, MESSAGE_BYTES_PER_SECOND_MIN, MESSAGE_WAIT},
+    guard::Counted,
+};
 
 /// gRPC's prefix of a message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -38,6 +41,7 @@ pub(super) struct IntakeBody {
     method: Method,
     encoding: Option<Encoding>,
     charge: Arc<Charge>,
+    counted: Option<Counted>,
     /// What came in one piece and was not looked at.
     rest: Bytes,
     /// The start of a message whose end has not come.
@@ -66,6 +70,7 @@ impl IntakeBody {
             method,
             encoding,
             charge,
+            counted: None,
             rest: Bytes::new(),
             gathered: BytesMut::new(),
             inflating: None,
@@ -75,6 +80,12 @@ impl IntakeBody {
             timer: None,
             ended: false,
         }
+    }
+
+    /// The same, its messages counted for whoever sends them.
+    pub fn counted(mut self, counted: Option<Counted>) -> Self {
+        self.counted = counted;
+        self
     }
 
     /// The next frame for the services; the state is settled by the caller.
@@ -172,6 +183,9 @@ impl IntakeBody {
     fn open(&mut self, whole: Bytes) -> Result<Option<Frame<Bytes>>, Status> {
         self.messages += 1;
         let received = whole.len();
+        if let Some(counted) = &self.counted {
+            counted.take(received)?;
+        }
         let Some(encoding) = self.encoding.filter(|_| whole[0] == 1) else {
             // What says to be compressed without an encoding is refused there.
             return self.hand_on(whole, received).map(Some);

@@ -26,7 +26,7 @@ use http::Request;
 use prost::DecodeError;
 use tonic::body::Body;
 
-use crate::domain::Limits;
+use crate::{domain::Limits, server::guard::Counted};
 
 use body::IntakeBody;
 use budget::{Account, Charge, Pool};
@@ -84,8 +84,8 @@ pub(super) struct Held {
 }
 
 impl ConnectionIntake {
-    /// The same call, its body within bounds.
-    pub fn admit(&self, call: Request<Body>) -> (Request<Body>, Held) {
+    /// The same call, its body within bounds, and counted for whoever sends it.
+    pub fn admit(&self, call: Request<Body>, counted: Option<Counted>) -> (Request<Body>, Held) {
         let method = self.methods.get(call.uri().path());
         let encoding = call.headers().get("grpc-encoding");
         let encoding = encoding.and_then(|value| Encoding::of(value.as_bytes()));
@@ -94,8 +94,10 @@ impl ConnectionIntake {
             _charge: Arc::clone(&charge),
         };
         let methods = Arc::clone(&self.methods);
-        let call =
-            call.map(|inner| Body::new(IntakeBody::new(inner, methods, method, encoding, charge)));
+        let call = call.map(|inner| {
+            let body = IntakeBody::new(inner, methods, method, encoding, charge);
+            Body::new(body.counted(counted))
+        });
         (call, held)
     }
 }

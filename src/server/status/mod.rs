@@ -12,6 +12,8 @@
 //! | `RESOURCE_EXHAUSTED` | a bound of the store; with `RetryInfo` when waiting helps |
 //! | `UNAVAILABLE` | the server is going, or appends cannot be taken just now (with `RetryInfo`); nothing was appended |
 //! | `UNKNOWN` | the log did not say whether it took the batch: repeat it with its idempotency key, or read the branch |
+//! | `UNAUTHENTICATED` | no key, or one that is not good |
+//! | `PERMISSION_DENIED` | a good key, and this is not for it |
 //! | `DATA_LOSS` | stored data is damaged |
 //! | `INTERNAL` | the store failed; nothing was appended |
 //!
@@ -28,8 +30,9 @@ use std::{
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::{bounds::ERROR_TEXT_BYTES_MAX, from_proto::Malformed};
+use super::{bounds::ERROR_TEXT_BYTES_MAX, from_proto::Malformed, guard::Denied};
 use crate::{
+    access::{KeyRefusal, KeyRole, TokenError},
     codec::pb,
     context::{
         RenderError,
@@ -85,6 +88,19 @@ impl Refusal {
     fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
+    }
+
+    /// A key has used all that it may of something.
+    pub fn too_fast(key: &str, what: &'static str, wait: Duration) -> Self {
+        let message = format!(
+            "the key {key} has sent all the {what} that it may in a second: try again in {:.1} s",
+            wait.as_secs_f32().max(0.1)
+        );
+        let refusal = Self::new(Code::ResourceExhausted, "RATE_LIMITED", message);
+        Self {
+            retry: Some(wait),
+            ..refusal.fact("key", key).fact("limit", what)
+        }
     }
 
     fn details(&self) -> ErrorDetails {
@@ -174,6 +190,45 @@ impl From<Malformed> for Refusal {
             None => refusal,
         };
         refusal.fact("field", &fault.field).field(fault.field)
+    }
+}
+
+impl From<KeyRefusal> for Refusal {
+    fn from(refusal: KeyRefusal) -> Self {
+        let of = |code, reason| Self::new(code, reason, &refusal);
+        match &refusal {
+            KeyRefusal::Missing => of(Code::Unauthenticated, "KEY_MISSING"),
+            KeyRefusal::Malformed(TokenError::NotAKey | TokenError::Mistyped) => {
+                of(Code::Unauthenticated, "KEY_MALFORMED")
+            }
+            KeyRefusal::Unknown => of(Code::Unauthenticated, "KEY_UNKNOWN"),
+            KeyRefusal::Revoked(name) => of(Code::Unauthenticated, "KEY_REVOKED").fact("key", name),
+            KeyRefusal::Expired(name) => of(Code::Unauthenticated, "KEY_EXPIRED").fact("key", name),
+        }
+    }
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        let of = |code, reason| Self::new(code, reason, &denied);
+        match &denied {
+            Denied::Role {
+                key,
+                role,
+                namespace,
+            } => of(Code::PermissionDenied, "ROLE_MISSING")
+                .fact("key", key)
+                .fact("role", role)
+                .fact("namespace", namespace),
+            Denied::Store { key } => of(Code::PermissionDenied, "ROLE_MISSING")
+                .fact("key", key)
+                .fact("role", KeyRole::Admin)
+                .fact("namespace", "*"),
+            Denied::Reserved { namespace } => {
+                of(Code::PermissionDenied, "RESERVED_NAMESPACE").fact("namespace", namespace)
+            }
+            Denied::UnknownMethod => of(Code::Unimplemented, "UNKNOWN_METHOD"),
+        }
     }
 }
 
@@ -377,7 +432,7 @@ macro_rules! statuses {
         })*
     };
 }
-statuses!(Malformed AppendError ReadError SearchError ContextError EraseError);
+statuses!(Malformed KeyRefusal AppendError ReadError SearchError ContextError EraseError);
 
 #[cfg(test)]
 mod tests;

@@ -37,16 +37,20 @@ impl TestServer {
     }
 
     pub async fn with(dir: &Path, limits: Limits, grace: Duration) -> Self {
-        let mut options = OpenOptions::new(dir);
-        options.limits = limits;
-        let engine = Engine::open(options).await.unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
         let options = ServeOptions {
             grace,
             ..ServeOptions::default()
         };
+        Self::serving(dir, limits, options).await
+    }
+
+    pub async fn serving(dir: &Path, limits: Limits, options: ServeOptions) -> Self {
+        let mut opening = OpenOptions::new(dir);
+        opening.limits = limits;
+        let engine = Engine::open(opening).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
         let serving = server::serve(
             engine.clone(),
             listener,

@@ -13,7 +13,10 @@ use treering::{
 };
 
 use super::raw::Limited;
-use crate::suite::grpc::harness::{batch, created, message};
+use crate::suite::{
+    child::run,
+    grpc::harness::{batch, created, message},
+};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -296,10 +299,27 @@ async fn thousands_of_connections_come_and_go() {
     assert!(server.terminate().await.success());
 }
 
-// Whoever opens the port to others must hear that there are no keys, and not on
-// this machine alone where it does not matter.
+// Whoever opens the port to others must mean it, and hear what that is; on this machine
+// alone it does not matter.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_port_is_warned_of() {
+async fn an_open_port_is_meant_and_warned_of() {
+    for listen in ["0.0.0.0:0", "[::]:0"] {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("store");
+        let path = folder.to_string_lossy();
+        let refused = run(&["serve", "--data", &path, "--listen", listen]).await;
+        assert_eq!(refused.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        for word in [
+            "other machines",
+            "no key was ever made",
+            "keys create",
+            "--tls-cert",
+        ] {
+            assert!(said.contains(word), "{said}");
+        }
+        assert!(!folder.exists(), "a refusal makes nothing");
+    }
     for (listen, warned) in [
         ("0.0.0.0:0", true),
         ("[::]:0", true),
@@ -310,18 +330,18 @@ async fn an_open_port_is_warned_of() {
         let said = std::sync::Arc::clone(&server.said);
         assert!(server.terminate().await.success());
         let said = said.lock().unwrap().clone();
-        let words = ["WARNING", "read and write", "no keys"];
+        let words = ["WARNING", "read and write", "no key was ever made"];
         let found = words.iter().all(|word| said.contains(word));
         assert_eq!(found, warned, "{listen}: {said:?}");
         if warned {
             assert!(said.contains("0.0.0.0") || said.contains("[::]"), "{said}");
         }
     }
-    let help = crate::suite::child::run(&["serve", "--help"]).await;
+    let help = run(&["serve", "--help"]).await;
     let help = String::from_utf8_lossy(&help.stdout)
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    assert!(help.contains("no keys yet"), "{help}");
+    assert!(help.contains("no key was made"), "{help}");
     assert!(help.contains("read and write"), "{help}");
 }

@@ -38,7 +38,7 @@ impl Limited {
             .arg("-c")
             .arg(format!("{limits}; exec \"$0\" \"$@\""))
             .arg(env!("CARGO_BIN_EXE_treering"))
-            .args(["serve", "--listen", listen, "--data"])
+            .args(["serve", "--insecure", "--listen", listen, "--data"])
             .arg(dir)
             .env_remove("TREERING_DATA")
             .env_remove("TREERING_SERVER")

@@ -22,6 +22,7 @@ from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from treering._entry import Entry
 from treering.errors import CommandFailed, NoBinary, ServerNotStarted, StoreInUse
 
 log = logging.getLogger("treering.server")
@@ -93,19 +94,19 @@ def _is_script(path: str) -> bool:
 
 
 def run_command(
-    address: str, namespace: str, arguments: Sequence[str | os.PathLike[str]]
+    entry: Entry, address: str, namespace: str, arguments: Sequence[str | os.PathLike[str]]
 ) -> list[Any]:
     """What a command of `treering` prints on a server, from its lines of JSON."""
     done = subprocess.run(
         [
             *(find_binary(), *(os.fspath(each) for each in arguments), "--json"),
-            *("--server", f"http://{address}", "--namespace", namespace),
+            *("--server", entry.url(address), "--namespace", namespace),
         ],
         capture_output=True,
         text=True,
         encoding="utf-8",
         stdin=subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if name != "TREERING_DATA"},
+        env=entry.environment(),
     )
     if done.returncode:
         raise CommandFailed(done.stderr.strip(), done.returncode)

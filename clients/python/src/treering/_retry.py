@@ -23,6 +23,7 @@ STRANGER_PATIENCE = 5.0
 _HARMLESS = (
     errors.Busy,
     errors.BytesInFlight,
+    errors.RateLimited,
     errors.NotReady,
     errors.Closing,
     errors.ViewsDamaged,

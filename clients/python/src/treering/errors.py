@@ -73,6 +73,11 @@ __all__ = [
     "Invalid",
     "InvalidEvent",
     "InvalidRequest",
+    "KeyExpired",
+    "KeyMalformed",
+    "KeyMissing",
+    "KeyRevoked",
+    "KeyUnknown",
     "LimitReached",
     "Malformed",
     "MessageMissing",
@@ -88,12 +93,16 @@ __all__ = [
     "NotRecorded",
     "OwnParent",
     "ParentIncomplete",
+    "PermissionDenied",
+    "RateLimited",
     "ReadOnly",
     "RebuildRuns",
     "Refused",
+    "ReservedNamespace",
     "RevisionMismatch",
     "RevisionMissing",
     "RevisionNotFound",
+    "RoleMissing",
     "Sealed",
     "SecondMessage",
     "ServerNotStarted",
@@ -105,7 +114,9 @@ __all__ = [
     "TooManyElements",
     "TooSlow",
     "TreeringError",
+    "Unauthenticated",
     "Unavailable",
+    "UnknownMethod",
     "UnknownOutcome",
     "Unreachable",
     "UnsupportedMedium",
@@ -170,6 +181,18 @@ class Refused(TreeringError):
 
 class Invalid(TreeringError):
     """The call itself is wrong. Nothing was appended."""
+
+
+class Unauthenticated(TreeringError):
+    """The server asks for a key, and none came, or one that is not good."""
+
+    advice = "Give `token=`, or set TREERING_TOKEN, to a key that `treering keys ls` shows as good."
+
+
+class PermissionDenied(TreeringError):
+    """The key is good, and this is not for it. Nothing was appended."""
+
+    advice = "Use a key that may do this; `treering keys ls` shows what each may do."
 
 
 class Unavailable(TreeringError):
@@ -748,6 +771,71 @@ class NotJson(Failed):
     advice = "This is a fault of Treering: report it."
 
 
+class KeyMissing(Unauthenticated):
+    """No key came."""
+
+    reason = "KEY_MISSING"
+
+
+class KeyMalformed(Unauthenticated):
+    """What came is no key, or one that was mistyped or cut."""
+
+    reason = "KEY_MALFORMED"
+    advice = "Give the key as `treering keys create` showed it."
+
+
+class KeyUnknown(Unauthenticated):
+    """The server does not know this key."""
+
+    reason = "KEY_UNKNOWN"
+
+
+class KeyRevoked(Unauthenticated):
+    """The key was revoked."""
+
+    reason = "KEY_REVOKED"
+    advice = "Ask whoever revoked it for another one."
+
+
+class KeyExpired(Unauthenticated):
+    """The key has expired, or was rotated and the grace is over."""
+
+    reason = "KEY_EXPIRED"
+    advice = "Use the new secret, or ask for another key."
+
+
+class RateLimited(Unavailable):
+    """The key has sent all the calls, or bytes, that it may in a second."""
+
+    reason = "RATE_LIMITED"
+    advice = "Send less at once, or ask for a key that may send more."
+
+
+class RoleMissing(PermissionDenied):
+    """The key has not the role that this needs in this namespace."""
+
+    reason = "ROLE_MISSING"
+
+    @property
+    def role(self) -> str:
+        """The role that is needed."""
+        return self.metadata.get("role", "")
+
+
+class ReservedNamespace(PermissionDenied):
+    """The namespace begins with `_`: only the server itself appends there."""
+
+    reason = "RESERVED_NAMESPACE"
+    advice = "Take another namespace."
+
+
+class UnknownMethod(Invalid):
+    """The server has no such method."""
+
+    reason = "UNKNOWN_METHOD"
+    advice = "The server may be older than this client: update it."
+
+
 def _leaves(base: type[TreeringError]) -> dict[str, type[TreeringError]]:
     found: dict[str, type[TreeringError]] = {}
     for child in base.__subclasses__():
@@ -774,6 +862,8 @@ _BY_CODE: Mapping[grpc.StatusCode, type[TreeringError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.CANCELLED: Cancelled,
     grpc.StatusCode.INTERNAL: Failed,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 
 _CODES: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}

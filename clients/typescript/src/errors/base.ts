@@ -75,6 +75,18 @@ export class Refused extends TreeringError {}
 /** The call itself is wrong. Nothing was appended. */
 export class Invalid extends TreeringError {}
 
+/** The server asks for a key, and none came, or one that is not good. */
+export class Unauthenticated extends TreeringError {
+  static override readonly advice: string =
+    "Give `token`, or set TREERING_TOKEN, to a key that `treering keys ls` shows as good.";
+}
+
+/** The key is good, and this is not for it. Nothing was appended. */
+export class PermissionDenied extends TreeringError {
+  static override readonly advice: string =
+    "Use a key that may do this; `treering keys ls` shows what each may do.";
+}
+
 /** It cannot be done now. It was tried again until the call's time was up. */
 export class Unavailable extends TreeringError {
   static override readonly advice: string =

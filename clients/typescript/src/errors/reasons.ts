@@ -6,8 +6,10 @@ import {
   Failed,
   Invalid,
   NotFound,
+  PermissionDenied,
   Refused,
   TreeringError,
+  Unauthenticated,
   Unavailable,
 } from "./base.js";
 
@@ -427,4 +429,61 @@ export class IllegalRequest extends Failed {
 export class NotJson extends Failed {
   static override readonly reason = "NOT_JSON";
   static override readonly advice: string = "This is a fault of Treering: report it.";
+}
+
+/** No key came. */
+export class KeyMissing extends Unauthenticated {
+  static override readonly reason = "KEY_MISSING";
+}
+
+/** What came is no key, or one that was mistyped or cut. */
+export class KeyMalformed extends Unauthenticated {
+  static override readonly reason = "KEY_MALFORMED";
+  static override readonly advice: string = "Give the key as `treering keys create` showed it.";
+}
+
+/** The server does not know this key. */
+export class KeyUnknown extends Unauthenticated {
+  static override readonly reason = "KEY_UNKNOWN";
+}
+
+/** The key was revoked. */
+export class KeyRevoked extends Unauthenticated {
+  static override readonly reason = "KEY_REVOKED";
+  static override readonly advice: string = "Ask whoever revoked it for another one.";
+}
+
+/** The key has expired, or was rotated and the grace is over. */
+export class KeyExpired extends Unauthenticated {
+  static override readonly reason = "KEY_EXPIRED";
+  static override readonly advice: string = "Use the new secret, or ask for another key.";
+}
+
+/** The key has sent all the calls, or bytes, that it may in a second. */
+export class RateLimited extends Unavailable {
+  static override readonly reason = "RATE_LIMITED";
+  static override readonly advice: string =
+    "Send less at once, or ask for a key that may send more.";
+}
+
+/** The key has not the role that this needs in this namespace. */
+export class RoleMissing extends PermissionDenied {
+  static override readonly reason = "ROLE_MISSING";
+
+  /** The role that is needed. */
+  get role(): string {
+    return this.metadata.role ?? "";
+  }
+}
+
+/** The namespace begins with `_`: only the server itself appends there. */
+export class ReservedNamespace extends PermissionDenied {
+  static override readonly reason = "RESERVED_NAMESPACE";
+  static override readonly advice: string = "Take another namespace.";
+}
+
+/** The server has no such method. */
+export class UnknownMethod extends Invalid {
+  static override readonly reason = "UNKNOWN_METHOD";
+  static override readonly advice: string = "The server may be older than this client: update it.";
 }

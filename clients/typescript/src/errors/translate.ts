@@ -28,6 +28,8 @@ const BY_CODE: ReadonlyMap<status, ErrorClass> = new Map<status, ErrorClass>([
   [status.DEADLINE_EXCEEDED, base.DeadlineExceeded],
   [status.CANCELLED, base.Cancelled],
   [status.INTERNAL, base.Failed],
+  [status.UNAUTHENTICATED, base.Unauthenticated],
+  [status.PERMISSION_DENIED, base.PermissionDenied],
 ]);
 
 /** The error of the right class. */

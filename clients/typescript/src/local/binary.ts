@@ -4,6 +4,7 @@ import { execFile } from "node:child_process";
 import { accessSync, closeSync, constants, openSync, readSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
 import { delimiter, dirname, join } from "node:path";
+import type { Entry } from "../entry.js";
 import { CommandFailed, NoBinary } from "../errors/index.js";
 import type { Parsed } from "../words.js";
 
@@ -63,12 +64,13 @@ function isScript(path: string): boolean {
 /** What a command of `treering` prints on a server, from its lines of JSON. */
 export async function runCommand(
   binary: string,
+  entry: Entry,
   address: string,
   namespace: string,
   given: readonly string[],
 ): Promise<Parsed[]> {
-  const all = [...given, "--json", "--server", `http://${address}`, "--namespace", namespace];
-  const { TREERING_DATA: _, ...env } = process.env;
+  const all = [...given, "--json", "--server", entry.url(address), "--namespace", namespace];
+  const env = entry.environment;
   return new Promise((resolve, reject) => {
     const child = execFile(
       binary,

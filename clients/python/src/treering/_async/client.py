@@ -16,6 +16,7 @@ from treering._async.conversation import AsyncConversation
 from treering._async.reading import read_events
 from treering._async.subscription import AsyncContextWatch, AsyncSubscription
 from treering._async.transport import AsyncTransport
+from treering._entry import Entry
 from treering._keys import key_or_new
 from treering._local import Endpoint, Fixed, Local, run_command
 from treering._words import KindName, numbers
@@ -48,9 +49,12 @@ class AsyncTreering:
     ['Where is the port set?']
     """
 
-    def __init__(self, transport: AsyncTransport, endpoint: Endpoint, actor: str) -> None:
+    def __init__(
+        self, transport: AsyncTransport, endpoint: Endpoint, actor: str, entry: Entry | None = None
+    ) -> None:
         self._transport = transport
         self._endpoint = endpoint
+        self._entry = entry or Entry()
         self.actor = actor
         """Who appends, where an event does not say."""
 
@@ -480,7 +484,7 @@ class AsyncTreering:
         """
         address = await self._transport.wire.in_thread(self._endpoint.address)
         return await self._transport.wire.in_thread(
-            lambda: run_command(address, self.namespace, arguments)
+            lambda: run_command(self._entry, address, self.namespace, arguments)
         )
 
     async def is_ready(self, service: str = "treering.ready", *, timeout: float = 5.0) -> bool:
@@ -503,19 +507,27 @@ def connect(
     timeout: float = TIMEOUT,
     credentials: grpc.ChannelCredentials | None = None,
     metadata: Iterable[tuple[str, str]] = (),
+    token: str | None = None,
+    ca: str | os.PathLike[str] | None = None,
 ) -> AsyncTreering:
-    """A store through a server that runs: `host:port`, or `http://host:port`.
+    """A store through a server that runs: `host:port`, `http://host:port`, or
+    `https://host:port` for one with TLS.
 
     `timeout` is for each call with all its attempts. Nothing is sent before the first call.
-    `credentials` and `metadata` are for a proxy in front of the server.
+    `token` is the key that the server asks for (else TREERING_TOKEN), `ca` a file with the
+    certificate of a private CA (else TREERING_CA). `credentials` and `metadata` are for a
+    proxy in front of the server, or for a certificate of your own.
 
     >>> async with treering.aio.connect(db.address, namespace="another") as other:
     ...     [summary async for summary in other.conversations()]
     []
     """
     endpoint = Fixed(address)
-    transport = AsyncTransport(endpoint, namespace, timeout, credentials, metadata)
-    return AsyncTreering(transport, endpoint, actor)
+    entry = Entry.of(address, token, ca)
+    tags = [*entry.metadata(), *metadata]
+    channel = credentials or entry.credentials()
+    transport = AsyncTransport(endpoint, namespace, timeout, channel, tags)
+    return AsyncTreering(transport, endpoint, actor, entry)
 
 
 def local(
@@ -526,15 +538,18 @@ def local(
     timeout: float = TIMEOUT,
     options: Sequence[str] = (),
     start_timeout: float = START_TIMEOUT,
+    token: str | None = None,
 ) -> AsyncTreering:
     """A store in a folder. Starts its server, or uses that of the process which has it.
 
     The server ends with this program, however that ends. When another program's server was
-    used and goes away, one is started here. `options` are more options of `treering serve`.
+    used and goes away, one is started here. `options` are more options of `treering serve`,
+    `token` is the key that is asked for once one was made (else TREERING_TOKEN).
 
     >>> async with treering.aio.local(folder) as db:
     ...     conv = await db.create("In a folder")
     """
     endpoint = Local.at(path, tuple(options), start_timeout)
-    transport = AsyncTransport(endpoint, namespace, timeout, None, ())
-    return AsyncTreering(transport, endpoint, actor)
+    entry = Entry.of("", token, "")
+    transport = AsyncTransport(endpoint, namespace, timeout, None, entry.metadata())
+    return AsyncTreering(transport, endpoint, actor, entry)

@@ -12,6 +12,7 @@ import grpc
 
 from treering import _methods as m
 from treering import _requests, errors, new
+from treering._entry import Entry
 from treering._keys import key_or_new
 from treering._local import Endpoint, Fixed, Local, run_command
 from treering._sync import context
@@ -49,9 +50,12 @@ class Treering:
     ['Where is the port set?']
     """
 
-    def __init__(self, transport: Transport, endpoint: Endpoint, actor: str) -> None:
+    def __init__(
+        self, transport: Transport, endpoint: Endpoint, actor: str, entry: Entry | None = None
+    ) -> None:
         self._transport = transport
         self._endpoint = endpoint
+        self._entry = entry or Entry()
         self.actor = actor
         """Who appends, where an event does not say."""
 
@@ -475,7 +479,7 @@ class Treering:
         """
         address = self._transport.wire.in_thread(self._endpoint.address)
         return self._transport.wire.in_thread(
-            lambda: run_command(address, self.namespace, arguments)
+            lambda: run_command(self._entry, address, self.namespace, arguments)
         )
 
     def is_ready(self, service: str = "treering.ready", *, timeout: float = 5.0) -> bool:
@@ -498,19 +502,27 @@ def connect(
     timeout: float = TIMEOUT,
     credentials: grpc.ChannelCredentials | None = None,
     metadata: Iterable[tuple[str, str]] = (),
+    token: str | None = None,
+    ca: str | os.PathLike[str] | None = None,
 ) -> Treering:
-    """A store through a server that runs: `host:port`, or `http://host:port`.
+    """A store through a server that runs: `host:port`, `http://host:port`, or
+    `https://host:port` for one with TLS.
 
     `timeout` is for each call with all its attempts. Nothing is sent before the first call.
-    `credentials` and `metadata` are for a proxy in front of the server.
+    `token` is the key that the server asks for (else TREERING_TOKEN), `ca` a file with the
+    certificate of a private CA (else TREERING_CA). `credentials` and `metadata` are for a
+    proxy in front of the server, or for a certificate of your own.
 
     >>> with treering.connect(db.address, namespace="another") as other:
     ...     [summary for summary in other.conversations()]
     []
     """
     endpoint = Fixed(address)
-    transport = Transport(endpoint, namespace, timeout, credentials, metadata)
-    return Treering(transport, endpoint, actor)
+    entry = Entry.of(address, token, ca)
+    tags = [*entry.metadata(), *metadata]
+    channel = credentials or entry.credentials()
+    transport = Transport(endpoint, namespace, timeout, channel, tags)
+    return Treering(transport, endpoint, actor, entry)
 
 
 def local(
@@ -521,15 +533,18 @@ def local(
     timeout: float = TIMEOUT,
     options: Sequence[str] = (),
     start_timeout: float = START_TIMEOUT,
+    token: str | None = None,
 ) -> Treering:
     """A store in a folder. Starts its server, or uses that of the process which has it.
 
     The server ends with this program, however that ends. When another program's server was
-    used and goes away, one is started here. `options` are more options of `treering serve`.
+    used and goes away, one is started here. `options` are more options of `treering serve`,
+    `token` is the key that is asked for once one was made (else TREERING_TOKEN).
 
     >>> with treering.local(folder) as db:
     ...     conv = db.create("In a folder")
     """
     endpoint = Local.at(path, tuple(options), start_timeout)
-    transport = Transport(endpoint, namespace, timeout, None, ())
-    return Treering(transport, endpoint, actor)
+    entry = Entry.of("", token, "")
+    transport = Transport(endpoint, namespace, timeout, None, entry.metadata())
+    return Treering(transport, endpoint, actor, entry)

@@ -1,0 +1,56 @@
+"""How a server is entered: with a key, and over TLS where its address says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+TOKEN = "TREERING_TOKEN"
+CA = "TREERING_CA"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is shown to a server, and how the server is known."""
+
+    is_secure: bool = False
+    token: str = ""
+    ca: str = ""
+
+    @classmethod
+    def of(cls, address: str, token: str | None, ca: str | os.PathLike[str] | None) -> Entry:
+        """What is not given is that of the environment."""
+        return cls(
+            is_secure=address.startswith("https://"),
+            token=os.environ.get(TOKEN, "") if token is None else token,
+            ca=os.environ.get(CA, "") if ca is None else os.fspath(ca),
+        )
+
+    def __repr__(self) -> str:
+        # A key is in nobody's log.
+        return f"Entry({'https' if self.is_secure else 'http'})"
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """Of the channel; none: it is not encrypted."""
+        if not self.is_secure:
+            return None
+        return grpc.ssl_channel_credentials(Path(self.ca).read_bytes() if self.ca else None)
+
+    def metadata(self) -> list[tuple[str, str]]:
+        """Of each call."""
+        return [("authorization", f"Bearer {self.token}")] if self.token else []
+
+    def url(self, address: str) -> str:
+        """For a command."""
+        return f"{'https' if self.is_secure else 'http'}://{address}"
+
+    def environment(self) -> Mapping[str, str]:
+        """Of a command."""
+        given = {TOKEN: self.token, CA: self.ca if self.is_secure else ""}
+        kept = {name: value for name, value in os.environ.items() if name not in given}
+        kept.pop("TREERING_DATA", None)
+        return kept | {name: value for name, value in given.items() if value}

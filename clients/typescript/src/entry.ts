@@ -1,0 +1,49 @@
+// How a server is entered: with a key, and over TLS where its address says so.
+
+import { readFileSync } from "node:fs";
+import { type ChannelCredentials, credentials } from "@grpc/grpc-js";
+
+/** What is not given is that of the environment. */
+export interface EntryOptions {
+  /** The key that the server asks for (else TREERING_TOKEN). */
+  token?: string | undefined;
+  /** A file with the certificate of a private CA, in PEM (else TREERING_CA). */
+  ca?: string | undefined;
+}
+
+/** What is shown to a server, and how the server is known. */
+export class Entry {
+  readonly #isSecure: boolean;
+  readonly #token: string;
+  readonly #ca: string;
+
+  constructor(address = "", options: EntryOptions = {}) {
+    this.#isSecure = address.startsWith("https://");
+    this.#token = options.token ?? process.env.TREERING_TOKEN ?? "";
+    this.#ca = options.ca ?? process.env.TREERING_CA ?? "";
+  }
+
+  /** Of the channel; none: it is not encrypted. */
+  get credentials(): ChannelCredentials | undefined {
+    if (!this.#isSecure) return undefined;
+    return credentials.createSsl(this.#ca ? readFileSync(this.#ca) : null);
+  }
+
+  /** Of each call. */
+  get metadata(): Record<string, string> {
+    return this.#token ? { authorization: `Bearer ${this.#token}` } : {};
+  }
+
+  /** For a command. */
+  url(address: string): string {
+    return `${this.#isSecure ? "https" : "http"}://${address}`;
+  }
+
+  /** Of a command. */
+  get environment(): NodeJS.ProcessEnv {
+    const { TREERING_DATA: _data, TREERING_TOKEN: _token, TREERING_CA: _ca, ...env } = process.env;
+    if (this.#token) env.TREERING_TOKEN = this.#token;
+    if (this.#ca && this.#isSecure) env.TREERING_CA = this.#ca;
+    return env;
+  }
+}

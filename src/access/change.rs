@@ -1,0 +1,163 @@
+//! How keys come and go.
+
+use std::{path::Path, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    file::{self, KeyFile, KeyFileError, KeyRecord, SecretRecord},
+    role::Grant,
+    token::Token,
+};
+use crate::domain::TimestampMicros;
+
+/// What a key may use. Zero: as much as there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KeyLimits {
+    /// Calls a second, on average; a second's worth may come at once.
+    pub requests_per_second: u32,
+    /// Bytes of requests a second, on average; a second's worth may come at once.
+    pub bytes_per_second: u32,
+}
+
+impl KeyLimits {
+    /// True when there is no limit.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a key is to be.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    /// Who its holder is. No other living key has the name.
+    pub name: String,
+    /// What it may do; at least one.
+    pub roles: Vec<Grant>,
+    /// It is refused after so long; none: never.
+    pub expires_in: Option<Duration>,
+    /// What it may use.
+    pub limits: KeyLimits,
+    /// Who makes it.
+    pub by: String,
+}
+
+/// A key that was made, or has a new secret. The token is nowhere else.
+#[derive(Clone, Debug)]
+pub struct MadeKey {
+    /// What is kept of it.
+    pub record: KeyRecord,
+    /// What its holder sends.
+    pub token: Token,
+}
+
+/// Makes a key.
+///
+/// # Errors
+/// [`KeyFileError`]; no key was made then.
+pub fn create(dir: &Path, new: NewKey) -> Result<MadeKey, KeyFileError> {
+    file::check_name(&new.name).map_err(KeyFileError::Invalid)?;
+    if new.roles.is_empty() {
+        let what = "a key without a role may do nothing";
+        return Err(KeyFileError::Invalid(what.to_owned()));
+    }
+    let now = TimestampMicros::now();
+    let token = Token::generate().map_err(KeyFileError::Random)?;
+    file::change(dir, |keys| {
+        let living = |key: &&KeyRecord| !key.has_ended(now);
+        if keys
+            .keys
+            .iter()
+            .filter(living)
+            .any(|key| key.name == new.name)
+        {
+            return Err(KeyFileError::NameTaken(new.name));
+        }
+        let record = KeyRecord {
+            id: token.id().clone(),
+            name: new.name,
+            roles: new.roles,
+            made_at: now,
+            made_by: new.by.clone(),
+            expires_at: new.expires_in.map(|wait| after(now, wait)),
+            revoked_at: None,
+            revoked_by: String::new(),
+            secrets: vec![secret(&token, now, new.by)],
+            limits: new.limits,
+        };
+        keys.keys.push(record.clone());
+        Ok(MadeKey {
+            record,
+            token: token.clone(),
+        })
+    })
+}
+
+/// Ends a key, by its id or name.
+///
+/// # Errors
+/// [`KeyFileError`]; the key goes on then.
+pub fn revoke(dir: &Path, which: &str, by: &str) -> Result<KeyRecord, KeyFileError> {
+    let now = TimestampMicros::now();
+    file::change(dir, |keys| {
+        let key = living(keys, which, now)?;
+        key.revoked_at = Some(now);
+        by.clone_into(&mut key.revoked_by);
+        Ok(key.clone())
+    })
+}
+
+/// Gives a key a new secret. The one that it has lives for the grace.
+///
+/// # Errors
+/// [`KeyFileError`]; the key stays as it is then.
+pub fn rotate(dir: &Path, which: &str, grace: Duration, by: &str) -> Result<MadeKey, KeyFileError> {
+    let now = TimestampMicros::now();
+    file::change(dir, |keys| {
+        let key = living(keys, which, now)?;
+        let end = after(now, grace);
+        key.secrets
+            .retain(|secret| secret.ends_at.is_none_or(|ends| ends > now));
+        for old in &mut key.secrets {
+            old.ends_at = Some(old.ends_at.map_or(end, |ends| ends.min(end)));
+        }
+        let token = Token::with_id(key.id.clone()).map_err(KeyFileError::Random)?;
+        key.secrets.push(secret(&token, now, by.to_owned()));
+        Ok(MadeKey {
+            record: key.clone(),
+            token,
+        })
+    })
+}
+
+/// The key that is meant: by its id, or the living one of that name.
+fn living<'a>(
+    file: &'a mut KeyFile,
+    which: &str,
+    now: TimestampMicros,
+) -> Result<&'a mut KeyRecord, KeyFileError> {
+    let named = |key: &&mut KeyRecord| key.id.as_str() == which || key.name == which;
+    let mut named: Vec<_> = file.keys.iter_mut().filter(named).collect();
+    if named.is_empty() {
+        return Err(KeyFileError::NotFound(which.to_owned()));
+    }
+    // The last of a name is the one that may still live.
+    let key = named.pop().filter(|key| !key.has_ended(now));
+    key.ok_or_else(|| KeyFileError::Ended(which.to_owned()))
+}
+
+fn secret(token: &Token, now: TimestampMicros, by: String) -> SecretRecord {
+    SecretRecord {
+        blake3: token.hash().to_hex().to_string(),
+        made_at: now,
+        made_by: by,
+        ends_at: None,
+    }
+}
+
+fn after(now: TimestampMicros, wait: Duration) -> TimestampMicros {
+    let wait = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
+    TimestampMicros(now.0.saturating_add(wait))
+}

@@ -1,0 +1,355 @@
+//! `keys.json`: what is kept of each key. Its owner's alone (mode 0600), replaced as a
+//! whole, and on disk when a change is told as done.
+//!
+//! `keys.used` beside it has when each key was used last. A server writes it now and then;
+//! it is lost with nothing but that.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    change::KeyLimits,
+    role::Grant,
+    token::{KeyId, TokenError},
+};
+use crate::{disk, domain::TimestampMicros};
+
+const FILE: &str = "keys.json";
+const NEW_FILE: &str = "keys.json.new";
+const LOCK_FILE: &str = "keys.lock";
+const USED_FILE: &str = "keys.used";
+const NEW_USED_FILE: &str = "keys.used.new";
+/// Of what this version writes and reads.
+const FORMAT: u32 = 1;
+/// Longest name of a key, in bytes.
+pub(super) const NAME_BYTES_MAX: usize = 64;
+/// Largest file that is read, in bytes: room for ten thousand keys.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Why keys could not be read or changed. Nothing was changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// What the system says.
+    #[error("{} cannot be {doing}: {source}", .path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What was done with it.
+        doing: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is not what this program writes.
+    #[error("{} cannot be understood: {why}", .path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// No key is called so.
+    #[error("there is no key {0}")]
+    NotFound(String),
+    /// Another key has the name.
+    #[error("another key is called {0} already")]
+    NameTaken(String),
+    /// It has ended.
+    #[error("the key {0} was revoked, or has expired")]
+    Ended(String),
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// The system has no randomness.
+    #[error("no random number can be had: {0}")]
+    Random(io::Error),
+}
+
+/// All keys of a store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyFile {
+    format: u32,
+    /// In the order in which they were made; ended ones stay.
+    pub keys: Vec<KeyRecord>,
+}
+
+impl Default for KeyFile {
+    fn default() -> Self {
+        Self {
+            format: FORMAT,
+            keys: Vec::new(),
+        }
+    }
+}
+
+/// What is kept of a key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRecord {
+    /// Its public part.
+    pub id: KeyId,
+    /// Who its holder is: the actor of what it appends.
+    pub name: String,
+    /// What it may do.
+    pub roles: Vec<Grant>,
+    /// When it was made, and by whom.
+    #[serde(with = "rfc3339")]
+    pub made_at: TimestampMicros,
+    /// See `made_at`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub made_by: String,
+    /// From then on it is refused.
+    #[serde(
+        default,
+        with = "rfc3339::maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub expires_at: Option<TimestampMicros>,
+    /// Since then it is refused.
+    #[serde(
+        default,
+        with = "rfc3339::maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub revoked_at: Option<TimestampMicros>,
+    /// Who revoked it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub revoked_by: String,
+    /// The last is the newest; others are on their way out.
+    pub secrets: Vec<SecretRecord>,
+    /// What it may use.
+    #[serde(default, skip_serializing_if = "KeyLimits::is_none")]
+    pub limits: KeyLimits,
+}
+
+/// What is kept of a secret.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretRecord {
+    /// BLAKE3 of the whole key, in hex.
+    pub blake3: String,
+    /// When it was made, and by whom.
+    #[serde(with = "rfc3339")]
+    pub made_at: TimestampMicros,
+    /// See `made_at`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub made_by: String,
+    /// From then on it is refused; none: as long as its key lives.
+    #[serde(
+        default,
+        with = "rfc3339::maybe",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub ends_at: Option<TimestampMicros>,
+}
+
+impl SecretRecord {
+    pub(super) fn hash(&self) -> Option<blake3::Hash> {
+        blake3::Hash::from_hex(&self.blake3).ok()
+    }
+}
+
+impl KeyRecord {
+    /// True when it is refused, whatever its secret.
+    #[must_use]
+    pub fn has_ended(&self, now: TimestampMicros) -> bool {
+        self.revoked_at.is_some() || self.expires_at.is_some_and(|end| end <= now)
+    }
+}
+
+/// Where the keys of a data folder are.
+pub(super) fn path(dir: &Path) -> PathBuf {
+    dir.join(FILE)
+}
+
+/// The keys of a data folder; none were made when there is no file.
+///
+/// # Errors
+/// [`KeyFileError::File`], [`KeyFileError::Damaged`].
+pub fn read(dir: &Path) -> Result<KeyFile, KeyFileError> {
+    match File::open(path(dir)) {
+        Ok(mut file) => read_open(dir, &mut file),
+        Err(source) if is_absent(&source) => Ok(KeyFile::default()),
+        Err(source) => Err(failed(path(dir), "read")(source)),
+    }
+}
+
+/// True when there is no file; what is no folder has none either, and is told elsewhere.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(error.kind(), Kind::NotFound | Kind::NotADirectory)
+}
+
+/// The same of the file that was opened.
+pub(super) fn read_open(dir: &Path, file: &mut File) -> Result<KeyFile, KeyFileError> {
+    let path = path(dir);
+    let damaged = |why: String| KeyFileError::Damaged {
+        path: path.clone(),
+        why,
+    };
+    let mut text = String::new();
+    let mut bounded = io::Read::take(file, FILE_BYTES_MAX);
+    io::Read::read_to_string(&mut bounded, &mut text).map_err(failed(path.clone(), "read"))?;
+    let keys: KeyFile = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    check(&keys).map_err(damaged)?;
+    Ok(keys)
+}
+
+/// What a person may have written wrong.
+fn check(file: &KeyFile) -> Result<(), String> {
+    if file.format != FORMAT {
+        let format = file.format;
+        return Err(format!(
+            "it has format {format}, and this program knows {FORMAT}"
+        ));
+    }
+    let mut ids = HashSet::new();
+    for key in &file.keys {
+        let id = &key.id;
+        if !ids.insert(id) {
+            return Err(format!("it has the key {id} twice"));
+        }
+        check_name(&key.name).map_err(|why| format!("key {id}: {why}"))?;
+        if key.secrets.iter().any(|secret| secret.hash().is_none()) {
+            return Err(format!("key {id}: a BLAKE3 hash is not one"));
+        }
+    }
+    Ok(())
+}
+
+/// A name is the actor of events: short, plain, and never taken for a namespace or a path.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@' | '+');
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(legal) {
+        return Err(format!(
+            "a name has 1 to {NAME_BYTES_MAX} of a-z A-Z 0-9 . _ - @ +"
+        ));
+    }
+    Ok(())
+}
+
+/// Changes the keys of a data folder, one command at a time, and makes the folder when it is
+/// not there.
+pub(super) fn change<T>(
+    dir: &Path,
+    change: impl FnOnce(&mut KeyFile) -> Result<T, KeyFileError>,
+) -> Result<T, KeyFileError> {
+    disk::make_folder(dir).map_err(failed(dir.to_owned(), "made"))?;
+    let lock = dir.join(LOCK_FILE);
+    let held = disk::file_options().open(&lock);
+    let held = held.map_err(failed(lock.clone(), "opened"))?;
+    held.lock().map_err(failed(lock, "locked"))?;
+    let mut keys = read(dir)?;
+    let changed = change(&mut keys)?;
+    write(dir, &keys)?;
+    Ok(changed)
+}
+
+fn write(dir: &Path, keys: &KeyFile) -> Result<(), KeyFileError> {
+    let new = dir.join(NEW_FILE);
+    let mut text = serde_json::to_vec_pretty(keys).map_err(|error| KeyFileError::Damaged {
+        path: path(dir),
+        why: error.to_string(),
+    })?;
+    text.push(b'\n');
+    // Whoever left one may have left it with other rights.
+    disk::remove(&new).map_err(failed(new.clone(), "removed"))?;
+    disk::write(&new, &text).map_err(failed(new.clone(), "written"))?;
+    disk::rename(&new, &path(dir)).map_err(failed(path(dir), "replaced"))
+}
+
+fn failed(path: PathBuf, doing: &'static str) -> impl FnOnce(io::Error) -> KeyFileError {
+    move |source| KeyFileError::File {
+        path,
+        doing,
+        source,
+    }
+}
+
+/// When keys were used last, as far as it was written down.
+#[must_use]
+pub fn last_uses(dir: &Path) -> BTreeMap<KeyId, TimestampMicros> {
+    let text = fs::read_to_string(dir.join(USED_FILE)).unwrap_or_default();
+    let times: BTreeMap<String, String> = serde_json::from_str(&text).unwrap_or_default();
+    let read = |(id, time): (String, String)| {
+        let id: Result<KeyId, TokenError> = id.try_into();
+        Some((id.ok()?, rfc3339::read(&time)?))
+    };
+    times.into_iter().filter_map(read).collect()
+}
+
+/// Writes down when keys were used last. Not synced: it may be lost.
+pub(super) fn write_last_uses(
+    dir: &Path,
+    uses: &BTreeMap<KeyId, TimestampMicros>,
+) -> io::Result<()> {
+    let texts = uses.iter().filter_map(|(id, time)| {
+        let time = rfc3339::text(*time)?;
+        Some((id.as_str(), time))
+    });
+    let texts: BTreeMap<_, _> = texts.collect();
+    let text = serde_json::to_vec_pretty(&texts).map_err(io::Error::other)?;
+    let new = dir.join(NEW_USED_FILE);
+    let mut file = disk::file_options().truncate(true).open(&new)?;
+    io::Write::write_all(&mut file, &text)?;
+    fs::rename(&new, dir.join(USED_FILE))
+}
+
+/// Times as people read them.
+mod rfc3339 {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+    use crate::domain::TimestampMicros;
+
+    pub fn text(time: TimestampMicros) -> Option<String> {
+        let nanos = i128::from(time.0) * 1_000;
+        let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
+        time.format(&Rfc3339).ok()
+    }
+
+    pub fn read(text: &str) -> Option<TimestampMicros> {
+        let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        let micros = i64::try_from(time.unix_timestamp_nanos() / 1_000).ok()?;
+        Some(TimestampMicros(micros))
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
+    pub fn serialize<S: Serializer>(time: &TimestampMicros, to: S) -> Result<S::Ok, S::Error> {
+        text(*time).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TimestampMicros, D::Error> {
+        let text = String::deserialize(from)?;
+        read(&text).ok_or_else(|| D::Error::custom("a time is not one of RFC 3339"))
+    }
+
+    pub mod maybe {
+        use super::{Deserialize, Deserializer, Error, Serialize, Serializer, TimestampMicros};
+
+        #[expect(clippy::ref_option, reason = "serde gives references")]
+        pub fn serialize<S: Serializer>(
+            time: &Option<TimestampMicros>,
+            to: S,
+        ) -> Result<S::Ok, S::Error> {
+            time.and_then(super::text).serialize(to)
+        }
+
+        pub fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<Option<TimestampMicros>, D::Error> {
+            let Some(text) = Option::<String>::deserialize(from)? else {
+                return Ok(None);
+            };
+            let time = super::read(&text);
+            time.map(Some)
+                .ok_or_else(|| D::Error::custom("a time is not one of RFC 3339"))
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Keys, and what they may do. One file of the data folder, `keys.json`, has all of them;
+//! commands change it, and a server looks at it before each call.
+//!
+//! `token` is a key as it is sent, `role` what it may do and where, `file` what is kept of
+//! it, `change` how keys come and go, `ring` the keys of a server that runs, `rate` how much
+//! they may use. Nothing here knows gRPC: which method needs which role is the server's matter.
+//!
+//! A folder in which no key was ever made is open. One whose keys have all ended is not.
+
+mod change;
+mod file;
+mod rate;
+mod ring;
+mod role;
+mod token;
+
+pub use change::{KeyLimits, MadeKey, NewKey, create, revoke, rotate};
+pub use file::{KeyFile, KeyFileError, KeyRecord, SecretRecord, last_uses, read};
+pub use rate::Rate;
+pub use ring::{Holder, KeyRefusal, KeyRing};
+pub use role::{Grant, GrantError, GrantReach, KeyRole};
+pub use token::{KeyId, Token, TokenError};

@@ -1,0 +1,429 @@
+//! The keys of a server that runs: who holds one, and when it ends.
+//!
+//! The file is looked at before each call (one `stat`, about a microsecond), and once in a
+//! while for calls that go on. So a key that was made is good at once, and one that was
+//! revoked is refused at once.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::{self, File, Metadata},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use super::{
+    file::{self, KeyFile, KeyFileError},
+    rate::Rate,
+    role::{Grant, KeyRole},
+    token::{KeyId, Token, TokenError},
+};
+use crate::domain::{Namespace, TimestampMicros};
+
+/// A use is noted to so many microseconds.
+const USED_TO_MICROS: i64 = 60 * 1_000_000;
+/// The longest that the end of a key is waited for without a look: clocks are put right.
+const END_LOOK: Duration = Duration::from_secs(60);
+
+/// Why a caller is not let in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRefusal {
+    /// No key came.
+    #[error("a key is needed, and none came: send `authorization: Bearer tr_live_…`")]
+    Missing,
+    /// What came is no key.
+    #[error(transparent)]
+    Malformed(#[from] TokenError),
+    /// No key has this id and secret.
+    #[error("this key is not known here")]
+    Unknown,
+    /// It was revoked.
+    #[error("the key {0} was revoked")]
+    Revoked(String),
+    /// It has expired, or its secret was replaced and the grace is over.
+    #[error("the key {0} has expired")]
+    Expired(String),
+}
+
+/// A key as it is in use.
+#[derive(Debug)]
+struct RingKey {
+    id: KeyId,
+    name: Arc<str>,
+    roles: Vec<Grant>,
+    rate: Arc<Rate>,
+    expires_at: Option<TimestampMicros>,
+    is_revoked: bool,
+    secrets: Vec<(blake3::Hash, Option<TimestampMicros>)>,
+    used: Arc<AtomicI64>,
+}
+
+impl RingKey {
+    /// Until when a secret is good; none: for ever.
+    fn good_until(
+        &self,
+        secret: &blake3::Hash,
+        now: TimestampMicros,
+    ) -> Result<Option<TimestampMicros>, KeyRefusal> {
+        // Equality of hashes takes the same time wherever they differ.
+        let known = self.secrets.iter().find(|(hash, _)| hash == secret);
+        let Some((_, ends_at)) = known else {
+            return Err(KeyRefusal::Unknown);
+        };
+        if self.is_revoked {
+            return Err(KeyRefusal::Revoked(self.name.to_string()));
+        }
+        let until = [self.expires_at, *ends_at].into_iter().flatten().min();
+        if until.is_some_and(|until| until <= now) {
+            return Err(KeyRefusal::Expired(self.name.to_string()));
+        }
+        Ok(until)
+    }
+}
+
+/// What a file was when it was looked at.
+#[derive(Debug)]
+struct Seen {
+    stamp: Option<Stamp>,
+    /// Kept open, so that no other file gets its number.
+    _file: Option<File>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    file: (u64, u64),
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            Self {
+                file: (metadata.dev(), metadata.ino()),
+                bytes: metadata.len(),
+                changed: (metadata.mtime(), metadata.mtime_nsec()),
+            }
+        }
+        #[cfg(not(unix))]
+        {
+            let since = metadata
+                .modified()
+                .ok()
+                .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
+                .unwrap_or_default();
+            Self {
+                file: (0, 0),
+                bytes: metadata.len(),
+                changed: (since.as_secs().cast_signed(), since.subsec_nanos().into()),
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Loaded {
+    seen: Seen,
+    keys: HashMap<KeyId, Arc<RingKey>>,
+}
+
+/// The keys of a data folder, as they are now.
+#[derive(Debug)]
+pub struct KeyRing {
+    dir: PathBuf,
+    loaded: ArcSwap<Loaded>,
+    /// One reads the file at a time.
+    loading: Mutex<()>,
+    changes: watch::Sender<u64>,
+}
+
+impl KeyRing {
+    /// Reads the keys of a data folder.
+    ///
+    /// # Errors
+    /// [`KeyFileError::File`], [`KeyFileError::Damaged`]: who cannot read the keys must not
+    /// serve as if there were none.
+    pub fn open(dir: &Path) -> Result<Arc<Self>, KeyFileError> {
+        let (seen, file) = open(dir)?;
+        let mut keys = ring_keys(&file, &HashMap::new());
+        for (id, time) in file::last_uses(dir) {
+            if let Some(key) = keys.get_mut(&id) {
+                key.used.store(time.0, Ordering::Relaxed);
+            }
+        }
+        Ok(Arc::new(Self {
+            dir: dir.to_owned(),
+            loaded: ArcSwap::from_pointee(Loaded { seen, keys }),
+            loading: Mutex::new(()),
+            changes: watch::Sender::new(0),
+        }))
+    }
+
+    /// The data folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// How often the keys were read again.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        *self.changes.borrow()
+    }
+
+    /// True while no key was ever made: nobody is asked for one.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.loaded.load().keys.is_empty()
+    }
+
+    /// True when somebody could use a key now.
+    #[must_use]
+    pub fn has_living(&self) -> bool {
+        let now = TimestampMicros::now();
+        let keys = self.loaded.load();
+        let lives = |key: &Arc<RingKey>| {
+            let mut secrets = key.secrets.iter();
+            secrets.any(|(secret, _)| key.good_until(secret, now).is_ok())
+        };
+        keys.keys.values().any(lives)
+    }
+
+    /// Reads the file again if it is another one than it was. What cannot be read is said,
+    /// once, and the keys stay as they were: a file that is gone opens no store.
+    pub fn look(&self) {
+        let stamp = fs::metadata(file::path(&self.dir));
+        let stamp = stamp.ok().map(|metadata| Stamp::of(&metadata));
+        if self.loaded.load().seen.stamp == stamp {
+            return;
+        }
+        let _one = lock(&self.loading);
+        let before = self.loaded.load_full();
+        if before.seen.stamp == stamp {
+            return;
+        }
+        match open(&self.dir) {
+            // An open server may get keys; one with keys is never opened by a file.
+            Ok((seen, file)) if !file.keys.is_empty() || before.keys.is_empty() => {
+                let keys = ring_keys(&file, &before.keys);
+                tracing::info!(keys = keys.len(), "the keys were read again");
+                self.loaded.store(Arc::new(Loaded { seen, keys }));
+                self.changes.send_modify(|count| *count += 1);
+            }
+            Ok((seen, _)) => {
+                tracing::error!(
+                    dir = %self.dir.display(),
+                    "keys.json is gone, or has no keys: those that were in it stay in force until \
+                     the server is started again"
+                );
+                self.keep(&before, seen);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the keys stay as they were");
+                let seen = Seen {
+                    stamp,
+                    _file: File::open(file::path(&self.dir)).ok(),
+                };
+                self.keep(&before, seen);
+            }
+        }
+    }
+
+    fn keep(&self, before: &Loaded, seen: Seen) {
+        let keys = before.keys.clone();
+        self.loaded.store(Arc::new(Loaded { seen, keys }));
+    }
+
+    /// Who sends this.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`].
+    pub fn holder(self: &Arc<Self>, text: &str) -> Result<Arc<Holder>, KeyRefusal> {
+        let token = Token::parse(text)?;
+        let secret = token.hash();
+        let key = self.loaded.load().keys.get(token.id()).cloned();
+        let key = key.ok_or(KeyRefusal::Unknown)?;
+        let now = TimestampMicros::now();
+        key.good_until(&secret, now)?;
+        let coarse = now.0 - now.0.rem_euclid(USED_TO_MICROS);
+        if key.used.load(Ordering::Relaxed) < coarse {
+            key.used.store(coarse, Ordering::Relaxed);
+        }
+        Ok(Arc::new(Holder {
+            ring: Arc::clone(self),
+            key,
+            secret,
+        }))
+    }
+
+    /// Writes down when keys were used last.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn note_uses(&self) -> io::Result<()> {
+        let keys = self.loaded.load();
+        let uses = keys.keys.values().map(|key| {
+            let used = key.used.load(Ordering::Relaxed);
+            (key.id.clone(), TimestampMicros(used))
+        });
+        let uses: BTreeMap<_, _> = uses.filter(|(_, used)| used.0 > 0).collect();
+        if uses.is_empty() || uses == file::last_uses(&self.dir) {
+            return Ok(());
+        }
+        file::write_last_uses(&self.dir, &uses)
+    }
+}
+
+fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open(dir: &Path) -> Result<(Seen, KeyFile), KeyFileError> {
+    let path = file::path(dir);
+    let failed = |source| KeyFileError::File {
+        path: path.clone(),
+        doing: "read",
+        source,
+    };
+    match File::open(&path) {
+        Ok(mut opened) => {
+            let stamp = Stamp::of(&opened.metadata().map_err(failed)?);
+            let keys = file::read_open(dir, &mut opened)?;
+            let seen = Seen {
+                stamp: Some(stamp),
+                _file: Some(opened),
+            };
+            Ok((seen, keys))
+        }
+        Err(error) if file::is_absent(&error) => {
+            let seen = Seen {
+                stamp: None,
+                _file: None,
+            };
+            Ok((seen, KeyFile::default()))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// The keys of a file. What those of before have used goes on to count.
+fn ring_keys(
+    file: &KeyFile,
+    before: &HashMap<KeyId, Arc<RingKey>>,
+) -> HashMap<KeyId, Arc<RingKey>> {
+    let keys = file.keys.iter().map(|record| {
+        let secrets = record.secrets.iter();
+        let known = before.get(&record.id);
+        let rate = known.map(|key| &key.rate);
+        let rate = rate.filter(|rate| rate.limits() == record.limits);
+        let key = RingKey {
+            id: record.id.clone(),
+            name: record.name.as_str().into(),
+            roles: record.roles.clone(),
+            rate: rate.map_or_else(|| Arc::new(Rate::new(record.limits)), Arc::clone),
+            expires_at: record.expires_at,
+            is_revoked: record.revoked_at.is_some(),
+            secrets: secrets
+                .filter_map(|secret| Some((secret.hash()?, secret.ends_at)))
+                .collect(),
+            used: known.map_or_else(Arc::default, |key| Arc::clone(&key.used)),
+        };
+        (record.id.clone(), Arc::new(key))
+    });
+    keys.collect()
+}
+
+/// Somebody who has shown a key.
+#[derive(Debug)]
+pub struct Holder {
+    ring: Arc<KeyRing>,
+    key: Arc<RingKey>,
+    secret: blake3::Hash,
+}
+
+impl Holder {
+    /// The key's public part.
+    #[must_use]
+    pub fn id(&self) -> &KeyId {
+        &self.key.id
+    }
+
+    /// The key's name: who acts.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.key.name
+    }
+
+    /// What the key has used lately.
+    #[must_use]
+    pub fn rate(&self) -> &Arc<Rate> {
+        &self.key.rate
+    }
+
+    /// True when the key has a role in a namespace.
+    #[must_use]
+    pub fn may(&self, role: KeyRole, namespace: &Namespace) -> bool {
+        self.key
+            .roles
+            .iter()
+            .any(|grant| grant.covers(role, namespace))
+    }
+
+    /// True when the key is an admin's, of the whole store.
+    #[must_use]
+    pub fn may_all(&self) -> bool {
+        self.key.roles.iter().any(Grant::is_of_store)
+    }
+
+    /// What the key says of itself now: it may have been revoked or changed since it was
+    /// shown.
+    fn now(&self) -> Result<Option<TimestampMicros>, KeyRefusal> {
+        let key = self.ring.loaded.load().keys.get(&self.key.id).cloned();
+        let key = key.ok_or(KeyRefusal::Unknown)?;
+        if key.roles != self.key.roles {
+            return Err(KeyRefusal::Revoked(key.name.to_string()));
+        }
+        key.good_until(&self.secret, TimestampMicros::now())
+    }
+
+    /// Whether the key is still good.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`] when it is not.
+    pub fn check(&self) -> Result<(), KeyRefusal> {
+        self.now().map(|_| ())
+    }
+
+    /// Waits until the key is good no more, and says why.
+    pub async fn ended(&self) -> KeyRefusal {
+        let mut changes = self.ring.changes.subscribe();
+        loop {
+            let until = match self.now() {
+                Ok(until) => until,
+                Err(refusal) => return refusal,
+            };
+            let wait = until.map_or(END_LOOK, |until| {
+                let micros = until.0.saturating_sub(TimestampMicros::now().0);
+                Duration::from_micros(micros.max(0).unsigned_abs()).min(END_LOOK)
+            });
+            tokio::select! {
+                // The sender lives as long as the ring.
+                _ = changes.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

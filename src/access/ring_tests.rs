@@ -1,0 +1,210 @@
+use std::{sync::Barrier, thread, time::Duration};
+
+use super::*;
+use crate::access::{GrantReach, KeyLimits, MadeKey, NewKey, create, read, revoke, rotate};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn new_key(name: &str, expires_in: Option<Duration>) -> NewKey {
+    NewKey {
+        name: name.into(),
+        roles: vec![Grant {
+            role: KeyRole::Writer,
+            namespace: GrantReach::Every,
+        }],
+        expires_in,
+        limits: KeyLimits::default(),
+        by: "ada".into(),
+    }
+}
+
+fn made(dir: &Path, name: &str) -> MadeKey {
+    create(dir, new_key(name, None)).unwrap()
+}
+
+fn holder(ring: &Arc<KeyRing>, key: &MadeKey) -> Result<Arc<Holder>, KeyRefusal> {
+    ring.look();
+    ring.holder(key.token.reveal())
+}
+
+// The life of a key, all of it while a server runs: what was made is good, what was revoked
+// is not, and a key is refused by what is wrong with it.
+#[test]
+fn keys_come_and_go_while_a_server_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = KeyRing::open(dir.path()).unwrap();
+    assert!(ring.is_open());
+    let key = made(dir.path(), "ci");
+    let other = made(dir.path(), "agent");
+    assert_eq!(holder(&ring, &key).unwrap().name(), "ci");
+    assert!(!ring.is_open() && ring.has_living());
+
+    let forged = Token::with_id(key.record.id.clone()).unwrap();
+    assert_eq!(
+        ring.holder(forged.reveal()).unwrap_err(),
+        KeyRefusal::Unknown
+    );
+    let unknown = Token::generate().unwrap();
+    assert_eq!(
+        ring.holder(unknown.reveal()).unwrap_err(),
+        KeyRefusal::Unknown
+    );
+    let text = other.token.reveal();
+    let typo = ring.holder(&text[..text.len() - 1]).unwrap_err();
+    assert_eq!(typo, KeyRefusal::Malformed(TokenError::Mistyped));
+
+    revoke(dir.path(), "ci", "ada").unwrap();
+    assert_eq!(
+        holder(&ring, &key).unwrap_err(),
+        KeyRefusal::Revoked("ci".into())
+    );
+    holder(&ring, &other).unwrap();
+    revoke(dir.path(), other.record.id.as_str(), "ada").unwrap();
+    holder(&ring, &other).unwrap_err();
+    assert!(!ring.is_open(), "keys that have ended open nothing");
+    assert!(!ring.has_living());
+    let again = KeyRing::open(dir.path()).unwrap();
+    assert!(!again.is_open());
+}
+
+// A secret that is replaced must go on for as long as was said, and not longer; so must a
+// key that expires.
+#[test]
+fn secrets_and_keys_end_when_they_are_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = made(dir.path(), "ci");
+    let ring = KeyRing::open(dir.path()).unwrap();
+    let second = rotate(dir.path(), "ci", HOUR, "ada").unwrap();
+    assert_eq!(second.record.id, key.record.id);
+    holder(&ring, &key).unwrap();
+    holder(&ring, &second).unwrap();
+    let third = rotate(dir.path(), "ci", Duration::ZERO, "ada").unwrap();
+    for old in [&key, &second] {
+        assert_eq!(
+            holder(&ring, old).unwrap_err(),
+            KeyRefusal::Expired("ci".into())
+        );
+    }
+    holder(&ring, &third).unwrap();
+    // What has ended is not kept for ever.
+    let fourth = rotate(dir.path(), "ci", HOUR, "ada").unwrap();
+    assert_eq!(fourth.record.secrets.len(), 2);
+
+    let over = create(dir.path(), new_key("over", Some(Duration::ZERO))).unwrap();
+    assert_eq!(
+        holder(&ring, &over).unwrap_err(),
+        KeyRefusal::Expired("over".into())
+    );
+    assert!(matches!(
+        rotate(dir.path(), "over", HOUR, ""),
+        Err(KeyFileError::Ended(_))
+    ));
+}
+
+// A stream holds a key for hours: it must hear that the key has ended.
+#[tokio::test]
+async fn whoever_holds_a_key_hears_that_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = made(dir.path(), "ci");
+    let other = made(dir.path(), "agent");
+    let ring = KeyRing::open(dir.path()).unwrap();
+    let (held, kept) = (holder(&ring, &key).unwrap(), holder(&ring, &other).unwrap());
+    let mut ended = tokio::spawn(async move { held.ended().await });
+    let stays = tokio::spawn(async move { kept.ended().await });
+    let early = tokio::time::timeout(Duration::from_millis(20), &mut ended).await;
+    assert!(early.is_err(), "{early:?}");
+    revoke(dir.path(), "ci", "ada").unwrap();
+    ring.look();
+    assert_eq!(ended.await.unwrap(), KeyRefusal::Revoked("ci".into()));
+    assert!(!stays.is_finished());
+
+    let brief = create(
+        dir.path(),
+        new_key("brief", Some(Duration::from_millis(300))),
+    )
+    .unwrap();
+    let brief = holder(&ring, &brief).unwrap();
+    assert_eq!(brief.ended().await, KeyRefusal::Expired("brief".into()));
+}
+
+// A file that is lost, emptied or damaged under a running server must open nothing, and a
+// damaged one must not be served at all.
+#[test]
+fn no_file_opens_a_store_that_has_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = made(dir.path(), "ci");
+    let ring = KeyRing::open(dir.path()).unwrap();
+    let path = file::path(dir.path());
+    let sound = fs::read(&path).unwrap();
+    let empty = br#"{"format": 1, "keys": []}"#;
+    for bad in [
+        None,
+        Some(&b"{"[..]),
+        Some(empty),
+        Some(br#"{"format": 2, "keys": []}"#),
+    ] {
+        match bad {
+            Some(text) => fs::write(&path, text).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        holder(&ring, &key).unwrap();
+        assert!(!ring.is_open(), "{bad:?}");
+        let readable = bad.is_none() || bad == Some(empty);
+        assert_eq!(KeyRing::open(dir.path()).is_ok(), readable);
+    }
+    fs::write(&path, sound).unwrap();
+    revoke(dir.path(), "ci", "ada").unwrap();
+    holder(&ring, &key).unwrap_err();
+}
+
+// Two who make keys at once must not lose one of them; no two living keys have a name.
+#[test]
+fn changes_do_not_undo_each_other() {
+    const EACH: usize = 10;
+    let dir = tempfile::tempdir().unwrap();
+    let barrier = Barrier::new(4);
+    thread::scope(|scope| {
+        for person in 0..4 {
+            let (barrier, dir) = (&barrier, dir.path());
+            scope.spawn(move || {
+                barrier.wait();
+                for number in 0..EACH {
+                    made(dir, &format!("key-{person}-{number}"));
+                }
+            });
+        }
+    });
+    assert_eq!(read(dir.path()).unwrap().keys.len(), 4 * EACH);
+    let taken = create(dir.path(), new_key("key-1-1", None));
+    assert!(matches!(taken, Err(KeyFileError::NameTaken(_))));
+    revoke(dir.path(), "key-1-1", "").unwrap();
+    made(dir.path(), "key-1-1");
+    for bad in ["", "a b", "a/b", "a:b", "ä", "a\n"] {
+        let bad = create(dir.path(), new_key(bad, None));
+        assert!(matches!(bad, Err(KeyFileError::Invalid(_))));
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::metadata(file::path(dir.path())).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+    }
+    let text = fs::read_to_string(file::path(dir.path())).unwrap();
+    assert!(!text.contains("tr_live"), "a secret is in the file");
+}
+
+// A key that nobody uses can be revoked without fear: uses must be known after a restart.
+#[test]
+fn last_uses_outlive_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (key, idle) = (made(dir.path(), "ci"), made(dir.path(), "idle"));
+    let ring = KeyRing::open(dir.path()).unwrap();
+    holder(&ring, &key).unwrap();
+    ring.note_uses().unwrap();
+    let ring = KeyRing::open(dir.path()).unwrap();
+    ring.note_uses().unwrap();
+    let uses = file::last_uses(dir.path());
+    let age = TimestampMicros::now().0 - uses[&key.record.id].0;
+    assert!((0..2 * USED_TO_MICROS).contains(&age), "{age}");
+    assert!(!uses.contains_key(&idle.record.id));
+}

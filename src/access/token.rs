@@ -1,0 +1,201 @@
+//! A key as it is sent: `tr_live_<id>_<secret><checksum>`.
+//!
+//! The id, 12 hex digits, is public and names the key in lists and logs. The secret is 256
+//! random bits. The checksum tells a typo from a wrong key, before anything is looked up;
+//! the prefix lets scanners of source code find a key that was committed.
+
+use std::{fmt, io, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+const PREFIX: &str = "tr_live_";
+const ID_BYTES: usize = 6;
+const SECRET_BYTES: usize = 32;
+/// Of a CRC-32C in hex.
+const CHECKSUM_DIGITS: usize = 8;
+
+/// Names a key. Not a secret.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct KeyId(Arc<str>);
+
+impl KeyId {
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for KeyId {
+    type Error = TokenError;
+
+    fn try_from(text: String) -> Result<Self, TokenError> {
+        let legal = text.len() == 2 * ID_BYTES && text.bytes().all(is_digit);
+        if !legal {
+            return Err(TokenError::Mistyped);
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl From<KeyId> for String {
+    fn from(id: KeyId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a text is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// It is something else.
+    #[error("that is no key: one begins with {PREFIX}")]
+    NotAKey,
+    /// It was one, and a character is missing or another one.
+    #[error("the key was mistyped or cut: its checksum does not match")]
+    Mistyped,
+}
+
+/// A key with its secret. What is printed of it for debugging is its id alone.
+#[derive(Clone)]
+pub struct Token {
+    id: KeyId,
+    text: String,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({})", self.id)
+    }
+}
+
+impl Token {
+    /// A new id with a new secret.
+    ///
+    /// # Errors
+    /// When the system has no randomness.
+    pub fn generate() -> io::Result<Self> {
+        let id = KeyId(hex(&random::<ID_BYTES>()?).into());
+        Self::with_id(id)
+    }
+
+    /// A new secret for an id.
+    ///
+    /// # Errors
+    /// As [`Self::generate`].
+    pub fn with_id(id: KeyId) -> io::Result<Self> {
+        let secret = hex(&random::<SECRET_BYTES>()?);
+        let mut text = format!("{PREFIX}{id}_{secret}");
+        text.push_str(&checksum(&text));
+        Ok(Self { id, text })
+    }
+
+    /// Reads what was typed or sent.
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn parse(text: &str) -> Result<Self, TokenError> {
+        let Some(rest) = text.strip_prefix(PREFIX) else {
+            return Err(TokenError::NotAKey);
+        };
+        let (id, secret) = rest.split_once('_').ok_or(TokenError::Mistyped)?;
+        let digits = 2 * SECRET_BYTES + CHECKSUM_DIGITS;
+        let legal = secret.len() == digits && secret.bytes().all(is_digit);
+        if !legal {
+            return Err(TokenError::Mistyped);
+        }
+        let (sum_of, sum) = text.split_at(text.len() - CHECKSUM_DIGITS);
+        if checksum(sum_of) != sum {
+            return Err(TokenError::Mistyped);
+        }
+        Ok(Self {
+            id: id.to_owned().try_into()?,
+            text: text.to_owned(),
+        })
+    }
+
+    /// Which key it is.
+    #[must_use]
+    pub fn id(&self) -> &KeyId {
+        &self.id
+    }
+
+    /// All of it, secret and all: for its holder, once.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.text
+    }
+
+    /// What is kept of it. Comparing two takes the same time wherever they differ. The
+    /// secret is random, so a slow hash would add nothing.
+    #[must_use]
+    pub fn hash(&self) -> blake3::Hash {
+        blake3::hash(self.text.as_bytes())
+    }
+}
+
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+fn checksum(text: &str) -> String {
+    format!("{:08x}", crc32c::crc32c(text.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Someone who copied a key badly looks for a key that was revoked: each single wrong,
+    // missing or added character must be told as a typo, and never as a key.
+    #[test]
+    fn a_typo_is_told_from_a_key() {
+        let token = Token::generate().unwrap();
+        let text = token.reveal().to_owned();
+        let read = Token::parse(&text).unwrap();
+        assert_eq!((read.id(), read.hash()), (token.id(), token.hash()));
+        for at in PREFIX.len()..text.len() {
+            let mut other = text.clone().into_bytes();
+            other[at] = if other[at] == b'0' { b'1' } else { b'0' };
+            let other = String::from_utf8(other).unwrap();
+            assert_eq!(Token::parse(&other).unwrap_err(), TokenError::Mistyped);
+            let cut = &text[..at];
+            assert_eq!(Token::parse(cut).unwrap_err(), TokenError::Mistyped);
+        }
+        let longer = format!("{text}0");
+        assert_eq!(Token::parse(&longer).unwrap_err(), TokenError::Mistyped);
+        for other in ["", "sk-live", "tr_test_x", "Tr_live_"] {
+            assert_eq!(Token::parse(other).unwrap_err(), TokenError::NotAKey);
+        }
+    }
+
+    // Secrets that repeat, or that a log shows, open the store to others.
+    #[test]
+    fn secrets_are_new_and_stay_out_of_logs() {
+        let first = Token::generate().unwrap();
+        let second = Token::with_id(first.id().clone()).unwrap();
+        assert_eq!(first.id(), second.id());
+        assert_ne!(first.hash(), second.hash());
+        let shown = format!("{first:?}");
+        assert!(
+            shown.contains(first.id().as_str()) && shown.len() < 24,
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! `audit`: who used which key for what matters, as JSON lines.
+
+use clap::Args;
+use prost::Message;
+use serde_json::{Map, Value};
+use tonic::Code;
+
+use super::{
+    connect::Connection,
+    error::CliError,
+    json::rfc3339,
+    output::Out,
+    pb::{self, event::Body},
+    read,
+};
+use crate::server::audit::{AUDIT_TYPE, SYSTEM_NAMESPACE, audit_conversation};
+
+/// Print who used which key for what, one JSON object a line
+///
+/// A server with keys notes who decided on calls, erased, read all of a namespace's log, and
+/// who made, rotated and revoked keys. The oldest comes first. On a server it takes an admin
+/// of the whole store, or a reader of _system.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering audit --data ./store
+  treering audit --server https://db:7171 | jq 'select(.deed == \"decide\")'")]
+pub struct AuditArgs {
+    /// First revision to print: one behind the last that is known
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    from: u64,
+}
+
+/// The namespace that it reads, whatever was named.
+#[must_use]
+pub fn namespace() -> String {
+    SYSTEM_NAMESPACE.to_owned()
+}
+
+/// Prints what was noted.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: &AuditArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    let request = pb::ReadRequest {
+        from_revision: args.from,
+        ..read::of_conversation(&audit_conversation().to_string())
+    };
+    let mut pages = match read::start(store, request).await {
+        Ok(pages) => pages,
+        // Nothing was noted yet.
+        Err(CliError::Status(status)) if status.code() == Code::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    while let Some(page) = pages.message().await? {
+        for event in &page.events {
+            if let Some(line) = line(event) {
+                out.line(line)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn line(event: &pb::Event) -> Option<String> {
+    let Some(Body::Custom(body)) = &event.body else {
+        return None;
+    };
+    let custom = pb::Custom::decode(body.clone()).ok()?;
+    if custom.type_name != AUDIT_TYPE {
+        return None;
+    }
+    let deed: Map<String, Value> = serde_json::from_slice(&custom.data).ok()?;
+    let at = event.occurred_at.as_ref().or(event.recorded_at.as_ref());
+    let mut line = Map::new();
+    line.insert("at".into(), at.and_then(rfc3339).into());
+    line.insert("revision".into(), event.revision.into());
+    line.insert("by".into(), event.actor.clone().into());
+    line.extend(deed);
+    Some(Value::Object(line).to_string())
+}

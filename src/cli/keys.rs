@@ -1,0 +1,339 @@
+//! `keys`: who may use a server, made and ended where the data folder is.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand};
+use prost_types::Timestamp;
+
+use super::{
+    approve::person,
+    args::Common,
+    error::{CliError, Exit},
+    json::{Array, Object, rfc3339},
+    output::{Out, Tone},
+    text::{ago, day_clock},
+    time_arg::term,
+};
+use crate::{
+    access::{
+        self, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRole, MadeKey, NewKey,
+    },
+    codec::envelope::timestamp_to_pb,
+    domain::TimestampMicros,
+};
+
+/// Make and end the keys that a server asks for
+///
+/// While no key was ever made, whoever reaches the server may do everything. From the first
+/// one on, each call needs a key (TREERING_TOKEN, --token), and a key may do what its roles
+/// say, in their namespaces: a reader reads, a writer appends, too, an approver decides on
+/// calls, an admin does all of that and erases. Keys are in the data folder (keys.json), as
+/// hashes; this command works there, while a server has the folder, too, which takes every
+/// change at once. Who has the folder needs no key.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering keys create ops --role 'admin:*'
+  treering keys create agent --role writer --namespace team-a --expires 90d
+  treering keys create console --role approver:team-a --role reader:team-b
+  export TREERING_TOKEN=$(treering keys create ci --role writer)
+  treering keys ls
+  treering keys rotate agent --grace 24h
+  treering keys revoke agent")]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+enum What {
+    Create(CreateArgs),
+    Ls,
+    Revoke(WhichArgs),
+    Rotate(RotateArgs),
+}
+
+/// Make a key, and show it: it is shown once
+///
+/// The key itself is all that is on standard output; what it may do is said on standard
+/// error. With --json both are one object.
+#[derive(Args, Debug, Clone)]
+struct CreateArgs {
+    /// Who it is for: the actor of all that is appended with it
+    name: String,
+    /// What it may do: reader, writer, approver or admin, in --namespace or in the one
+    /// behind a colon (`*`: in all); several times for several
+    #[arg(long = "role", value_name = "ROLE[:NAMESPACE]", required = true)]
+    roles: Vec<String>,
+    /// It is refused after so long: 90d, 12h
+    #[arg(long, value_name = "TIME", value_parser = term)]
+    expires: Option<Duration>,
+    /// Calls a second that it may make
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    requests_per_second: u32,
+    /// Bytes of requests a second that it may send
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    bytes_per_second: u32,
+}
+
+/// End a key at once
+#[derive(Args, Debug, Clone)]
+struct WhichArgs {
+    /// The key's name or id
+    key: String,
+}
+
+/// Give a key a new secret, and show it: it is shown once
+#[derive(Args, Debug, Clone)]
+struct RotateArgs {
+    /// The key's name or id
+    key: String,
+    /// The secret that it has goes on for so long
+    #[arg(long, value_name = "TIME", value_parser = term, default_value = "24h")]
+    grace: Duration,
+}
+
+/// Changes or lists keys.
+///
+/// # Errors
+/// [`CliError::Usage`] for a server, and what cannot be done.
+pub fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+    if common.server.is_some() {
+        return Err(CliError::Usage {
+            what: "keys are made and ended where the data folder is, and not through a server"
+                .into(),
+            hint: "on the server's machine: treering keys ls --data DIR (the server may run)"
+                .into(),
+        });
+    }
+    let dir = common.data_dir()?;
+    let by = person(None);
+    match args.what {
+        What::Create(args) => {
+            let new = NewKey {
+                name: args.name,
+                roles: grants(&args.roles, &common.namespace)?,
+                expires_in: args.expires,
+                limits: KeyLimits {
+                    requests_per_second: args.requests_per_second,
+                    bytes_per_second: args.bytes_per_second,
+                },
+                by,
+            };
+            let made = access::create(&dir, new).map_err(refused)?;
+            show(&made, out)
+        }
+        What::Ls => list(&dir, out),
+        What::Revoke(args) => {
+            let key = access::revoke(&dir, &args.key, &by).map_err(refused)?;
+            if out.json {
+                return Ok(out.line(json(&key, None, None))?);
+            }
+            let name = out.paint.text(Tone::Name, &key.name);
+            Ok(out.line(format!("The key {name} ({}) is revoked", key.id))?)
+        }
+        What::Rotate(args) => {
+            let made = access::rotate(&dir, &args.key, args.grace, &by).map_err(refused)?;
+            show(&made, out)
+        }
+    }
+}
+
+/// `writer`, `writer:team-a`, `admin:*`.
+fn grants(roles: &[String], namespace: &str) -> Result<Vec<Grant>, CliError> {
+    let usage = |role: &str, why: String| CliError::Usage {
+        what: format!("--role {role}: {why}"),
+        hint: "for example --role writer:team-a, or --role 'admin:*'".into(),
+    };
+    let one = |text: &String| {
+        let (role, namespace) = text.split_once(':').unwrap_or((text, namespace));
+        let role: KeyRole = role
+            .parse()
+            .map_err(|error| usage(text, format!("{error}")))?;
+        let namespace = GrantReach::try_from(namespace.to_owned());
+        let namespace = namespace.map_err(|error| usage(text, error.to_string()))?;
+        Ok(Grant { role, namespace })
+    };
+    roles.iter().map(one).collect()
+}
+
+/// The key on standard output, for scripts; what it is beside it.
+fn show(made: &MadeKey, out: &mut Out) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json(&made.record, None, Some(made.token.reveal())))?);
+    }
+    out.line(made.token.reveal())?;
+    out.flush()?;
+    let key = &made.record;
+    let until = match key.expires_at {
+        Some(end) => format!(" until {}", day_clock(Some(&timestamp_to_pb(end)))),
+        None => String::new(),
+    };
+    anstream::eprintln!(
+        "The key {} ({}) may: {}{until}.",
+        key.name,
+        key.id,
+        roles_of(key)
+    );
+    let old = key.secrets.iter().filter_map(|secret| secret.ends_at).max();
+    if let Some(end) = old {
+        let end = day_clock(Some(&timestamp_to_pb(end)));
+        anstream::eprintln!("The one before goes on until {end} UTC.");
+    }
+    anstream::eprintln!(
+        "It is shown this once. Clients send it: TREERING_TOKEN, or --token @FILE."
+    );
+    Ok(())
+}
+
+fn roles_of(key: &KeyRecord) -> String {
+    let roles: Vec<String> = key.roles.iter().map(ToString::to_string).collect();
+    roles.join(" ")
+}
+
+fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), CliError> {
+    let keys = access::read(dir).map_err(refused)?.keys;
+    let uses = access::last_uses(dir);
+    let now = TimestampMicros::now();
+    for key in &keys {
+        let used = uses.get(&key.id).copied();
+        if out.json {
+            out.line(json(key, used, None))?;
+            continue;
+        }
+        let (tone, state) = match (key.revoked_at, key.expires_at) {
+            (Some(_), _) => (Tone::Dim, "revoked".to_owned()),
+            (None, Some(end)) if end <= now => (Tone::Dim, "expired".to_owned()),
+            (None, Some(end)) => {
+                let end = day_clock(Some(&timestamp_to_pb(end)));
+                (Tone::Good, format!("until {end}"))
+            }
+            (None, None) => (Tone::Good, "good".to_owned()),
+        };
+        let used = match used.map(timestamp_to_pb) {
+            Some(time) => format!("used {}", ago(Some(&time))),
+            None => "never used".to_owned(),
+        };
+        let name = out.paint.text(Tone::Name, &key.name);
+        let state = out.paint.text(tone, state);
+        let roles = roles_of(key);
+        out.row(format!("{}  {name}  {state}  {roles}  {used}", key.id))?;
+    }
+    if keys.is_empty() && !out.json {
+        out.line(
+            "No key was ever made: whoever reaches a server of this store may do everything.",
+        )?;
+    }
+    Ok(())
+}
+
+fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> String {
+    let mut object = Object::new();
+    object
+        .string("id", key.id.as_str())
+        .string("name", &key.name);
+    if let Some(token) = token {
+        object.string("key", token);
+    }
+    let roles = Array::of(&key.roles, |grant| {
+        let mut role = Object::new();
+        role.string("role", grant.role.as_str());
+        role.string("namespace", &grant.namespace.to_string());
+        role.finish()
+    });
+    object.raw("roles", &roles);
+    let mut time = |name: &str, time: Option<TimestampMicros>| {
+        let time: Option<Timestamp> = time.map(timestamp_to_pb);
+        match time.as_ref().and_then(rfc3339) {
+            Some(time) => object.string(name, &time),
+            None => object.raw(name, "null"),
+        };
+    };
+    time("made_at", Some(key.made_at));
+    time("expires_at", key.expires_at);
+    time("revoked_at", key.revoked_at);
+    time("last_used", used);
+    object.number("requests_per_second", key.limits.requests_per_second.into());
+    object.number("bytes_per_second", key.limits.bytes_per_second.into());
+    object.finish()
+}
+
+/// What a person does about keys that cannot be read or changed.
+pub fn refused(error: KeyFileError) -> CliError {
+    let what = error.to_string();
+    let outcome = |hint: &str, exit| CliError::Outcome {
+        what: what.clone(),
+        hint: hint.into(),
+        exit,
+    };
+    match error {
+        KeyFileError::File { .. } => {
+            outcome("check the folder's owner and mode", Exit::Unavailable)
+        }
+        KeyFileError::Damaged { .. } => outcome(
+            "put a sound copy of keys.json back, or move it away and make the keys anew: nothing \
+             is served with keys that cannot be read",
+            Exit::Damaged,
+        ),
+        KeyFileError::NotFound(_) => CliError::NotFound {
+            what,
+            hint: "`treering keys ls` lists them".into(),
+        },
+        KeyFileError::NameTaken(_) => outcome(
+            "take another name, revoke that key first, or give it a new secret with `treering \
+             keys rotate`",
+            Exit::Refused,
+        ),
+        KeyFileError::Ended(_) => {
+            outcome("make a new one with `treering keys create`", Exit::Refused)
+        }
+        KeyFileError::Invalid(_) => CliError::Usage {
+            what,
+            hint: "`treering keys create --help` has examples".into(),
+        },
+        KeyFileError::Random(_) => outcome("look at the system's log", Exit::Failed),
+    }
+}
+
+/// A key as it is given on the command line: itself, or `@FILE`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyArgument(String);
+
+impl From<String> for KeyArgument {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl std::fmt::Debug for KeyArgument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyArgument(…)")
+    }
+}
+
+impl KeyArgument {
+    /// The key; none when it is empty, as an environment variable may be.
+    ///
+    /// # Errors
+    /// [`CliError::ReadFile`]; [`CliError::Usage`] when it is no key, so that a typo is told
+    /// here and not by a server.
+    pub fn read(&self) -> Result<Option<String>, CliError> {
+        let text = match self.0.strip_prefix('@') {
+            Some(path) => {
+                let path = PathBuf::from(path);
+                std::fs::read_to_string(&path)
+                    .map_err(|cause| CliError::ReadFile { path, cause })?
+            }
+            None => self.0.clone(),
+        };
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        access::Token::parse(text).map_err(|error| CliError::Usage {
+            what: format!("--token or TREERING_TOKEN: {error}"),
+            hint: "give it as `treering keys create` showed it, or unset it".into(),
+        })?;
+        Ok(Some(text.to_owned()))
+    }
+}

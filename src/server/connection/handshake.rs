@@ -1,0 +1,35 @@
+//! The TLS handshake of a connection: within its time, and not for ever in the way.
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::timeout_at,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use super::{Life, bounds};
+
+/// The connection once both sides know each other; none when it ends before that.
+pub(super) async fn handshake<IO>(tls: &TlsAcceptor, io: IO, life: &Life) -> Option<TlsStream<IO>>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let end = life.activity.accepted + bounds::HANDSHAKE_WAIT;
+    let done = tokio::select! {
+        biased;
+        () = life.told_to_end() => None,
+        done = timeout_at(end, tls.accept(io)) => Some(done),
+    };
+    life.activity.shake_hands(false);
+    match done {
+        Some(Ok(Ok(io))) => Some(io),
+        Some(Ok(Err(error))) => {
+            tracing::debug!(%error, "a TLS handshake failed");
+            None
+        }
+        Some(Err(_)) => {
+            tracing::debug!("a TLS handshake took too long");
+            None
+        }
+        None => None,
+    }
+}

@@ -1,0 +1,245 @@
+use std::{collections::BTreeSet, path::Path};
+
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use tonic::Code;
+
+use super::*;
+use crate::{
+    access::{Grant, GrantReach, KeyLimits, NewKey, Token, create},
+    codec::{body, pb},
+    domain::{ContentHash, ConversationId, Decision, MessageAppended, Role},
+    server::{NAMESPACE_KEY, SERVED},
+};
+
+const READ: &str = "/treering.v1.Events/Read";
+const APPEND: &str = "/treering.v1.Events/Append";
+const ERASE: &str = "/treering.v1.Conversations/Erase";
+const VERIFY: &str = "/treering.v1.Admin/Verify";
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+
+// A new method that nobody gave a rule would be closed to all, and one whose rule was
+// written for another name would be a hole: table and descriptors name the same methods.
+#[test]
+fn every_method_has_a_rule() {
+    let mut served = BTreeSet::new();
+    for bytes in SERVED {
+        for file in FileDescriptorSet::decode(bytes).unwrap().file {
+            for service in &file.service {
+                for method in &service.method {
+                    let (package, service) = (file.package(), service.name());
+                    served.insert(format!("/{package}.{service}/{}", method.name()));
+                }
+            }
+        }
+    }
+    let ruled: BTreeSet<_> = rules::RULES
+        .iter()
+        .map(|(path, _)| (*path).to_owned())
+        .collect();
+    assert_eq!(ruled.len(), rules::RULES.len(), "a method is there twice");
+    assert_eq!(served, ruled);
+}
+
+fn key(dir: &Path, name: &str, roles: &[&str]) -> Token {
+    let roles = roles.iter().map(|role| {
+        let (role, namespace) = role.split_once(':').unwrap();
+        Grant {
+            role: role.parse().unwrap(),
+            namespace: GrantReach::try_from(namespace.to_owned()).unwrap(),
+        }
+    });
+    let new = NewKey {
+        name: name.into(),
+        roles: roles.collect(),
+        expires_in: None,
+        limits: KeyLimits::default(),
+        by: String::new(),
+    };
+    create(dir, new).unwrap().token
+}
+
+fn call(path: &str, key: Option<&Token>, namespace: &str) -> Request<Body> {
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = path.parse().unwrap();
+    let headers = request.headers_mut();
+    headers.insert(NAMESPACE_KEY, namespace.parse().unwrap());
+    if let Some(key) = key {
+        let value = format!("Bearer {}", key.reveal());
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+    }
+    request
+}
+
+fn refused(guard: &Guard, path: &str, key: Option<&Token>, namespace: &str) -> Option<String> {
+    let refusal = guard.admit(&mut call(path, key, namespace)).err()?;
+    let expected = if refusal.reason.starts_with("KEY_") {
+        Code::Unauthenticated
+    } else if refusal.reason == "UNKNOWN_METHOD" {
+        Code::Unimplemented
+    } else {
+        Code::PermissionDenied
+    };
+    assert_eq!(refusal.code, expected, "{refusal:?}");
+    Some(refusal.reason.to_owned())
+}
+
+// Who may call what, by hand: each role in its namespace, in another, and in a reserved one.
+#[test]
+fn keys_open_what_they_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let guard = Guard::new(Some(KeyRing::open(dir.path()).unwrap()));
+    for path in [READ, APPEND, ERASE, VERIFY, HEALTH, REFLECTION] {
+        assert_eq!(
+            refused(&guard, path, None, "a"),
+            None,
+            "no key was made: {path}"
+        );
+    }
+    let reader = key(dir.path(), "reader", &["reader:a"]);
+    let approver = key(dir.path(), "approver", &["approver:a"]);
+    let both = key(dir.path(), "both", &["writer:a", "reader:b"]);
+    let admin = key(dir.path(), "admin", &["admin:a"]);
+    let all = key(dir.path(), "all", &["admin:*"]);
+    let may = [
+        (&reader, "a", vec![READ]),
+        (&reader, "b", vec![]),
+        (&approver, "a", vec![READ, APPEND]),
+        (&both, "a", vec![READ, APPEND]),
+        (&both, "b", vec![READ]),
+        (&admin, "a", vec![READ, APPEND, ERASE]),
+        (&admin, "b", vec![]),
+        (&admin, "_system", vec![]),
+        (&all, "b", vec![READ, APPEND, ERASE, VERIFY]),
+        (&all, "_system", vec![READ, VERIFY]),
+    ];
+    for (key, namespace, allowed) in may {
+        for path in [READ, APPEND, ERASE, VERIFY] {
+            let reason = refused(&guard, path, Some(key), namespace);
+            assert_eq!(
+                reason.is_none(),
+                allowed.contains(&path),
+                "{key:?} {namespace} {path}"
+            );
+        }
+        assert_eq!(refused(&guard, REFLECTION, Some(key), namespace), None);
+    }
+    assert_eq!(refused(&guard, HEALTH, None, "a"), None);
+    for path in [
+        READ,
+        APPEND,
+        VERIFY,
+        REFLECTION,
+        "/treering.v1.Events/New",
+        "/x",
+    ] {
+        let reason = refused(&guard, path, None, "a");
+        assert_eq!(reason.as_deref(), Some("KEY_MISSING"), "{path}");
+    }
+    let reason = refused(&guard, "/treering.v1.Events/New", Some(&all), "a");
+    assert_eq!(reason.as_deref(), Some("UNKNOWN_METHOD"));
+    let reason = refused(&guard, APPEND, Some(&all), "_system");
+    assert_eq!(reason.as_deref(), Some("RESERVED_NAMESPACE"));
+}
+
+// What the server keeps about itself must not be written by clients, with keys or without,
+// over the network or in a pipe.
+#[test]
+fn nobody_appends_to_reserved_namespaces() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = KeyRing::open(dir.path()).unwrap();
+    for guard in [Guard::new(None), Guard::new(Some(keys))] {
+        for path in [APPEND, ERASE] {
+            let reason = refused(&guard, path, None, "_system");
+            assert_eq!(reason.as_deref(), Some("RESERVED_NAMESPACE"));
+        }
+        assert_eq!(refused(&guard, READ, None, "_system"), None);
+    }
+}
+
+// Keys are sent by clients in many languages: the scheme's case does not matter, everything
+// else is no key.
+#[test]
+fn keys_are_found_in_headers() {
+    let found = |value: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        bearer(&headers).map(str::to_owned)
+    };
+    for value in ["Bearer k", "bearer k", "BEARER  k "] {
+        assert_eq!(found(value).as_deref(), Some("k"));
+    }
+    for value in ["k", "Basic k", "Bearer", ""] {
+        assert_eq!(found(value), None, "{value}");
+    }
+}
+
+fn caller(dir: &Path, name: &str, roles: &[&str]) -> Caller {
+    let token = key(dir, name, roles);
+    let guard = Guard::new(Some(KeyRing::open(dir).unwrap()));
+    let mut request = call(READ, Some(&token), "a");
+    guard.admit(&mut request).unwrap();
+    request.extensions().get::<Caller>().unwrap().clone()
+}
+
+fn event(body: &EventBody, more: &[u8]) -> NewEvent<EncodedBody> {
+    let bytes = [&body::encode(body)[..], more].concat();
+    let body = EncodedBody::received(body.kind(), bytes.into()).unwrap();
+    NewEvent {
+        actor: "somebody else".into(),
+        ..NewEvent::new(ConversationId::generate(), body)
+    }
+}
+
+fn decision(by: &str) -> EventBody {
+    EventBody::ApprovalDecided(ApprovalDecided {
+        call_id: "call_1".into(),
+        decision: Decision::Approved,
+        arguments_hash: ContentHash([7; 32]),
+        decided_by: by.into(),
+        reason: String::new(),
+    })
+}
+
+// An agent that may append must not approve its own calls, and who decided must be the one
+// who has the key, whatever is said. Fields of a newer client stay.
+#[test]
+fn events_are_signed_by_those_who_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = caller(dir.path(), "agent", &["writer:a"]);
+    let approver = caller(dir.path(), "console", &["approver:a"]);
+    let message = EventBody::MessageAppended(MessageAppended::text(Role::User, "hello"));
+
+    let mut said = event(&message, &[]);
+    writer.sign(&mut said).unwrap();
+    assert_eq!(said.actor, "agent");
+    let denied = approver.sign(&mut event(&message, &[])).unwrap_err();
+    assert_eq!(denied.reason, "ROLE_MISSING");
+    let denied = writer.sign(&mut event(&decision("ada"), &[])).unwrap_err();
+    assert_eq!(denied.reason, "ROLE_MISSING");
+
+    // Field 99, a varint.
+    let newer = [0x98, 0x06, 0x05];
+    for (said, written) in [
+        ("ada", "console: ada"),
+        ("", "console"),
+        ("console", "console"),
+    ] {
+        let mut decided = event(&decision(said), &newer);
+        approver.sign(&mut decided).unwrap();
+        assert_eq!(decided.actor, "console");
+        let EventBody::ApprovalDecided(body) = decided.body.body() else {
+            panic!("{decided:?}");
+        };
+        assert_eq!(body.decided_by, written);
+        let bytes = decided.body.bytes();
+        let decoded = pb::ApprovalDecided::decode(bytes.clone()).unwrap();
+        assert_eq!(decoded.decided_by, written);
+        assert!(bytes.windows(3).any(|part| part == newer));
+    }
+    let nobody = Caller::anybody(Namespace::default());
+    let mut free = event(&decision("ada"), &[]);
+    nobody.sign(&mut free).unwrap();
+    assert_eq!(free.actor, "somebody else");
+}

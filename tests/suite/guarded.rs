@@ -1,0 +1,469 @@
+//! Keys and TLS as a person meets them: the built program on both ends.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tokio::net::TcpStream;
+
+use super::child::{PATIENCE, Server, run, run_with};
+
+/// A CA that signs what it is asked to, in a folder of its own.
+struct Authority {
+    dir: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new(dir: &Path, name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.self_signed(&key).unwrap();
+        let dir = dir.join(name);
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("ca.pem"), cert.pem()).unwrap();
+        Self {
+            dir,
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    fn ca(&self) -> String {
+        text(&self.dir.join("ca.pem"))
+    }
+
+    /// Signs a new pair, and gives the paths of its certificate and key.
+    fn sign(&self, name: &str) -> (String, String) {
+        let (cert, key) = (self.dir.join("cert.pem"), self.dir.join("key.pem"));
+        self.sign_into(name, &cert, &key);
+        (text(&cert), text(&key))
+    }
+
+    fn sign_into(&self, name: &str, cert: &Path, key: &Path) {
+        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let pair = KeyPair::generate().unwrap();
+        let signed = params.signed_by(&pair, &self.issuer).unwrap();
+        fs::write(key, pair.serialize_pem()).unwrap();
+        fs::write(cert, signed.pem()).unwrap();
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// What a command printed, and its exit code.
+async fn said(arguments: &[&str], variables: &[(&str, &str)]) -> (String, String, Option<i32>) {
+    let output = run_with(arguments, variables).await;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (
+        text(&output.stdout),
+        text(&output.stderr),
+        output.status.code(),
+    )
+}
+
+async fn key(data: &str, arguments: &[&str]) -> String {
+    let create = [&["keys", "create", "--data", data][..], arguments].concat();
+    let (key, errors, code) = said(&create, &[]).await;
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(
+        key.starts_with("tr_live_") && !key.contains(char::is_whitespace),
+        "{key}"
+    );
+    key
+}
+
+/// Asks until the answer is as wanted: a server looks at its files every few seconds.
+async fn until(what: &str, mut wanted: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !wanted().await {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.expect(what);
+}
+
+// The whole story of a key at a terminal, while a server has the folder: made, used,
+// rotated, revoked. It is shown once and nowhere else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_made_used_and_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let data = &text(&folder);
+    let ops = key(data, &["ops", "--role", "admin:*"]).await;
+    let server = Server::start(&folder).await;
+    let url = server.url.as_str();
+    let ls = ["ls", "--server", url];
+
+    let (_, errors, code) = said(&ls, &[]).await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("TREERING_TOKEN"), "{errors}");
+    let (_, errors, code) = said(&ls, &[("TREERING_TOKEN", &ops[..90])]).await;
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(errors.contains("mistyped or cut"), "{errors}");
+    assert_eq!(said(&ls, &[("TREERING_TOKEN", &ops)]).await.2, Some(0));
+    // Through the folder that the server has, too.
+    let by_folder = ["ls", "--data", data];
+    let (_, errors, code) = said(&by_folder, &[]).await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("TREERING_TOKEN"), "{errors}");
+    assert_eq!(
+        said(&by_folder, &[("TREERING_TOKEN", &ops)]).await.2,
+        Some(0)
+    );
+
+    let grants = [
+        "agent",
+        "--role",
+        "writer",
+        "--namespace",
+        "a",
+        "--expires",
+        "90d",
+    ];
+    let agent = key(data, &grants).await;
+    let say = |namespace| {
+        let line = [
+            "append",
+            "new",
+            "message",
+            "user",
+            "hello",
+            "--server",
+            url,
+            "--namespace",
+        ];
+        [&line[..], &[namespace]].concat()
+    };
+    assert_eq!(
+        said(&say("a"), &[("TREERING_TOKEN", &agent)]).await.2,
+        Some(0)
+    );
+    let (_, errors, code) = said(&say("b"), &[("TREERING_TOKEN", &agent)]).await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("no writer in the namespace b"), "{errors}");
+    let (_, errors, code) = said(&say("_system"), &[("TREERING_TOKEN", &ops)]).await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("reserved"), "{errors}");
+
+    let file = dir.path().join("token");
+    let rotate = ["keys", "rotate", "agent", "--grace", "0s", "--data", data];
+    let (second, _, code) = said(&rotate, &[]).await;
+    assert_eq!(code, Some(0));
+    fs::write(&file, format!("{second}\n")).unwrap();
+    assert_eq!(
+        said(&say("a"), &[("TREERING_TOKEN", &agent)]).await.2,
+        Some(4)
+    );
+    let from_file = format!("@{}", text(&file));
+    assert_eq!(
+        said(&say("a"), &[("TREERING_TOKEN", &from_file)]).await.2,
+        Some(0)
+    );
+
+    assert_eq!(
+        said(&["keys", "revoke", "agent", "--data", data], &[])
+            .await
+            .2,
+        Some(0)
+    );
+    let (_, errors, code) = said(&say("a"), &[("TREERING_TOKEN", &second)]).await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("was revoked"), "{errors}");
+    assert_eq!(
+        said(&["keys", "revoke", "agent", "--data", data], &[])
+            .await
+            .2,
+        Some(4)
+    );
+    assert_eq!(
+        said(&["keys", "revoke", "nobody", "--data", data], &[])
+            .await
+            .2,
+        Some(3)
+    );
+
+    let (list, _, _) = said(&["keys", "ls", "--data", data], &[]).await;
+    assert!(list.contains("agent  revoked  writer:a"), "{list}");
+    assert!(list.contains("ops  good  admin:*"), "{list}");
+    for secret in [&ops, &agent, &second] {
+        let secret = &secret[30..];
+        assert!(!list.contains(secret));
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let bytes = fs::read(entry.path()).unwrap_or_default();
+            let shown = String::from_utf8_lossy(&bytes);
+            assert!(!shown.contains(secret), "{:?}", entry.path());
+        }
+    }
+    // On a folder that nobody serves, whoever has it needs no key.
+    server.kill().await;
+    assert_eq!(said(&by_folder, &[]).await.2, Some(0));
+}
+
+// "Who approved that?" is asked months later: the answer must be in the store, whether keys
+// were made with a server or without, and not for everybody to read or to write.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_used_which_key_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let data = &text(&folder);
+    let ops = key(data, &["ops", "--role", "admin:*"]).await;
+    let server = Server::start(&folder).await;
+    let console = key(data, &["console", "--role", "approver"]).await;
+    let agent = key(data, &["agent", "--role", "writer"]).await;
+    let as_key = async |key: &str, line: &[&str]| {
+        let line = [line, &["--server", &server.url]].concat();
+        said(&line, &[("TREERING_TOKEN", key)]).await
+    };
+    let (id, errors, _) = as_key(
+        &agent,
+        &["append", "new", "message", "user", "hello", "--json"],
+    )
+    .await;
+    let id: serde_json::Value = serde_json::from_str(&id).expect(&errors);
+    let id = id["events"][0]["conversation"].as_str().unwrap();
+    let call = ["append", id, "call", "c1", "rm", "{}", "--needs-approval"];
+    assert_eq!(as_key(&agent, &call).await.2, Some(0));
+    let approve = ["approve", id, "c1", "--by", "ada"];
+    let (_, errors, code) = as_key(&agent, &approve).await;
+    assert_eq!(code, Some(4), "{errors}");
+    let (_, errors, code) = as_key(&console, &approve).await;
+    assert_eq!(code, Some(0), "{errors}");
+    let erased = format!("{id}#2");
+    let (_, errors, code) = as_key(&ops, &["erase", &erased, "--yes"]).await;
+    assert_eq!(code, Some(0), "{errors}");
+    said(&["keys", "revoke", "agent", "--data", data], &[]).await;
+
+    assert_eq!(as_key(&console, &["audit"]).await.2, Some(4));
+    let noted = async || {
+        let (lines, errors, code) = as_key(&ops, &["audit"]).await;
+        assert_eq!(code, Some(0), "{errors}");
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        lines.collect::<Vec<serde_json::Value>>()
+    };
+    until("the changes of keys", async || noted().await.len() >= 6).await;
+    let noted = noted().await;
+    let deeds: Vec<_> = noted
+        .iter()
+        .map(|one| (&one["deed"], &one["key"]))
+        .collect();
+    for (deed, key) in [
+        ("key_made", "ops"),
+        ("key_made", "console"),
+        ("key_made", "agent"),
+        ("decide", "console"),
+        ("erase", "ops"),
+        ("key_revoked", "agent"),
+    ] {
+        let times = deeds
+            .iter()
+            .filter(|(d, k)| *d == deed && *k == key)
+            .count();
+        assert_eq!(times, 1, "{deed} {key}: {deeds:?}");
+    }
+    let decided = noted.iter().find(|one| one["deed"] == "decide").unwrap();
+    assert_eq!(decided["call_id"], "c1");
+    assert_eq!(decided["conversation_id"], id);
+    assert_eq!(decided["decision"], "approved");
+    server.kill().await;
+    // What changed while nobody served is noted at the next start, and nothing twice.
+    said(&["keys", "rotate", "console", "--data", data], &[]).await;
+    let server = Server::start(&folder).await;
+    let audit = ["audit", "--server", &server.url];
+    until("the change before the start", async || {
+        let (lines, _, _) = said(&audit, &[("TREERING_TOKEN", &ops)]).await;
+        lines.contains("key_rotated")
+    })
+    .await;
+    let (lines, _, _) = said(&audit, &[("TREERING_TOKEN", &ops)]).await;
+    assert_eq!(lines.lines().count(), noted.len() + 1, "{lines}");
+    server.kill().await;
+}
+
+// A server that others reach: with keys and TLS it starts without a word of warning, the
+// command line knows it by its CA, and who trusts another one is not served.
+#[tokio::test(flavor = "multi_thread")]
+async fn others_come_in_with_keys_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let data = &text(&folder);
+    let ops = key(data, &["ops", "--role", "admin:*"]).await;
+    let ours = Authority::new(dir.path(), "ours");
+    let theirs = Authority::new(dir.path(), "theirs");
+    let (cert, tls_key) = ours.sign("server");
+    let listen = ["--listen", "0.0.0.0:0"];
+    let tls = ["--tls-cert", &cert, "--tls-key", &tls_key];
+
+    let alone = [&["serve", "--data", data][..], &listen].concat();
+    let (_, errors, code) = said(&alone, &[]).await;
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(errors.contains("there is no TLS"), "{errors}");
+
+    let server = Server::start_with(&folder, &[&listen[..], &tls[..]].concat()).await;
+    let url = &server.url;
+    assert!(url.starts_with("https://127.0.0.1:"), "{url}");
+    let token = [("TREERING_TOKEN", ops.as_str())];
+    let ls = |url: &str, more: &[&str]| {
+        let line = [&["ls", "--server", url][..], more].concat();
+        line.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let asked = async |url: &str, more: &[&str]| {
+        let line = ls(url, more);
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        said(&line, &token).await
+    };
+    assert_eq!(asked(url, &["--ca", &ours.ca()]).await.2, Some(0));
+    for more in [&["--ca", &theirs.ca()][..], &[]] {
+        let (_, errors, code) = asked(url, more).await;
+        assert_eq!(code, Some(5), "{errors}");
+        assert!(errors.contains("--ca FILE"), "{errors}");
+    }
+    let plain = url.replace("https", "http");
+    let (_, errors, code) = asked(&plain, &[]).await;
+    assert_eq!(code, Some(5), "{errors}");
+    assert!(errors.contains("https://"), "{errors}");
+    let (_, errors, code) = asked(&plain, &["--ca", &ours.ca()]).await;
+    assert_eq!(code, Some(2), "{errors}");
+
+    // Renewed by another CA: new connections get the new certificate, without a restart.
+    theirs.sign_into("server", Path::new(&cert), Path::new(&tls_key));
+    until("a new certificate", async || {
+        asked(url, &["--ca", &theirs.ca()]).await.2 == Some(0)
+    })
+    .await;
+    // Renewed badly: what was there stays, also when the server is told to look.
+    fs::write(&cert, "no certificate").unwrap();
+    let hangup = std::process::Command::new("kill");
+    let mut hangup = hangup;
+    let done = hangup.args(["-HUP", &server.pid().to_string()]).status();
+    assert!(done.unwrap().success());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(asked(url, &["--ca", &theirs.ca()]).await.2, Some(0));
+    // Told to look, it does so at once.
+    ours.sign_into("server", Path::new(&cert), Path::new(&tls_key));
+    let mut hangup = std::process::Command::new("kill");
+    let done = hangup.args(["-HUP", &server.pid().to_string()]).status();
+    assert!(done.unwrap().success());
+    until("the certificate after a hangup", async || {
+        asked(url, &["--ca", &ours.ca()]).await.2 == Some(0)
+    })
+    .await;
+    server.kill().await;
+}
+
+// Where clients must show a certificate, one without, or with one of somebody else's, gets
+// nowhere, whatever its key.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_show_certificates_where_they_must() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let ours = Authority::new(dir.path(), "ours");
+    let clients = Authority::new(dir.path(), "clients");
+    let strangers = Authority::new(dir.path(), "strangers");
+    let (cert, tls_key) = ours.sign("server");
+    let arguments = [
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &tls_key,
+        "--client-ca",
+        &clients.ca(),
+    ];
+    let server = Server::start_with(&folder, &arguments).await;
+    let ca = ours.ca();
+    let ls = ["ls", "--server", &server.url, "--ca", &ca];
+    let (_, errors, code) = said(&ls, &[]).await;
+    assert_eq!(code, Some(5), "{errors}");
+    assert!(errors.contains("--client-cert"), "{errors}");
+    for (authority, served) in [(&clients, true), (&strangers, false)] {
+        let (cert, key) = authority.sign("agent");
+        let pair = [
+            ("TREERING_CLIENT_CERT", &*cert),
+            ("TREERING_CLIENT_KEY", &*key),
+        ];
+        let (_, errors, code) = said(&ls, &pair).await;
+        assert_eq!(code == Some(0), served, "{errors}");
+    }
+    server.kill().await;
+}
+
+// Who opens connections and says nothing must not keep those out who mean it.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_handshakes_keep_nobody_out() {
+    const SILENT: usize = 400;
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let ours = Authority::new(dir.path(), "ours");
+    let (cert, tls_key) = ours.sign("server");
+    let tls = [
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &tls_key,
+    ];
+    let server = Server::start_with(&folder, &tls).await;
+    let address = server.url.trim_start_matches("https://").to_owned();
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        silent.push(TcpStream::connect(&address).await.unwrap());
+    }
+    let ca = ours.ca();
+    let (_, errors, code) = said(&["ls", "--server", &server.url, "--ca", &ca], &[]).await;
+    assert_eq!(code, Some(0), "{errors}");
+    // The oldest were ended for those that came later, long before their time was up.
+    let mut ended = 0;
+    for one in &silent {
+        let read = tokio::time::timeout(Duration::from_millis(5), one.readable()).await;
+        ended += usize::from(read.is_ok());
+    }
+    assert!((100..SILENT).contains(&ended), "{ended}");
+    server.kill().await;
+}
+
+// A certificate that cannot be used ends the start, and is told by its file.
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_certificates_are_told_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = text(&dir.path().join("store"));
+    let (ours, theirs) = (
+        Authority::new(dir.path(), "a"),
+        Authority::new(dir.path(), "b"),
+    );
+    let (cert, key) = ours.sign("server");
+    let (_, other) = theirs.sign("server");
+    let nowhere = text(&dir.path().join("nowhere"));
+    for (cert, key, word) in [
+        (&nowhere, &key, "no such file"),
+        (&key, &key, "no certificate in it"),
+        (&cert, &cert, "no private key in it"),
+        (&cert, &other, "cannot be used together"),
+    ] {
+        let line = [
+            "serve",
+            "--data",
+            &data,
+            "--tls-cert",
+            cert,
+            "--tls-key",
+            key,
+        ];
+        let output = run(&line).await;
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(word), "{word}: {errors}");
+    }
+}
