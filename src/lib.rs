@@ -126,6 +126,8 @@
 //! crates) are not. [`engine`] wants `redb` and `search`; without any, the inner modules are
 //! left: [`domain`], [`codec`], [`context`] and the log in memory.
 
+#[cfg(feature = "backup")]
+pub mod backup;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod codec;

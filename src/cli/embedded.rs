@@ -36,7 +36,7 @@ pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
 }
 
 /// What is in a store's folder, however it was left.
-const OWN_NAMES: [&str; 5] = ["LOCK", "log", "index", "views", "summariser"];
+const OWN_NAMES: [&str; 6] = ["LOCK", "log", "index", "views", "summariser", "backups"];
 /// What file systems put into their topmost folders.
 const SYSTEMS_NAME: &str = "lost+found";
 

@@ -10,6 +10,7 @@ mod annotate;
 mod append;
 mod approve;
 pub mod args;
+mod backup;
 mod bench;
 mod branch;
 mod compact;
@@ -37,6 +38,7 @@ mod pager;
 mod read;
 mod repair;
 mod replay;
+mod restore;
 mod result;
 mod salvage;
 mod search;
@@ -113,6 +115,8 @@ enum Command {
     Rebuild(admin::RebuildArgs),
     Repair(repair::RepairArgs),
     Salvage(salvage::SalvageArgs),
+    Backup(backup::BackupArgs),
+    Restore(restore::RestoreArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
     Completions(completions::CompletionsArgs),
@@ -186,6 +190,8 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Completions(args) => completions::script(&args, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
+        Command::Backup(args) if args.is_about_target() => backup::about(args, out).await,
+        Command::Restore(args) => restore::run(&args, out).await,
         Command::Replay(args) if args.listens() => {
             replay::serve_tools::listen(&args, &cli.common, out).await
         }
@@ -274,12 +280,14 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Verify(args) => admin::verify(&args, store, out).await,
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
+        Command::Backup(args) => backup::run(args, store, out).await,
         // These need no store of their own; `run` has dealt with them.
         Command::Serve(_)
         | Command::Demo(_)
         | Command::Bench(_)
         | Command::Repair(_)
         | Command::Salvage(_)
+        | Command::Restore(_)
         | Command::Completions(_) => Ok(()),
     }
 }
@@ -362,6 +370,8 @@ impl Command {
             | Self::Verify(_)
             | Self::Stats(_)
             | Self::Salvage(_)
+            | Self::Backup(_)
+            | Self::Restore(_)
             | Self::Completions(_) => OpenMode::Read,
         }
     }
@@ -492,6 +502,13 @@ mod tests {
             "treering stats --data D --json",
             "treering verify --data D",
             "treering salvage --data D --to E --json",
+            "treering backup T --data D --json --key-file K",
+            "treering backup s3://b/p --server http://h:1 --follow",
+            "treering backup ls T --json",
+            "treering backup verify T --store 01900000-0000-7000-8000-000000000001",
+            "treering backup prune T --keep 3 --keep-days 7 --yes",
+            "treering restore T --to D --at 2026-01-31 --generation 4",
+            "treering restore T --to D --position 41200 --json",
             "treering --server http://h:1 show C",
             "treering serve --data D --listen 127.0.0.1:0",
             "treering demo --exit --data D",

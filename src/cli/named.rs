@@ -197,6 +197,8 @@ impl Command {
             | Self::Erase(_)
             | Self::Repair(_)
             | Self::Salvage(_)
+            | Self::Backup(_)
+            | Self::Restore(_)
             | Self::Stats(_)
             | Self::Bench(_)
             | Self::Completions(_) => None,

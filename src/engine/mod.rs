@@ -8,6 +8,7 @@
 //! It does not know gRPC, the command line or any provider's format.
 
 mod append;
+mod backups;
 mod catch_up;
 pub mod context;
 mod conversations;
@@ -45,6 +46,7 @@ mod search;
 mod search_tests;
 mod searchable;
 mod sequencer;
+mod ship;
 mod states;
 mod subscribe;
 mod tool_calls;
@@ -78,7 +80,9 @@ pub use self::{
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
+    ship::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
 };
+pub(crate) use self::{erase::hash_of_stubs, ship::last_batch};
 use self::{
     history::History,
     sequencer::EngineSequencer,

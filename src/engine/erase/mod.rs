@@ -16,6 +16,7 @@ use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc};
 
 use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
+pub(crate) use self::carry_out::hash_of_stubs;
 pub(super) use self::resume::finish_erasing;
 use self::{
     literal::{LITERAL_BYTES_MAX, LITERAL_BYTES_MIN, Literal},

@@ -1,0 +1,32 @@
+//! Backups: the log of a store, kept somewhere else, and a store made of it again.
+//!
+//! What lives here: what is put where ([`Target`]), how it is wrapped and named, the
+//! generations, following a store ([`Backup`]), what can be said of a backup
+//! ([`generations`], [`verify`], [`prune`]), and [`restore`]. A store is a [`Source`] here:
+//! the engine, or a server somewhere. `docs/BACKUP.md` gives the layout and the reasons.
+
+#[cfg(feature = "cloud")]
+mod cloud;
+mod content;
+mod error;
+mod look;
+mod manifest;
+mod restore;
+mod run;
+mod seal;
+mod source;
+mod target;
+#[cfg(test)]
+mod tests;
+mod uploads;
+mod walk;
+
+pub use self::{
+    error::BackupError,
+    look::{Fault, GenerationInfo, Keep, Pruned, Verified, generations, prune, verify},
+    restore::{Cut, RestoreOptions, Restored, restore},
+    run::{Backup, BackupOptions, BackupOutcome, Step, follow},
+    seal::Key,
+    source::Source,
+    target::Target,
+};
