@@ -25,6 +25,7 @@ mod knowledge;
 mod read;
 mod result_text;
 mod search;
+mod ship;
 pub mod shutdown;
 mod status;
 mod subscription;
