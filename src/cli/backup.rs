@@ -1,11 +1,12 @@
 //! `backup`: a copy of the log somewhere else, and what can be said of it. `restore` is a
 //! file of its own.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
 use clap::{Args, Subcommand};
 use futures::{StreamExt, stream::BoxStream};
+use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 use uuid::Uuid;
 
@@ -26,8 +27,7 @@ use crate::{
     domain::{
         BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros, with_causes,
     },
-    engine::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
-    log::LogIdentity,
+    engine::{BackupNote, Engine, LogIdentity, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
 };
 
 /// Keep a copy of the store somewhere else, and bring it up to date
@@ -72,11 +72,6 @@ pub struct KeyArg {
 }
 
 impl KeyArg {
-    /// Of a server that follows.
-    pub fn of(key_file: Option<PathBuf>) -> Self {
-        Self { key_file }
-    }
-
     /// The key, if one is named.
     ///
     /// # Errors
@@ -541,6 +536,78 @@ pub fn refused(error: &BackupError) -> CliError {
     }
 }
 
+/// How long a server that ends backs up what came last.
+const LAST_WITHIN: Duration = Duration::from_secs(10);
+
+/// A backup that a server is to keep.
+#[derive(Debug)]
+pub struct Following {
+    target: Target,
+    options: BackupOptions,
+}
+
+impl Following {
+    /// Finds fault before anything is opened.
+    ///
+    /// # Errors
+    /// [`CliError::Outcome`] for an address or a key that cannot be used.
+    pub fn prepare(to: &str, key_file: Option<PathBuf>) -> Result<Self, CliError> {
+        let key = KeyArg { key_file }.read()?;
+        Ok(Self {
+            target: Target::to_write(to).map_err(|error| refused(&error))?,
+            options: BackupOptions { key, follow: false },
+        })
+    }
+
+    /// Follows a store that this process has.
+    pub fn start(self, engine: &Engine) -> Followed {
+        let (target, options, store) = (self.target.clone(), self.options.clone(), engine.clone());
+        let task = tokio::spawn(async move {
+            let followed = backup::follow(&store, &target, &options, |_| {}).await;
+            if let Err(error) = followed {
+                let (error, to) = (with_causes(&error).to_string(), target.address());
+                tracing::error!(error, to, "the copy of the store is not brought up to date any more");
+            }
+        });
+        Followed {
+            following: self,
+            engine: engine.clone(),
+            task,
+        }
+    }
+}
+
+/// A backup that is kept.
+pub struct Followed {
+    following: Following,
+    engine: Engine,
+    task: JoinHandle<()>,
+}
+
+impl Followed {
+    /// Ends it, with what was appended last if that does not take long.
+    pub async fn stop(self) {
+        let is_over = self.task.is_finished();
+        self.task.abort();
+        if is_over {
+            return;
+        }
+        let Following { target, options } = &self.following;
+        let last = async {
+            let mut backup = Backup::start(&self.engine, target, options).await?;
+            backup.run(|_| {}).await
+        };
+        match tokio::time::timeout(LAST_WITHIN, last).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let error = with_causes(&error).to_string();
+                tracing::warn!(error, "what was appended last is not in the copy");
+            }
+            Err(_) => tracing::warn!("there was no time to bring the copy up to date"),
+        }
+    }
+}
+
 /// The store that a connection leads to, wherever it is.
 pub struct Remote<'a>(pub &'a Connection);
 
@@ -555,7 +622,7 @@ impl Source for Remote<'_> {
             to_offset: query.to.unwrap_or(0),
             follow: query.follow,
         };
-        let answers = self.0.admin().ship_log(request).await.map_err(failed)?;
+        let answers = self.0.backups().ship_log(request).await.map_err(failed)?;
         let items = answers.into_inner().filter_map(|answer| async {
             match answer {
                 Ok(pb::ShipLogResponse { item: Some(item) }) => Some(shipped(item)),
@@ -575,7 +642,7 @@ impl Source for Remote<'_> {
             made_at: Some(timestamp_to_pb(TimestampMicros(note.made_at))),
             clean_to_offset: note.clean_to,
         };
-        self.0.admin().note_backup(request).await.map_err(failed)?;
+        self.0.backups().note_backup(request).await.map_err(failed)?;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
 };
 
@@ -15,6 +15,7 @@ use tonic::transport::server::TcpIncoming;
 
 use super::{
     args::Common,
+    backup::Following,
     connect::Waiting,
     embedded::{self, Embedded},
     error::CliError,
@@ -52,6 +53,7 @@ Examples:
   treering serve --data ./store
   treering serve --data ./store --listen 127.0.0.1:9000
   treering serve --data ./store --listen 127.0.0.1:0 --json --until-stdin-closes
+  treering serve --data ./store --backup /mnt/backups
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
@@ -72,6 +74,13 @@ pub struct ServeArgs {
     /// way take comes on top
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     memory: usize,
+    /// Keep a copy of the store there, a folder or a bucket, and bring it up to date with
+    /// what is appended: a second later it is on its way. See `treering backup --help`
+    #[arg(long, value_name = "TO")]
+    backup: Option<String>,
+    /// Encrypt the copy with the key in this file
+    #[arg(long, value_name = "FILE", env = "TREERING_BACKUP_KEY_FILE")]
+    backup_key_file: Option<PathBuf>,
     #[command(flatten)]
     summariser: SummariserArgs,
 }
@@ -115,6 +124,10 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             cause,
         })?;
     let summariser = args.summariser.config(&dir)?;
+    let following = match &args.backup {
+        Some(to) => Some(Following::prepare(to, args.backup_key_file.clone())?),
+        None => None,
+    };
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
@@ -126,6 +139,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             return Err(error);
         }
     };
+    let following = following.map(|following| following.start(&engine));
     let served = Served::of(engine, listener, summariser).await?;
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
     if out.json {
@@ -141,10 +155,16 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         if summarises {
             out.line("A model summarises what is appended from now on.")?;
         }
+        if let Some(to) = &args.backup {
+            out.line(format!("A copy is kept in {to}."))?;
+        }
         out.line("Ctrl-C ends it.")?;
     }
     out.flush()?;
     stop.await;
+    if let Some(following) = following {
+        following.stop().await;
+    }
     served.stop().await
 }
 

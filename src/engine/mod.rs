@@ -88,7 +88,7 @@ use self::{
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
-pub use crate::log::{LogRepair, OpenMode};
+pub use crate::log::{LogIdentity, LogRepair, OpenMode};
 /// The text that search counts bytes and lines in.
 pub use crate::search::{Reading, Scores, searchable_text};
 use crate::{

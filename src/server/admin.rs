@@ -6,14 +6,10 @@ use tonic::{Request, Response, Status};
 use super::{
     call::{Call, Shared},
     from_proto::Malformed,
-    ship,
     shutdown::Phase,
     to_proto,
 };
-use crate::{
-    codec::pb::{self, admin_server::Admin},
-    engine::ShipQuery,
-};
+use crate::codec::pb::{self, admin_server::Admin};
 
 /// Thin over the engine.
 pub(super) struct AdminService(pub Shared);
@@ -21,7 +17,6 @@ pub(super) struct AdminService(pub Shared);
 #[tonic::async_trait]
 impl Admin for AdminService {
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
-    type ShipLogStream = BoxStream<'static, Result<pb::ShipLogResponse, Status>>;
     type RebuildStream = BoxStream<'static, Result<pb::RebuildResponse, Status>>;
 
     async fn stats(
@@ -60,36 +55,5 @@ impl Admin for AdminService {
         let items = items.map(|item| Ok(to_proto::rebuild_response(&item?)));
         let bound = call.bound(items, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
-    }
-
-    async fn ship_log(
-        &self,
-        request: Request<pb::ShipLogRequest>,
-    ) -> Result<Response<Self::ShipLogStream>, Status> {
-        let call = Call::of(request.metadata())?;
-        let pb::ShipLogRequest {
-            from_offset,
-            to_offset,
-            follow,
-        } = request.into_inner();
-        let items = self.0.engine.ship(ShipQuery {
-            from: from_offset.max(1),
-            to: (to_offset > 0).then_some(to_offset),
-            follow,
-        });
-        let items = items.map(|item| Ok(ship::response(item?)));
-        let phase = if follow { Phase::Draining } else { Phase::Cut };
-        let bound = call.bound(items, self.0.stop.clone(), phase);
-        Ok(Response::new(bound))
-    }
-
-    async fn note_backup(
-        &self,
-        request: Request<pb::NoteBackupRequest>,
-    ) -> Result<Response<pb::NoteBackupResponse>, Status> {
-        Call::of(request.metadata())?;
-        let note = ship::note(request.into_inner())?;
-        self.0.engine.note_backup(note).await?;
-        Ok(Response::new(pb::NoteBackupResponse {}))
     }
 }

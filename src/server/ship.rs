@@ -1,16 +1,62 @@
-//! Shipping the log to who keeps a backup, as messages.
+//! The Backups service: the log, for who keeps a copy of it.
 
-use super::from_proto::{self, Malformed};
+use futures::{StreamExt, stream::BoxStream};
+use tonic::{Request, Response, Status};
+
+use super::{
+    call::{Call, Shared},
+    from_proto::{self, Malformed},
+    shutdown::Phase,
+};
 use crate::{
     codec::{
         envelope::{timestamp_from_pb, timestamp_to_pb},
-        pb,
+        pb::{self, backups_server::Backups},
     },
     domain::Revision,
-    engine::{BackupNote, ShipMark, Shipped, ShippedErasure},
+    engine::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedErasure},
 };
 
-pub(super) fn response(item: Shipped) -> pb::ShipLogResponse {
+/// Thin over the engine.
+pub(super) struct BackupsService(pub Shared);
+
+#[tonic::async_trait]
+impl Backups for BackupsService {
+    type ShipLogStream = BoxStream<'static, Result<pb::ShipLogResponse, Status>>;
+
+    async fn ship_log(
+        &self,
+        request: Request<pb::ShipLogRequest>,
+    ) -> Result<Response<Self::ShipLogStream>, Status> {
+        let call = Call::of(request.metadata())?;
+        let pb::ShipLogRequest {
+            from_offset,
+            to_offset,
+            follow,
+        } = request.into_inner();
+        let items = self.0.engine.ship(ShipQuery {
+            from: from_offset.max(1),
+            to: (to_offset > 0).then_some(to_offset),
+            follow,
+        });
+        let items = items.map(|item| Ok(response(item?)));
+        let phase = if follow { Phase::Draining } else { Phase::Cut };
+        let bound = call.bound(items, self.0.stop.clone(), phase);
+        Ok(Response::new(bound))
+    }
+
+    async fn note_backup(
+        &self,
+        request: Request<pb::NoteBackupRequest>,
+    ) -> Result<Response<pb::NoteBackupResponse>, Status> {
+        Call::of(request.metadata())?;
+        let note = note(request.into_inner())?;
+        self.0.engine.note_backup(note).await?;
+        Ok(Response::new(pb::NoteBackupResponse {}))
+    }
+}
+
+fn response(item: Shipped) -> pb::ShipLogResponse {
     use pb::ship_log_response::Item;
     let item = match item {
         Shipped::Start {
@@ -72,7 +118,7 @@ fn erased(erasure: ShippedErasure) -> pb::ShippedErasure {
     }
 }
 
-pub(super) fn note(request: pb::NoteBackupRequest) -> Result<BackupNote, Malformed> {
+fn note(request: pb::NoteBackupRequest) -> Result<BackupNote, Malformed> {
     from_proto::required("target", &request.target)?;
     from_proto::check_short("target", &request.target)?;
     let made_at = request.made_at.as_ref().and_then(timestamp_from_pb);
