@@ -226,6 +226,9 @@ async fn make(
     let mut making = Making::start(staging, &chosen.erasures).await?;
     check_cut(manifest, options.cut)?;
     for object in &manifest.objects {
+        if matches!(options.cut, Cut::Position(position) if position < object.first) {
+            break;
+        }
         let read = objects.read(object).await?;
         let records = read.records(object.first, object.last.offset);
         let mut records = records.map_err(|what| objects.damaged(object, what))?;

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Objects that are compressed and put at once. Each takes its content in memory.
-const UNDER_WAY_MAX: usize = 4;
+const UNDER_WAY_MAX: usize = 2;
 
 /// Puts objects, and gives them back in their order.
 pub(super) struct Uploads {
