@@ -46,7 +46,8 @@ impl Content {
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        self.raw.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+        self.raw
+            .extend_from_slice(&(bytes.len() as u64).to_le_bytes());
         self.raw.extend_from_slice(bytes);
     }
 
@@ -80,17 +81,25 @@ impl Read {
         while !rest.is_empty() {
             match take::<1>(&mut rest).ok_or_else(cut_off)? {
                 [BLOCK] => {
-                    let first = take(&mut rest).map(u64::from_le_bytes).ok_or_else(cut_off)?;
-                    let count = take(&mut rest).map(u32::from_le_bytes).ok_or_else(cut_off)?;
+                    let first = take(&mut rest)
+                        .map(u64::from_le_bytes)
+                        .ok_or_else(cut_off)?;
+                    let count = take(&mut rest)
+                        .map(u32::from_le_bytes)
+                        .ok_or_else(cut_off)?;
                     let bytes = take_bytes(&mut rest).ok_or_else(cut_off)?;
                     read.blocks.push(EncodedFrame::new(first, count, bytes));
                 }
                 [BLOB] => {
-                    let home = take(&mut rest).map(u64::from_le_bytes).ok_or_else(cut_off)?;
+                    let home = take(&mut rest)
+                        .map(u64::from_le_bytes)
+                        .ok_or_else(cut_off)?;
                     let bytes = take_bytes(&mut rest).ok_or_else(cut_off)?;
                     read.blobs.insert(home, bytes);
                 }
-                [other] => return Err(format!("its content has a part of an unknown kind {other}")),
+                [other] => {
+                    return Err(format!("its content has a part of an unknown kind {other}"));
+                }
             }
         }
         Ok(read)

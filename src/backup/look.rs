@@ -96,7 +96,9 @@ async fn read_all(
 
 fn info(manifest: &Manifest, newest: Option<&Manifest>) -> GenerationInfo {
     let held = newest.map(|newest| manifest.holds_of(newest));
-    let held = held.map_or(0, |held| held.flat_map(super::manifest::Erased::revisions).count());
+    let held = held.map_or(0, |held| {
+        held.flat_map(super::manifest::Erased::revisions).count()
+    });
     let mark = manifest.mark.as_ref();
     GenerationInfo {
         store: manifest.store,
@@ -322,7 +324,9 @@ pub async fn prune(
     let mut named = HashSet::new();
     let oldest_kept = there.len() as u64 - keep.newest.unwrap_or(1).clamp(1, there.len() as u64);
     let since = keep.days.map(|days| {
-        let length = i64::try_from(days).unwrap_or(i64::MAX).saturating_mul(DAY_MICROS);
+        let length = i64::try_from(days)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(DAY_MICROS);
         TimestampMicros::now().0.saturating_sub(length)
     });
     for (index, generation) in there.iter().enumerate() {

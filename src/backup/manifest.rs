@@ -208,7 +208,10 @@ impl Manifest {
         let known = self.clean_to();
         newest.erasures.iter().filter(move |erased| {
             erased.position > known
-                && self.objects.iter().any(|object| object.is_touched(&erased.offsets))
+                && self
+                    .objects
+                    .iter()
+                    .any(|object| object.is_touched(&erased.offsets))
         })
     }
 
@@ -247,7 +250,9 @@ impl Manifest {
         let read: Self =
             serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
         if read.format != FORMAT || read.store != store || read.generation != generation {
-            return Err(damaged("it is of another format, store or generation".to_owned()));
+            return Err(damaged(
+                "it is of another format, store or generation".to_owned(),
+            ));
         }
         read.check().map_err(damaged)?;
         Ok(read)

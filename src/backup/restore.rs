@@ -388,7 +388,8 @@ impl Making {
         if !read.blobs.is_empty() {
             let holder = Arc::new(object.clone());
             let homes = read.blobs.keys();
-            self.held_by.extend(homes.map(|home| (*home, Arc::clone(&holder))));
+            self.held_by
+                .extend(homes.map(|home| (*home, Arc::clone(&holder))));
         }
         let unsalted = self.keys_to_unsalt(&records);
         for ((offset, record), unsalt) in records.into_iter().zip(unsalted) {
@@ -545,7 +546,9 @@ impl Making {
             blobs: std::mem::take(&mut self.blobs),
         };
         self.blob_bytes = 0;
-        let appended = self.log.append(ShardId::default(), self.epoch, self.head, batch);
+        let appended = self
+            .log
+            .append(ShardId::default(), self.epoch, self.head, batch);
         self.head = appended.await.map_err(|error| self.failed(error))?;
         Ok(())
     }
@@ -572,10 +575,9 @@ impl Making {
         now: TimestampMicros,
     ) -> Result<Option<Record>, BackupError> {
         let id = erased.conversation();
-        let (Some(known), Some(stubs)) = (
-            self.walk.conversations.get_mut(&id),
-            self.stubs.get(&id),
-        ) else {
+        let (Some(known), Some(stubs)) =
+            (self.walk.conversations.get_mut(&id), self.stubs.get(&id))
+        else {
             return Ok(None);
         };
         let of_it = erased.revisions();
@@ -590,8 +592,8 @@ impl Making {
             stubs: Some(hash_of_stubs(stubs.into_iter().map(|stub| &stub[..]))),
         });
         let namespace = Namespace::new(&erased.namespace);
-        let namespace = namespace
-            .map_err(|error| BackupError::internal("reading what was erased", error))?;
+        let namespace =
+            namespace.map_err(|error| BackupError::internal("reading what was erased", error))?;
         // A branch has the revision of the event that forked it.
         let has_branch = erased.branch <= known.head.0;
         let header = EventHeader {

@@ -309,7 +309,10 @@ impl<'a> Backup<'a> {
             self.next.made_at = TimestampMicros::now().0;
             self.next.made_by = env!("CARGO_PKG_VERSION").to_owned();
             self.next.to_clean = self.next.to_clean || !self.to_erase.is_empty();
-            let bytes = self.next.put(self.target, self.options.key.as_ref()).await?;
+            let bytes = self
+                .next
+                .put(self.target, self.options.key.as_ref())
+                .await?;
             self.outcome.bytes += bytes;
             self.outcome.generation = self.next.generation;
             self.outcome.is_new = true;
@@ -518,11 +521,7 @@ pub(super) fn records_of(store: Uuid) -> String {
 }
 
 /// All generations have a key, or none.
-async fn check_key(
-    target: &Target,
-    newest: &Listed,
-    key: Option<&Key>,
-) -> Result<(), BackupError> {
+async fn check_key(target: &Target, newest: &Listed, key: Option<&Key>) -> Result<(), BackupError> {
     let bytes = target.get(&newest.name).await?;
     if key.is_some() && !super::seal::is_encrypted(&bytes) {
         return Err(BackupError::OtherKey {
@@ -695,7 +694,10 @@ pub async fn follow(
             _ => return Err(error),
         }
         let error = with_causes(&error).to_string();
-        tracing::warn!(error, "the backup does not follow for now; it is tried again");
+        tracing::warn!(
+            error,
+            "the backup does not follow for now; it is tried again"
+        );
         if is_new {
             pause = RETRY_MIN;
         }

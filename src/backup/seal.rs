@@ -122,7 +122,11 @@ pub(super) fn seal(place: Place, raw: &[u8], key: Option<&Key>) -> Result<Sealed
     bytes.extend_from_slice(&[VERSION, place.kind as u8, u8::from(key.is_some()), 0]);
     bytes.extend_from_slice(&key.map_or([0; KEY_ID_BYTES], |key| key.id));
     bytes.extend_from_slice(&(raw.len() as u64).to_le_bytes());
-    let nonce = if key.is_some() { nonce() } else { [0; NONCE_BYTES] };
+    let nonce = if key.is_some() {
+        nonce()
+    } else {
+        [0; NONCE_BYTES]
+    };
     bytes.extend_from_slice(&nonce);
     match key {
         None => bytes.extend_from_slice(&packed),
@@ -334,7 +338,10 @@ mod tests {
             Key::from_file(&file).map(|key| key.bytes)
         };
         assert_eq!(read("0A".repeat(32).as_bytes()).unwrap(), [10; 32]);
-        assert_eq!(read(format!("{}\n", "0a".repeat(32)).as_bytes()).unwrap(), [10; 32]);
+        assert_eq!(
+            read(format!("{}\n", "0a".repeat(32)).as_bytes()).unwrap(),
+            [10; 32]
+        );
         assert_eq!(read(&[3; 32]).unwrap(), [3; 32]);
         for wrong in [&b""[..], b"xy", &[3; 31], "0g".repeat(32).as_bytes()] {
             let error = read(wrong).unwrap_err().to_string();

@@ -131,7 +131,10 @@ impl Target {
     }
 
     fn path(&self, name: &str) -> ObjectPath {
-        self.below.parts().chain(ObjectPath::from(name).parts()).collect()
+        self.below
+            .parts()
+            .chain(ObjectPath::from(name).parts())
+            .collect()
     }
 
     fn failed(

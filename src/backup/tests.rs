@@ -18,8 +18,8 @@ use crate::{
     disk::copying::copy_folder,
     domain::*,
     engine::{
-        Engine, EraseCommand, EraseItem, EraseTarget, OpenOptions, ReadQuery,
-        Source as ReadSource, VerifyItem,
+        Engine, EraseCommand, EraseItem, EraseTarget, OpenOptions, ReadQuery, Source as ReadSource,
+        VerifyItem,
     },
 };
 
@@ -105,7 +105,11 @@ async fn restored(from: &Path, to: &Path, cut: Cut) -> Result<Restored, BackupEr
 
 async fn faults(from: &Path) -> Vec<String> {
     let verified = verify(&target(from), None, None, |_| {}).await.unwrap();
-    verified.faults.into_iter().map(|fault| fault.what).collect()
+    verified
+        .faults
+        .into_iter()
+        .map(|fault| fault.what)
+        .collect()
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -195,14 +199,21 @@ async fn a_batch_is_restored_whole_or_not_at_all() {
         let again = dir.path().join(format!("at {position}"));
         let done = restored(&to, &again, Cut::Position(position)).await;
         if end == 0 {
-            assert!(matches!(done, Err(BackupError::NoSuchPlace { .. })), "{position}");
+            assert!(
+                matches!(done, Err(BackupError::NoSuchPlace { .. })),
+                "{position}"
+            );
             assert!(!again.join("log").exists());
             continue;
         }
         assert_eq!(done.unwrap().events, end, "position {position}");
         if position % 3 == 0 {
             let engine = open(&again).await;
-            assert_eq!(log_of(&engine).await, was[..end as usize], "position {position}");
+            assert_eq!(
+                log_of(&engine).await,
+                was[..end as usize],
+                "position {position}"
+            );
             engine.close().await;
         }
     }
@@ -216,7 +227,10 @@ async fn a_batch_is_restored_whole_or_not_at_all() {
         let again = dir.path().join(format!("before {end}"));
         let before = Cut::Time(TimestampMicros(recorded.0 - 1));
         let done = restored(&to, &again, before).await;
-        assert_eq!(done.map_or(0, |done| done.events), ends[ends.iter().position(|e| e == end).unwrap() - 1]);
+        assert_eq!(
+            done.map_or(0, |done| done.events),
+            ends[ends.iter().position(|e| e == end).unwrap() - 1]
+        );
     }
 }
 
@@ -253,12 +267,19 @@ async fn found(to: &Path) -> Vec<String> {
             .filter_map(|part| u64::from_str_radix(part, 16).ok())
             .collect();
         let place = Place {
-            kind: if numbers.len() == 1 { Kind::Manifest } else { Kind::Records },
+            kind: if numbers.len() == 1 {
+                Kind::Manifest
+            } else {
+                Kind::Records
+            },
             store,
             range: (numbers[0], numbers[numbers.len().min(2) - 1]),
         };
         let raw = seal::open(place, &bytes, None).unwrap();
-        if raw.windows(NEEDLE.len()).any(|window| window == NEEDLE.as_bytes()) {
+        if raw
+            .windows(NEEDLE.len())
+            .any(|window| window == NEEDLE.as_bytes())
+        {
             found.push(name);
         }
     }
@@ -345,13 +366,21 @@ async fn an_older_generation_is_restored_without_what_was_erased_since() {
         }
     }
     let infos = generations(&target(&to), None).await.unwrap();
-    assert_eq!(infos.iter().map(|info| info.holds_erased).collect::<Vec<_>>(), [2, 0]);
+    assert_eq!(
+        infos
+            .iter()
+            .map(|info| info.holds_erased)
+            .collect::<Vec<_>>(),
+        [2, 0]
+    );
     let options = RestoreOptions {
         generation: Some(1),
         ..RestoreOptions::default()
     };
     let again = dir.path().join("again");
-    let done = restore(&target(&to), &again, &options, |_| {}).await.unwrap();
+    let done = restore(&target(&to), &again, &options, |_| {})
+        .await
+        .unwrap();
     assert_eq!((done.events, done.erased), (before, 2));
     let engine = open(&again).await;
     is_sound(&engine).await;
@@ -361,7 +390,11 @@ async fn an_older_generation_is_restored_without_what_was_erased_since() {
     let holds = |event: &&(EventHeader, ContentHash, Vec<u8>)| {
         String::from_utf8_lossy(&event.2).contains(NEEDLE)
     };
-    let holding: Vec<_> = now.iter().filter(holds).map(|event| event.0.conversation).collect();
+    let holding: Vec<_> = now
+        .iter()
+        .filter(holds)
+        .map(|event| event.0.conversation)
+        .collect();
     assert_eq!(holding, [other]);
     let last = &now.last().unwrap().0;
     assert_eq!(last.kind(), Some(EventKind::ContentErased));
@@ -416,10 +449,15 @@ async fn what_is_wrong_with_a_backup_is_told_by_name() {
     }
     fs::write(victim, good).unwrap();
     assert_eq!(faults(&to).await, [] as [String; 0]);
-    let generation = files(&to).into_iter().find(|path| path.ends_with("0000000000000002"));
+    let generation = files(&to)
+        .into_iter()
+        .find(|path| path.ends_with("0000000000000002"));
     fs::write(generation.unwrap(), b"torn").unwrap();
     let told = faults(&to).await;
-    assert!(told.len() == 1 && told[0].contains("generations/0000000000000002"), "{told:?}");
+    assert!(
+        told.len() == 1 && told[0].contains("generations/0000000000000002"),
+        "{told:?}"
+    );
     let older = RestoreOptions {
         generation: Some(1),
         ..RestoreOptions::default()
@@ -442,7 +480,11 @@ async fn what_an_interrupted_restore_left_is_no_store() {
     let again = dir.path().join("again");
     fs::create_dir_all(again.join(".restoring")).unwrap();
     copy_folder(&store, &again.join(".restoring"));
-    assert!(Engine::open(OpenOptions::new(&again).existing()).await.is_err());
+    assert!(
+        Engine::open(OpenOptions::new(&again).existing())
+            .await
+            .is_err()
+    );
     assert_eq!(restored(&to, &again, Cut::End).await.unwrap().events, 2);
     open(&again).await.close().await;
 }
@@ -463,7 +505,10 @@ async fn of_two_at_once_the_second_is_told() {
     let mut two = Backup::start(&engine, &to_write, &options).await.unwrap();
     one.run(|_| {}).await.unwrap();
     let error = two.run(|_| {}).await.unwrap_err();
-    assert!(matches!(error, BackupError::Overtaken { generation: 2, .. }), "{error}");
+    assert!(
+        matches!(error, BackupError::Overtaken { generation: 2, .. }),
+        "{error}"
+    );
     assert_eq!(faults(&to).await, [] as [String; 0]);
     assert!(!back_up(&engine, &to, None).await.is_new);
     engine.close().await;
@@ -522,7 +567,11 @@ async fn an_encrypted_backup_says_nothing_without_its_key() {
     back_up(&engine, &to, Some(&key)).await;
     for file in files(&to) {
         let bytes = fs::read(&file).unwrap();
-        let holds = |text: &str| bytes.windows(24).any(|window| window == &text.as_bytes()[..24]);
+        let holds = |text: &str| {
+            bytes
+                .windows(24)
+                .any(|window| window == &text.as_bytes()[..24])
+        };
         assert!(!holds(&noise), "{}", file.display());
     }
     let to_write = Target::to_write(to.to_str().unwrap()).unwrap();
@@ -531,7 +580,10 @@ async fn an_encrypted_backup_says_nothing_without_its_key() {
             key: wrong.clone(),
             follow: false,
         };
-        let refused = Backup::start(&engine, &to_write, &options).await.err().unwrap();
+        let refused = Backup::start(&engine, &to_write, &options)
+            .await
+            .err()
+            .unwrap();
         assert!(matches!(refused, BackupError::Locked { .. }), "{refused}");
         let options = RestoreOptions {
             key: wrong,
@@ -545,8 +597,12 @@ async fn an_encrypted_backup_says_nothing_without_its_key() {
         ..RestoreOptions::default()
     };
     let again = dir.path().join("again");
-    restore(&target(&to), &again, &options, |_| {}).await.unwrap();
-    let verified = verify(&target(&to), None, Some(&key), |_| {}).await.unwrap();
+    restore(&target(&to), &again, &options, |_| {})
+        .await
+        .unwrap();
+    let verified = verify(&target(&to), None, Some(&key), |_| {})
+        .await
+        .unwrap();
     assert_eq!((verified.faults.len(), verified.events), (0, 5));
     let clear = dir.path().join("clear");
     back_up(&engine, &clear, None).await;
@@ -555,7 +611,10 @@ async fn an_encrypted_backup_says_nothing_without_its_key() {
         key: Some(key),
         follow: false,
     };
-    let refused = Backup::start(&engine, &to_clear, &options).await.err().unwrap();
+    let refused = Backup::start(&engine, &to_clear, &options)
+        .await
+        .err()
+        .unwrap();
     assert!(matches!(refused, BackupError::OtherKey { .. }), "{refused}");
     let was = log_of(&engine).await;
     engine.close().await;
@@ -580,14 +639,22 @@ async fn old_generations_go_and_the_others_stay_whole() {
     let left = objects(&to)[0].with_file_name("0000000000000001-0000000000000001-left");
     fs::write(&left, b"left").unwrap();
     let old = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    fs::File::options().append(true).open(&left).unwrap().set_modified(old).unwrap();
+    fs::File::options()
+        .append(true)
+        .open(&left)
+        .unwrap()
+        .set_modified(old)
+        .unwrap();
     let before = files(&to);
     let keep = Keep {
         newest: Some(2),
         days: None,
     };
     let told = prune(&target(&to), None, None, keep, true).await.unwrap();
-    assert_eq!((&told.generations[..], &told.kept[..]), (&[1, 2][..], &[3, 4][..]));
+    assert_eq!(
+        (&told.generations[..], &told.kept[..]),
+        (&[1, 2][..], &[3, 4][..])
+    );
     assert_eq!((told.objects, files(&to)), (1, before));
     let done = prune(&target(&to), None, None, keep, false).await.unwrap();
     assert_eq!(done, told);
@@ -601,7 +668,9 @@ async fn old_generations_go_and_the_others_stay_whole() {
     let told = prune(&target(&to), None, None, days, true).await.unwrap();
     assert_eq!((told.generations.len(), told.kept.len()), (0, 2));
     // A generation that cannot be read may name anything: nothing goes.
-    let generation = files(&to).into_iter().find(|path| path.ends_with("0000000000000004"));
+    let generation = files(&to)
+        .into_iter()
+        .find(|path| path.ends_with("0000000000000004"));
     fs::write(generation.unwrap(), b"torn").unwrap();
     let keep = Keep {
         newest: Some(1),
@@ -624,8 +693,14 @@ async fn following_leaves_few_objects() {
         back_up(&engine, &to, None).await;
         let target = target(&to);
         let store = manifest::one_store(&target, None).await.unwrap();
-        let newest = manifest::generations(&target, store).await.unwrap().pop().unwrap();
-        let manifest = Manifest::get(&target, store, newest.number, None).await.unwrap();
+        let newest = manifest::generations(&target, store)
+            .await
+            .unwrap()
+            .pop()
+            .unwrap();
+        let manifest = Manifest::get(&target, store, newest.number, None)
+            .await
+            .unwrap();
         most = most.max(manifest.objects.len());
         assert_eq!(manifest.head(), engine.head().offset);
     }

@@ -45,7 +45,11 @@ impl Objects<'_> {
             );
             return Err(self.damaged(object, what));
         }
-        let (place, key, sum) = (object.place(self.store), self.key.cloned(), object.blake3.clone());
+        let (place, key, sum) = (
+            object.place(self.store),
+            self.key.cloned(),
+            object.blake3.clone(),
+        );
         let opened = tokio::task::spawn_blocking(move || {
             let end = bytes.len().saturating_sub(32);
             if blake3::hash(&bytes[..end]).to_hex().as_str() != sum {

@@ -24,10 +24,10 @@ use crate::{
         Source, Step, Target, Verified,
     },
     codec::envelope::{timestamp_from_pb, timestamp_to_pb},
-    domain::{
-        BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros, with_causes,
+    domain::{BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros, with_causes},
+    engine::{
+        BackupNote, Engine, LogIdentity, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure,
     },
-    engine::{BackupNote, Engine, LogIdentity, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
 };
 
 /// Keep a copy of the store somewhere else, and bring it up to date
@@ -185,7 +185,9 @@ pub async fn run(args: BackupArgs, store: &Connection, out: &mut Out) -> Result<
     }
     let bar = progress("backup", None, BarUnit::Things);
     let refused = |error: BackupError| refused(&error);
-    let mut backup = Backup::start(&source, &target, &options).await.map_err(refused)?;
+    let mut backup = Backup::start(&source, &target, &options)
+        .await
+        .map_err(refused)?;
     let ran = backup.run(|step| {
         if let Step::Shipped { done, total } = step {
             bar.set_length(total);
@@ -205,12 +207,23 @@ async fn follow(
     out: &mut Out,
 ) -> Result<(), CliError> {
     if !out.json {
-        out.line(format!("Following into {}; Ctrl-C ends it.", target.address()))?;
+        out.line(format!(
+            "Following into {}; Ctrl-C ends it.",
+            target.address()
+        ))?;
         out.flush()?;
     }
     let mut failed = Ok(());
     let followed = backup::follow(source, target, options, |step| {
-        if let (Step::Generation { number, head, is_all }, Ok(())) = (step, &failed) {
+        if let (
+            Step::Generation {
+                number,
+                head,
+                is_all,
+            },
+            Ok(()),
+        ) = (step, &failed)
+        {
             failed = tell_step(number, head, is_all, out);
         }
     });
@@ -307,7 +320,9 @@ async fn ls(args: &LsArgs, out: &mut Out) -> Result<(), CliError> {
     let refused = |error: BackupError| refused(&error);
     let target = Target::to_read(&args.from).map_err(refused)?;
     let key = args.key.read()?;
-    let infos = backup::generations(&target, key.as_ref()).await.map_err(refused)?;
+    let infos = backup::generations(&target, key.as_ref())
+        .await
+        .map_err(refused)?;
     let mut store = None;
     for info in &infos {
         if out.json {
@@ -359,7 +374,9 @@ fn info_json(info: &GenerationInfo) -> String {
         object.string("unreadable", what);
         return object.finish();
     }
-    object.string("made_at", &rfc3339(info.made_at)).number("head", info.head);
+    object
+        .string("made_at", &rfc3339(info.made_at))
+        .number("head", info.head);
     if let Some(last) = info.last_recorded_at {
         object.string("last_recorded_at", &rfc3339(last));
     }
@@ -375,7 +392,8 @@ pub fn rfc3339(time: TimestampMicros) -> String {
     let nanos = i128::from(time.0) * 1_000;
     let time = time::OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
     let format = &time::format_description::well_known::Rfc3339;
-    time.and_then(|time| time.format(format).ok()).unwrap_or_default()
+    time.and_then(|time| time.format(format).ok())
+        .unwrap_or_default()
 }
 
 async fn verify(args: &VerifyArgs, out: &mut Out) -> Result<(), CliError> {
@@ -395,7 +413,10 @@ async fn verify(args: &VerifyArgs, out: &mut Out) -> Result<(), CliError> {
         return Ok(());
     }
     Err(CliError::Outcome {
-        what: format!("the backup is damaged: {} faults", count(verified.faults.len() as u64)),
+        what: format!(
+            "the backup is damaged: {} faults",
+            count(verified.faults.len() as u64)
+        ),
         hint: "as long as the store is there, back it up to another place; what is whole of a \
                damaged one can be restored up to there with `treering restore --position`"
             .into(),
@@ -413,7 +434,10 @@ fn tell_verified(verified: &Verified, out: &mut Out) -> Result<(), CliError> {
             out.line(object.finish())?;
         } else {
             let of = listed(&fault.generations);
-            out.line(format!("{} (generation {of})", out.paint.text(Tone::Bad, &fault.what)))?;
+            out.line(format!(
+                "{} (generation {of})",
+                out.paint.text(Tone::Bad, &fault.what)
+            ))?;
         }
     }
     if out.json {
@@ -566,7 +590,11 @@ impl Following {
             let followed = backup::follow(&store, &target, &options, |_| {}).await;
             if let Err(error) = followed {
                 let (error, to) = (with_causes(&error).to_string(), target.address());
-                tracing::error!(error, to, "the copy of the store is not brought up to date any more");
+                tracing::error!(
+                    error,
+                    to,
+                    "the copy of the store is not brought up to date any more"
+                );
             }
         });
         Followed {
@@ -642,7 +670,11 @@ impl Source for Remote<'_> {
             made_at: Some(timestamp_to_pb(TimestampMicros(note.made_at))),
             clean_to_offset: note.clean_to,
         };
-        self.0.backups().note_backup(request).await.map_err(failed)?;
+        self.0
+            .backups()
+            .note_backup(request)
+            .await
+            .map_err(failed)?;
         Ok(())
     }
 }

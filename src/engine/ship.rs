@@ -192,7 +192,10 @@ impl Inner {
     async fn ship_start(&self, from: u64) -> Result<Shipped, ReadError> {
         let head = self.published.load(Ordering::Acquire);
         self.nothing_half_erased().await;
-        let before = match from.checked_sub(1).filter(|offset| (1..=head).contains(offset)) {
+        let before = match from
+            .checked_sub(1)
+            .filter(|offset| (1..=head).contains(offset))
+        {
             Some(offset) => Some(ShipMark {
                 offset,
                 chain: self.reader.record(offset).await?.chain_hash(),

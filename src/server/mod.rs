@@ -50,8 +50,8 @@ use self::{
 };
 use crate::{
     codec::pb::{
-        admin_server::AdminServer, backups_server::BackupsServer,
-        contexts_server::ContextsServer, conversations_server::ConversationsServer, events_server::EventsServer,
+        admin_server::AdminServer, backups_server::BackupsServer, contexts_server::ContextsServer,
+        conversations_server::ConversationsServer, events_server::EventsServer,
         search_server::SearchServer, tools_server::ToolsServer,
     },
     domain::Limits,

@@ -53,7 +53,9 @@ fn text(path: &Path) -> &str {
 
 /// All that a store says of its log: each event with its position, chain hash and body.
 async fn log_of(dir: &Path) -> Vec<(EventHeader, ContentHash, Vec<u8>)> {
-    let engine = Engine::open(OpenOptions::new(dir).existing()).await.unwrap();
+    let engine = Engine::open(OpenOptions::new(dir).existing())
+        .await
+        .unwrap();
     let mut events = Vec::new();
     let mut batches = engine.read(ReadQuery::all(store::ns(), Source::Log));
     while let Some(batch) = batches.next().await {
@@ -74,7 +76,9 @@ fn trajectories() -> Option<PathBuf> {
         return None;
     };
     let folder = Path::new(&folder).join("trajectories");
-    let entries = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = entries
         .filter(|path| path.to_string_lossy().ends_with(".jsonl.zst"))
         .collect();
@@ -89,13 +93,36 @@ fn trajectories() -> Option<PathBuf> {
 async fn real_trajectories_come_back_from_a_backup() {
     let Some(file) = trajectories() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let (data, to, again) = (dir.path().join("store"), dir.path().join("to"), dir.path().join("again"));
-    let import = ["import", "--data", text(&data), "--format", "openai-chat", text(&file)];
+    let (data, to, again) = (
+        dir.path().join("store"),
+        dir.path().join("to"),
+        dir.path().join("again"),
+    );
+    let import = [
+        "import",
+        "--data",
+        text(&data),
+        "--format",
+        "openai-chat",
+        text(&file),
+    ];
     ok(&import).await;
     let one = ok_json(&["backup", text(&to), "--data", text(&data)]).await;
-    ok(&["append", "new", "message", "user", "one more", "--data", text(&data)]).await;
+    ok(&[
+        "append",
+        "new",
+        "message",
+        "user",
+        "one more",
+        "--data",
+        text(&data),
+    ])
+    .await;
     let two = ok_json(&["backup", text(&to), "--data", text(&data)]).await;
-    assert_eq!((&one["generation"], &two["generation"]), (&1.into(), &2.into()));
+    assert_eq!(
+        (&one["generation"], &two["generation"]),
+        (&1.into(), &2.into())
+    );
     assert!(two["bytes"].as_u64().unwrap() < one["bytes"].as_u64().unwrap());
     let verified = ok_json(&["backup", "verify", text(&to)]).await;
     assert_eq!(verified["sound"], true);
@@ -119,17 +146,42 @@ async fn a_folder_that_is_served_is_backed_up() {
     let dir = tempfile::tempdir().unwrap();
     let (data, to) = (dir.path().join("store"), dir.path().join("to"));
     let server = Server::start(&data).await;
-    let append = ["append", "new", "message", "user", "hello", "--data", text(&data)];
+    let append = [
+        "append",
+        "new",
+        "message",
+        "user",
+        "hello",
+        "--data",
+        text(&data),
+    ];
     ok(&append).await;
     let key = dir.path().join("key");
     fs::write(&key, "0123456789abcdef".repeat(4)).unwrap();
-    let backup = ["backup", text(&to), "--data", text(&data), "--key-file", text(&key)];
+    let backup = [
+        "backup",
+        text(&to),
+        "--data",
+        text(&data),
+        "--key-file",
+        text(&key),
+    ];
     let done = ok_json(&backup).await;
     assert_eq!((&done["generation"], &done["head"]), (&1.into(), &2.into()));
     ok(&append).await;
-    let through = ["backup", text(&to), "--server", &server.url, "--key-file", text(&key)];
+    let through = [
+        "backup",
+        text(&to),
+        "--server",
+        &server.url,
+        "--key-file",
+        text(&key),
+    ];
     let done = ok_json(&through).await;
-    assert_eq!((&done["generation"], &done["events"]), (&2.into(), &2.into()));
+    assert_eq!(
+        (&done["generation"], &done["events"]),
+        (&2.into(), &2.into())
+    );
     let listed = ok(&["backup", "ls", text(&to), "--key-file", text(&key)]).await;
     assert_eq!(listed.lines().count(), 3, "{listed}");
     let refused = child::run(&["backup", "ls", text(&to)]).await;
@@ -137,7 +189,14 @@ async fn a_folder_that_is_served_is_backed_up() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--key-file"));
     server.kill().await;
     let again = dir.path().join("again");
-    let restore = ["restore", text(&to), "--to", text(&again), "--key-file", text(&key)];
+    let restore = [
+        "restore",
+        text(&to),
+        "--to",
+        text(&again),
+        "--key-file",
+        text(&key),
+    ];
     let at = [&restore[..], &["--position", "3"]].concat();
     assert_eq!(ok_json(&at).await["events"], 2);
     let refused = child::run(&restore).await;
@@ -152,7 +211,15 @@ async fn a_folder_that_is_served_is_backed_up() {
 async fn what_goes_wrong_is_told_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let (data, to) = (dir.path().join("store"), dir.path().join("to"));
-    let append = ["append", "new", "message", "user", "hello", "--data", text(&data)];
+    let append = [
+        "append",
+        "new",
+        "message",
+        "user",
+        "hello",
+        "--data",
+        text(&data),
+    ];
     ok(&append).await;
     ok(&["backup", text(&to), "--data", text(&data)]).await;
     // A file system that has no room for a file of more than so many bytes.
@@ -160,23 +227,45 @@ async fn what_goes_wrong_is_told_by_name() {
     let file = dir.path().join("large");
     fs::write(&file, noise).unwrap();
     let content = format!("@{}", text(&file));
-    ok(&["append", "new", "message", "user", &content, "--data", text(&data)]).await;
+    ok(&[
+        "append",
+        "new",
+        "message",
+        "user",
+        &content,
+        "--data",
+        text(&data),
+    ])
+    .await;
     let script = format!(
         "trap '' XFSZ; ulimit -f 1024; exec '{}' backup '{}' --data '{}'",
         env!("CARGO_BIN_EXE_treering"),
         text(&to),
         text(&data)
     );
-    let full = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+    let full = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&full.stderr);
     assert_eq!(full.status.code(), Some(UNAVAILABLE), "{said}");
-    assert!(said.contains("/records/") && said.contains("generation before"), "{said}");
-    assert_eq!(ok_json(&["backup", "verify", text(&to)]).await["generations"], 1);
+    assert!(
+        said.contains("/records/") && said.contains("generation before"),
+        "{said}"
+    );
+    assert_eq!(
+        ok_json(&["backup", "verify", text(&to)]).await["generations"],
+        1
+    );
     let done = ok_json(&["backup", text(&to), "--data", text(&data)]).await;
     assert_eq!(done["generation"], 2);
-    let mut folders = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().path());
+    let mut folders = fs::read_dir(&to)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let records = folders.next().unwrap().join("records");
-    let mut records = fs::read_dir(records).unwrap().map(|entry| entry.unwrap().path());
+    let mut records = fs::read_dir(records)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let lost = records.find(|path| path.to_string_lossy().contains("-0000000000000002-"));
     let lost = lost.unwrap();
     let name = lost.file_name().unwrap().to_str().unwrap();
@@ -198,13 +287,22 @@ async fn what_goes_wrong_is_told_by_name() {
 /// Starts a server, and waits until it serves.
 async fn serve(data: &Path, backup: Option<&Path>) -> (Child, String) {
     let mut command = child::treering();
-    command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--data", text(data)]);
+    command.args([
+        "serve",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        text(data),
+    ]);
     if let Some(to) = backup {
         command.args(["--backup", text(to)]);
     }
     let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-    let line = timeout(PATIENCE, lines.next_line()).await.expect("it hangs");
+    let line = timeout(PATIENCE, lines.next_line())
+        .await
+        .expect("it hangs");
     let line: Value = serde_json::from_str(&line.unwrap().unwrap()).unwrap();
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (process, line["serving"].as_str().unwrap().to_owned())
@@ -287,11 +385,24 @@ async fn whatever_is_killed_the_newest_generation_is_whole() {
         assert_eq!(restored["events"], head, "round {round}");
         let (was, is) = (log_of(&data).await, log_of(&again).await);
         assert_eq!(is.len() as u64, head, "round {round}");
-        assert!(was[..is.len()] == is[..], "round {round}: it is not what it was");
-        for (position, id) in acknowledged.iter().filter(|(position, _)| *position <= head) {
-            assert_eq!(is[*position as usize - 1].0.id.to_string(), *id, "round {round}");
+        assert!(
+            was[..is.len()] == is[..],
+            "round {round}: it is not what it was"
+        );
+        for (position, id) in acknowledged
+            .iter()
+            .filter(|(position, _)| *position <= head)
+        {
+            assert_eq!(
+                is[*position as usize - 1].0.id.to_string(),
+                *id,
+                "round {round}"
+            );
         }
-        let is_cut = |at: usize| was.get(at).is_some_and(|next| next.0.revision != Revision(1));
+        let is_cut = |at: usize| {
+            was.get(at)
+                .is_some_and(|next| next.0.revision != Revision(1))
+        };
         assert!(!is_cut(is.len()), "round {round}: a batch is cut at {head}");
         behind_most = behind_most.max(was.len() as u64 - head);
         fs::remove_dir_all(&again).unwrap();
