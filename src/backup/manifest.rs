@@ -26,9 +26,10 @@ pub(super) struct Manifest {
     pub store: Uuid,
     /// See [`crate::log::LogIdentity`].
     pub timeline: Uuid,
-    /// Of generations of one line, a later one has all that an earlier one has. It is
-    /// another one once the log was found to have gone back.
-    pub line: Uuid,
+    /// Of generations of one line, a later one has all that an earlier one has. Another one
+    /// begins when the log is found to have gone back; these are all, the last one is this
+    /// generation's.
+    pub lines: Vec<Line>,
     /// Microseconds since 1970-01-01 UTC, as all times here.
     pub made_at: i64,
     /// Version of the program.
@@ -43,6 +44,23 @@ pub(super) struct Manifest {
     /// next looks.
     #[serde(default)]
     pub to_clean: bool,
+}
+
+/// A history that only grew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Line {
+    pub id: Uuid,
+    /// The last offset that the generation has of it; none: it goes on.
+    pub to: Option<u64>,
+}
+
+impl Line {
+    fn new() -> Self {
+        Self {
+            id: Uuid::new_v4(),
+            to: None,
+        }
+    }
 }
 
 /// A record.
@@ -175,7 +193,7 @@ impl Manifest {
             generation: 0,
             store,
             timeline,
-            line: Uuid::new_v4(),
+            lines: vec![Line::new()],
             made_at: 0,
             made_by: String::new(),
             mark: None,
@@ -193,6 +211,22 @@ impl Manifest {
     /// The offset of the last event that says what was erased.
     pub fn clean_to(&self) -> u64 {
         self.erasures.last().map_or(0, |erased| erased.position)
+    }
+
+    /// Begins another line: of this one, only what is still there counts.
+    pub fn begin_line(&mut self) {
+        let head = self.head();
+        for line in &mut self.lines {
+            line.to = Some(line.to.map_or(head, |to| to.min(head)));
+        }
+        self.lines.push(Line::new());
+    }
+
+    /// True when this has all that an older one has.
+    pub fn contains(&self, older: &Self) -> bool {
+        let of = older.lines.last().map(|line| line.id);
+        let mut lines = self.lines.iter().filter(|line| Some(line.id) == of);
+        lines.any(|line| line.to.is_none_or(|to| older.head() <= to))
     }
 
     fn place(store: Uuid, generation: u64) -> Place {

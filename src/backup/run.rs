@@ -193,9 +193,9 @@ impl<'a> Backup<'a> {
                 false => lacks = middle,
             }
         }
-        self.next.line = Uuid::new_v4();
         self.next.objects.truncate(has);
         self.next.mark = self.next.objects.last().map(|object| object.last.clone());
+        self.next.begin_line();
         let head = self.next.head();
         for erased in &mut self.next.erasures {
             erased.position = erased.position.min(head);
@@ -443,7 +443,7 @@ impl<'a> Backup<'a> {
             }
             let older = Manifest::get(self.target, store, generation.number, key).await?;
             let holds = older.holds_of(&self.next).next().is_some();
-            let is_contained = older.line == self.next.line;
+            let is_contained = self.next.contains(&older);
             match (holds, is_contained) {
                 (true, true) => {
                     self.target.remove(&generation.object.name).await?;

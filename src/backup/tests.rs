@@ -170,7 +170,13 @@ async fn a_store_comes_back_as_it_was() {
         restored(&to, &dir.path().join("x"), Cut::End).await,
         Err(BackupError::Several { .. })
     ));
-    let full = restored(&to, &again, Cut::End).await.unwrap_err();
+    let options = RestoreOptions {
+        store: Some(done.store),
+        ..RestoreOptions::default()
+    };
+    let full = restore(&target(&to), &again, &options, |_| {})
+        .await
+        .unwrap_err();
     assert!(matches!(full, BackupError::NotEmpty { .. }));
 }
 
