@@ -415,3 +415,39 @@ async fn whatever_is_killed_the_newest_generation_is_whole() {
         acknowledged.len()
     );
 }
+
+/// Appends for so long, by several at once, to a server of its own; gives the batches that
+/// were acknowledged.
+async fn batches_in(length: Duration, backup: Option<&Path>) -> usize {
+    const WRITERS: u64 = 8;
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, url) = serve(dir.path(), backup).await;
+    let writers = (0..WRITERS).map(|seed| tokio::spawn(append_until_gone(url.clone(), seed)));
+    let writers: Vec<_> = writers.collect();
+    sleep(length).await;
+    server.kill().await.unwrap();
+    let mut batches = 0;
+    for writer in writers {
+        batches += writer.await.unwrap().len();
+    }
+    batches
+}
+
+// A measurement, not a check: what following costs those who append. By turns, so that
+// both see the same machine.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn what_following_costs() {
+    let dir = tempfile::tempdir().unwrap();
+    let length = Duration::from_secs(6);
+    let (mut without, mut with) = (0, 0);
+    for turn in 0..3 {
+        without += batches_in(length, None).await;
+        let to = dir.path().join(format!("to {turn}"));
+        with += batches_in(length, Some(&to)).await;
+    }
+    println!(
+        "batches acknowledged: {without} without following, {with} with it: {:.2}",
+        with as f64 / without as f64
+    );
+}
