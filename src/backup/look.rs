@@ -10,7 +10,7 @@ use super::{
     manifest::{self, Generation, Manifest, Object, one_store, stores},
     run::records_of,
     seal::Key,
-    target::Target,
+    target::BackupTarget,
     walk::{Objects, Walk},
 };
 use crate::{
@@ -49,7 +49,7 @@ pub struct GenerationInfo {
 /// # Errors
 /// [`BackupError`]; a generation that cannot be read is told as one.
 pub async fn generations(
-    target: &Target,
+    target: &BackupTarget,
     key: Option<&Key>,
 ) -> Result<Vec<GenerationInfo>, BackupError> {
     let stores = stores(target).await?;
@@ -76,7 +76,7 @@ type ReadGeneration = (Generation, Result<Manifest, String>);
 
 /// All generations of a store. Without the right key there is nothing to be said of any.
 async fn read_all(
-    target: &Target,
+    target: &BackupTarget,
     store: Uuid,
     key: Option<&Key>,
 ) -> Result<Vec<ReadGeneration>, BackupError> {
@@ -129,7 +129,7 @@ fn unreadable(store: Uuid, generation: u64, what: &str) -> GenerationInfo {
 
 /// Something of a backup that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct BackupFault {
     /// The object's address and what is wrong.
     pub what: String,
     /// Generations that cannot be restored to their end for it.
@@ -152,7 +152,7 @@ pub struct Verified {
     /// Large bodies of these.
     pub blobs: u64,
     /// What is wrong.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<BackupFault>,
 }
 
 /// Reads every object that a generation names, and checks its BLAKE3, its records, their
@@ -161,7 +161,7 @@ pub struct Verified {
 /// # Errors
 /// [`BackupError`] when the target cannot be read, or the key is not the right one.
 pub async fn verify(
-    target: &Target,
+    target: &BackupTarget,
     store: Option<Uuid>,
     key: Option<&Key>,
     mut report: impl FnMut(Progress),
@@ -219,7 +219,7 @@ impl Checking {
                         of.push(generation.number);
                     }
                 }
-                Err(what) => verified.faults.push(Fault {
+                Err(what) => verified.faults.push(BackupFault {
                     what: what.clone(),
                     generations: vec![generation.number],
                 }),
@@ -269,7 +269,7 @@ impl Checking {
 
     fn fault(&mut self, object: &Object, error: &BackupError) {
         let name = object.name(self.verified.store);
-        self.verified.faults.push(Fault {
+        self.verified.faults.push(BackupFault {
             what: with_causes(error).to_string(),
             generations: self.names.get(&name).cloned().unwrap_or_default(),
         });
@@ -306,7 +306,7 @@ pub struct Pruned {
 /// # Errors
 /// [`BackupError`]: when one that is to be kept cannot be read, nothing is removed.
 pub async fn prune(
-    target: &Target,
+    target: &BackupTarget,
     store: Option<Uuid>,
     key: Option<&Key>,
     keep: Keep,

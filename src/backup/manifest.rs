@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{
     error::BackupError,
     seal::{self, Key, Kind, Place, from_hex},
-    target::{Became, Listed, Put, Target},
+    target::{BackupTarget, Became, Listed, Put},
 };
 use crate::{
     domain::{ContentHash, ConversationId, Revision, TimestampMicros},
@@ -250,7 +250,7 @@ impl Manifest {
     }
 
     /// Puts it last, if no other backup has put one of this generation.
-    pub async fn put(&self, target: &Target, key: Option<&Key>) -> Result<u64, BackupError> {
+    pub async fn put(&self, target: &BackupTarget, key: Option<&Key>) -> Result<u64, BackupError> {
         let text = serde_json::to_vec(self);
         let text = text.map_err(|error| BackupError::internal("writing a manifest", error))?;
         let place = Self::place(self.store, self.generation);
@@ -268,7 +268,7 @@ impl Manifest {
 
     /// Reads a generation.
     pub async fn get(
-        target: &Target,
+        target: &BackupTarget,
         store: Uuid,
         generation: u64,
         key: Option<&Key>,
@@ -326,7 +326,7 @@ pub(super) fn name_of(store: Uuid, generation: u64) -> String {
 
 /// The generations of a store that are there, the oldest first.
 pub(super) async fn generations(
-    target: &Target,
+    target: &BackupTarget,
     store: Uuid,
 ) -> Result<Vec<Generation>, BackupError> {
     let listed = target.list(&folder_of(store)).await?;
@@ -339,13 +339,16 @@ pub(super) async fn generations(
 }
 
 /// The stores that have backups here.
-pub(super) async fn stores(target: &Target) -> Result<Vec<Uuid>, BackupError> {
+pub(super) async fn stores(target: &BackupTarget) -> Result<Vec<Uuid>, BackupError> {
     let names = target.folders().await?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// The store whose backups are meant: the one that is named, or the only one.
-pub(super) async fn one_store(target: &Target, named: Option<Uuid>) -> Result<Uuid, BackupError> {
+pub(super) async fn one_store(
+    target: &BackupTarget,
+    named: Option<Uuid>,
+) -> Result<Uuid, BackupError> {
     let stores = stores(target).await?;
     match (named, stores.as_slice()) {
         (Some(named), stores) if stores.contains(&named) => Ok(named),

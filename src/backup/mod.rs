@@ -1,8 +1,8 @@
 //! Backups: the log of a store, kept somewhere else, and a store made of it again.
 //!
-//! What lives here: what is put where ([`Target`]), how it is wrapped and named, the
+//! What lives here: what is put where ([`BackupTarget`]), how it is wrapped and named, the
 //! generations, following a store ([`Backup`]), what can be said of a backup
-//! ([`generations`], [`verify`], [`prune`]), and [`restore`]. A store is a [`Source`] here:
+//! ([`generations`], [`verify`], [`prune`]), and [`restore`]. A store is a [`BackupSource`] here:
 //! the engine, or a server somewhere. `docs/BACKUP.md` gives the layout and the reasons.
 
 #[cfg(feature = "cloud")]
@@ -23,10 +23,10 @@ mod walk;
 
 pub use self::{
     error::BackupError,
-    look::{Fault, GenerationInfo, Keep, Pruned, Verified, generations, prune, verify},
-    restore::{Cut, RestoreOptions, Restored, restore},
-    run::{Backup, BackupOptions, BackupOutcome, Step, follow},
+    look::{BackupFault, GenerationInfo, Keep, Pruned, Verified, generations, prune, verify},
+    restore::{RestoreOptions, RestoreTo, Restored, restore},
+    run::{Backup, BackupOptions, BackupOutcome, BackupStep, follow},
     seal::Key,
-    source::Source,
-    target::Target,
+    source::BackupSource,
+    target::BackupTarget,
 };

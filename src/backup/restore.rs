@@ -15,7 +15,7 @@ use super::{
     error::BackupError,
     manifest::{Erased, Generation, Manifest, Object, generations, one_store},
     seal::Key,
-    target::Target,
+    target::BackupTarget,
     walk::{Objects, Walk},
 };
 use crate::{
@@ -40,7 +40,7 @@ const BLOB_BYTES_MAX: usize = 32 << 20;
 /// Up to where a store is restored. A batch that was appended at once is there whole, or
 /// not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cut {
+pub enum RestoreTo {
     /// All that the generation has.
     #[default]
     End,
@@ -60,7 +60,7 @@ pub struct RestoreOptions {
     /// Which generation; none: the newest.
     pub generation: Option<u64>,
     /// Up to where.
-    pub cut: Cut,
+    pub cut: RestoreTo,
 }
 
 /// What was restored.
@@ -93,7 +93,7 @@ pub struct Restored {
 /// # Errors
 /// [`BackupError`] names the object that is missing or changed.
 pub async fn restore(
-    target: &Target,
+    target: &BackupTarget,
     to: &Path,
     options: &RestoreOptions,
     mut report: impl FnMut(Progress),
@@ -121,7 +121,7 @@ struct Chosen {
     unread: Vec<u64>,
 }
 
-async fn choose(target: &Target, options: &RestoreOptions) -> Result<Chosen, BackupError> {
+async fn choose(target: &BackupTarget, options: &RestoreOptions) -> Result<Chosen, BackupError> {
     let store = one_store(target, options.store).await?;
     let there = generations(target, store).await?;
     let key = options.key.as_ref();
@@ -153,7 +153,7 @@ impl Chosen {
     /// The newest generation that can be read knows all that was erased.
     async fn hear_newer(
         &mut self,
-        target: &Target,
+        target: &BackupTarget,
         key: Option<&Key>,
         there: &[Generation],
     ) -> Result<(), BackupError> {
@@ -211,7 +211,7 @@ fn finish(to: &Path, staging: &Path) -> io::Result<()> {
 }
 
 async fn make(
-    target: &Target,
+    target: &BackupTarget,
     staging: &Path,
     chosen: &Chosen,
     options: &RestoreOptions,
@@ -226,7 +226,7 @@ async fn make(
     let mut making = Making::start(staging, &chosen.erasures).await?;
     check_cut(manifest, options.cut)?;
     for object in &manifest.objects {
-        if matches!(options.cut, Cut::Position(position) if position < object.first) {
+        if matches!(options.cut, RestoreTo::Position(position) if position < object.first) {
             break;
         }
         let read = objects.read(object).await?;
@@ -252,26 +252,28 @@ async fn make(
     Ok(restored)
 }
 
-fn check_cut(manifest: &Manifest, cut: Cut) -> Result<(), BackupError> {
+fn check_cut(manifest: &Manifest, cut: RestoreTo) -> Result<(), BackupError> {
     match cut {
-        Cut::Position(position) if position > manifest.head() => Err(BackupError::NoSuchPlace {
-            what: format!(
-                "generation {} ends at position {}, and {position} was asked for",
-                manifest.generation,
-                manifest.head()
-            ),
-        }),
+        RestoreTo::Position(position) if position > manifest.head() => {
+            Err(BackupError::NoSuchPlace {
+                what: format!(
+                    "generation {} ends at position {}, and {position} was asked for",
+                    manifest.generation,
+                    manifest.head()
+                ),
+            })
+        }
         _ => Ok(()),
     }
 }
 
-fn nothing_before(manifest: &Manifest, cut: Cut) -> BackupError {
+fn nothing_before(manifest: &Manifest, cut: RestoreTo) -> BackupError {
     let what = match cut {
-        Cut::Position(position) => format!(
+        RestoreTo::Position(position) => format!(
             "no batch ends at position {position} or before: the first one is longer, and a \
              batch is restored whole or not at all"
         ),
-        Cut::Time(_) | Cut::End => format!(
+        RestoreTo::Time(_) | RestoreTo::End => format!(
             "generation {} has nothing that was recorded by then",
             manifest.generation
         ),
@@ -281,14 +283,14 @@ fn nothing_before(manifest: &Manifest, cut: Cut) -> BackupError {
 
 /// Leaves out what is behind the cut, and the batch that it goes through. True when there
 /// was something.
-fn cut_off(records: &mut Vec<(u64, Record)>, cut: Cut) -> bool {
+fn cut_off(records: &mut Vec<(u64, Record)>, cut: RestoreTo) -> bool {
     let kept = match cut {
-        Cut::End => return false,
-        Cut::Time(time) => {
+        RestoreTo::End => return false,
+        RestoreTo::Time(time) => {
             let behind = |(_, record): &(u64, Record)| record.header.recorded_at > time;
             records.iter().position(behind).unwrap_or(records.len())
         }
-        Cut::Position(position) => {
+        RestoreTo::Position(position) => {
             let kept = records.partition_point(|(offset, _)| *offset <= position);
             let time = |at: usize| records[at].1.header.recorded_at;
             match kept {

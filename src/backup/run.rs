@@ -15,8 +15,8 @@ use super::{
     error::BackupError,
     manifest::{self, Erased, Manifest, Mark, Object, generations},
     seal::Key,
-    source::Source,
-    target::{Listed, Target},
+    source::BackupSource,
+    target::{BackupTarget, Listed},
     uploads::Uploads,
 };
 use crate::{
@@ -54,7 +54,7 @@ pub struct BackupOptions {
 
 /// How far a backup is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum BackupStep {
     /// Records that are on their way, of all that there are.
     Shipped {
         /// The last offset.
@@ -104,8 +104,8 @@ pub struct BackupOutcome {
 
 /// A backup of a store to a target.
 pub struct Backup<'a> {
-    source: &'a dyn Source,
-    target: &'a Target,
+    source: &'a dyn BackupSource,
+    target: &'a BackupTarget,
     options: &'a BackupOptions,
     /// The generation as it will be.
     next: Manifest,
@@ -133,8 +133,8 @@ impl<'a> Backup<'a> {
     /// # Errors
     /// [`BackupError`].
     pub async fn start(
-        source: &'a dyn Source,
-        target: &'a Target,
+        source: &'a dyn BackupSource,
+        target: &'a BackupTarget,
         options: &'a BackupOptions,
     ) -> Result<Self, BackupError> {
         let start = ask(source, NOWHERE).await?;
@@ -214,7 +214,7 @@ impl<'a> Backup<'a> {
     ///
     /// # Errors
     /// [`BackupError`]. The newest generation that is there stays what it is.
-    pub async fn run(&mut self, mut report: impl FnMut(Step)) -> Result<(), BackupError> {
+    pub async fn run(&mut self, mut report: impl FnMut(BackupStep)) -> Result<(), BackupError> {
         let key = self.options.key.as_ref();
         let mut uploads = Uploads::new(self.target, self.next.store, key);
         let query = ShipQuery {
@@ -239,7 +239,7 @@ impl<'a> Backup<'a> {
                 gathering.put(&mut uploads).await?;
             }
             if gathering.is_at_end {
-                report(Step::Shipped {
+                report(BackupStep::Shipped {
                     done: gathering.next - 1,
                     total: gathering.total.max(gathering.next - 1),
                 });
@@ -298,7 +298,7 @@ impl<'a> Backup<'a> {
     async fn commit(
         &mut self,
         gathering: &mut Gathering,
-        report: &mut impl FnMut(Step),
+        report: &mut impl FnMut(BackupStep),
     ) -> Result<(), BackupError> {
         gathering.due = None;
         self.clean().await?;
@@ -326,7 +326,7 @@ impl<'a> Backup<'a> {
         if is_new {
             self.thin().await?;
             self.own = Some(self.next.clone());
-            report(Step::Generation {
+            report(BackupStep::Generation {
                 number: self.next.generation,
                 head: self.next.head(),
                 is_all: gathering.is_all,
@@ -521,7 +521,11 @@ pub(super) fn records_of(store: Uuid) -> String {
 }
 
 /// All generations have a key, or none.
-async fn check_key(target: &Target, newest: &Listed, key: Option<&Key>) -> Result<(), BackupError> {
+async fn check_key(
+    target: &BackupTarget,
+    newest: &Listed,
+    key: Option<&Key>,
+) -> Result<(), BackupError> {
     let bytes = target.get(&newest.name).await?;
     if key.is_some() && !super::seal::is_encrypted(&bytes) {
         return Err(BackupError::OtherKey {
@@ -541,7 +545,7 @@ struct Start {
 }
 
 /// Which log it is, and what it has before an offset.
-async fn ask(source: &dyn Source, from: u64) -> Result<Start, BackupError> {
+async fn ask(source: &dyn BackupSource, from: u64) -> Result<Start, BackupError> {
     let query = ShipQuery {
         from,
         to: Some(from.saturating_sub(1)),
@@ -654,10 +658,10 @@ const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
 /// What trying again does not mend: a backup that is damaged or has another key, or another
 /// one that follows to the same target.
 pub async fn follow(
-    source: &dyn Source,
-    target: &Target,
+    source: &dyn BackupSource,
+    target: &BackupTarget,
     options: &BackupOptions,
-    mut report: impl FnMut(Step),
+    mut report: impl FnMut(BackupStep),
 ) -> Result<(), BackupError> {
     let options = BackupOptions {
         follow: true,
@@ -670,7 +674,7 @@ pub async fn follow(
         let error = match Backup::start(source, target, &options).await {
             Ok(mut backup) => {
                 let ran = backup.run(|step| {
-                    is_new |= matches!(step, Step::Generation { .. });
+                    is_new |= matches!(step, BackupStep::Generation { .. });
                     report(step);
                 });
                 match ran.await {

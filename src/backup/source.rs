@@ -11,7 +11,7 @@ use crate::{
 
 /// A store that gives its log.
 #[async_trait]
-pub trait Source: Send + Sync {
+pub trait BackupSource: Send + Sync {
     /// See [`Engine::ship`].
     ///
     /// # Errors
@@ -36,7 +36,7 @@ fn failed(error: ReadError) -> BackupError {
 }
 
 #[async_trait]
-impl Source for Engine {
+impl BackupSource for Engine {
     async fn ship(
         &self,
         query: ShipQuery,

@@ -17,7 +17,7 @@ use crate::{
 
 /// A place for backups.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct BackupTarget {
     objects: Arc<dyn ObjectStore>,
     below: ObjectPath,
     address: String,
@@ -49,7 +49,7 @@ pub(super) enum Became {
     WasThere,
 }
 
-impl Target {
+impl BackupTarget {
     /// A folder, which is made, or a bucket: `s3://BUCKET/PATH`, `gs://BUCKET/PATH`,
     /// `az://CONTAINER/PATH`, with the usual variables of the environment.
     ///

@@ -81,7 +81,7 @@ async fn is_sound(engine: &Engine) {
 }
 
 async fn back_up(engine: &Engine, to: &Path, key: Option<&Key>) -> BackupOutcome {
-    let target = Target::to_write(to.to_str().unwrap()).unwrap();
+    let target = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
     let options = BackupOptions {
         key: key.cloned(),
         follow: false,
@@ -91,11 +91,11 @@ async fn back_up(engine: &Engine, to: &Path, key: Option<&Key>) -> BackupOutcome
     backup.outcome()
 }
 
-fn target(at: &Path) -> Target {
-    Target::to_read(at.to_str().unwrap()).unwrap()
+fn target(at: &Path) -> BackupTarget {
+    BackupTarget::to_read(at.to_str().unwrap()).unwrap()
 }
 
-async fn restored(from: &Path, to: &Path, cut: Cut) -> Result<Restored, BackupError> {
+async fn restored(from: &Path, to: &Path, cut: RestoreTo) -> Result<Restored, BackupError> {
     let options = RestoreOptions {
         cut,
         ..RestoreOptions::default()
@@ -155,7 +155,7 @@ async fn a_store_comes_back_as_it_was() {
     engine.close().await;
 
     let again = dir.path().join("again");
-    let done = restored(&to, &again, Cut::End).await.unwrap();
+    let done = restored(&to, &again, RestoreTo::End).await.unwrap();
     assert_eq!((done.events, done.conversations, done.erased), (9, 2, 0));
     assert_ne!(done.store, done.new_store);
     let engine = open(&again).await;
@@ -167,7 +167,7 @@ async fn a_store_comes_back_as_it_was() {
     assert_eq!((done.generation, done.events), (1, 10));
     engine.close().await;
     assert!(matches!(
-        restored(&to, &dir.path().join("x"), Cut::End).await,
+        restored(&to, &dir.path().join("x"), RestoreTo::End).await,
         Err(BackupError::Several { .. })
     ));
     let options = RestoreOptions {
@@ -203,7 +203,7 @@ async fn a_batch_is_restored_whole_or_not_at_all() {
     for position in 1..=engine.head().offset {
         let end = *ends.iter().rev().find(|end| **end <= position).unwrap();
         let again = dir.path().join(format!("at {position}"));
-        let done = restored(&to, &again, Cut::Position(position)).await;
+        let done = restored(&to, &again, RestoreTo::Position(position)).await;
         if end == 0 {
             assert!(
                 matches!(done, Err(BackupError::NoSuchPlace { .. })),
@@ -223,15 +223,17 @@ async fn a_batch_is_restored_whole_or_not_at_all() {
             engine.close().await;
         }
     }
-    let beyond = restored(&to, &dir.path().join("x"), Cut::Position(99)).await;
+    let beyond = restored(&to, &dir.path().join("x"), RestoreTo::Position(99)).await;
     assert!(matches!(beyond, Err(BackupError::NoSuchPlace { .. })));
     for end in &ends[1..] {
         let recorded = was[*end as usize - 1].0.recorded_at;
         let again = dir.path().join(format!("by {end}"));
-        let done = restored(&to, &again, Cut::Time(recorded)).await.unwrap();
+        let done = restored(&to, &again, RestoreTo::Time(recorded))
+            .await
+            .unwrap();
         assert_eq!((done.events, done.last_recorded_at), (*end, Some(recorded)));
         let again = dir.path().join(format!("before {end}"));
-        let before = Cut::Time(TimestampMicros(recorded.0 - 1));
+        let before = RestoreTo::Time(TimestampMicros(recorded.0 - 1));
         let done = restored(&to, &again, before).await;
         assert_eq!(
             done.map_or(0, |done| done.events),
@@ -325,7 +327,10 @@ async fn what_was_erased_does_not_come_back() {
     let was = log_of(&engine).await;
     engine.close().await;
 
-    for (name, cut) in [("all", Cut::End), ("before", Cut::Position(before))] {
+    for (name, cut) in [
+        ("all", RestoreTo::End),
+        ("before", RestoreTo::Position(before)),
+    ] {
         let again = dir.path().join(name);
         let done = restored(&to, &again, cut).await.unwrap();
         assert!(done.events >= before);
@@ -447,11 +452,11 @@ async fn what_is_wrong_with_a_backup_is_told_by_name() {
         assert_eq!(told.len(), 1, "case {number}: {told:?}");
         assert!(told[0].contains(name), "case {number}: {told:?}");
         let again = dir.path().join(format!("again {number}"));
-        let error = restored(&to, &again, Cut::End).await.unwrap_err();
+        let error = restored(&to, &again, RestoreTo::End).await.unwrap_err();
         assert!(error.to_string().contains(name), "case {number}: {error}");
         assert!(!again.join("log").exists() && !again.join(".restoring").exists());
         // What comes before it can be had.
-        restored(&to, &again, Cut::Position(4)).await.unwrap();
+        restored(&to, &again, RestoreTo::Position(4)).await.unwrap();
     }
     fs::write(victim, good).unwrap();
     assert_eq!(faults(&to).await, [] as [String; 0]);
@@ -491,7 +496,10 @@ async fn what_an_interrupted_restore_left_is_no_store() {
             .await
             .is_err()
     );
-    assert_eq!(restored(&to, &again, Cut::End).await.unwrap().events, 2);
+    assert_eq!(
+        restored(&to, &again, RestoreTo::End).await.unwrap().events,
+        2
+    );
     open(&again).await.close().await;
 }
 
@@ -505,7 +513,7 @@ async fn of_two_at_once_the_second_is_told() {
     append(&engine, None, &["one"]).await;
     back_up(&engine, &to, None).await;
     append(&engine, None, &["two"]).await;
-    let to_write = Target::to_write(to.to_str().unwrap()).unwrap();
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
     let options = BackupOptions::default();
     let mut one = Backup::start(&engine, &to_write, &options).await.unwrap();
     let mut two = Backup::start(&engine, &to_write, &options).await.unwrap();
@@ -548,7 +556,7 @@ async fn a_log_that_went_back_begins_another_line() {
     assert_eq!((done.removed, done.still_hold), (vec![1, 3], vec![2]));
     engine.close().await;
     let again = dir.path().join("again");
-    let newest = restored(&to, &again, Cut::Position(3)).await.unwrap();
+    let newest = restored(&to, &again, RestoreTo::Position(3)).await.unwrap();
     assert_eq!((newest.events, was.len()), (3, 3));
     let options = RestoreOptions {
         generation: Some(2),
@@ -580,7 +588,7 @@ async fn an_encrypted_backup_says_nothing_without_its_key() {
         };
         assert!(!holds(&noise), "{}", file.display());
     }
-    let to_write = Target::to_write(to.to_str().unwrap()).unwrap();
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
     for wrong in [None, Some(Key::new([8; 32]))] {
         let options = BackupOptions {
             key: wrong.clone(),
@@ -612,7 +620,7 @@ async fn an_encrypted_backup_says_nothing_without_its_key() {
     assert_eq!((verified.faults.len(), verified.events), (0, 5));
     let clear = dir.path().join("clear");
     back_up(&engine, &clear, None).await;
-    let to_clear = Target::to_write(clear.to_str().unwrap()).unwrap();
+    let to_clear = BackupTarget::to_write(clear.to_str().unwrap()).unwrap();
     let options = BackupOptions {
         key: Some(key),
         follow: false,
@@ -715,7 +723,7 @@ async fn following_leaves_few_objects() {
     let was = log_of(&engine).await;
     engine.close().await;
     let again = dir.path().join("again");
-    restored(&to, &again, Cut::End).await.unwrap();
+    restored(&to, &again, RestoreTo::End).await.unwrap();
     let engine = open(&again).await;
     assert_eq!(log_of(&engine).await, was);
     engine.close().await;
@@ -729,13 +737,13 @@ async fn a_store_is_followed() {
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
     let id = append(&engine, None, &["one", NEEDLE]).await;
-    let to_write = Target::to_write(to.to_str().unwrap()).unwrap();
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
     let (heads, mut told) = tokio::sync::mpsc::unbounded_channel();
     let followed = engine.clone();
     let follower = tokio::spawn(async move {
         let options = BackupOptions::default();
         follow(&followed, &to_write, &options, |step| {
-            if let Step::Generation { head, .. } = step {
+            if let BackupStep::Generation { head, .. } = step {
                 heads.send(head).unwrap();
             }
         })
@@ -758,7 +766,7 @@ async fn a_store_is_followed() {
     engine.close().await;
     assert_eq!(faults(&to).await, [] as [String; 0]);
     let again = dir.path().join("again");
-    restored(&to, &again, Cut::End).await.unwrap();
+    restored(&to, &again, RestoreTo::End).await.unwrap();
     let engine = open(&again).await;
     assert_eq!(log_of(&engine).await, was);
     engine.close().await;

@@ -10,7 +10,7 @@ use super::{
     error::BackupError,
     manifest::{Mark, Object},
     seal::{self, Key, Kind, Place},
-    target::{Put, Target},
+    target::{BackupTarget, Put},
 };
 
 /// Objects that are compressed and put at once. Each takes its content in memory.
@@ -18,7 +18,7 @@ const UNDER_WAY_MAX: usize = 2;
 
 /// Puts objects, and gives them back in their order.
 pub(super) struct Uploads {
-    target: Target,
+    target: BackupTarget,
     store: Uuid,
     key: Option<Key>,
     under_way: VecDeque<JoinHandle<Result<Object, BackupError>>>,
@@ -26,7 +26,7 @@ pub(super) struct Uploads {
 }
 
 impl Uploads {
-    pub fn new(target: &Target, store: Uuid, key: Option<&Key>) -> Self {
+    pub fn new(target: &BackupTarget, store: Uuid, key: Option<&Key>) -> Self {
         Self {
             target: target.clone(),
             store,
@@ -71,7 +71,7 @@ impl Uploads {
 }
 
 async fn put(
-    target: Target,
+    target: BackupTarget,
     store: Uuid,
     key: Option<Key>,
     first: u64,

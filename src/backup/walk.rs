@@ -11,7 +11,7 @@ use super::{
     error::BackupError,
     manifest::Object,
     seal::{self, Key},
-    target::Target,
+    target::BackupTarget,
 };
 use crate::{
     domain::{ContentHash, ConversationId, Revision},
@@ -20,7 +20,7 @@ use crate::{
 
 /// Reads objects of a store's backup.
 pub(super) struct Objects<'a> {
-    pub target: &'a Target,
+    pub target: &'a BackupTarget,
     pub store: Uuid,
     pub key: Option<&'a Key>,
 }

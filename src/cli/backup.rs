@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     backup::{
-        self, Backup, BackupError, BackupOptions, BackupOutcome, GenerationInfo, Keep, Key, Pruned,
-        Source, Step, Target, Verified,
+        self, Backup, BackupError, BackupOptions, BackupOutcome, BackupSource, BackupStep,
+        BackupTarget, GenerationInfo, Keep, Key, Pruned, Verified,
     },
     codec::envelope::{timestamp_from_pb, timestamp_to_pb},
     domain::{BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros, with_causes},
@@ -169,7 +169,7 @@ pub async fn run(args: BackupArgs, store: &Connection, out: &mut Out) -> Result<
             hint: format!("start a server that does it: treering serve --backup {to}"),
         });
     }
-    let target = Target::to_write(&to).map_err(|error| refused(&error))?;
+    let target = BackupTarget::to_write(&to).map_err(|error| refused(&error))?;
     let options = BackupOptions {
         key: args.key.read()?,
         follow: args.follow,
@@ -189,7 +189,7 @@ pub async fn run(args: BackupArgs, store: &Connection, out: &mut Out) -> Result<
         .await
         .map_err(refused)?;
     let ran = backup.run(|step| {
-        if let Step::Shipped { done, total } = step {
+        if let BackupStep::Shipped { done, total } = step {
             bar.set_length(total);
             bar.set_position(done);
         }
@@ -201,8 +201,8 @@ pub async fn run(args: BackupArgs, store: &Connection, out: &mut Out) -> Result<
 }
 
 async fn follow(
-    source: &dyn Source,
-    target: &Target,
+    source: &dyn BackupSource,
+    target: &BackupTarget,
     options: &BackupOptions,
     out: &mut Out,
 ) -> Result<(), CliError> {
@@ -216,7 +216,7 @@ async fn follow(
     let mut failed = Ok(());
     let followed = backup::follow(source, target, options, |step| {
         if let (
-            Step::Generation {
+            BackupStep::Generation {
                 number,
                 head,
                 is_all,
@@ -245,7 +245,7 @@ fn tell_step(number: u64, head: u64, is_all: bool, out: &mut Out) -> Result<(), 
     Ok(())
 }
 
-fn tell(outcome: &BackupOutcome, target: &Target, out: &mut Out) -> Result<(), CliError> {
+fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         let mut object = Object::new();
         object
@@ -267,11 +267,10 @@ fn tell(outcome: &BackupOutcome, target: &Target, out: &mut Out) -> Result<(), C
     if outcome.is_new {
         out.line(format!(
             "Generation {generation} in {}: {} events in {}, up to position {head}; \
-             {} now take {}",
+             all of it takes {}",
             target.address(),
             count(outcome.events),
             bytes_human(outcome.bytes),
-            count(outcome.head),
             bytes_human(outcome.bytes_total)
         ))?;
     } else {
@@ -318,7 +317,7 @@ fn listed(numbers: &[u64]) -> String {
 
 async fn ls(args: &LsArgs, out: &mut Out) -> Result<(), CliError> {
     let refused = |error: BackupError| refused(&error);
-    let target = Target::to_read(&args.from).map_err(refused)?;
+    let target = BackupTarget::to_read(&args.from).map_err(refused)?;
     let key = args.key.read()?;
     let infos = backup::generations(&target, key.as_ref())
         .await
@@ -398,7 +397,7 @@ pub fn rfc3339(time: TimestampMicros) -> String {
 
 async fn verify(args: &VerifyArgs, out: &mut Out) -> Result<(), CliError> {
     let refused = |error: BackupError| refused(&error);
-    let target = Target::to_read(&args.from).map_err(refused)?;
+    let target = BackupTarget::to_read(&args.from).map_err(refused)?;
     let key = args.key.read()?;
     let bar = progress("verify", None, BarUnit::Things);
     let verified = backup::verify(&target, args.store, key.as_ref(), |step| {
@@ -469,7 +468,7 @@ fn tell_verified(verified: &Verified, out: &mut Out) -> Result<(), CliError> {
 
 async fn prune(args: &PruneArgs, out: &mut Out) -> Result<(), CliError> {
     let refused = |error: BackupError| refused(&error);
-    let target = Target::to_read(&args.from).map_err(refused)?;
+    let target = BackupTarget::to_read(&args.from).map_err(refused)?;
     let key = args.key.read()?;
     let keep = Keep {
         newest: args.keep,
@@ -566,7 +565,7 @@ const LAST_WITHIN: Duration = Duration::from_secs(10);
 /// A backup that a server is to keep.
 #[derive(Debug)]
 pub struct Following {
-    target: Target,
+    target: BackupTarget,
     options: BackupOptions,
 }
 
@@ -578,7 +577,7 @@ impl Following {
     pub fn prepare(to: &str, key_file: Option<PathBuf>) -> Result<Self, CliError> {
         let key = KeyArg { key_file }.read()?;
         Ok(Self {
-            target: Target::to_write(to).map_err(|error| refused(&error))?,
+            target: BackupTarget::to_write(to).map_err(|error| refused(&error))?,
             options: BackupOptions { key, follow: false },
         })
     }
@@ -640,7 +639,7 @@ impl Followed {
 pub struct Remote<'a>(pub &'a Connection);
 
 #[async_trait]
-impl Source for Remote<'_> {
+impl BackupSource for Remote<'_> {
     async fn ship(
         &self,
         query: ShipQuery,

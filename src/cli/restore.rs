@@ -14,7 +14,7 @@ use super::{
     time_arg::Moment,
 };
 use crate::{
-    backup::{Cut, RestoreOptions, Restored, Target, restore},
+    backup::{BackupTarget, RestoreOptions, RestoreTo, Restored, restore},
     codec::envelope::{timestamp_from_pb, timestamp_to_pb},
     domain::TimestampMicros,
 };
@@ -61,7 +61,7 @@ pub struct RestoreArgs {
 /// # Errors
 /// [`CliError::Outcome`] names the object that is missing or changed.
 pub async fn run(args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
-    let target = Target::to_read(&args.from).map_err(|error| refused(&error))?;
+    let target = BackupTarget::to_read(&args.from).map_err(|error| refused(&error))?;
     let options = RestoreOptions {
         key: args.key.read()?,
         store: args.store,
@@ -83,12 +83,12 @@ pub async fn run(args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
     tell(&restored, args, out)
 }
 
-fn cut(args: &RestoreArgs) -> Cut {
+fn cut(args: &RestoreArgs) -> RestoreTo {
     let time = args.at.and_then(|at| timestamp_from_pb(&at.end()));
     match (time, args.position) {
-        (Some(time), _) => Cut::Time(time),
-        (None, Some(position)) => Cut::Position(position),
-        (None, None) => Cut::End,
+        (Some(time), _) => RestoreTo::Time(time),
+        (None, Some(position)) => RestoreTo::Position(position),
+        (None, None) => RestoreTo::End,
     }
 }
 
