@@ -12,7 +12,7 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
 
-const PROTOS: [&str; 7] = [
+const PROTOS: [&str; 8] = [
     "proto/treering/v1/event.proto",
     "proto/treering/v1/events.proto",
     "proto/treering/v1/conversation.proto",
@@ -20,6 +20,7 @@ const PROTOS: [&str; 7] = [
     "proto/treering/v1/tool.proto",
     "proto/treering/v1/search.proto",
     "proto/treering/v1/admin.proto",
+    "proto/treering/v1/backup.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

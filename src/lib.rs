@@ -129,6 +129,8 @@
 
 #[cfg(feature = "server")]
 pub mod access;
+#[cfg(feature = "backup")]
+pub mod backup;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod codec;

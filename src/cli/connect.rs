@@ -372,6 +372,13 @@ impl Connection {
             .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
+    /// The log, for a backup.
+    #[must_use]
+    pub fn backups(&self) -> pb::backups_client::BackupsClient<Transport> {
+        pb::backups_client::BackupsClient::new(self.transport())
+            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
     /// The connection itself, for services that are not among these.
     #[must_use]
     pub fn transport(&self) -> Transport {

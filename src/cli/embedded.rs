@@ -37,7 +37,17 @@ pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
 }
 
 /// What is in a store's folder, however it was left.
-const OWN_NAMES: [&str; 6] = ["LOCK", "log", "index", "views", "summariser", "keys"];
+const OWN_NAMES: [&str; 9] = [
+    "LOCK",
+    "log",
+    "index",
+    "views",
+    "summariser",
+    "keys",
+    "backups",
+    "receipts",
+    "pseudonyms",
+];
 /// What file systems put into their topmost folders.
 const SYSTEMS_NAME: &str = "lost+found";
 

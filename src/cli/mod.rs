@@ -11,6 +11,7 @@ mod append;
 mod approve;
 pub mod args;
 mod audit;
+mod backup;
 mod bench;
 mod branch;
 mod compact;
@@ -39,6 +40,7 @@ mod pager;
 mod read;
 mod repair;
 mod replay;
+mod restore;
 mod result;
 mod retention;
 mod salvage;
@@ -118,6 +120,8 @@ enum Command {
     Rebuild(admin::RebuildArgs),
     Repair(repair::RepairArgs),
     Salvage(salvage::SalvageArgs),
+    Backup(backup::BackupArgs),
+    Restore(restore::RestoreArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
     Completions(completions::CompletionsArgs),
@@ -195,6 +199,8 @@ async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Keys(args) => keys::run(args, &cli.common, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
+        Command::Backup(args) if args.is_about_target() => backup::about(args, out).await,
+        Command::Restore(args) => restore::run(&args, out).await,
         Command::Replay(args) if args.listens() => {
             replay::serve_tools::listen(&args, &cli.common, out).await
         }
@@ -284,6 +290,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Verify(args) => admin::verify(&args, store, out).await,
         Command::Rebuild(args) => admin::rebuild(&args, store, out).await,
         Command::Stats(_) => admin::stats(store, out).await,
+        Command::Backup(args) => backup::run(args, store, out).await,
         // These need no store of their own; `run` has dealt with them.
         Command::Serve(_)
         | Command::Keys(_)
@@ -291,6 +298,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         | Command::Bench(_)
         | Command::Repair(_)
         | Command::Salvage(_)
+        | Command::Restore(_)
         | Command::Completions(_) => Ok(()),
     }
 }
@@ -375,6 +383,8 @@ impl Command {
             | Self::Salvage(_)
             | Self::Keys(_)
             | Self::Audit(_)
+            | Self::Backup(_)
+            | Self::Restore(_)
             | Self::Completions(_) => OpenMode::Read,
         }
     }
@@ -505,6 +515,13 @@ mod tests {
             "treering stats --data D --json",
             "treering verify --data D",
             "treering salvage --data D --to E --json",
+            "treering backup T --data D --json --key-file K",
+            "treering backup s3://b/p --server http://h:1 --follow",
+            "treering backup ls T --json",
+            "treering backup verify T --store 01900000-0000-7000-8000-000000000001",
+            "treering backup prune T --keep 3 --keep-days 7 --yes",
+            "treering restore T --to D --at 2026-01-31 --generation 4",
+            "treering restore T --to D --position 41200 --json",
             "treering --server http://h:1 show C",
             "treering serve --data D --listen 127.0.0.1:0",
             "treering serve --data D --listen 0.0.0.0:7171 --tls-cert c --tls-key k --client-ca a",

@@ -199,6 +199,8 @@ impl Command {
             | Self::Salvage(_)
             | Self::Keys(_)
             | Self::Audit(_)
+            | Self::Backup(_)
+            | Self::Restore(_)
             | Self::Stats(_)
             | Self::Bench(_)
             | Self::Completions(_) => None,

@@ -16,6 +16,7 @@ use tonic::transport::server::TcpIncoming;
 
 use super::{
     args::Common,
+    backup::Following,
     connect::Waiting,
     embedded::{self, Door, Embedded},
     error::CliError,
@@ -63,6 +64,7 @@ Examples:
   treering serve --data ./store --listen 127.0.0.1:9000
   treering serve --data ./store --listen 127.0.0.1:0 --json --until-stdin-closes
   treering serve --data ./store --listen 0.0.0.0:7171 --tls-cert server.pem --tls-key server.key
+  treering serve --data ./store --backup /mnt/backups
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
@@ -106,6 +108,13 @@ pub struct ServeArgs {
     /// `treering erase --keep-days 365 --dry-run` would erase
     #[arg(long, value_name = "POLICY")]
     retention: Vec<RetentionPolicy>,
+    /// Keep a copy of the store there, a folder or a bucket, and bring it up to date with
+    /// what is appended: a second later it is on its way. See `treering backup --help`
+    #[arg(long, value_name = "TO")]
+    backup: Option<String>,
+    /// Encrypt the copy with the key in this file
+    #[arg(long, value_name = "FILE", env = "TREERING_BACKUP_KEY_FILE")]
+    backup_key_file: Option<PathBuf>,
     #[command(flatten)]
     summariser: SummariserArgs,
 }
@@ -152,6 +161,10 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             cause,
         })?;
     let summariser = args.summariser.config(&dir)?;
+    let following = match &args.backup {
+        Some(to) => Some(Following::prepare(to, args.backup_key_file.clone())?),
+        None => None,
+    };
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
@@ -165,6 +178,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         }
     };
     let retaining = tokio::spawn(keep_to(engine.clone(), args.retention.clone()));
+    let following = following.map(|following| following.start(&engine));
     let served = Served::of(engine, listener, summariser, keys, tls.clone()).await?;
     let reload = tokio::spawn(reload_on_hangup(tls));
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
@@ -181,12 +195,18 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         if summarises {
             out.line("A model summarises what is appended from now on.")?;
         }
+        if let Some(to) = &args.backup {
+            out.line(format!("A copy is kept in {to}."))?;
+        }
         out.line("Ctrl-C ends it.")?;
     }
     out.flush()?;
     stop.await;
     retaining.abort();
     reload.abort();
+    if let Some(following) = following {
+        following.stop().await;
+    }
     served.stop().await
 }
 

@@ -8,6 +8,7 @@
 //! It does not know gRPC, the command line or any provider's format.
 
 mod append;
+mod backups;
 mod catch_up;
 pub mod context;
 mod conversations;
@@ -47,6 +48,7 @@ mod search_tests;
 mod searchable;
 mod secret;
 mod sequencer;
+mod ship;
 mod states;
 mod subscribe;
 mod tool_calls;
@@ -81,13 +83,15 @@ pub use self::{
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
+    ship::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
 };
+pub(crate) use self::{erase::hash_of_stubs, ship::last_batch};
 use self::{
     history::History,
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
-pub use crate::log::{LogRepair, OpenMode};
+pub use crate::log::{LogIdentity, LogRepair, OpenMode};
 /// The text that search counts bytes and lines in.
 pub use crate::search::{Reading, Scores, searchable_text};
 use crate::{

@@ -227,7 +227,8 @@ impl EngineSequencer {
         mut decided: Decided,
     ) -> Result<Staged<WriteAnswer>, AppendError> {
         let prepared = &request.prepared;
-        let now = TimestampMicros::now().max(self.last_time);
+        // Each batch has a time of its own: that is how a restored store knows its batches.
+        let now = TimestampMicros::now().max(TimestampMicros(self.last_time.0 + 1));
         let mut batch = StagedBatch::new(next_offset, prepared.bodies.len());
         for (index, (placed, body)) in decided.events.iter().zip(&prepared.bodies).enumerate() {
             let stored = self.stored_body(request, body, &mut batch);

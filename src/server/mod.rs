@@ -27,6 +27,7 @@ mod knowledge;
 mod read;
 mod result_text;
 mod search;
+mod ship;
 pub mod shutdown;
 mod status;
 mod subscription;
@@ -56,7 +57,7 @@ use self::{
 use crate::{
     access::KeyRing,
     codec::pb::{
-        admin_server::AdminServer, contexts_server::ContextsServer,
+        admin_server::AdminServer, backups_server::BackupsServer, contexts_server::ContextsServer,
         conversations_server::ConversationsServer, events_server::EventsServer,
         search_server::SearchServer, tools_server::ToolsServer,
     },
@@ -172,6 +173,7 @@ fn routes(
     let tools = ToolsServer::new(tools::ToolsService(shared.clone()));
     let search = SearchServer::new(search::SearchService(shared.clone()));
     let admin = AdminServer::new(admin::AdminService(shared.clone()));
+    let backups = BackupsServer::new(ship::BackupsService(shared.clone()));
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
@@ -183,6 +185,7 @@ fn routes(
         .add_service(tuned!(tools))
         .add_service(tuned!(search))
         .add_service(tuned!(admin))
+        .add_service(tuned!(backups))
         .add_service(HealthServer::new(health::HealthService::new(shared)?))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))

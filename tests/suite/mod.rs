@@ -1,4 +1,5 @@
 mod active_context;
+mod backup;
 mod child;
 mod compaction;
 mod contained;

@@ -10,7 +10,7 @@ use crate::{
     domain::{
         AppendOutcome, ConversationId, EventBody, NewEvent, Position, Revision, TimestampMicros,
     },
-    engine::{Inner, error::ReadError},
+    engine::{Inner, backups, error::ReadError},
     log::{LOG_FOLDER, Scrubbed},
 };
 
@@ -59,6 +59,8 @@ struct Receipt {
     recorded: Vec<RecordedEvent>,
     log: Files,
     shared_bodies: Vec<SharedBody>,
+    /// Backups that may hold it until the next `treering backup` to the same place.
+    backups: Vec<HeldByBackup>,
     /// Folders of the store that hold what a repair has put aside: not looked at.
     not_looked_at: Vec<String>,
 }
@@ -78,6 +80,13 @@ struct Files {
     segments_written_anew: u64,
     before: BTreeMap<String, u64>,
     after: BTreeMap<String, u64>,
+}
+
+#[derive(Serialize)]
+struct HeldByBackup {
+    target: String,
+    generation: u64,
+    head: u64,
 }
 
 #[derive(Serialize)]
@@ -131,6 +140,7 @@ pub(super) async fn make(
             after: scrubbed.after.iter().cloned().collect(),
         },
         shared_bodies: bodies.collect(),
+        backups: held_by_backups(inner, plan),
         not_looked_at: set_aside(&inner.options.data_dir),
     };
     let receipt = serde_json::to_value(&receipt).map_err(ReadError::storage)?;
@@ -145,6 +155,19 @@ fn described(target: &EraseTarget) -> String {
         EraseTarget::Due(retention) => retention.to_string(),
         EraseTarget::Literal(literal) => format!("a literal of {} bytes", literal.len()),
     }
+}
+
+/// Backups that reach what was erased: they were made before.
+fn held_by_backups(inner: &Inner, plan: &Plan) -> Vec<HeldByBackup> {
+    let first = plan.gone.keys().next().copied().unwrap_or(u64::MAX);
+    let notes = backups::notes(&inner.options.data_dir).into_iter();
+    let holding = notes.filter(|note| note.head >= first);
+    let held = holding.map(|note| HeldByBackup {
+        target: note.target,
+        generation: note.generation,
+        head: note.head,
+    });
+    held.collect()
 }
 
 /// Revisions that follow each other as one.

@@ -22,12 +22,17 @@ const ZSTD_LEVEL: i32 = 3;
 /// Takes records in order and gives out blocks.
 pub struct Packer {
     dictionary: Option<Arc<Dictionary>>,
-    columns: Compressor<'static>,
-    bodies: Compressor<'static>,
+    /// None: the parts stay as they are.
+    compressors: Option<Compressors>,
     first_offset: u64,
     waiting: Vec<Record>,
     waiting_bodies: usize,
     waiting_texts: usize,
+}
+
+struct Compressors {
+    columns: Compressor<'static>,
+    bodies: Compressor<'static>,
 }
 
 impl Packer {
@@ -40,15 +45,29 @@ impl Packer {
             Some(dictionary) => dictionary.compressor(ZSTD_LEVEL)?,
             None => Compressor::new(ZSTD_LEVEL)?,
         };
-        Ok(Self {
-            dictionary,
+        let compressors = Compressors {
             columns: Compressor::new(ZSTD_LEVEL)?,
             bodies,
+        };
+        Ok(Self {
+            dictionary,
+            compressors: Some(compressors),
+            ..Self::plain(first_offset)
+        })
+    }
+
+    /// A packer of blocks that are not compressed, for those who compress many of them at
+    /// once.
+    #[must_use]
+    pub fn plain(first_offset: u64) -> Self {
+        Self {
+            dictionary: None,
+            compressors: None,
             first_offset,
             waiting: Vec::new(),
             waiting_bodies: 0,
             waiting_texts: 0,
-        })
+        }
     }
 
     /// Takes the next record; gives out the block that it does not fit into.
@@ -110,8 +129,12 @@ impl Packer {
         } else {
             CODEC_ZSTD
         };
-        let (columns, columns_part) = pack(&mut self.columns, CODEC_ZSTD, parts.columns)?;
-        let (bodies, bodies_part) = pack(&mut self.bodies, packs, parts.bodies)?;
+        let (for_columns, for_bodies) = match &mut self.compressors {
+            Some(with) => (Some(&mut with.columns), Some(&mut with.bodies)),
+            None => (None, None),
+        };
+        let (columns, columns_part) = pack(for_columns, CODEC_ZSTD, parts.columns)?;
+        let (bodies, bodies_part) = pack(for_bodies, packs, parts.bodies)?;
         let dictionary = Some(&self.dictionary)
             .filter(|_| bodies_part.codec == CODEC_DICTIONARY)
             .and_then(Option::as_ref);
@@ -140,20 +163,21 @@ impl Packer {
     }
 }
 
-/// Compresses a part if that pays.
+/// Compresses a part if that pays, and is wanted.
 fn pack(
-    compressor: &mut Compressor<'static>,
+    compressor: Option<&mut Compressor<'static>>,
     codec: u8,
     raw: Vec<u8>,
 ) -> Result<(Vec<u8>, Part), LogError> {
     let raw_len = raw.len();
-    let packed = if raw_len < COMPRESS_BYTES_MIN || looks_incompressible(&raw) {
-        None
-    } else {
-        let packed = compressor
-            .compress(&raw)
-            .map_err(|error| LogError::from_io("compressing a block", error))?;
-        Some(packed).filter(|packed| packed.len() < raw_len)
+    let packed = match compressor {
+        Some(compressor) if raw_len >= COMPRESS_BYTES_MIN && !looks_incompressible(&raw) => {
+            let packed = compressor
+                .compress(&raw)
+                .map_err(|error| LogError::from_io("compressing a block", error))?;
+            Some(packed).filter(|packed| packed.len() < raw_len)
+        }
+        _ => None,
     };
     let codec = if packed.is_some() { codec } else { CODEC_NONE };
     let stored = packed.unwrap_or(raw);

@@ -34,7 +34,7 @@ impl Needs {
 }
 
 /// Every method that is served.
-pub(super) const RULES: [(&str, Needs); 41] = [
+pub(super) const RULES: [(&str, Needs); 43] = [
     ("/treering.v1.Events/Append", Appending),
     ("/treering.v1.Events/AppendStream", Appending),
     ("/treering.v1.Events/Read", Role(Reader)),
@@ -72,6 +72,8 @@ pub(super) const RULES: [(&str, Needs); 41] = [
     ("/treering.v1.Admin/Stats", Role(Reader)),
     ("/treering.v1.Admin/Verify", Store),
     ("/treering.v1.Admin/Rebuild", Store),
+    ("/treering.v1.Backups/ShipLog", Store),
+    ("/treering.v1.Backups/NoteBackup", Store),
     ("/grpc.health.v1.Health/Check", Nothing),
     ("/grpc.health.v1.Health/Watch", Nothing),
     (

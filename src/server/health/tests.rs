@@ -41,6 +41,7 @@ async fn every_service_has_a_health() {
     let described = described_services().unwrap();
     for service in [
         "Admin",
+        "Backups",
         "Contexts",
         "Conversations",
         "Events",

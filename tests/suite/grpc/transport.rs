@@ -10,8 +10,9 @@ use treering::{codec::pb, domain::*, engine::Engine, server};
 
 use super::harness::*;
 
-const SERVICES: [&str; 6] = [
+const SERVICES: [&str; 7] = [
     "treering.v1.Admin",
+    "treering.v1.Backups",
     "treering.v1.Contexts",
     "treering.v1.Conversations",
     "treering.v1.Events",

@@ -1,0 +1,359 @@
+//! What can be said of the backups in a target: which there are, whether they are sound,
+//! and which may go.
+
+use std::collections::{HashMap, HashSet};
+
+use uuid::Uuid;
+
+use super::{
+    error::BackupError,
+    manifest::{self, Generation, Manifest, Object, one_store, stores},
+    run::records_of,
+    seal::Key,
+    target::BackupTarget,
+    walk::{Objects, Walk},
+};
+use crate::{
+    domain::{TimestampMicros, with_causes},
+    engine::Progress,
+};
+
+/// A day, in microseconds.
+const DAY_MICROS: i64 = 86_400_000_000;
+
+/// A generation, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GenerationInfo {
+    /// Whose it is.
+    pub store: Uuid,
+    /// Its number.
+    pub generation: u64,
+    /// When it was written.
+    pub made_at: TimestampMicros,
+    /// Its last position; 0: it has none.
+    pub head: u64,
+    /// When the record there was recorded.
+    pub last_recorded_at: Option<TimestampMicros>,
+    /// Objects that it names.
+    pub objects: u64,
+    /// What these take, in bytes.
+    pub bytes: u64,
+    /// Events that were erased since and that it may still hold.
+    pub holds_erased: u64,
+    /// Why nothing of this can be said; then the rest is nothing.
+    pub unreadable: Option<String>,
+}
+
+/// The generations in a target, the oldest first, store by store.
+///
+/// # Errors
+/// [`BackupError`]; a generation that cannot be read is told as one.
+pub async fn generations(
+    target: &BackupTarget,
+    key: Option<&Key>,
+) -> Result<Vec<GenerationInfo>, BackupError> {
+    let stores = stores(target).await?;
+    if stores.is_empty() {
+        return Err(BackupError::NoBackup {
+            address: target.address().to_owned(),
+        });
+    }
+    let mut infos = Vec::new();
+    for store in stores {
+        let read = read_all(target, store, key).await?;
+        let newest = read.iter().rev().find_map(|(_, read)| read.as_ref().ok());
+        for (generation, read) in &read {
+            infos.push(match read {
+                Ok(manifest) => info(manifest, newest),
+                Err(what) => unreadable(store, generation.number, what),
+            });
+        }
+    }
+    Ok(infos)
+}
+
+type ReadGeneration = (Generation, Result<Manifest, String>);
+
+/// All generations of a store. Without the right key there is nothing to be said of any.
+async fn read_all(
+    target: &BackupTarget,
+    store: Uuid,
+    key: Option<&Key>,
+) -> Result<Vec<ReadGeneration>, BackupError> {
+    let mut all = Vec::new();
+    for generation in manifest::generations(target, store).await? {
+        let read = match Manifest::get(target, store, generation.number, key).await {
+            Ok(manifest) => Ok(manifest),
+            Err(error @ (BackupError::Damaged { .. } | BackupError::Missing { .. })) => {
+                Err(with_causes(&error).to_string())
+            }
+            Err(error) => return Err(error),
+        };
+        all.push((generation, read));
+    }
+    Ok(all)
+}
+
+fn info(manifest: &Manifest, newest: Option<&Manifest>) -> GenerationInfo {
+    let held = newest.map(|newest| manifest.holds_of(newest));
+    let held = held.map_or(0, |held| {
+        held.flat_map(super::manifest::Erased::revisions).count()
+    });
+    let mark = manifest.mark.as_ref();
+    GenerationInfo {
+        store: manifest.store,
+        generation: manifest.generation,
+        made_at: TimestampMicros(manifest.made_at),
+        head: manifest.head(),
+        last_recorded_at: mark.map(|mark| TimestampMicros(mark.recorded_at)),
+        objects: manifest.objects.len() as u64,
+        bytes: manifest.objects.iter().map(|object| object.bytes).sum(),
+        holds_erased: held as u64,
+        unreadable: None,
+    }
+}
+
+fn unreadable(store: Uuid, generation: u64, what: &str) -> GenerationInfo {
+    GenerationInfo {
+        store,
+        generation,
+        made_at: TimestampMicros(0),
+        head: 0,
+        last_recorded_at: None,
+        objects: 0,
+        bytes: 0,
+        holds_erased: 0,
+        unreadable: Some(what.to_owned()),
+    }
+}
+
+/// Something of a backup that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupFault {
+    /// The object's address and what is wrong.
+    pub what: String,
+    /// Generations that cannot be restored to their end for it.
+    pub generations: Vec<u64>,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// The store whose backups were checked.
+    pub store: Uuid,
+    /// Generations that were checked.
+    pub generations: u64,
+    /// Objects that were read.
+    pub objects: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Records of the newest generation whose chain was checked.
+    pub events: u64,
+    /// Large bodies of these.
+    pub blobs: u64,
+    /// What is wrong.
+    pub faults: Vec<BackupFault>,
+}
+
+/// Reads every object that a generation names, and checks its BLAKE3, its records, their
+/// chain, and large bodies. Faults are gathered; they do not end it.
+///
+/// # Errors
+/// [`BackupError`] when the target cannot be read, or the key is not the right one.
+pub async fn verify(
+    target: &BackupTarget,
+    store: Option<Uuid>,
+    key: Option<&Key>,
+    mut report: impl FnMut(Progress),
+) -> Result<Verified, BackupError> {
+    let store = one_store(target, store).await?;
+    let all = read_all(target, store, key).await?;
+    let mut checking = Checking::of(store, &all);
+    let total = checking.names.len() as u64;
+    let objects = Objects { target, store, key };
+    let mut done = HashSet::new();
+    // The newest first: its chain is gone through.
+    for (_, read) in all.iter().rev() {
+        let Ok(manifest) = read else { continue };
+        let mut walk = Some(Walk::default());
+        for object in &manifest.objects {
+            let name = object.name(store);
+            if !done.insert(name) {
+                // A chain that was checked is not checked again.
+                walk = None;
+                continue;
+            }
+            if let Err(error) = checking.object(&objects, object, &mut walk).await? {
+                checking.fault(object, &error);
+                walk = None;
+            }
+            report(Progress {
+                what: "objects",
+                done: done.len() as u64,
+                total,
+            });
+        }
+    }
+    Ok(checking.verified)
+}
+
+struct Checking {
+    verified: Verified,
+    /// Which generations name an object.
+    names: HashMap<String, Vec<u64>>,
+}
+
+impl Checking {
+    fn of(store: Uuid, all: &[ReadGeneration]) -> Self {
+        let mut names: HashMap<String, Vec<u64>> = HashMap::new();
+        let mut verified = Verified {
+            store,
+            generations: all.len() as u64,
+            ..Verified::default()
+        };
+        for (generation, read) in all {
+            match read {
+                Ok(manifest) => {
+                    for object in &manifest.objects {
+                        let of = names.entry(object.name(store)).or_default();
+                        of.push(generation.number);
+                    }
+                }
+                Err(what) => verified.faults.push(BackupFault {
+                    what: what.clone(),
+                    generations: vec![generation.number],
+                }),
+            }
+        }
+        Self { verified, names }
+    }
+
+    /// Checks an object; the outer error ends the check.
+    async fn object(
+        &mut self,
+        objects: &Objects<'_>,
+        object: &Object,
+        walk: &mut Option<Walk>,
+    ) -> Result<Result<(), BackupError>, BackupError> {
+        let read = match objects.read(object).await {
+            Ok(read) => read,
+            Err(error @ (BackupError::Damaged { .. } | BackupError::Missing { .. })) => {
+                return Ok(Err(error));
+            }
+            Err(error) => return Err(error),
+        };
+        self.verified.objects += 1;
+        self.verified.bytes += object.bytes;
+        let records = match read.records(object.first, object.last.offset) {
+            Ok(records) => records,
+            Err(what) => return Ok(Err(objects.damaged(object, what))),
+        };
+        if let Some(walk) = walk {
+            for (offset, record) in &records {
+                if let Err(what) = walk.record(*offset, record, &read) {
+                    return Ok(Err(objects.damaged(object, what)));
+                }
+            }
+            self.verified.events += records.len() as u64;
+            self.verified.blobs += read.blobs.len() as u64;
+        }
+        let ends = records.last().map(|(_, record)| record.chain_hash());
+        match ends == object.last.chain() {
+            true => Ok(Ok(())),
+            false => Ok(Err(objects.damaged(
+                object,
+                "it does not end with the record that its generation names",
+            ))),
+        }
+    }
+
+    fn fault(&mut self, object: &Object, error: &BackupError) {
+        let name = object.name(self.verified.store);
+        self.verified.faults.push(BackupFault {
+            what: with_causes(error).to_string(),
+            generations: self.names.get(&name).cloned().unwrap_or_default(),
+        });
+    }
+}
+
+/// Which generations stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// The newest ones.
+    pub newest: Option<u64>,
+    /// Those of the last days.
+    pub days: Option<u64>,
+}
+
+/// What went, or would go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// The store.
+    pub store: Uuid,
+    /// Generations that go.
+    pub generations: Vec<u64>,
+    /// Those that stay.
+    pub kept: Vec<u64>,
+    /// Objects that no generation names then.
+    pub objects: u64,
+    /// What they take, in bytes.
+    pub bytes: u64,
+}
+
+/// Removes all generations but those that are to be kept, and then what none of these
+/// names. The newest always stays. A dry run only tells.
+///
+/// # Errors
+/// [`BackupError`]: when one that is to be kept cannot be read, nothing is removed.
+pub async fn prune(
+    target: &BackupTarget,
+    store: Option<Uuid>,
+    key: Option<&Key>,
+    keep: Keep,
+    dry_run: bool,
+) -> Result<Pruned, BackupError> {
+    let store = one_store(target, store).await?;
+    let there = manifest::generations(target, store).await?;
+    let Some(newest) = there.last() else {
+        return Ok(Pruned::default());
+    };
+    let mut pruned = Pruned {
+        store,
+        ..Pruned::default()
+    };
+    let mut named = HashSet::new();
+    let oldest_kept = there.len() as u64 - keep.newest.unwrap_or(1).clamp(1, there.len() as u64);
+    let since = keep.days.map(|days| {
+        let length = i64::try_from(days)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(DAY_MICROS);
+        TimestampMicros::now().0.saturating_sub(length)
+    });
+    for (index, generation) in there.iter().enumerate() {
+        let is_recent = since.is_some_and(|since| generation.object.modified.0 >= since);
+        if index as u64 >= oldest_kept || is_recent {
+            let manifest = Manifest::get(target, store, generation.number, key).await?;
+            named.extend(manifest.objects.iter().map(|object| object.name(store)));
+            pruned.kept.push(generation.number);
+        } else {
+            pruned.generations.push(generation.number);
+        }
+    }
+    if !dry_run {
+        for number in &pruned.generations {
+            target.remove(&manifest::name_of(store, *number)).await?;
+        }
+    }
+    for object in target.list(&records_of(store)).await? {
+        // What is newer than the newest generation may be of a backup that runs now.
+        if named.contains(&object.name) || object.modified > newest.object.modified {
+            continue;
+        }
+        pruned.objects += 1;
+        pruned.bytes += object.bytes;
+        if !dry_run {
+            target.remove(&object.name).await?;
+        }
+    }
+    Ok(pruned)
+}

@@ -1,0 +1,649 @@
+//! Restoring: a new store, made of a backup up to some place, without what was erased since.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::{
+    content::Read,
+    error::BackupError,
+    manifest::{Erased, Generation, Manifest, Object, generations, one_store},
+    seal::Key,
+    target::BackupTarget,
+    walk::{Objects, Walk},
+};
+use crate::{
+    codec, disk,
+    domain::{
+        BranchId, ContentHash, ConversationId, EventBody, EventHeader, EventId, EventKind,
+        Namespace, Revision, ShardId, TimestampMicros,
+    },
+    engine::{Engine, OpenOptions, Progress, hash_of_stubs, last_batch},
+    log::{
+        BlobRef, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError, NewBlob, OpenMode, Record,
+        RecordBody, RedbLog, RedbLogOptions, Salt, frame,
+    },
+};
+
+/// Where a store is made in its folder, until it is whole.
+const STAGING: &str = ".restoring";
+/// Records, and bytes of large bodies, that are written at once.
+const RECORDS_MAX: usize = 4_096;
+const BLOB_BYTES_MAX: usize = 32 << 20;
+
+/// Up to where a store is restored. A batch that was appended at once is there whole, or
+/// not at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestoreTo {
+    /// All that the generation has.
+    #[default]
+    End,
+    /// What was recorded by then.
+    Time(TimestampMicros),
+    /// Up to a position of the log.
+    Position(u64),
+}
+
+/// What is restored, and how.
+#[derive(Clone, Debug, Default)]
+pub struct RestoreOptions {
+    /// Of an encrypted backup.
+    pub key: Option<Key>,
+    /// Whose backup; none: the only one that is there.
+    pub store: Option<Uuid>,
+    /// Which generation; none: the newest.
+    pub generation: Option<u64>,
+    /// Up to where.
+    pub cut: RestoreTo,
+}
+
+/// What was restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The store that was backed up.
+    pub store: Uuid,
+    /// The store that was made.
+    pub new_store: Uuid,
+    /// Which generation it is from.
+    pub generation: u64,
+    /// Records of the old store that it has.
+    pub events: u64,
+    /// Records that the generation has.
+    pub events_there: u64,
+    /// Its conversations.
+    pub conversations: u64,
+    /// When the last of the records was recorded.
+    pub last_recorded_at: Option<TimestampMicros>,
+    /// Events whose content was erased later than that, and is not in it.
+    pub erased: u64,
+    /// Newer generations that cannot be read: what was erased between them is not known.
+    pub unread: Vec<u64>,
+}
+
+/// Makes a store of a backup, in a folder that is not there or empty. It is another store
+/// than the one that was backed up: its backups are its own. Until it is whole nothing in
+/// the folder opens as a store.
+///
+/// # Errors
+/// [`BackupError`] names the object that is missing or changed.
+pub async fn restore(
+    target: &BackupTarget,
+    to: &Path,
+    options: &RestoreOptions,
+    mut report: impl FnMut(Progress),
+) -> Result<Restored, BackupError> {
+    let chosen = choose(target, options).await?;
+    let staging = prepare_folder(to)?;
+    let made = make(target, &staging, &chosen, options, &mut report).await;
+    match made {
+        Ok(restored) => {
+            finish(to, &staging).map_err(|error| BackupError::store(to, error))?;
+            Ok(restored)
+        }
+        Err(error) => {
+            // It is of no use, and takes room.
+            let _ = disk::remove(&staging);
+            Err(error)
+        }
+    }
+}
+
+/// The generation to be restored, and what is known to be erased.
+struct Chosen {
+    manifest: Manifest,
+    erasures: Vec<Erased>,
+    unread: Vec<u64>,
+}
+
+async fn choose(target: &BackupTarget, options: &RestoreOptions) -> Result<Chosen, BackupError> {
+    let store = one_store(target, options.store).await?;
+    let there = generations(target, store).await?;
+    let key = options.key.as_ref();
+    let Some(newest) = there.last() else {
+        return Err(BackupError::NoBackup {
+            address: target.address().to_owned(),
+        });
+    };
+    let number = options.generation.unwrap_or(newest.number);
+    if !there.iter().any(|generation| generation.number == number) {
+        let what = format!(
+            "there is no generation {number} of store {store} in {}; `treering backup ls` tells \
+             which there are",
+            target.address()
+        );
+        return Err(BackupError::NoSuchPlace { what });
+    }
+    let manifest = Manifest::get(target, store, number, key).await?;
+    let mut chosen = Chosen {
+        erasures: manifest.erasures.clone(),
+        unread: Vec::new(),
+        manifest,
+    };
+    chosen.hear_newer(target, key, &there).await?;
+    Ok(chosen)
+}
+
+impl Chosen {
+    /// The newest generation that can be read knows all that was erased.
+    async fn hear_newer(
+        &mut self,
+        target: &BackupTarget,
+        key: Option<&Key>,
+        there: &[Generation],
+    ) -> Result<(), BackupError> {
+        let newer = there.iter().rev();
+        let newer = newer.take_while(|generation| generation.number > self.manifest.generation);
+        for generation in newer {
+            let read = Manifest::get(target, self.manifest.store, generation.number, key).await;
+            match read {
+                Ok(newer) => {
+                    self.erasures = newer.erasures;
+                    return Ok(());
+                }
+                Err(BackupError::Damaged { .. } | BackupError::Missing { .. }) => {
+                    self.unread.push(generation.number);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folder in which the store is made.
+fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
+    let failed = |error: io::Error| BackupError::store(to, error);
+    let staging = to.join(STAGING);
+    match fs::read_dir(to) {
+        Ok(entries) => {
+            for entry in entries {
+                if entry.map_err(failed)?.file_name() != STAGING {
+                    return Err(BackupError::NotEmpty {
+                        path: to.to_owned(),
+                    });
+                }
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    disk::remove(&staging).map_err(failed)?;
+    disk::make_folder(&staging).map_err(failed)?;
+    Ok(staging)
+}
+
+/// Gives the store its place: its log last, which is what makes a folder a store.
+fn finish(to: &Path, staging: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(staging)? {
+        let name = entry?.file_name();
+        if name != LOG_FOLDER && name != "LOCK" {
+            disk::rename(&staging.join(&name), &to.join(&name))?;
+        }
+    }
+    disk::rename(&staging.join(LOG_FOLDER), &to.join(LOG_FOLDER))?;
+    disk::remove(staging)
+}
+
+async fn make(
+    target: &BackupTarget,
+    staging: &Path,
+    chosen: &Chosen,
+    options: &RestoreOptions,
+    report: &mut impl FnMut(Progress),
+) -> Result<Restored, BackupError> {
+    let manifest = &chosen.manifest;
+    let objects = Objects {
+        target,
+        store: manifest.store,
+        key: options.key.as_ref(),
+    };
+    let mut making = Making::start(staging, &chosen.erasures).await?;
+    check_cut(manifest, options.cut)?;
+    for object in &manifest.objects {
+        if matches!(options.cut, RestoreTo::Position(position) if position < object.first) {
+            break;
+        }
+        let read = objects.read(object).await?;
+        let records = read.records(object.first, object.last.offset);
+        let mut records = records.map_err(|what| objects.damaged(object, what))?;
+        let is_cut = cut_off(&mut records, options.cut);
+        making.object(&objects, object, records, read).await?;
+        report(Progress {
+            what: "events",
+            done: making.events,
+            total: manifest.head(),
+        });
+        if is_cut {
+            break;
+        }
+    }
+    if making.events == 0 && manifest.head() > 0 {
+        return Err(nothing_before(manifest, options.cut));
+    }
+    let erased = making.record_erasures(&chosen.erasures).await?;
+    let restored = making.end(manifest, erased, chosen.unread.clone()).await?;
+    check(staging).await?;
+    Ok(restored)
+}
+
+fn check_cut(manifest: &Manifest, cut: RestoreTo) -> Result<(), BackupError> {
+    match cut {
+        RestoreTo::Position(position) if position > manifest.head() => {
+            Err(BackupError::NoSuchPlace {
+                what: format!(
+                    "generation {} ends at position {}, and {position} was asked for",
+                    manifest.generation,
+                    manifest.head()
+                ),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn nothing_before(manifest: &Manifest, cut: RestoreTo) -> BackupError {
+    let what = match cut {
+        RestoreTo::Position(position) => format!(
+            "no batch ends at position {position} or before: the first one is longer, and a \
+             batch is restored whole or not at all"
+        ),
+        RestoreTo::Time(_) | RestoreTo::End => format!(
+            "generation {} has nothing that was recorded by then",
+            manifest.generation
+        ),
+    };
+    BackupError::NoSuchPlace { what }
+}
+
+/// Leaves out what is behind the cut, and the batch that it goes through. True when there
+/// was something.
+fn cut_off(records: &mut Vec<(u64, Record)>, cut: RestoreTo) -> bool {
+    let kept = match cut {
+        RestoreTo::End => return false,
+        RestoreTo::Time(time) => {
+            let behind = |(_, record): &(u64, Record)| record.header.recorded_at > time;
+            records.iter().position(behind).unwrap_or(records.len())
+        }
+        RestoreTo::Position(position) => {
+            let kept = records.partition_point(|(offset, _)| *offset <= position);
+            let time = |at: usize| records[at].1.header.recorded_at;
+            match kept {
+                0 => 0,
+                _ if kept == records.len() || time(kept) != time(kept - 1) => kept,
+                _ => last_batch(&records[..kept]),
+            }
+        }
+    };
+    let is_cut = kept < records.len();
+    records.truncate(kept);
+    is_cut
+}
+
+/// What is made must open, and be whole.
+async fn check(staging: &Path) -> Result<(), BackupError> {
+    let opened = Engine::open(OpenOptions::new(staging).existing()).await;
+    let engine = opened.map_err(|error| BackupError::store(staging, error))?;
+    let is_whole = engine.is_whole();
+    engine.close().await;
+    match is_whole {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(BackupError::store(staging, "it has damaged conversations")),
+        Err(error) => Err(BackupError::store(staging, error)),
+    }
+}
+
+/// The new log as it grows, at the positions of the old one.
+struct Making {
+    folder: PathBuf,
+    log: RedbLog,
+    epoch: Epoch,
+    head: u64,
+    walk: Walk,
+    /// What is to be erased.
+    erase: HashMap<ConversationId, BTreeSet<Revision>>,
+    /// What is left of it, and of what was erased before.
+    stubs: HashMap<ConversationId, BTreeMap<Revision, Bytes>>,
+    /// Where large bodies are kept in the new log.
+    homes: HashMap<(Namespace, ContentHash), u64>,
+    /// Which object has a large body.
+    held_by: HashMap<u64, Arc<Object>>,
+    records: Vec<Record>,
+    blobs: Vec<NewBlob>,
+    blob_bytes: usize,
+    events: u64,
+    erased: u64,
+    last_recorded_at: Option<TimestampMicros>,
+}
+
+impl Making {
+    async fn start(folder: &Path, erasures: &[Erased]) -> Result<Self, BackupError> {
+        let failed = |error: LogError| BackupError::store(folder, error);
+        let log = RedbLog::open(folder, RedbLogOptions::default(), OpenMode::Create);
+        let log = log.map_err(failed)?;
+        let acquired = log.acquire(ShardId::default()).await.map_err(failed)?;
+        let mut erase: HashMap<_, BTreeSet<_>> = HashMap::new();
+        for erased in erasures {
+            let of = erase.entry(erased.conversation()).or_default();
+            of.extend(erased.revisions());
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            log,
+            epoch: acquired.epoch,
+            head: acquired.head,
+            walk: Walk::default(),
+            erase,
+            stubs: HashMap::new(),
+            homes: HashMap::new(),
+            held_by: HashMap::new(),
+            records: Vec::new(),
+            blobs: Vec::new(),
+            blob_bytes: 0,
+            events: 0,
+            erased: 0,
+            last_recorded_at: None,
+        })
+    }
+
+    fn failed(&self, error: LogError) -> BackupError {
+        BackupError::store(&self.folder, error)
+    }
+
+    /// Takes the records of an object. No batch goes from one object to the next.
+    async fn object(
+        &mut self,
+        objects: &Objects<'_>,
+        object: &Object,
+        records: Vec<(u64, Record)>,
+        read: Read,
+    ) -> Result<(), BackupError> {
+        for (offset, record) in &records {
+            let checked = self.walk.record(*offset, record, &read);
+            checked.map_err(|what| objects.damaged(object, what))?;
+        }
+        if !read.blobs.is_empty() {
+            let holder = Arc::new(object.clone());
+            let homes = read.blobs.keys();
+            self.held_by
+                .extend(homes.map(|home| (*home, Arc::clone(&holder))));
+        }
+        let unsalted = self.keys_to_unsalt(&records);
+        for ((offset, record), unsalt) in records.into_iter().zip(unsalted) {
+            self.last_recorded_at = Some(record.header.recorded_at);
+            let record = if unsalt {
+                record.without_key_salt()
+            } else {
+                record
+            };
+            let record = self.without_erased(objects, object, &read, record).await?;
+            self.take(objects, offset, record, &read).await?;
+        }
+        Ok(())
+    }
+
+    fn is_erased(&self, record: &Record) -> bool {
+        let of = self.erase.get(&record.header.conversation);
+        of.is_some_and(|revisions| revisions.contains(&record.header.revision))
+    }
+
+    /// Of each record, whether something of the batch that its key is of is erased.
+    fn keys_to_unsalt(&self, records: &[(u64, Record)]) -> Vec<bool> {
+        let all = records.iter().enumerate();
+        let unsalt = all.map(|(at, (_, record))| {
+            let Some(key) = &record.append_key else {
+                return false;
+            };
+            let mut batch = records[at..].iter().take(key.events as usize);
+            batch.any(|(_, record)| self.is_erased(record))
+        });
+        unsalt.collect()
+    }
+
+    /// What is left of a record; all of it, unless it is to be erased.
+    async fn without_erased(
+        &mut self,
+        objects: &Objects<'_>,
+        object: &Object,
+        read: &Read,
+        record: Record,
+    ) -> Result<Record, BackupError> {
+        if !self.is_erased(&record) {
+            return Ok(record);
+        }
+        let (conversation, revision) = (record.header.conversation, record.header.revision);
+        let stub = match &record.body {
+            RecordBody::Stub(stub) => stub.bytes.clone(),
+            RecordBody::Inline(bytes) => self.stub(objects, object, &record, bytes)?,
+            RecordBody::Blob(blob) => {
+                let home = blob.home_offset;
+                let bytes = self.large_body(objects, home, read).await?;
+                self.stub(objects, object, &record, &bytes)?
+            }
+        };
+        let of = self.stubs.entry(conversation).or_default();
+        of.insert(revision, stub.clone());
+        if record.is_erased() {
+            return Ok(record);
+        }
+        self.erased += 1;
+        Ok(record.erased(stub))
+    }
+
+    fn stub(
+        &self,
+        objects: &Objects<'_>,
+        object: &Object,
+        record: &Record,
+        bytes: &Bytes,
+    ) -> Result<Bytes, BackupError> {
+        let header = &record.header;
+        let kind = header.kind().ok_or_else(|| {
+            objects.damaged(
+                object,
+                "it has an event of a newer treering that is to be erased: restore it with that one",
+            )
+        })?;
+        let body = codec::body::decode(kind, bytes);
+        let body = body.map_err(|fault| objects.damaged(object, fault.to_string()))?;
+        Ok(codec::body::encode(&body.stub(header.branch)))
+    }
+
+    /// A large body that this object has, or an earlier one.
+    async fn large_body(
+        &self,
+        objects: &Objects<'_>,
+        home: u64,
+        read: &Read,
+    ) -> Result<Bytes, BackupError> {
+        if let Some(bytes) = read.blobs.get(&home) {
+            return Ok(bytes.clone());
+        }
+        let missing = || {
+            BackupError::store(
+                &self.folder,
+                format!("no object has the large body that was kept at {home}"),
+            )
+        };
+        let earlier = self.held_by.get(&home).ok_or_else(missing)?;
+        let read = objects.read(earlier).await?;
+        read.blobs.get(&home).cloned().ok_or_else(missing)
+    }
+
+    async fn take(
+        &mut self,
+        objects: &Objects<'_>,
+        offset: u64,
+        mut record: Record,
+        read: &Read,
+    ) -> Result<(), BackupError> {
+        if let RecordBody::Blob(blob) = record.body {
+            let namespace = record.header.namespace.clone();
+            let place = (namespace.clone(), blob.hash);
+            let home_offset = match self.homes.get(&place) {
+                Some(home) => *home,
+                None => {
+                    let bytes = self.large_body(objects, blob.home_offset, read).await?;
+                    self.blob_bytes += bytes.len();
+                    self.blobs.push(NewBlob {
+                        namespace,
+                        hash: blob.hash,
+                        home_offset: offset,
+                        bytes,
+                    });
+                    self.homes.insert(place, offset);
+                    offset
+                }
+            };
+            record.body = RecordBody::Blob(BlobRef {
+                home_offset,
+                ..blob
+            });
+        }
+        self.events += 1;
+        self.push(record).await
+    }
+
+    async fn push(&mut self, record: Record) -> Result<(), BackupError> {
+        self.records.push(record);
+        if self.records.len() >= RECORDS_MAX || self.blob_bytes >= BLOB_BYTES_MAX {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), BackupError> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let records = std::mem::take(&mut self.records);
+        let frames = frame::encode_group(self.head + 1, &records);
+        let batch = FrameBatch {
+            frames: frames.map_err(|error| self.failed(error))?,
+            blobs: std::mem::take(&mut self.blobs),
+        };
+        self.blob_bytes = 0;
+        let appended = self
+            .log
+            .append(ShardId::default(), self.epoch, self.head, batch);
+        self.head = appended.await.map_err(|error| self.failed(error))?;
+        Ok(())
+    }
+
+    /// Appends what says that something was erased, where the event that said so is behind
+    /// the cut. Returns how many events were erased.
+    async fn record_erasures(&mut self, erasures: &[Erased]) -> Result<u64, BackupError> {
+        let mut now = TimestampMicros::now();
+        for erased in erasures {
+            if erased.position <= self.events {
+                continue;
+            }
+            now = TimestampMicros(now.0.max(self.last_recorded_at.map_or(0, |last| last.0)) + 1);
+            if let Some(record) = self.erasure(erased, now)? {
+                self.push(record).await?;
+            }
+        }
+        Ok(self.erased)
+    }
+
+    fn erasure(
+        &mut self,
+        erased: &Erased,
+        now: TimestampMicros,
+    ) -> Result<Option<Record>, BackupError> {
+        let id = erased.conversation();
+        let (Some(known), Some(stubs)) =
+            (self.walk.conversations.get_mut(&id), self.stubs.get(&id))
+        else {
+            return Ok(None);
+        };
+        let of_it = erased.revisions();
+        let of_it = of_it.filter_map(|revision| Some((revision, stubs.get(&revision)?)));
+        let (revisions, stubs): (Vec<Revision>, Vec<&Bytes>) = of_it.unzip();
+        if revisions.is_empty() {
+            return Ok(None);
+        }
+        let body = codec::body::encode(&EventBody::ContentErased {
+            revisions,
+            reason: erased.reason.clone(),
+            stubs: Some(hash_of_stubs(stubs.into_iter().map(|stub| &stub[..]))),
+            // No receipt is given of what a restore erases again.
+            signed_by: None,
+        });
+        let namespace = Namespace::new(&erased.namespace);
+        let namespace =
+            namespace.map_err(|error| BackupError::internal("reading what was erased", error))?;
+        // A branch has the revision of the event that forked it.
+        let has_branch = erased.branch <= known.head.0;
+        let header = EventHeader {
+            id: EventId::generate(),
+            namespace,
+            conversation: id,
+            branch: if has_branch {
+                BranchId(erased.branch)
+            } else {
+                BranchId::MAIN
+            },
+            revision: known.head.next(),
+            kind: EventKind::ContentErased.number(),
+            recorded_at: now,
+            occurred_at: Some(TimestampMicros(erased.recorded_at)),
+            actor: erased.actor.clone(),
+            causation_id: None,
+            correlation_id: String::new(),
+        };
+        let hash = Salt::random().hash(Record::hash_body(&body));
+        let record = Record::seal(known.chain, header, RecordBody::Inline(body), hash, None);
+        let record = record.map_err(|error| BackupError::store(&self.folder, error))?;
+        known.head = known.head.next();
+        known.chain = record.chain_hash();
+        Ok(Some(record))
+    }
+
+    async fn end(
+        mut self,
+        manifest: &Manifest,
+        erased: u64,
+        unread: Vec<u64>,
+    ) -> Result<Restored, BackupError> {
+        self.flush().await?;
+        let closed = self.log.close().await;
+        closed.map_err(|error| self.failed(error))?;
+        Ok(Restored {
+            store: manifest.store,
+            new_store: self.log.identity().store,
+            generation: manifest.generation,
+            events: self.events,
+            events_there: manifest.head(),
+            conversations: self.walk.conversations.len() as u64,
+            last_recorded_at: self.last_recorded_at,
+            erased,
+            unread,
+        })
+    }
+}

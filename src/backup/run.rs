@@ -1,0 +1,711 @@
+//! Backing up: what is new is put as objects, then a manifest that names them. What was
+//! erased since is taken out of the objects that hold it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use tokio::time::{Instant, sleep_until};
+use uuid::Uuid;
+
+use super::{
+    content::Content,
+    error::BackupError,
+    manifest::{self, Erased, Manifest, Mark, Object, generations},
+    seal::Key,
+    source::BackupSource,
+    target::{BackupTarget, Listed},
+    uploads::Uploads,
+};
+use crate::{
+    domain::{TimestampMicros, with_causes},
+    engine::{BackupNote, ShipMark, ShipQuery, Shipped},
+};
+
+/// An object takes no more records once it has this, before compression, in bytes.
+const OBJECT_BYTES: usize = 16 << 20;
+/// Following, what was appended is put so long after it was seen.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// A long backup that ends badly goes on from a manifest of so long ago.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
+/// Following leaves small objects; so many of them are put as one.
+const SMALL_MAX: usize = 32;
+/// What is small: in bytes, before compression.
+const SMALL_BYTES: u64 = OBJECT_BYTES as u64 / 2;
+/// Small objects that were put as one are removed so long after: somebody may be restoring.
+const REMOVE_AFTER: Duration = Duration::from_secs(3_600);
+/// Following, one generation of each such time is kept, in microseconds.
+const KEPT_EVERY_MICROS: i64 = 3_600_000_000;
+/// Following, the store is told so often what its backup holds.
+const NOTE_EVERY: Duration = Duration::from_secs(60);
+/// An offset behind every log: asks which log it is.
+const NOWHERE: u64 = u64::MAX;
+
+/// How a backup is made.
+#[derive(Clone, Debug, Default)]
+pub struct BackupOptions {
+    /// Encrypts all objects.
+    pub key: Option<Key>,
+    /// Goes on with what is appended.
+    pub follow: bool,
+}
+
+/// How far a backup is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackupStep {
+    /// Records that are on their way, of all that there are.
+    Shipped {
+        /// The last offset.
+        done: u64,
+        /// The log's last offset.
+        total: u64,
+    },
+    /// A generation was written.
+    Generation {
+        /// Which.
+        number: u64,
+        /// The last offset that it holds.
+        head: u64,
+        /// Nothing more is there to be backed up now.
+        is_all: bool,
+    },
+}
+
+/// What a backup did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackupOutcome {
+    /// The store.
+    pub store: Uuid,
+    /// The newest generation.
+    pub generation: u64,
+    /// It is new.
+    pub is_new: bool,
+    /// The last offset that it holds.
+    pub head: u64,
+    /// Offset of the last event that says what was erased.
+    pub clean_to: u64,
+    /// Records that were put.
+    pub events: u64,
+    /// Objects that were put, those that were written anew included.
+    pub objects: u64,
+    /// Bytes that were put, as stored.
+    pub bytes: u64,
+    /// Bytes of the generation, as stored.
+    pub bytes_total: u64,
+    /// Objects that were written anew because they held what was erased.
+    pub cleaned: u64,
+    /// Generations that were removed because they held it.
+    pub removed: Vec<u64>,
+    /// Generations of another time of the log that hold it and cannot be written anew.
+    pub still_hold: Vec<u64>,
+}
+
+/// A backup of a store to a target.
+pub struct Backup<'a> {
+    source: &'a dyn BackupSource,
+    target: &'a BackupTarget,
+    options: &'a BackupOptions,
+    /// The generation as it will be.
+    next: Manifest,
+    /// The newest one that is there.
+    base: Option<Listed>,
+    /// What `next` has that the newest does not.
+    is_changed: bool,
+    /// Erasures of which objects may still hold something.
+    to_erase: Vec<Erased>,
+    /// Of objects that were put by this backup: what was erased up to there is not in them.
+    clean_to: HashMap<String, u64>,
+    /// The generation that this backup wrote last.
+    own: Option<Manifest>,
+    /// Names that kept generations have.
+    pinned: HashSet<String>,
+    /// Objects that were replaced, and when.
+    replaced: Vec<(String, Instant)>,
+    noted: Option<Instant>,
+    outcome: BackupOutcome,
+}
+
+impl<'a> Backup<'a> {
+    /// Finds the store's newest generation, and where the two went the same way last.
+    ///
+    /// # Errors
+    /// [`BackupError`].
+    pub async fn start(
+        source: &'a dyn BackupSource,
+        target: &'a BackupTarget,
+        options: &'a BackupOptions,
+    ) -> Result<Self, BackupError> {
+        let start = ask(source, NOWHERE).await?;
+        let store = start.identity.store;
+        let there = generations(target, store).await?.pop();
+        let next = match &there {
+            Some(newest) => {
+                let key = options.key.as_ref();
+                check_key(target, &newest.object, key).await?;
+                Manifest::get(target, store, newest.number, key).await?
+            }
+            None => Manifest::first(store, start.identity.timeline),
+        };
+        let mut backup = Self {
+            source,
+            target,
+            options,
+            outcome: BackupOutcome {
+                store,
+                generation: next.generation,
+                ..BackupOutcome::default()
+            },
+            pinned: names(&next),
+            base: there.map(|newest| newest.object),
+            is_changed: false,
+            to_erase: Vec::new(),
+            clean_to: HashMap::new(),
+            own: None,
+            replaced: Vec::new(),
+            noted: None,
+            next,
+        };
+        backup.find_common().await?;
+        if backup.next.timeline != start.identity.timeline {
+            backup.next.timeline = start.identity.timeline;
+            backup.is_changed = true;
+        }
+        Ok(backup)
+    }
+
+    /// Forgets what the log does not have any more: its loss was accepted, or the store is a
+    /// copy from before.
+    async fn find_common(&mut self) -> Result<(), BackupError> {
+        let Some(mark) = self.next.mark.clone() else {
+            return Ok(());
+        };
+        if self.log_has(&mark).await? {
+            return Ok(());
+        }
+        let (mut has, mut lacks) = (0, self.next.objects.len());
+        while has < lacks {
+            let middle = usize::midpoint(has, lacks);
+            let last = self.next.objects[middle].last.clone();
+            match self.log_has(&last).await? {
+                true => has = middle + 1,
+                false => lacks = middle,
+            }
+        }
+        self.next.objects.truncate(has);
+        self.next.mark = self.next.objects.last().map(|object| object.last.clone());
+        self.next.begin_line();
+        let head = self.next.head();
+        for erased in &mut self.next.erasures {
+            erased.position = erased.position.min(head);
+        }
+        self.is_changed = true;
+        Ok(())
+    }
+
+    async fn log_has(&self, mark: &Mark) -> Result<bool, BackupError> {
+        let start = ask(self.source, mark.offset + 1).await?;
+        Ok(start.before.is_some_and(|before| mark.is(&before)))
+    }
+
+    /// Backs up what is there, and with [`BackupOptions::follow`] what comes: then it ends
+    /// with an error only. What it did so far can be asked of [`outcome`](Self::outcome).
+    ///
+    /// # Errors
+    /// [`BackupError`]. The newest generation that is there stays what it is.
+    pub async fn run(&mut self, mut report: impl FnMut(BackupStep)) -> Result<(), BackupError> {
+        let key = self.options.key.as_ref();
+        let mut uploads = Uploads::new(self.target, self.next.store, key);
+        let query = ShipQuery {
+            from: self.next.head() + 1,
+            to: None,
+            follow: self.options.follow,
+        };
+        let mut items = self.source.ship(query).await?;
+        let mut gathering = Gathering::new(self.next.head() + 1, self.every());
+        loop {
+            let item = tokio::select! {
+                item = items.next() => item,
+                () = gathering.is_due() => {
+                    self.put_rest(&mut gathering, &mut uploads).await?;
+                    self.commit(&mut gathering, &mut report).await?;
+                    continue;
+                }
+            };
+            let Some(item) = item else { break };
+            gathering.take(item?);
+            if gathering.is_at_end && gathering.content.raw.len() >= OBJECT_BYTES {
+                gathering.put(&mut uploads).await?;
+            }
+            if gathering.is_at_end {
+                report(BackupStep::Shipped {
+                    done: gathering.next - 1,
+                    total: gathering.total.max(gathering.next - 1),
+                });
+            }
+        }
+        self.put_rest(&mut gathering, &mut uploads).await?;
+        self.commit(&mut gathering, &mut report).await
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn outcome(&self) -> BackupOutcome {
+        BackupOutcome {
+            head: self.next.head(),
+            clean_to: self.next.clean_to(),
+            bytes_total: self.next.objects.iter().map(|object| object.bytes).sum(),
+            ..self.outcome.clone()
+        }
+    }
+
+    fn every(&self) -> Duration {
+        match self.options.follow {
+            true => FOLLOW_EVERY,
+            false => CHECKPOINT_EVERY,
+        }
+    }
+
+    /// Puts what was gathered; the generation has it from here on.
+    async fn put_rest(
+        &mut self,
+        gathering: &mut Gathering,
+        uploads: &mut Uploads,
+    ) -> Result<(), BackupError> {
+        gathering.put(uploads).await?;
+        for object in uploads.take().await? {
+            self.outcome.events += object.last.offset + 1 - object.first;
+            self.count(&object);
+            self.clean_to
+                .insert(object.blake3.clone(), gathering.log_at_start);
+            self.next.mark = Some(object.last.clone());
+            self.next.objects.push(object);
+            self.is_changed = true;
+        }
+        let erasures = std::mem::take(&mut gathering.erasures);
+        self.to_erase.extend(erasures.iter().cloned());
+        self.next.erasures.extend(erasures);
+        Ok(())
+    }
+
+    fn count(&mut self, object: &Object) {
+        self.outcome.objects += 1;
+        self.outcome.bytes += object.bytes;
+    }
+
+    /// Writes a generation, if there is anything new.
+    async fn commit(
+        &mut self,
+        gathering: &mut Gathering,
+        report: &mut impl FnMut(BackupStep),
+    ) -> Result<(), BackupError> {
+        gathering.due = None;
+        self.clean().await?;
+        self.join_small().await?;
+        let is_new = self.is_changed || self.base.is_none();
+        if is_new {
+            self.next.generation += 1;
+            self.next.made_at = TimestampMicros::now().0;
+            self.next.made_by = env!("CARGO_PKG_VERSION").to_owned();
+            self.next.to_clean = self.next.to_clean || !self.to_erase.is_empty();
+            let bytes = self
+                .next
+                .put(self.target, self.options.key.as_ref())
+                .await?;
+            self.outcome.bytes += bytes;
+            self.outcome.generation = self.next.generation;
+            self.outcome.is_new = true;
+            self.is_changed = false;
+        }
+        if self.next.to_clean {
+            self.remove_unclean().await?;
+            self.next.to_clean = false;
+        }
+        self.to_erase.clear();
+        if is_new {
+            self.thin().await?;
+            self.own = Some(self.next.clone());
+            report(BackupStep::Generation {
+                number: self.next.generation,
+                head: self.next.head(),
+                is_all: gathering.is_all,
+            });
+        }
+        if self.base.is_none() {
+            let there = generations(self.target, self.next.store).await?;
+            self.base = there.last().map(|newest| newest.object.clone());
+        }
+        self.note().await;
+        Ok(())
+    }
+
+    /// Writes objects anew that hold what was erased.
+    async fn clean(&mut self) -> Result<(), BackupError> {
+        if self.to_erase.is_empty() {
+            return Ok(());
+        }
+        let touched = |object: &Object| {
+            let clean_to = self.clean_to.get(&object.blake3).copied().unwrap_or(0);
+            let mut erased = self.to_erase.iter();
+            erased.any(|erased| erased.position > clean_to && object.is_touched(&erased.offsets))
+        };
+        let which: Vec<bool> = self.next.objects.iter().map(touched).collect();
+        let objects = std::mem::take(&mut self.next.objects);
+        for (object, is_touched) in objects.into_iter().zip(which) {
+            if !is_touched {
+                self.next.objects.push(object);
+                continue;
+            }
+            let anew = self.anew(object.first, object.last.offset).await?;
+            self.outcome.cleaned += anew.len() as u64;
+            self.next.objects.extend(anew);
+            self.is_changed = true;
+        }
+        Ok(())
+    }
+
+    /// Reads a stretch from the store again and puts it.
+    async fn anew(&mut self, first: u64, last: u64) -> Result<Vec<Object>, BackupError> {
+        let key = self.options.key.as_ref();
+        let mut uploads = Uploads::new(self.target, self.next.store, key);
+        let query = ShipQuery {
+            from: first,
+            to: Some(last),
+            follow: false,
+        };
+        let mut items = self.source.ship(query).await?;
+        let mut gathering = Gathering::new(first, CHECKPOINT_EVERY);
+        while let Some(item) = items.next().await {
+            gathering.take(item?);
+            if gathering.is_at_end && gathering.content.raw.len() >= OBJECT_BYTES {
+                gathering.put(&mut uploads).await?;
+            }
+        }
+        gathering.put(&mut uploads).await?;
+        let objects = uploads.take().await?;
+        if objects.last().map(|object| object.last.offset) != Some(last) {
+            return Err(BackupError::internal(
+                "reading records again",
+                format!("the store does not give records {first} to {last} any more"),
+            ));
+        }
+        for object in &objects {
+            self.count(object);
+            self.clean_to
+                .insert(object.blake3.clone(), gathering.log_at_start);
+        }
+        Ok(objects)
+    }
+
+    /// Puts the small objects at the end as one, when they are many.
+    async fn join_small(&mut self) -> Result<(), BackupError> {
+        let objects = self.next.objects.iter().rev();
+        let small = objects.take_while(|object| object.raw_bytes < SMALL_BYTES);
+        let small = small.count();
+        if small < SMALL_MAX {
+            return self.remove_replaced().await;
+        }
+        let from = self.next.objects.len() - small;
+        let (first, last) = (self.next.objects[from].first, self.next.head());
+        let anew = self.anew(first, last).await?;
+        let store = self.next.store;
+        let replaced = self.next.objects.drain(from..);
+        let now = Instant::now();
+        self.replaced
+            .extend(replaced.map(|object| (object.name(store), now)));
+        self.next.objects.extend(anew);
+        self.is_changed = true;
+        self.remove_replaced().await
+    }
+
+    async fn remove_replaced(&mut self) -> Result<(), BackupError> {
+        while let Some((name, since)) = self.replaced.first() {
+            if since.elapsed() < REMOVE_AFTER {
+                break;
+            }
+            if !self.pinned.contains(name) {
+                self.target.remove(name).await?;
+            }
+            self.replaced.remove(0);
+        }
+        Ok(())
+    }
+
+    /// Removes generations that hold what was erased, and then their objects.
+    async fn remove_unclean(&mut self) -> Result<(), BackupError> {
+        let (store, key) = (self.next.store, self.options.key.as_ref());
+        let mut named = names(&self.next);
+        self.outcome.still_hold.clear();
+        for generation in generations(self.target, store).await? {
+            if generation.number >= self.next.generation {
+                continue;
+            }
+            let older = Manifest::get(self.target, store, generation.number, key).await?;
+            let holds = older.holds_of(&self.next).next().is_some();
+            let is_contained = self.next.contains(&older);
+            match (holds, is_contained) {
+                (true, true) => {
+                    self.target.remove(&generation.object.name).await?;
+                    self.outcome.removed.push(generation.number);
+                }
+                (true, false) => {
+                    self.outcome.still_hold.push(generation.number);
+                    named.extend(names(&older));
+                }
+                (false, _) => named.extend(names(&older)),
+            }
+        }
+        // What was put since the newest generation may be another backup's.
+        let since = self.base.as_ref().map(|base| base.modified);
+        for object in self.target.list(&records_of(store)).await? {
+            let is_own = self.clean_to_knows(&object.name);
+            let is_old = since.is_none_or(|since| object.modified <= since) || is_own;
+            if is_old && !named.contains(&object.name) {
+                self.target.remove(&object.name).await?;
+            }
+        }
+        self.pinned = named;
+        Ok(())
+    }
+
+    /// True for an object that this backup put.
+    fn clean_to_knows(&self, name: &str) -> bool {
+        let sum = name.rsplit('-').next();
+        sum.is_some_and(|sum| self.clean_to.contains_key(sum))
+    }
+
+    /// Removes the generation before, if this backup wrote it: its successor has all of it.
+    /// Following keeps one of each hour.
+    async fn thin(&mut self) -> Result<(), BackupError> {
+        let Some(own) = &self.own else { return Ok(()) };
+        let hour = |manifest: &Manifest| manifest.made_at.div_euclid(KEPT_EVERY_MICROS);
+        if self.options.follow && hour(own) != hour(&self.next) {
+            self.pinned.extend(names(own));
+            return Ok(());
+        }
+        let name = manifest::name_of(own.store, own.generation);
+        self.target.remove(&name).await
+    }
+
+    /// Tells the store. A backup is one whether or not the store can note it.
+    async fn note(&mut self) {
+        let is_told = self.noted.is_some_and(|noted| noted.elapsed() < NOTE_EVERY);
+        if is_told && self.options.follow && self.outcome.removed.is_empty() {
+            return;
+        }
+        let note = BackupNote {
+            target: self.target.address().to_owned(),
+            generation: self.next.generation,
+            head: self.next.head(),
+            made_at: TimestampMicros::now().0,
+            clean_to: self.next.clean_to(),
+        };
+        if let Err(error) = self.source.note(note).await {
+            let error = with_causes(&error).to_string();
+            tracing::warn!(error, "the store could not note that it was backed up");
+        }
+        self.noted = Some(Instant::now());
+    }
+}
+
+/// The names of a generation's objects.
+fn names(manifest: &Manifest) -> HashSet<String> {
+    let objects = manifest.objects.iter();
+    objects.map(|object| object.name(manifest.store)).collect()
+}
+
+/// Where a store's objects are.
+pub(super) fn records_of(store: Uuid) -> String {
+    format!("{store}/records")
+}
+
+/// All generations have a key, or none.
+async fn check_key(
+    target: &BackupTarget,
+    newest: &Listed,
+    key: Option<&Key>,
+) -> Result<(), BackupError> {
+    let bytes = target.get(&newest.name).await?;
+    if key.is_some() && !super::seal::is_encrypted(&bytes) {
+        return Err(BackupError::OtherKey {
+            what: format!(
+                "the generations in {} are not encrypted, and a key was given: use another \
+                 target, so that nothing of this store is left there in the clear",
+                target.address()
+            ),
+        });
+    }
+    Ok(())
+}
+
+struct Start {
+    identity: crate::log::LogIdentity,
+    before: Option<ShipMark>,
+}
+
+/// Which log it is, and what it has before an offset.
+async fn ask(source: &dyn BackupSource, from: u64) -> Result<Start, BackupError> {
+    let query = ShipQuery {
+        from,
+        to: Some(from.saturating_sub(1)),
+        follow: false,
+    };
+    let first = source.ship(query).await?.next().await;
+    match first.transpose()? {
+        Some(Shipped::Start {
+            identity, before, ..
+        }) => Ok(Start { identity, before }),
+        _ => Err(BackupError::internal(
+            "asking which log it is",
+            "the store did not begin with that",
+        )),
+    }
+}
+
+/// Records on their way into an object.
+struct Gathering {
+    /// The first offset of the object.
+    first: u64,
+    /// The first offset that has not come.
+    next: u64,
+    content: Content,
+    last: Option<Mark>,
+    erasures: Vec<Erased>,
+    /// No batch is cut here.
+    is_at_end: bool,
+    is_all: bool,
+    /// The log's last offset when it was begun to be read.
+    log_at_start: u64,
+    total: u64,
+    every: Duration,
+    /// When a generation is to be written.
+    due: Option<Instant>,
+}
+
+impl Gathering {
+    fn new(first: u64, every: Duration) -> Self {
+        Self {
+            first,
+            next: first,
+            content: Content::default(),
+            last: None,
+            erasures: Vec::new(),
+            is_at_end: true,
+            is_all: false,
+            log_at_start: 0,
+            total: 0,
+            every,
+            due: None,
+        }
+    }
+
+    fn take(&mut self, item: Shipped) {
+        self.is_at_end = false;
+        match item {
+            Shipped::Start { head, .. } => {
+                (self.log_at_start, self.total) = (head, head);
+                self.is_at_end = true;
+            }
+            Shipped::Block(block) => {
+                self.content.block(&block);
+                self.due.get_or_insert(Instant::now() + self.every);
+            }
+            Shipped::Blob { home, bytes } => self.content.blob(home, &bytes),
+            Shipped::Erasure(erasure) => self.erasures.push(Erased::new(erasure)),
+            Shipped::Reached {
+                mark,
+                recorded_at,
+                is_all,
+            } => {
+                self.next = mark.offset + 1;
+                self.last = Some(Mark::new(mark, recorded_at));
+                (self.is_at_end, self.is_all) = (true, is_all);
+            }
+        }
+    }
+
+    /// Ready when a generation is due, and no batch would be cut.
+    async fn is_due(&self) {
+        match self.due {
+            Some(due) if self.is_at_end => sleep_until(due).await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    async fn put(&mut self, uploads: &mut Uploads) -> Result<(), BackupError> {
+        let Some(last) = self.last.take().filter(|_| !self.content.is_empty()) else {
+            return Ok(());
+        };
+        let content = std::mem::take(&mut self.content);
+        let first = std::mem::replace(&mut self.first, self.next);
+        uploads.put(first, last, content).await
+    }
+}
+
+/// Pauses before following goes on after it failed: the first one, and the longest.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Two that follow to one target overtake each other: who was overtaken so often within
+/// [`OVERTAKEN_WITHIN`] ends.
+const OVERTAKEN_MAX: usize = 3;
+const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Follows a store for as long as it can: what fails is tried again, from what the target
+/// has then.
+///
+/// # Errors
+/// What trying again does not mend: a backup that is damaged or has another key, or another
+/// one that follows to the same target.
+pub async fn follow(
+    source: &dyn BackupSource,
+    target: &BackupTarget,
+    options: &BackupOptions,
+    mut report: impl FnMut(BackupStep),
+) -> Result<(), BackupError> {
+    let options = BackupOptions {
+        follow: true,
+        ..options.clone()
+    };
+    let mut pause = RETRY_MIN;
+    let mut overtaken: Vec<Instant> = Vec::new();
+    loop {
+        let mut is_new = false;
+        let error = match Backup::start(source, target, &options).await {
+            Ok(mut backup) => {
+                let ran = backup.run(|step| {
+                    is_new |= matches!(step, BackupStep::Generation { .. });
+                    report(step);
+                });
+                match ran.await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        match &error {
+            BackupError::Overtaken { .. } => {
+                overtaken.retain(|at| at.elapsed() < OVERTAKEN_WITHIN);
+                overtaken.push(Instant::now());
+                if overtaken.len() >= OVERTAKEN_MAX {
+                    return Err(error);
+                }
+            }
+            BackupError::Target { .. }
+            | BackupError::Source { .. }
+            | BackupError::Internal { .. } => {}
+            _ => return Err(error),
+        }
+        let error = with_causes(&error).to_string();
+        tracing::warn!(
+            error,
+            "the backup does not follow for now; it is tried again"
+        );
+        if is_new {
+            pause = RETRY_MIN;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}

@@ -1,0 +1,351 @@
+//! How an object is wrapped: compressed, encrypted if there is a key, and with a BLAKE3 of
+//! all of it at its end. `docs/BACKUP.md` gives the bytes.
+
+use std::{fmt, io::Read, path::Path};
+
+use bytes::Bytes;
+use chacha20poly1305::{
+    XChaCha20Poly1305, XNonce,
+    aead::{Aead, KeyInit, Payload},
+};
+use uuid::Uuid;
+
+use super::error::BackupError;
+
+const MAGIC: [u8; 4] = *b"TRBU";
+/// The newest format that this program reads, and the one it writes.
+const VERSION: u8 = 1;
+const HEADER_BYTES: usize = 48;
+const SUM_BYTES: usize = 32;
+const NONCE_BYTES: usize = 24;
+const KEY_ID_BYTES: usize = 8;
+/// Objects are written once and rarely read.
+const ZSTD_LEVEL: i32 = 3;
+/// No object unpacks to more, in bytes: the largest batch, and what belongs to it.
+const RAW_BYTES_MAX: u64 = 1 << 30;
+/// What the key's id is made for.
+const KEY_ID: &str = "treering backup 2026 key id";
+/// The longest file that may hold a key, in bytes.
+const KEY_FILE_BYTES_MAX: u64 = 1 << 12;
+
+/// What kind of object it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Records = 1,
+    Manifest = 2,
+}
+
+/// What a key vouches for besides the content: whose, and which.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub kind: Kind,
+    pub store: Uuid,
+    /// First and last offset; of a manifest, its generation twice.
+    pub range: (u64, u64),
+}
+
+/// A key of 32 bytes that objects are encrypted with.
+#[derive(Clone)]
+pub struct Key {
+    bytes: [u8; 32],
+    id: [u8; KEY_ID_BYTES],
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl Key {
+    /// These bytes as a key.
+    #[must_use]
+    pub fn new(bytes: [u8; 32]) -> Self {
+        let mut id = [0; KEY_ID_BYTES];
+        let derived = blake3::derive_key(KEY_ID, &bytes);
+        id.copy_from_slice(&derived[..KEY_ID_BYTES]);
+        Self { bytes, id }
+    }
+
+    /// The key in a file: 64 hexadecimal digits, or 32 bytes.
+    ///
+    /// # Errors
+    /// [`BackupError::Key`] when there is none.
+    pub fn from_file(path: &Path) -> Result<Self, BackupError> {
+        let unusable = |what: String| BackupError::Key {
+            path: path.to_owned(),
+            what,
+        };
+        let file = std::fs::File::open(path).map_err(|error| unusable(error.to_string()))?;
+        let mut read = Vec::new();
+        let mut file = file.take(KEY_FILE_BYTES_MAX);
+        file.read_to_end(&mut read)
+            .map_err(|error| unusable(error.to_string()))?;
+        let bytes = match <[u8; 32]>::try_from(&read[..]) {
+            Ok(bytes) => Some(bytes),
+            Err(_) => from_hex(read.trim_ascii()),
+        };
+        bytes.map(Self::new).ok_or_else(|| {
+            unusable("it holds neither 64 hexadecimal digits nor 32 bytes".to_owned())
+        })
+    }
+}
+
+/// 64 hexadecimal digits.
+pub(super) fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    if text.len() != 64 {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks(2)) {
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Some(bytes)
+}
+
+/// Wrapped content, and the sum that names it.
+pub(super) struct Sealed {
+    pub bytes: Bytes,
+    pub sum: blake3::Hash,
+}
+
+/// Wraps content.
+///
+/// # Errors
+/// When it cannot be compressed.
+pub(super) fn seal(place: Place, raw: &[u8], key: Option<&Key>) -> Result<Sealed, BackupError> {
+    let packed = zstd::bulk::compress(raw, ZSTD_LEVEL);
+    let packed = packed.map_err(|error| BackupError::internal("compressing", error))?;
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + packed.len() + 16 + SUM_BYTES);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&[VERSION, place.kind as u8, u8::from(key.is_some()), 0]);
+    bytes.extend_from_slice(&key.map_or([0; KEY_ID_BYTES], |key| key.id));
+    bytes.extend_from_slice(&(raw.len() as u64).to_le_bytes());
+    let nonce = if key.is_some() {
+        nonce()
+    } else {
+        [0; NONCE_BYTES]
+    };
+    bytes.extend_from_slice(&nonce);
+    match key {
+        None => bytes.extend_from_slice(&packed),
+        Some(key) => {
+            let vouched = vouched(&bytes, place);
+            let payload = Payload {
+                msg: &packed,
+                aad: &vouched,
+            };
+            let encrypted = cipher(key).encrypt(&XNonce::from(nonce), payload);
+            let encrypted =
+                encrypted.map_err(|error| BackupError::internal("encrypting", error))?;
+            bytes.extend_from_slice(&encrypted);
+        }
+    }
+    let sum = blake3::hash(&bytes);
+    bytes.extend_from_slice(sum.as_bytes());
+    Ok(Sealed {
+        bytes: bytes.into(),
+        sum,
+    })
+}
+
+/// Why content cannot be unwrapped, in words that follow the object's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unopened {
+    /// It is not what was written.
+    Changed(String),
+    /// It is, as far as that can be known, and this is not its key.
+    Locked(&'static str),
+}
+
+impl From<String> for Unopened {
+    fn from(what: String) -> Self {
+        Self::Changed(what)
+    }
+}
+
+impl From<&str> for Unopened {
+    fn from(what: &str) -> Self {
+        Self::Changed(what.to_owned())
+    }
+}
+
+impl Unopened {
+    /// Of an object with this address.
+    pub fn of(self, object: String) -> BackupError {
+        match self {
+            Self::Changed(what) => BackupError::Damaged { object, what },
+            Self::Locked(what) => BackupError::Locked { object, what },
+        }
+    }
+}
+
+/// Unwraps content.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn open(place: Place, bytes: &[u8], key: Option<&Key>) -> Result<Vec<u8>, Unopened> {
+    let changed = || "it is not what was written: its BLAKE3 does not match";
+    if bytes.len() < HEADER_BYTES + SUM_BYTES {
+        return Err(format!("it is cut off: it has {} bytes", bytes.len()).into());
+    }
+    if bytes[..4] != MAGIC {
+        return Err("it is not an object of a treering backup".into());
+    }
+    let (content, sum) = bytes.split_at(bytes.len() - SUM_BYTES);
+    if blake3::hash(content).as_bytes() != sum {
+        return Err(changed().into());
+    }
+    if content[4] != VERSION {
+        return Err(format!(
+            "it has format version {}, and this program reads {VERSION}: use the treering that \
+             wrote it",
+            content[4]
+        )
+        .into());
+    }
+    if content[5] != place.kind as u8 {
+        return Err("it stands in the place of another one".into());
+    }
+    let (header, payload) = content.split_at(HEADER_BYTES);
+    let mut raw_len = [0; 8];
+    raw_len.copy_from_slice(&header[16..24]);
+    let raw_len = u64::from_le_bytes(raw_len);
+    if raw_len > RAW_BYTES_MAX {
+        return Err("it claims to be larger than any can be".into());
+    }
+    let decrypted;
+    let packed = match (header[6], key) {
+        (0, _) => payload,
+        (_, None) => return Err(Unopened::Locked("it is encrypted")),
+        (_, Some(key)) => {
+            decrypted = decrypt(place, header, payload, key)?;
+            &decrypted
+        }
+    };
+    let raw = zstd::bulk::decompress(packed, raw_len as usize).map_err(|_| changed())?;
+    if raw.len() as u64 != raw_len {
+        return Err(changed().into());
+    }
+    Ok(raw)
+}
+
+fn decrypt(place: Place, header: &[u8], payload: &[u8], key: &Key) -> Result<Vec<u8>, Unopened> {
+    if header[8..16] != key.id {
+        return Err(Unopened::Locked("it was encrypted with another key"));
+    }
+    let mut nonce = [0; NONCE_BYTES];
+    nonce.copy_from_slice(&header[24..HEADER_BYTES]);
+    let vouched = vouched(header, place);
+    let payload = Payload {
+        msg: payload,
+        aad: &vouched,
+    };
+    cipher(key)
+        .decrypt(&XNonce::from(nonce), payload)
+        .map_err(|_| "it was changed, or stands in another one's place".into())
+}
+
+/// True when content is wrapped with a key.
+pub(super) fn is_encrypted(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC) && bytes.get(6).is_some_and(|flag| *flag != 0)
+}
+
+fn cipher(key: &Key) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(&key.bytes.into())
+}
+
+fn vouched(header: &[u8], place: Place) -> Vec<u8> {
+    let mut vouched = header.to_vec();
+    vouched.extend_from_slice(place.store.as_bytes());
+    vouched.extend_from_slice(&place.range.0.to_le_bytes());
+    vouched.extend_from_slice(&place.range.1.to_le_bytes());
+    vouched
+}
+
+/// Random bytes that are used once.
+fn nonce() -> [u8; NONCE_BYTES] {
+    // 122 bits of each are random.
+    let two = [Uuid::new_v4().into_bytes(), Uuid::new_v4().into_bytes()].concat();
+    let mut nonce = [0; NONCE_BYTES];
+    nonce.copy_from_slice(&blake3::hash(&two).as_bytes()[..NONCE_BYTES]);
+    nonce
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> Place {
+        Place {
+            kind: Kind::Records,
+            store: Uuid::nil(),
+            range: (1, 9),
+        }
+    }
+
+    // An object that rotted, was cut off, or was put in another one's place must never be
+    // taken for what it should be; with a key nobody can make one that fits.
+    #[test]
+    fn what_was_changed_is_refused() {
+        let raw = b"some records, some records, some records".repeat(20);
+        let (key, other) = (Key::new([7; 32]), Key::new([8; 32]));
+        for key in [None, Some(&key)] {
+            let sealed = seal(place(), &raw, key).unwrap().bytes;
+            assert_eq!(open(place(), &sealed, key).unwrap(), raw);
+            assert_eq!(is_encrypted(&sealed), key.is_some());
+            for at in 0..sealed.len() {
+                let mut changed = sealed.to_vec();
+                changed[at] ^= 1;
+                assert!(open(place(), &changed, key).is_err(), "byte {at}");
+                assert!(open(place(), &sealed[..at], key).is_err(), "cut at {at}");
+            }
+        }
+        let sealed = seal(place(), &raw, Some(&key)).unwrap().bytes;
+        let moved = Place {
+            range: (10, 19),
+            ..place()
+        };
+        let (moved, others, unread) = (
+            open(moved, &sealed, Some(&key)).unwrap_err(),
+            open(place(), &sealed, Some(&other)).unwrap_err(),
+            open(place(), &sealed, None).unwrap_err(),
+        );
+        assert!(matches!(moved, Unopened::Changed(what) if what.contains("another one's place")));
+        assert!(matches!(others, Unopened::Locked(what) if what.contains("another key")));
+        assert!(matches!(unread, Unopened::Locked(what) if what.contains("encrypted")));
+        assert!(!sealed.windows(12).any(|window| window == b"some records"));
+    }
+
+    // The same content must not be seen to be the same where it is encrypted.
+    #[test]
+    fn no_nonce_is_used_twice() {
+        let key = Key::new([7; 32]);
+        let one = seal(place(), b"the same", Some(&key)).unwrap().bytes;
+        let two = seal(place(), b"the same", Some(&key)).unwrap().bytes;
+        assert_ne!(one[24..48], two[24..48]);
+    }
+
+    // A key file with a line feed, upper case or raw bytes is a key; anything else is told
+    // with the file's name.
+    #[test]
+    fn keys_are_read_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        let read = |content: &[u8]| {
+            std::fs::write(&file, content).unwrap();
+            Key::from_file(&file).map(|key| key.bytes)
+        };
+        assert_eq!(read("0A".repeat(32).as_bytes()).unwrap(), [10; 32]);
+        assert_eq!(
+            read(format!("{}\n", "0a".repeat(32)).as_bytes()).unwrap(),
+            [10; 32]
+        );
+        assert_eq!(read(&[3; 32]).unwrap(), [3; 32]);
+        for wrong in [&b""[..], b"xy", &[3; 31], "0g".repeat(32).as_bytes()] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains(&file.display().to_string()), "{error}");
+        }
+    }
+}

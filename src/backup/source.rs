@@ -1,0 +1,51 @@
+//! What is backed up: a store in this process, or one that a server has.
+
+use async_trait::async_trait;
+use futures::{StreamExt, stream::BoxStream};
+
+use super::error::BackupError;
+use crate::{
+    domain::Cause,
+    engine::{BackupNote, Engine, ReadError, ShipQuery, Shipped},
+};
+
+/// A store that gives its log.
+#[async_trait]
+pub trait BackupSource: Send + Sync {
+    /// See [`Engine::ship`].
+    ///
+    /// # Errors
+    /// [`BackupError::Source`].
+    async fn ship(
+        &self,
+        query: ShipQuery,
+    ) -> Result<BoxStream<'static, Result<Shipped, BackupError>>, BackupError>;
+
+    /// See [`Engine::note_backup`].
+    ///
+    /// # Errors
+    /// [`BackupError::Source`].
+    async fn note(&self, note: BackupNote) -> Result<(), BackupError>;
+}
+
+fn failed(error: ReadError) -> BackupError {
+    BackupError::Source {
+        passes: matches!(error, ReadError::Busy { .. }),
+        source: Cause::of(error),
+    }
+}
+
+#[async_trait]
+impl BackupSource for Engine {
+    async fn ship(
+        &self,
+        query: ShipQuery,
+    ) -> Result<BoxStream<'static, Result<Shipped, BackupError>>, BackupError> {
+        let items = Engine::ship(self, query);
+        Ok(items.map(|item| item.map_err(failed)).boxed())
+    }
+
+    async fn note(&self, note: BackupNote) -> Result<(), BackupError> {
+        self.note_backup(note).await.map_err(failed)
+    }
+}

@@ -1,0 +1,773 @@
+//! Whole backups of real stores in folders: there and back, cut, erased, damaged.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures::StreamExt;
+
+use super::{
+    look::Keep,
+    manifest::{self, Manifest},
+    seal::{self, Kind, Place},
+    *,
+};
+use crate::{
+    disk::copying::copy_folder,
+    domain::*,
+    engine::{
+        Engine, EraseCommand, EraseItem, EraseTarget, OpenOptions, ReadQuery, Source as ReadSource,
+        VerifyItem,
+    },
+};
+
+const NEEDLE: &str = "needlebackupqzx";
+
+fn said(text: &str) -> EventBody {
+    EventBody::MessageAppended(MessageAppended::text(Role::User, text))
+}
+
+/// A text that is kept apart, of its own for each number.
+fn large(number: u64) -> String {
+    let hashes = (0..2_000).map(|part| blake3::hash(format!("{number} {part}").as_bytes()));
+    hashes.map(|hash| hash.to_hex().to_string()).collect()
+}
+
+async fn open(dir: &Path) -> Engine {
+    Engine::open(OpenOptions::new(dir)).await.unwrap()
+}
+
+/// Appends a batch: to a new conversation, or to one that is there.
+async fn append(engine: &Engine, id: Option<ConversationId>, texts: &[&str]) -> ConversationId {
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let first = id.is_none().then_some(created);
+    let id = id.unwrap_or_else(ConversationId::generate);
+    let bodies = first.into_iter().chain(texts.iter().map(|text| said(text)));
+    let events = bodies.map(|body| NewEvent::new(id, body)).collect();
+    let mut command = AppendCommand::new(Namespace::default(), events);
+    command.idempotency_key = Some(format!("key of {}", ConversationId::generate()));
+    engine.append(command).await.unwrap();
+    id
+}
+
+/// All that a store says of its log.
+async fn log_of(engine: &Engine) -> Vec<(EventHeader, ContentHash, Vec<u8>)> {
+    let query = ReadQuery::all(Namespace::default(), ReadSource::Log);
+    let mut events = Vec::new();
+    let mut batches = engine.read(query);
+    while let Some(batch) = batches.next().await {
+        for event in batch.unwrap() {
+            let event = event.event;
+            let chain = event.chain_hash.get();
+            events.push((event.header, chain, event.body.to_vec()));
+        }
+    }
+    events
+}
+
+async fn is_sound(engine: &Engine) {
+    let mut items = engine.verify(&Namespace::default(), true);
+    let mut sound = None;
+    while let Some(item) = items.next().await {
+        match item.unwrap() {
+            VerifyItem::Fault(fault) => panic!("{fault:?}"),
+            VerifyItem::Outcome(outcome) => sound = Some(outcome.sound),
+            VerifyItem::Progress(_) => {}
+        }
+    }
+    assert_eq!(sound, Some(true));
+}
+
+async fn back_up(engine: &Engine, to: &Path, key: Option<&Key>) -> BackupOutcome {
+    let target = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
+    let options = BackupOptions {
+        key: key.cloned(),
+        follow: false,
+    };
+    let mut backup = Backup::start(engine, &target, &options).await.unwrap();
+    backup.run(|_| {}).await.unwrap();
+    backup.outcome()
+}
+
+fn target(at: &Path) -> BackupTarget {
+    BackupTarget::to_read(at.to_str().unwrap()).unwrap()
+}
+
+async fn restored(from: &Path, to: &Path, cut: RestoreTo) -> Result<Restored, BackupError> {
+    let options = RestoreOptions {
+        cut,
+        ..RestoreOptions::default()
+    };
+    restore(&target(from), to, &options, |_| {}).await
+}
+
+async fn faults(from: &Path) -> Vec<String> {
+    let verified = verify(&target(from), None, None, |_| {}).await.unwrap();
+    verified
+        .faults
+        .into_iter()
+        .map(|fault| fault.what)
+        .collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    found
+}
+
+fn objects(folder: &Path) -> Vec<PathBuf> {
+    let is_object = |path: &PathBuf| path.parent().is_some_and(|at| at.ends_with("records"));
+    files(folder).into_iter().filter(is_object).collect()
+}
+
+// What a backup is for: a disk is gone, and what comes back must be what was there, event
+// by event and hash by hash, with large bodies that several events share; and a second
+// backup must ship only what is new.
+#[tokio::test]
+async fn a_store_comes_back_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let (one, two) = (large(1), large(2));
+    let first = append(&engine, None, &["hello", &one, "and", &two]).await;
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!((done.generation, done.events, done.head), (1, 5, 5));
+    append(&engine, Some(first), &[&one, "the same again"]).await;
+    append(&engine, None, &[&two]).await;
+    let bytes = fs::metadata(&objects(&to)[0]).unwrap().len();
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!((done.generation, done.events, done.head), (2, 4, 9));
+    assert!(done.bytes < bytes / 4, "what is there was shipped again");
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!((done.generation, done.is_new, done.objects), (2, false, 0));
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    let was = log_of(&engine).await;
+    engine.close().await;
+
+    let again = dir.path().join("again");
+    let done = restored(&to, &again, RestoreTo::End).await.unwrap();
+    assert_eq!((done.events, done.conversations, done.erased), (9, 2, 0));
+    assert_ne!(done.store, done.new_store);
+    let engine = open(&again).await;
+    assert_eq!(log_of(&engine).await, was);
+    is_sound(&engine).await;
+    // It goes on, and its backups do not touch those of the old one.
+    append(&engine, Some(first), &["on it goes"]).await;
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!((done.generation, done.events), (1, 10));
+    engine.close().await;
+    assert!(matches!(
+        restored(&to, &dir.path().join("x"), RestoreTo::End).await,
+        Err(BackupError::Several { .. })
+    ));
+    let options = RestoreOptions {
+        store: Some(done.store),
+        ..RestoreOptions::default()
+    };
+    let full = restore(&target(&to), &again, &options, |_| {})
+        .await
+        .unwrap_err();
+    assert!(matches!(full, BackupError::NotEmpty { .. }));
+}
+
+// An agent's step is a batch: half of one is a call without its result, which never was.
+// Whatever position or time is asked for, a batch is there whole or not at all.
+#[tokio::test]
+async fn a_batch_is_restored_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let mut ends = vec![0];
+    let mut id = None;
+    for size in [2, 1, 5, 3] {
+        id = Some(append(&engine, id, &vec!["word"; size]).await);
+        ends.push(engine.head().offset);
+    }
+    // Batches in the middle of an object, and at its end.
+    back_up(&engine, &to, None).await;
+    append(&engine, id, &["a", "b"]).await;
+    ends.push(engine.head().offset);
+    back_up(&engine, &to, None).await;
+    let was = log_of(&engine).await;
+    engine.close().await;
+    for position in 1..=engine.head().offset {
+        let end = *ends.iter().rev().find(|end| **end <= position).unwrap();
+        let again = dir.path().join(format!("at {position}"));
+        let done = restored(&to, &again, RestoreTo::Position(position)).await;
+        if end == 0 {
+            assert!(
+                matches!(done, Err(BackupError::NoSuchPlace { .. })),
+                "{position}"
+            );
+            assert!(!again.join("log").exists());
+            continue;
+        }
+        assert_eq!(done.unwrap().events, end, "position {position}");
+        if position % 3 == 0 {
+            let engine = open(&again).await;
+            assert_eq!(
+                log_of(&engine).await,
+                was[..end as usize],
+                "position {position}"
+            );
+            engine.close().await;
+        }
+    }
+    let beyond = restored(&to, &dir.path().join("x"), RestoreTo::Position(99)).await;
+    assert!(matches!(beyond, Err(BackupError::NoSuchPlace { .. })));
+    for end in &ends[1..] {
+        let recorded = was[*end as usize - 1].0.recorded_at;
+        let again = dir.path().join(format!("by {end}"));
+        let done = restored(&to, &again, RestoreTo::Time(recorded))
+            .await
+            .unwrap();
+        assert_eq!((done.events, done.last_recorded_at), (*end, Some(recorded)));
+        let again = dir.path().join(format!("before {end}"));
+        let before = RestoreTo::Time(TimestampMicros(recorded.0 - 1));
+        let done = restored(&to, &again, before).await;
+        assert_eq!(
+            done.map_or(0, |done| done.events),
+            ends[ends.iter().position(|e| e == end).unwrap() - 1]
+        );
+    }
+}
+
+async fn erase(engine: &Engine, target: EraseTarget) {
+    let mut items = engine.erase(EraseCommand {
+        namespace: Namespace::default(),
+        target,
+        keep_derived: false,
+        dry_run: false,
+        reason: "asked to".to_owned(),
+        actor: "operator".to_owned(),
+    });
+    let mut receipt = None;
+    while let Some(item) = items.next().await {
+        if let EraseItem::Outcome(outcome) = item.unwrap() {
+            receipt = outcome.receipt;
+        }
+    }
+    // The receipt says which backups may still have it.
+    let receipt = receipt.unwrap();
+    assert!(receipt.contains("\"backups\":[{\"target\":"), "{receipt}");
+}
+
+/// Where a needle is in a backup, unwrapped.
+async fn found(to: &Path) -> Vec<String> {
+    let target = target(to);
+    let store = manifest::one_store(&target, None).await.unwrap();
+    let mut found = Vec::new();
+    for path in files(to) {
+        let bytes = fs::read(&path).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let numbers: Vec<u64> = name
+            .split('-')
+            .filter_map(|part| u64::from_str_radix(part, 16).ok())
+            .collect();
+        let place = Place {
+            kind: if numbers.len() == 1 {
+                Kind::Manifest
+            } else {
+                Kind::Records
+            },
+            store,
+            range: (numbers[0], numbers[numbers.len().min(2) - 1]),
+        };
+        let raw = seal::open(place, &bytes, None).unwrap();
+        if raw
+            .windows(NEEDLE.len())
+            .any(|window| window == NEEDLE.as_bytes())
+        {
+            found.push(name);
+        }
+    }
+    found
+}
+
+// A copy that keeps what was erased makes erasing a word. The next backup must leave no
+// object with it, and a store that is restored from before the erasing must not have it
+// back: nor its body, nor a large body that nothing else names.
+#[tokio::test]
+async fn what_was_erased_does_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let (shared, lone) = (large(1), format!("{NEEDLE} {}", large(2)));
+    let id = append(&engine, None, &["one", &shared, NEEDLE, "two"]).await;
+    let lone_too = append(&engine, None, &[&lone]).await;
+    back_up(&engine, &to, None).await;
+    // The same large body again, in an object of its own.
+    append(&engine, Some(lone_too), &[&shared, "kept"]).await;
+    back_up(&engine, &to, None).await;
+    let before = engine.head().offset;
+    assert_eq!(found(&to).await.len(), 1);
+    let revisions = EraseTarget::Revisions {
+        conversation: id,
+        // The first to name the shared body, and the needle.
+        revisions: vec![3..=4],
+    };
+    erase(&engine, revisions).await;
+    erase(&engine, EraseTarget::Literal(NEEDLE.as_bytes().to_vec())).await;
+    let infos = generations(&target(&to), None).await.unwrap();
+    assert_eq!(infos.len(), 2);
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!(done.removed, [1, 2]);
+    assert_eq!(found(&to).await, [] as [String; 0]);
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    let was = log_of(&engine).await;
+    engine.close().await;
+
+    for (name, cut) in [
+        ("all", RestoreTo::End),
+        ("before", RestoreTo::Position(before)),
+    ] {
+        let again = dir.path().join(name);
+        let done = restored(&to, &again, cut).await.unwrap();
+        assert!(done.events >= before);
+        let engine = open(&again).await;
+        is_sound(&engine).await;
+        let now = log_of(&engine).await;
+        let kept = before as usize;
+        assert_eq!(now[..kept], was[..kept]);
+        let text = |event: &(EventHeader, ContentHash, Vec<u8>)| {
+            String::from_utf8_lossy(&event.2).into_owned()
+        };
+        assert!(!now.iter().any(|event| text(event).contains(NEEDLE)));
+        assert!(now.iter().any(|event| text(event).contains(&shared)));
+        engine.close().await;
+    }
+}
+
+// A backup of before the erasing, on a disk that was not there for it: the newest ledger
+// that can be read holds for whatever is restored, and the restored store says so itself.
+#[tokio::test]
+async fn an_older_generation_is_restored_without_what_was_erased_since() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let shared = format!("{NEEDLE} {}", large(1));
+    let id = append(&engine, None, &["one", NEEDLE, &shared]).await;
+    let other = append(&engine, None, &["x", &shared]).await;
+    back_up(&engine, &to, None).await;
+    let kept = dir.path().join("kept");
+    copy_folder(&to, &kept);
+    let before = engine.head().offset;
+    let revisions = EraseTarget::Revisions {
+        conversation: id,
+        revisions: vec![3..=4],
+    };
+    erase(&engine, revisions).await;
+    back_up(&engine, &to, None).await;
+    engine.close().await;
+    // The old objects and their generation are back beside the new ones.
+    for file in files(&kept) {
+        let back = to.join(file.strip_prefix(&kept).unwrap());
+        if !back.exists() {
+            fs::copy(&file, &back).unwrap();
+        }
+    }
+    let infos = generations(&target(&to), None).await.unwrap();
+    assert_eq!(
+        infos
+            .iter()
+            .map(|info| info.holds_erased)
+            .collect::<Vec<_>>(),
+        [2, 0]
+    );
+    let options = RestoreOptions {
+        generation: Some(1),
+        ..RestoreOptions::default()
+    };
+    let again = dir.path().join("again");
+    let done = restore(&target(&to), &again, &options, |_| {})
+        .await
+        .unwrap();
+    assert_eq!((done.events, done.erased), (before, 2));
+    let engine = open(&again).await;
+    is_sound(&engine).await;
+    let now = log_of(&engine).await;
+    // One more event: that it was erased. The other conversation keeps its large body.
+    assert_eq!(now.len() as u64, before + 1);
+    let holds = |event: &&(EventHeader, ContentHash, Vec<u8>)| {
+        String::from_utf8_lossy(&event.2).contains(NEEDLE)
+    };
+    let holding: Vec<_> = now
+        .iter()
+        .filter(holds)
+        .map(|event| event.0.conversation)
+        .collect();
+    assert_eq!(holding, [other]);
+    let last = &now.last().unwrap().0;
+    assert_eq!(last.kind(), Some(EventKind::ContentErased));
+    assert_eq!((last.conversation, last.actor.as_str()), (id, "operator"));
+    append(&engine, Some(id), &["and on"]).await;
+    engine.close().await;
+}
+
+// A backup is kept where nobody looks until the day it is needed: an object that is
+// missing, cut off, changed, or another one's must be told by its name, by a check and by
+// a restore, and leave nothing that opens as a store.
+#[tokio::test]
+async fn what_is_wrong_with_a_backup_is_told_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one", "two", &large(1)]).await;
+    back_up(&engine, &to, None).await;
+    append(&engine, Some(id), &["three"]).await;
+    back_up(&engine, &to, None).await;
+    engine.close().await;
+    let there = objects(&to);
+    let (victim, other) = (&there[1], &there[0]);
+    let name = victim.file_name().unwrap().to_str().unwrap();
+    let good = fs::read(victim).unwrap();
+    let mut changed = good.clone();
+    changed[60] ^= 1;
+    for (number, bytes) in [
+        None,
+        Some(Vec::new()),
+        Some(good[..good.len() / 2].to_vec()),
+        Some(changed),
+        Some(fs::read(other).unwrap()),
+        Some(b"somebody else's file".repeat(30)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        match bytes {
+            Some(bytes) => fs::write(victim, bytes).unwrap(),
+            None => fs::remove_file(victim).unwrap(),
+        }
+        let told = faults(&to).await;
+        assert_eq!(told.len(), 1, "case {number}: {told:?}");
+        assert!(told[0].contains(name), "case {number}: {told:?}");
+        let again = dir.path().join(format!("again {number}"));
+        let error = restored(&to, &again, RestoreTo::End).await.unwrap_err();
+        assert!(error.to_string().contains(name), "case {number}: {error}");
+        assert!(!again.join("log").exists() && !again.join(".restoring").exists());
+        // What comes before it can be had.
+        restored(&to, &again, RestoreTo::Position(4)).await.unwrap();
+    }
+    fs::write(victim, good).unwrap();
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    let generation = files(&to)
+        .into_iter()
+        .find(|path| path.ends_with("0000000000000002"));
+    fs::write(generation.unwrap(), b"torn").unwrap();
+    let told = faults(&to).await;
+    assert!(
+        told.len() == 1 && told[0].contains("generations/0000000000000002"),
+        "{told:?}"
+    );
+    let older = RestoreOptions {
+        generation: Some(1),
+        ..RestoreOptions::default()
+    };
+    let again = dir.path().join("older");
+    let done = restore(&target(&to), &again, &older, |_| {}).await.unwrap();
+    assert_eq!((done.events, done.unread), (4, vec![2]));
+}
+
+// A restore that was killed leaves its folder; the next one must not fail for it, and must
+// not take what is in it.
+#[tokio::test]
+async fn what_an_interrupted_restore_left_is_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    append(&engine, None, &["one"]).await;
+    back_up(&engine, &to, None).await;
+    engine.close().await;
+    let again = dir.path().join("again");
+    fs::create_dir_all(again.join(".restoring")).unwrap();
+    copy_folder(&store, &again.join(".restoring"));
+    assert!(
+        Engine::open(OpenOptions::new(&again).existing())
+            .await
+            .is_err()
+    );
+    assert_eq!(
+        restored(&to, &again, RestoreTo::End).await.unwrap().events,
+        2
+    );
+    open(&again).await.close().await;
+}
+
+// Two timers fire at once: both ship the same, and one generation would silently lose
+// what the other one put. The second is told, and what the first wrote stands.
+#[tokio::test]
+async fn of_two_at_once_the_second_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    append(&engine, None, &["one"]).await;
+    back_up(&engine, &to, None).await;
+    append(&engine, None, &["two"]).await;
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
+    let options = BackupOptions::default();
+    let mut one = Backup::start(&engine, &to_write, &options).await.unwrap();
+    let mut two = Backup::start(&engine, &to_write, &options).await.unwrap();
+    one.run(|_| {}).await.unwrap();
+    let error = two.run(|_| {}).await.unwrap_err();
+    assert!(
+        matches!(error, BackupError::Overtaken { generation: 2, .. }),
+        "{error}"
+    );
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    assert!(!back_up(&engine, &to, None).await.is_new);
+    engine.close().await;
+}
+
+// Somebody goes on with an older copy of the folder. What the newest generation has is not
+// what the log says any more: it must not be mixed, and what only the older one has must
+// stay until somebody removes it.
+#[tokio::test]
+async fn a_log_that_went_back_begins_another_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one"]).await;
+    back_up(&engine, &to, None).await;
+    engine.close().await;
+    let older = dir.path().join("older");
+    copy_folder(&store, &older);
+    let engine = open(&store).await;
+    append(&engine, Some(id), &[NEEDLE, "three"]).await;
+    back_up(&engine, &to, None).await;
+    engine.close().await;
+    let engine = open(&older).await;
+    append(&engine, Some(id), &["another two"]).await;
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!((done.generation, done.head, done.events), (3, 3, 1));
+    let was = log_of(&engine).await;
+    // What is erased in one line cannot be taken out of the other, and that is said.
+    erase(&engine, EraseTarget::Conversation(id)).await;
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!((done.removed, done.still_hold), (vec![1, 3], vec![2]));
+    engine.close().await;
+    let again = dir.path().join("again");
+    let newest = restored(&to, &again, RestoreTo::Position(3)).await.unwrap();
+    assert_eq!((newest.events, was.len()), (3, 3));
+    let options = RestoreOptions {
+        generation: Some(2),
+        ..RestoreOptions::default()
+    };
+    let lost = restore(&target(&to), &dir.path().join("lost"), &options, |_| {}).await;
+    assert_eq!(lost.unwrap().events, 4);
+}
+
+// A backup in a bucket of somebody else is read by somebody else: with a key nothing of it
+// can be read or forged, without it nothing works, and a target has one kind only.
+#[tokio::test]
+async fn an_encrypted_backup_says_nothing_without_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let key = Key::new([7; 32]);
+    let noise = large(3);
+    append(&engine, None, &[NEEDLE, &noise]).await;
+    back_up(&engine, &to, Some(&key)).await;
+    append(&engine, None, &["more"]).await;
+    back_up(&engine, &to, Some(&key)).await;
+    for file in files(&to) {
+        let bytes = fs::read(&file).unwrap();
+        let holds = |text: &str| {
+            bytes
+                .windows(24)
+                .any(|window| window == &text.as_bytes()[..24])
+        };
+        assert!(!holds(&noise), "{}", file.display());
+    }
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
+    for wrong in [None, Some(Key::new([8; 32]))] {
+        let options = BackupOptions {
+            key: wrong.clone(),
+            follow: false,
+        };
+        let refused = Backup::start(&engine, &to_write, &options)
+            .await
+            .err()
+            .unwrap();
+        assert!(matches!(refused, BackupError::Locked { .. }), "{refused}");
+        let options = RestoreOptions {
+            key: wrong,
+            ..RestoreOptions::default()
+        };
+        let refused = restore(&target(&to), &dir.path().join("x"), &options, |_| {}).await;
+        assert!(matches!(refused, Err(BackupError::Locked { .. })));
+    }
+    let options = RestoreOptions {
+        key: Some(key.clone()),
+        ..RestoreOptions::default()
+    };
+    let again = dir.path().join("again");
+    restore(&target(&to), &again, &options, |_| {})
+        .await
+        .unwrap();
+    let verified = verify(&target(&to), None, Some(&key), |_| {})
+        .await
+        .unwrap();
+    assert_eq!((verified.faults.len(), verified.events), (0, 5));
+    let clear = dir.path().join("clear");
+    back_up(&engine, &clear, None).await;
+    let to_clear = BackupTarget::to_write(clear.to_str().unwrap()).unwrap();
+    let options = BackupOptions {
+        key: Some(key),
+        follow: false,
+    };
+    let refused = Backup::start(&engine, &to_clear, &options)
+        .await
+        .err()
+        .unwrap();
+    assert!(matches!(refused, BackupError::OtherKey { .. }), "{refused}");
+    let was = log_of(&engine).await;
+    engine.close().await;
+    let engine = open(&again).await;
+    assert_eq!(log_of(&engine).await, was);
+    engine.close().await;
+}
+
+// Generations pile up. Those that go must take with them what only they name, and nothing
+// that another one needs; a dry run removes nothing.
+#[tokio::test]
+async fn old_generations_go_and_the_others_stay_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    for text in ["one", "two", "three", "four"] {
+        append(&engine, None, &[text]).await;
+        back_up(&engine, &to, None).await;
+    }
+    engine.close().await;
+    // What a backup left that was killed before its generation.
+    let left = objects(&to)[0].with_file_name("0000000000000001-0000000000000001-left");
+    fs::write(&left, b"left").unwrap();
+    let old = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    fs::File::options()
+        .append(true)
+        .open(&left)
+        .unwrap()
+        .set_modified(old)
+        .unwrap();
+    let before = files(&to);
+    let keep = Keep {
+        newest: Some(2),
+        days: None,
+    };
+    let told = prune(&target(&to), None, None, keep, true).await.unwrap();
+    assert_eq!(
+        (&told.generations[..], &told.kept[..]),
+        (&[1, 2][..], &[3, 4][..])
+    );
+    assert_eq!((told.objects, files(&to)), (1, before));
+    let done = prune(&target(&to), None, None, keep, false).await.unwrap();
+    assert_eq!(done, told);
+    assert!(!left.exists());
+    assert_eq!(generations(&target(&to), None).await.unwrap().len(), 2);
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    let days = Keep {
+        newest: None,
+        days: Some(1),
+    };
+    let told = prune(&target(&to), None, None, days, true).await.unwrap();
+    assert_eq!((told.generations.len(), told.kept.len()), (0, 2));
+    // A generation that cannot be read may name anything: nothing goes.
+    let generation = files(&to)
+        .into_iter()
+        .find(|path| path.ends_with("0000000000000004"));
+    fs::write(generation.unwrap(), b"torn").unwrap();
+    let keep = Keep {
+        newest: Some(1),
+        days: None,
+    };
+    assert!(prune(&target(&to), None, None, keep, false).await.is_err());
+    assert_eq!(generations(&target(&to), None).await.unwrap().len(), 2);
+}
+
+// Following makes an object a second: in a day there would be more than anybody can list.
+// They are put together, and each generation on the way is whole.
+#[tokio::test]
+async fn following_leaves_few_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let mut most = 0;
+    for number in 0..70 {
+        append(&engine, None, &[&format!("number {number}")]).await;
+        back_up(&engine, &to, None).await;
+        let target = target(&to);
+        let store = manifest::one_store(&target, None).await.unwrap();
+        let newest = manifest::generations(&target, store)
+            .await
+            .unwrap()
+            .pop()
+            .unwrap();
+        let manifest = Manifest::get(&target, store, newest.number, None)
+            .await
+            .unwrap();
+        most = most.max(manifest.objects.len());
+        assert_eq!(manifest.head(), engine.head().offset);
+    }
+    assert!((20..40).contains(&most), "{most} objects");
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    let was = log_of(&engine).await;
+    engine.close().await;
+    let again = dir.path().join("again");
+    restored(&to, &again, RestoreTo::End).await.unwrap();
+    let engine = open(&again).await;
+    assert_eq!(log_of(&engine).await, was);
+    engine.close().await;
+}
+
+// While it is followed, a store is appended to and erased from: a second later the target
+// has it, without what was erased, and nobody waited.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one", NEEDLE]).await;
+    let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
+    let (heads, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let followed = engine.clone();
+    let follower = tokio::spawn(async move {
+        let options = BackupOptions::default();
+        follow(&followed, &to_write, &options, |step| {
+            if let BackupStep::Generation { head, .. } = step {
+                heads.send(head).unwrap();
+            }
+        })
+        .await
+    });
+    let reached = async |told: &mut tokio::sync::mpsc::UnboundedReceiver<u64>, head| {
+        while told.recv().await.unwrap() < head {}
+    };
+    reached(&mut told, engine.head().offset).await;
+    assert_eq!(found(&to).await.len(), 1);
+    for _ in 0..3 {
+        append(&engine, Some(id), &["more", &large(9)]).await;
+        reached(&mut told, engine.head().offset).await;
+    }
+    erase(&engine, EraseTarget::Literal(NEEDLE.as_bytes().to_vec())).await;
+    reached(&mut told, engine.head().offset).await;
+    assert_eq!(found(&to).await, [] as [String; 0]);
+    follower.abort();
+    let was = log_of(&engine).await;
+    engine.close().await;
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    let again = dir.path().join("again");
+    restored(&to, &again, RestoreTo::End).await.unwrap();
+    let engine = open(&again).await;
+    assert_eq!(log_of(&engine).await, was);
+    engine.close().await;
+}

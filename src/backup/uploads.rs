@@ -1,0 +1,104 @@
+//! Objects on their way to the target, several at once.
+
+use std::collections::VecDeque;
+
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::{
+    content::Content,
+    error::BackupError,
+    manifest::{Mark, Object},
+    seal::{self, Key, Kind, Place},
+    target::{BackupTarget, Put},
+};
+
+/// Objects that are compressed and put at once. Each takes its content in memory.
+const UNDER_WAY_MAX: usize = 2;
+
+/// Puts objects, and gives them back in their order.
+pub(super) struct Uploads {
+    target: BackupTarget,
+    store: Uuid,
+    key: Option<Key>,
+    under_way: VecDeque<JoinHandle<Result<Object, BackupError>>>,
+    done: Vec<Object>,
+}
+
+impl Uploads {
+    pub fn new(target: &BackupTarget, store: Uuid, key: Option<&Key>) -> Self {
+        Self {
+            target: target.clone(),
+            store,
+            key: key.cloned(),
+            under_way: VecDeque::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Takes an object; waits while too many are under way.
+    pub async fn put(
+        &mut self,
+        first: u64,
+        last: Mark,
+        content: Content,
+    ) -> Result<(), BackupError> {
+        while self.under_way.len() >= UNDER_WAY_MAX {
+            self.wait_for_one().await?;
+        }
+        let (target, store, key) = (self.target.clone(), self.store, self.key.clone());
+        let put = put(target, store, key, first, last, content);
+        self.under_way.push_back(tokio::spawn(put));
+        Ok(())
+    }
+
+    /// Waits for all of them.
+    pub async fn take(&mut self) -> Result<Vec<Object>, BackupError> {
+        while !self.under_way.is_empty() {
+            self.wait_for_one().await?;
+        }
+        Ok(std::mem::take(&mut self.done))
+    }
+
+    async fn wait_for_one(&mut self) -> Result<(), BackupError> {
+        if let Some(first) = self.under_way.pop_front() {
+            let put = first.await;
+            let put = put.map_err(|error| BackupError::internal("putting an object", error))?;
+            self.done.push(put?);
+        }
+        Ok(())
+    }
+}
+
+async fn put(
+    target: BackupTarget,
+    store: Uuid,
+    key: Option<Key>,
+    first: u64,
+    last: Mark,
+    content: Content,
+) -> Result<Object, BackupError> {
+    let place = Place {
+        kind: Kind::Records,
+        store,
+        range: (first, last.offset),
+    };
+    let needs = content.needs();
+    let raw_bytes = content.raw.len() as u64;
+    let sealed = tokio::task::spawn_blocking(move || seal::seal(place, &content.raw, key.as_ref()));
+    let sealed = sealed
+        .await
+        .map_err(|error| BackupError::internal("wrapping an object", error))??;
+    let object = Object {
+        first,
+        last,
+        blake3: sealed.sum.to_hex().to_string(),
+        bytes: sealed.bytes.len() as u64,
+        raw_bytes,
+        needs,
+    };
+    target
+        .put(&object.name(store), sealed.bytes, Put::Any)
+        .await?;
+    Ok(object)
+}

@@ -1,0 +1,126 @@
+//! Going through a generation's records: each is checked on the way, against its
+//! conversation's chain and its body.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::{
+    content::Read,
+    error::BackupError,
+    manifest::Object,
+    seal::{self, Key},
+    target::BackupTarget,
+};
+use crate::{
+    domain::{ContentHash, ConversationId, Revision},
+    log::{Record, RecordBody},
+};
+
+/// Reads objects of a store's backup.
+pub(super) struct Objects<'a> {
+    pub target: &'a BackupTarget,
+    pub store: Uuid,
+    pub key: Option<&'a Key>,
+}
+
+impl Objects<'_> {
+    pub fn damaged(&self, object: &Object, what: impl Into<String>) -> BackupError {
+        BackupError::Damaged {
+            object: self.target.address_of(&object.name(self.store)),
+            what: what.into(),
+        }
+    }
+
+    /// An object's content.
+    pub async fn read(&self, object: &Object) -> Result<Read, BackupError> {
+        let name = object.name(self.store);
+        let bytes = self.target.get(&name).await?;
+        if bytes.len() as u64 != object.bytes {
+            let what = format!(
+                "it has {} bytes, and {} were written",
+                bytes.len(),
+                object.bytes
+            );
+            return Err(self.damaged(object, what));
+        }
+        let (place, key, sum) = (
+            object.place(self.store),
+            self.key.cloned(),
+            object.blake3.clone(),
+        );
+        let opened = tokio::task::spawn_blocking(move || {
+            let end = bytes.len().saturating_sub(32);
+            if blake3::hash(&bytes[..end]).to_hex().as_str() != sum {
+                return Err("it is not what was written: its BLAKE3 does not match".into());
+            }
+            let raw = seal::open(place, &bytes, key.as_ref())?;
+            Read::of(raw).map_err(seal::Unopened::from)
+        });
+        let opened = opened
+            .await
+            .map_err(|error| BackupError::internal("reading an object", error))?;
+        opened.map_err(|error| error.of(self.target.address_of(&name)))
+    }
+}
+
+/// A conversation as far as it was gone through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    pub head: Revision,
+    pub chain: ContentHash,
+}
+
+/// What was gone through.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    pub conversations: HashMap<ConversationId, Known>,
+    /// Large bodies: hash by home.
+    bodies: HashMap<u64, ContentHash>,
+}
+
+impl Walk {
+    /// The next record: it must follow what was before it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn record(&mut self, offset: u64, record: &Record, read: &Read) -> Result<(), String> {
+        let header = &record.header;
+        let known = self.conversations.entry(header.conversation).or_default();
+        if header.revision != known.head.next() {
+            return Err(format!(
+                "record {offset} is revision {} of {}, behind revision {}",
+                header.revision, header.conversation, known.head
+            ));
+        }
+        if !record.verify_chain(known.chain) {
+            return Err(format!(
+                "the hash of record {offset} does not follow from the record before it in {}",
+                header.conversation
+            ));
+        }
+        *known = Known {
+            head: header.revision,
+            chain: record.chain_hash(),
+        };
+        if let RecordBody::Blob(blob) = &record.body {
+            if let Some(bytes) = read.blobs.get(&blob.home_offset) {
+                check_body(offset, bytes, blob.bytes_len, blob.hash)?;
+                self.bodies.insert(blob.home_offset, blob.hash);
+            } else if self.bodies.get(&blob.home_offset) != Some(&blob.hash) {
+                return Err(format!("the large body of record {offset} is missing"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_body(offset: u64, bytes: &Bytes, len: u64, hash: ContentHash) -> Result<(), String> {
+    match bytes.len() as u64 == len && Record::hash_body(bytes) == hash {
+        true => Ok(()),
+        false => Err(format!(
+            "the large body of record {offset} is not what its hash says"
+        )),
+    }
+}
