@@ -1,7 +1,7 @@
 //! The engine in this process, served on whatever connections come in: a pipe
 //! in memory, or a network listener.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use futures::Stream;
 use tokio::{
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     domain::with_causes,
     engine::{Engine, OpenError, OpenMode, OpenOptions},
-    server::{self, ServeError, ServeOptions},
+    server::{self, ServeError, ServeOptions, ServerMeasures},
     summariser::{Summariser, SummariserConfig},
 };
 
@@ -87,7 +87,7 @@ pub struct Embedded {
 impl Embedded {
     /// Serves an engine on these connections. `address` is what another process is
     /// told that wants the folder too; `summariser` is what summarises by itself, if
-    /// anything does.
+    /// anything does; in `measures`, calls are counted.
     ///
     /// # Errors
     /// [`CliError::Outcome`] when the summariser's marks cannot be written.
@@ -95,6 +95,7 @@ impl Embedded {
         engine: Engine,
         address: Option<String>,
         summariser: Option<SummariserConfig>,
+        measures: Option<Arc<ServerMeasures>>,
         incoming: I,
     ) -> Result<Self, CliError>
     where
@@ -123,6 +124,7 @@ impl Embedded {
         };
         let mut options = ServeOptions {
             grace: GRACE,
+            measures,
             ..ServeOptions::default()
         };
         if pipe {

@@ -14,6 +14,7 @@ mod bench;
 mod branch;
 mod compact;
 mod completions;
+mod config;
 pub mod connect;
 mod context;
 mod dashes;
@@ -30,8 +31,10 @@ mod json;
 mod knowledge;
 mod log;
 mod ls;
+mod man;
 mod named;
 mod names;
+mod observe;
 pub mod output;
 mod pager;
 mod read;
@@ -115,7 +118,9 @@ enum Command {
     Salvage(salvage::SalvageArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
+    Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// Runs the command line of this process.
@@ -123,7 +128,12 @@ enum Command {
 pub fn main() -> ExitCode {
     completions::answer();
     let words = env::args_os().collect();
-    let cli = Cli::parse_from(dashes::told_apart(words, Cli::command()));
+    let words = dashes::told_apart(words, Cli::command());
+    let words = match config::with_settings(words) {
+        Ok(words) => words,
+        Err(error) => return report(&error, Color::Auto),
+    };
+    let cli = Cli::parse_from(words);
     disk::keep_private();
     crate::contained::keep_contained_panics_quiet();
     log_to_stderr(matches!(cli.command, Command::Serve(_)));
@@ -184,6 +194,8 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common),
         Command::Completions(args) => completions::script(&args, out),
+        Command::Config(args) => config::run(&args, out),
+        Command::Man(args) => man::run(&args, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
         Command::Replay(args) if args.listens() => {
@@ -280,6 +292,8 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         | Command::Bench(_)
         | Command::Repair(_)
         | Command::Salvage(_)
+        | Command::Config(_)
+        | Command::Man(_)
         | Command::Completions(_) => Ok(()),
     }
 }
@@ -362,6 +376,8 @@ impl Command {
             | Self::Verify(_)
             | Self::Stats(_)
             | Self::Salvage(_)
+            | Self::Config(_)
+            | Self::Man(_)
             | Self::Completions(_) => OpenMode::Read,
         }
     }

@@ -199,6 +199,8 @@ impl Command {
             | Self::Salvage(_)
             | Self::Stats(_)
             | Self::Bench(_)
+            | Self::Config(_)
+            | Self::Man(_)
             | Self::Completions(_) => None,
         };
         one.into_iter().collect()

@@ -4,6 +4,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     path::Path,
+    sync::Arc,
     thread,
 };
 
@@ -18,12 +19,14 @@ use super::{
     connect::Waiting,
     embedded::{self, Embedded},
     error::CliError,
+    observe::ObserveArgs,
     output::{Out, Tone},
     summariser::SummariserArgs,
 };
 use crate::{
     domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
     engine::{Engine, OpenOptions},
+    server::ServerMeasures,
     summariser::SummariserConfig,
 };
 
@@ -43,7 +46,7 @@ pub fn listen_default() -> SocketAddr {
 /// and write everything, so by default only this machine can.
 ///
 /// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
-/// "pid": N, "version": V}, or, when another process holds the store,
+/// "pid": N, "version": V, "metrics": URL or null}, or, when another process holds the store,
 /// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5. For
 /// another command it waits first (--wait), for another server it does not.
 #[derive(Args, Debug, Clone)]
@@ -52,6 +55,8 @@ Examples:
   treering serve --data ./store
   treering serve --data ./store --listen 127.0.0.1:9000
   treering serve --data ./store --listen 127.0.0.1:0 --json --until-stdin-closes
+  treering serve --data ./store --metrics 127.0.0.1:9464
+  treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
@@ -72,6 +77,12 @@ pub struct ServeArgs {
     /// way take comes on top
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     memory: usize,
+    /// Take options from this TOML file (or $TREERING_CONFIG): each by its name. What is
+    /// typed beats the environment (as TREERING_LISTEN), and that beats the file
+    #[arg(long, value_name = "FILE")]
+    config: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    observe: ObserveArgs,
     #[command(flatten)]
     summariser: SummariserArgs,
 }
@@ -80,25 +91,31 @@ pub struct ServeArgs {
 const MEMORY_MIN: usize = MEMORY_OF_FILES_BYTES + (4 << 20);
 
 /// A size in bytes, MiB or GiB.
-fn memory(text: &str) -> Result<usize, String> {
+///
+/// # Errors
+/// What it takes.
+pub fn size(text: &str) -> Result<u64, String> {
+    let takes = || "give bytes, MiB or GiB, as in 256MiB".to_owned();
     let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
         None => (text, ""),
     };
-    let unit: usize = match unit.trim() {
+    let unit: u64 = match unit.trim() {
         "" => 1,
         "MiB" | "M" => 1 << 20,
         "GiB" | "G" => 1 << 30,
-        _ => return Err("give bytes, MiB or GiB, as in 256MiB".to_owned()),
+        _ => return Err(takes()),
     };
-    let bytes = number
-        .parse::<usize>()
-        .ok()
-        .and_then(|n| n.checked_mul(unit));
-    match bytes {
-        Some(bytes) if bytes >= MEMORY_MIN => Ok(bytes),
-        Some(_) => Err(format!("at least {}MiB are needed", MEMORY_MIN >> 20)),
-        None => Err("give bytes, MiB or GiB, as in 256MiB".to_owned()),
+    let number = number.parse::<u64>().ok();
+    number
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(takes)
+}
+
+fn memory(text: &str) -> Result<usize, String> {
+    match usize::try_from(size(text)?) {
+        Ok(bytes) if bytes >= MEMORY_MIN => Ok(bytes),
+        _ => Err(format!("at least {}MiB are needed", MEMORY_MIN >> 20)),
     }
 }
 
@@ -114,11 +131,13 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             addr: args.listen,
             cause,
         })?;
+    let observer = args.observe.observer().await?;
     let summariser = args.summariser.config(&dir)?;
     let summarises = summariser.is_some();
     let mut options = OpenOptions::new(&dir);
     options.limits.check_one_in = args.check_one_in;
     options.limits.memory_bytes = args.memory;
+    options.limits.disk_floor_bytes = args.observe.disk_floor();
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,
         Err(error) => {
@@ -126,7 +145,12 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             return Err(error);
         }
     };
-    let served = Served::of(engine, listener, summariser).await?;
+    let summaries = summariser.as_ref().map(|config| Arc::clone(&config.measures));
+    let counted = Some(observer.measures());
+    let served = Served::counted(engine.clone(), listener, summariser, counted).await?;
+    let metrics = observer.url();
+    let observed = observer.start(&engine, summaries);
+    drop(engine);
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
     if out.json {
         out.line(json!({
@@ -134,10 +158,14 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             "data": dir.to_string_lossy(),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
+            "metrics": metrics,
         }))?;
     } else {
         let url = out.paint.text(Tone::Name, served.url());
         out.line(format!("Serving {} at {url}", dir.display()))?;
+        if let Some(metrics) = metrics {
+            out.line(format!("Metrics are at {metrics}"))?;
+        }
         if summarises {
             out.line("A model summarises what is appended from now on.")?;
         }
@@ -145,6 +173,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     }
     out.flush()?;
     stop.await;
+    drop(observed);
     served.stop().await
 }
 
@@ -235,12 +264,26 @@ impl Served {
         listener: TcpListener,
         summariser: Option<SummariserConfig>,
     ) -> Result<Self, CliError> {
+        Self::counted(engine, listener, summariser, None).await
+    }
+
+    /// The same, with its calls counted.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub async fn counted(
+        engine: Engine,
+        listener: TcpListener,
+        summariser: Option<SummariserConfig>,
+        measures: Option<Arc<ServerMeasures>>,
+    ) -> Result<Self, CliError> {
         let addr = listener.local_addr()?;
         if let Some(warning) = warning(addr) {
             anstream::eprintln!("{warning}");
         }
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let engine = Embedded::start(engine, Some(url_of(addr)), summariser, incoming).await?;
+        let url = Some(url_of(addr));
+        let engine = Embedded::start(engine, url, summariser, measures, incoming).await?;
         Ok(Self { engine, addr })
     }
 

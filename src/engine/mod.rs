@@ -23,6 +23,7 @@ mod health;
 mod history;
 mod hit;
 mod indexer;
+mod measures;
 mod memory;
 mod news;
 mod open;
@@ -75,6 +76,7 @@ pub use self::{
     },
     error::*,
     health::{DamageMet, Health},
+    measures::{CacheUse, Measures},
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SALVAGE_NAMESPACE, SalvageError, Salvaged, salvage},
@@ -204,6 +206,8 @@ struct Inner {
     feed: Arc<feed::Feed>,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<DamageMet>>,
+    refusals: measures::Refusals,
+    followers: measures::Followers,
     /// The conversations that cannot be served to their end.
     marks: Arc<damage::Marks>,
     /// Held by the one rebuild that may run.

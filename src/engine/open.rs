@@ -278,6 +278,8 @@ impl Engine {
             feed,
             closing,
             damaged: Mutex::new(None),
+            refusals: super::measures::Refusals::default(),
+            followers: super::measures::Followers::default(),
             marks,
             rebuilding: Arc::default(),
             indexer: Arc::new(indexer),

@@ -26,7 +26,7 @@ pub mod writer;
 
 #[cfg(feature = "redb")]
 pub use self::redb::{
-    LOG_FOLDER, LogRepair, LostRange, OpenMode, RedbLog, RedbLogOptions, Repairing, Rewriter,
+    FileMeasures, LOG_FOLDER, LogRepair, LostRange, OpenMode, RedbLog, RedbLogOptions, Repairing, Rewriter,
     Rewritten, Scrubbed, Witness,
 };
 pub use erasure::Erasure;
@@ -41,4 +41,5 @@ pub use salt::{KeySalt, Salt, SaltSource, SaltedHash};
 pub use writer::{
     Beat, CommittedGroup, GroupError, GroupWriter, NotTaken, PublishError, Publisher, QueueFull,
     Sequencer, ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits,
+    WriterMeasures,
 };

@@ -22,6 +22,9 @@ mod from_proto;
 mod health;
 mod intake;
 mod knowledge;
+mod measures;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod read;
 mod result_text;
 mod search;
@@ -31,7 +34,7 @@ mod subscription;
 mod to_proto;
 mod tools;
 
-use std::{future::Future, io, time::Duration};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use futures::Stream;
 use tokio::{
@@ -59,6 +62,7 @@ use crate::{
 
 pub use call::NAMESPACE_KEY;
 pub use health::{LIVE, READY};
+pub use measures::{MethodCalls, ServerMeasures};
 pub use status::ERROR_DOMAIN;
 
 /// What reflection serves: the descriptors of `proto/treering/v1`.
@@ -90,6 +94,8 @@ pub struct ServeOptions {
     pub bytes_in_flight_max: Option<usize>,
     /// Compress answers for clients that accept it. Costs CPU; for slow links.
     pub compress_answers: bool,
+    /// Where calls and connections are counted. None: they are not.
+    pub measures: Option<Arc<ServerMeasures>>,
 }
 
 impl Default for ServeOptions {
@@ -104,6 +110,7 @@ impl Default for ServeOptions {
             connection_age_max: Some(bounds::CONNECTION_AGE_MAX),
             bytes_in_flight_max: None,
             compress_answers: false,
+            measures: None,
         }
     }
 }

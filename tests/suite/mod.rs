@@ -14,6 +14,7 @@ mod grpc;
 mod hostile;
 mod knowledge;
 mod looking;
+mod metrics;
 mod model;
 mod outside;
 mod processes;

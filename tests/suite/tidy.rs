@@ -8,12 +8,13 @@ use std::{
 
 /// What each module may use of this crate, besides itself. The compiler holds
 /// the outer arrows, because adapters are features; this holds the inner ones.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("contained", &[]),
     ("domain", &[]),
     ("disk", &[]),
+    ("measure", &[]),
     ("codec", &["domain"]),
-    ("log", &["contained", "domain", "disk"]),
+    ("log", &["contained", "domain", "disk", "measure"]),
     ("views", &["contained", "domain", "disk"]),
     ("search", &["contained", "domain"]),
     ("importer", &["domain", "codec"]),
@@ -21,11 +22,17 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     (
         "engine",
         &[
-            "domain", "disk", "codec", "log", "views", "search", "context",
+            "domain", "disk", "codec", "log", "views", "search", "context", "measure",
         ],
     ),
-    ("summariser", &["domain", "codec", "context", "engine"]),
-    ("server", &["domain", "codec", "context", "engine"]),
+    (
+        "summariser",
+        &["domain", "codec", "context", "engine", "measure"],
+    ),
+    (
+        "server",
+        &["domain", "codec", "context", "engine", "measure"],
+    ),
     (
         "cli",
         &[

@@ -47,7 +47,7 @@ use self::{
     segment::Sealed,
 };
 pub use self::{
-    file::{DiskFile, SegmentFile},
+    file::{DiskFile, FileMeasures, SegmentFile},
     folder::{Access, DiskFolder, Folder},
     lock::{FolderLock, LOCK_FILE},
     manifest::{MANIFEST, Manifest},
@@ -319,6 +319,14 @@ impl<F: Folder> RedbLog<F> {
             }
         }
         read(self.sealed(entry)?.reader())
+    }
+}
+
+impl RedbLog {
+    /// What its files have done since it was opened.
+    #[must_use]
+    pub fn file_measures(&self) -> &FileMeasures {
+        self.folder.measures()
     }
 }
 

@@ -19,7 +19,9 @@ use tonic::service::Routes;
 use tower::Layer;
 
 use super::{Activity, Calls, Life, Patience, ServeOptions, bounds, http2_of, serve};
-use crate::server::{deadline::DeadlineLayer, intake::Intake, shutdown::StopSignal};
+use crate::server::{
+    deadline::DeadlineLayer, intake::Intake, measures::ServerMeasures, shutdown::StopSignal,
+};
 
 /// Connections that a process with this limit of open files takes.
 pub(in crate::server) fn connections_max() -> usize {
@@ -62,6 +64,7 @@ pub(in crate::server) struct Acceptor {
     http2: http2::Builder<TokioExecutor>,
     patience: Patience,
     connections_max: usize,
+    measures: Option<Arc<ServerMeasures>>,
     stop: StopSignal,
     serving: JoinSet<()>,
     known: Vec<Weak<Activity>>,
@@ -80,6 +83,7 @@ impl Acceptor {
                 age_max: options.connection_age_max,
             },
             connections_max: options.connections_max.max(1),
+            measures: options.measures.clone(),
             stop,
             serving: JoinSet::new(),
             known: Vec::new(),
@@ -142,10 +146,15 @@ impl Acceptor {
             routes: DeadlineLayer.layer(self.routes.clone()),
             intake: self.intake.connection(),
             activity: Arc::clone(&activity),
+            measures: self.measures.clone(),
         };
+        let counted = self.measures.as_ref().map(ServerMeasures::connection);
         let life = Life::new(activity, self.patience, self.stop.clone());
-        self.serving
-            .spawn(serve(io, calls, self.http2.clone(), life));
+        let served = serve(io, calls, self.http2.clone(), life);
+        self.serving.spawn(async move {
+            served.await;
+            drop(counted);
+        });
     }
 
     /// Asks the connection that has been idle longest to end. When many are ending

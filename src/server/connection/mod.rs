@@ -27,6 +27,7 @@ use super::{
     NAMESPACE_KEY, ServeOptions, bounds,
     deadline::Deadline,
     intake::ConnectionIntake,
+    measures::ServerMeasures,
     shutdown::{Phase, StopSignal},
 };
 use activity::{Activity, Answer};
@@ -39,6 +40,7 @@ pub(super) struct Calls {
     routes: Deadline<Routes>,
     intake: ConnectionIntake,
     activity: Arc<Activity>,
+    measures: Option<Arc<ServerMeasures>>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Calls {
@@ -53,13 +55,18 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             let namespace = namespace.and_then(|name| name.to_str().ok());
             tracing::debug_span!("call", path = request.uri().path(), namespace)
         };
+        let measures = self.measures.as_ref();
+        let mut watch = measures.map(|measures| measures.call(request.uri().path()));
         let (request, held) = self.intake.admit(request.map(Body::new));
         // Routes are always ready, and cheap to clone.
         let answer = span.in_scope(|| self.routes.clone().call(request));
         async move {
             let answer = answer.await?;
+            if let Some(watch) = &mut watch {
+                watch.answered(answer.headers(), held.received());
+            }
             drop(held);
-            Ok(answer.map(|body| Answer::new(body, running)))
+            Ok(answer.map(|body| Answer::new(body, running, watch)))
         }
         .instrument(span)
         .boxed()
