@@ -131,7 +131,10 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
         let value: Vec<String> = match &from {
             Some(setting) => setting.values.clone(),
             None => raw
-                .map(|raw| raw.map(|value| value.to_string_lossy().into_owned()).collect())
+                .map(|raw| {
+                    raw.map(|value| value.to_string_lossy().into_owned())
+                        .collect()
+                })
                 .unwrap_or_default(),
         };
         let value = value.join(",");
@@ -139,7 +142,11 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
             let origin = origin.to_string();
             out.line(json!({"option": option.name, "value": value, "from": origin}))?;
         } else {
-            let shown = if value.is_empty() { "-" } else { value.as_str() };
+            let shown = if value.is_empty() {
+                "-"
+            } else {
+                value.as_str()
+            };
             out.line(format!("{:<26} {shown:<32} {origin}", option.name))?;
         }
     }
@@ -251,7 +258,7 @@ impl ServeOption {
         format!("{ENV_PREFIX}{}", self.name.replace('-', "_").to_uppercase())
     }
 
-    fn of_env(&self, variable: String, value: &OsString) -> Result<Setting, CliError> {
+    fn of_env(&self, variable: String, value: &std::ffi::OsStr) -> Result<Setting, CliError> {
         let text = value.to_string_lossy().into_owned();
         let values = match (self.takes, text.as_str()) {
             (Takes::Nothing, "true" | "1" | "yes") => Ok(vec!["true".to_owned()]),
@@ -332,7 +339,9 @@ impl Setting {
             // What it needs beside it is looked for in the whole.
             Err(error) if error.kind() != clap::error::ErrorKind::MissingRequiredArgument => {
                 let said = first_line(&error);
-                let why = said.split_once(">': ").map_or(said.as_str(), |(_, why)| why);
+                let why = said
+                    .split_once(">': ")
+                    .map_or(said.as_str(), |(_, why)| why);
                 Err(why.to_owned())
             }
             _ => Ok(()),
@@ -366,12 +375,15 @@ struct Complaint {
 }
 
 fn refused(complaints: Vec<Complaint>) -> CliError {
-    let lines = complaints.iter().map(|it| format!("{}: {}", it.place, it.what));
+    let lines = complaints
+        .iter()
+        .map(|it| format!("{}: {}", it.place, it.what));
     CliError::Usage {
         what: lines.collect::<Vec<_>>().join("\n"),
-        hint: "`treering serve --help` has all options; `treering config print FILE` shows what is \
+        hint:
+            "`treering serve --help` has all options; `treering config print FILE` shows what is \
                in effect"
-            .into(),
+                .into(),
     }
 }
 
@@ -513,7 +525,9 @@ mod tests {
         let read = Settings::of(Path::new("t.toml"), text);
         let read = read.map(|read| read.0.into_iter().map(|it| (it.name, it.values)).collect());
         read.map_err(|complaints| {
-            let lines = complaints.into_iter().map(|it| format!("{}: {}", it.place, it.what));
+            let lines = complaints
+                .into_iter()
+                .map(|it| format!("{}: {}", it.place, it.what));
             lines.collect()
         })
     }
@@ -526,7 +540,9 @@ mod tests {
         };
         let put = Put::together(&words, &read).map_err(|error| error.to_string())?;
         let words = put.unwrap_or_default();
-        let words = words.words().map(|word| word.to_string_lossy().into_owned());
+        let words = words
+            .words()
+            .map(|word| word.to_string_lossy().into_owned());
         Ok(words.collect::<Vec<_>>().join(" "))
     }
 
@@ -564,7 +580,9 @@ mod tests {
         let text = "listn = '127.0.0.1:1'\n\n[summariser]\nurl = 7\nmodle = 'm'\n[other]\nx = 1\n";
         let wrong = settings(text).unwrap_err();
         assert_eq!(wrong.len(), 3, "{wrong:#?}");
-        assert!(wrong[0].starts_with("t.toml:1: listn is no option") && wrong[0].contains("listen"));
+        assert!(
+            wrong[0].starts_with("t.toml:1: listn is no option") && wrong[0].contains("listen")
+        );
         assert!(wrong[1].starts_with("t.toml:5: ") && wrong[1].contains("summariser-model"));
         assert!(wrong[2].starts_with("t.toml:7: other-x is no option"));
         for (text, place, said) in [

@@ -53,6 +53,7 @@ mod text_arg;
 mod time_arg;
 mod tool_stats;
 mod tools;
+mod upgrade;
 
 use std::{env, io::Write, process::ExitCode, time::Instant};
 
@@ -116,6 +117,7 @@ enum Command {
     Rebuild(admin::RebuildArgs),
     Repair(repair::RepairArgs),
     Salvage(salvage::SalvageArgs),
+    Upgrade(upgrade::UpgradeArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
     Config(config::ConfigArgs),
@@ -194,6 +196,7 @@ async fn run(cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Demo(args) => demo::run(&args, &cli.common, out).await,
         Command::Bench(args) => bench::run(args, &cli.common),
         Command::Completions(args) => completions::script(&args, out),
+        Command::Upgrade(args) => upgrade::run(&args, &cli.common, out).await,
         Command::Config(args) => config::run(&args, out),
         Command::Man(args) => man::run(&args, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
@@ -292,6 +295,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         | Command::Bench(_)
         | Command::Repair(_)
         | Command::Salvage(_)
+        | Command::Upgrade(_)
         | Command::Config(_)
         | Command::Man(_)
         | Command::Completions(_) => Ok(()),
@@ -349,6 +353,7 @@ impl Command {
             | Self::Deny(_)
             | Self::Annotate(_)
             | Self::Repair(_)
+            | Self::Upgrade(_)
             | Self::Rebuild(_) => OpenMode::Append,
             Self::Compact(args) if args.appends() => OpenMode::Append,
             Self::Erase(args) if args.erases() => OpenMode::Append,

@@ -199,6 +199,7 @@ impl Command {
             | Self::Salvage(_)
             | Self::Stats(_)
             | Self::Bench(_)
+            | Self::Upgrade(_)
             | Self::Config(_)
             | Self::Man(_)
             | Self::Completions(_) => None,

@@ -145,7 +145,9 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             return Err(error);
         }
     };
-    let summaries = summariser.as_ref().map(|config| Arc::clone(&config.measures));
+    let summaries = summariser
+        .as_ref()
+        .map(|config| Arc::clone(&config.measures));
     let counted = Some(observer.measures());
     let served = Served::counted(engine.clone(), listener, summariser, counted).await?;
     let metrics = observer.url();

@@ -12,7 +12,6 @@ use std::{
 use super::{
     Engine,
     error::{AppendError, ReadError},
-    memory::Cache as _,
     sequencer::lock,
 };
 use crate::{
@@ -113,10 +112,7 @@ impl Engine {
             group_appends: writer.group_requests.read(),
             failed_groups: writer.failed_groups.get(),
             refused_appends: inner.refusals.read(),
-            queue_appends: (
-                most(inner.writer.queued()),
-                most(limits.queue_appends_max),
-            ),
+            queue_appends: (most(inner.writer.queued()), most(limits.queue_appends_max)),
             queue_bytes: (
                 most(inner.writer.queued_bytes()),
                 most(limits.queue_bytes_max),
@@ -149,7 +145,9 @@ impl Engine {
     /// What should stay free on it, in bytes.
     pub(super) fn floor_of(&self, disk: DiskSpace) -> u64 {
         let limits = &self.inner.options.limits;
-        limits.disk_floor_bytes.unwrap_or_else(|| disk.floor_bytes())
+        limits
+            .disk_floor_bytes
+            .unwrap_or_else(|| disk.floor_bytes())
     }
 }
 

@@ -18,6 +18,7 @@ mod erase;
 pub mod error;
 mod feed;
 mod fold;
+mod formats;
 mod grep;
 mod health;
 mod history;
@@ -75,6 +76,7 @@ pub use self::{
         KeptBlob, SharedBy,
     },
     error::*,
+    formats::{StoreFormats, store_formats},
     health::{DamageMet, Health},
     measures::{CacheUse, Measures},
     query::*,

@@ -190,18 +190,23 @@ async fn every_metric_is_there_and_moves() {
         .spawn()
         .unwrap();
     for text in ["one", "two", "three"] {
-        let said = server.cli(&["append", "@last", "message", "user", text]).await;
+        let said = server
+            .cli(&["append", "@last", "message", "user", text])
+            .await;
         assert!(said.status.success(), "{said:?}");
     }
     let refused = server
-        .cli(&["append", "@last", "--expect", "99", "message", "user", "late"])
+        .cli(&[
+            "append", "@last", "--expect", "99", "message", "user", "late",
+        ])
         .await;
     assert!(!refused.status.success());
     assert!(server.cli(&["search", "three"]).await.status.success());
     let mut after = server.scrape().await;
     // The watcher may be on its way still.
     for _ in 0..200 {
-        if after.sum("treering_requests_running") > 0.0 && after.get("treering_index_lag_events") == 0.0
+        if after.sum("treering_requests_running") > 0.0
+            && after.get("treering_index_lag_events") == 0.0
         {
             break;
         }
@@ -240,10 +245,16 @@ async fn every_metric_is_there_and_moves() {
     let labels = after.samples.keys().filter(|name| name.contains("hello"));
     assert_eq!(labels.count(), 0);
     let said = server.end().await;
-    let slow: Vec<_> = said.lines().filter(|line| line.contains("a slow request")).collect();
+    let slow: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("a slow request"))
+        .collect();
     assert!(!slow.is_empty(), "{said}");
     for line in slow {
-        assert!(line.contains("method=") && line.contains("duration_ms="), "{line}");
+        assert!(
+            line.contains("method=") && line.contains("duration_ms="),
+            "{line}"
+        );
         assert!(!line.contains("hello") && !line.contains("three"), "{line}");
     }
 }
@@ -261,7 +272,9 @@ async fn a_disk_below_its_floor_is_not_ready_and_lives() {
     let scraped = server.scrape().await;
     assert_eq!(scraped.get("treering_ready"), 0.0);
     assert_eq!(scraped.get("treering_live"), 1.0);
-    let said = server.cli(&["append", "new", "message", "user", "room"]).await;
+    let said = server
+        .cli(&["append", "new", "message", "user", "room"])
+        .await;
     assert!(said.status.success(), "appends go on: {said:?}");
     let (status, what) = server.get("/nothing").await;
     assert!(status == 404 && what.contains("/metrics"), "{what}");
@@ -299,15 +312,24 @@ async fn a_file_sets_what_is_not_typed() {
     let shown = child::run_with(&print, &[("TREERING_MEMORY", "160MiB")]).await;
     assert!(shown.status.success(), "{shown:?}");
     let lines = String::from_utf8(shown.stdout).unwrap();
-    let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
     let of = |option: &str| {
         let line = lines.iter().find(|line| line["option"] == option).unwrap();
         let text = |name: &str| line[name].as_str().unwrap().to_owned();
         (text("value"), text("from"))
     };
     assert_eq!(of("slow"), ("3s".to_owned(), "typed".to_owned()));
-    assert_eq!(of("memory"), ("160MiB".to_owned(), "TREERING_MEMORY".to_owned()));
-    assert_eq!(of("listen"), ("127.0.0.1:1".to_owned(), format!("{name}:2")));
+    assert_eq!(
+        of("memory"),
+        ("160MiB".to_owned(), "TREERING_MEMORY".to_owned())
+    );
+    assert_eq!(
+        of("listen"),
+        ("127.0.0.1:1".to_owned(), format!("{name}:2"))
+    );
     assert_eq!(of("check-one-in"), ("64".to_owned(), "default".to_owned()));
 
     let good = child::run(&["config", "check", name]).await;
@@ -317,7 +339,10 @@ async fn a_file_sets_what_is_not_typed() {
         let wrong = child::run(line).await;
         let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
         assert_eq!(wrong.status.code(), Some(2), "{said}");
-        assert!(said.contains(&format!("{name}:3: slwo is no option")), "{said}");
+        assert!(
+            said.contains(&format!("{name}:3: slwo is no option")),
+            "{said}"
+        );
         assert!(said.contains("near it: slow"), "{said}");
     }
 }

@@ -64,11 +64,7 @@ struct Inner {
 
 impl DiskFile {
     /// Takes a file, and its lock: the system's, which goes with the process.
-    pub(super) fn new(
-        file: File,
-        access: Access,
-        measures: Arc<FileMeasures>,
-    ) -> io::Result<Self> {
+    pub(super) fn new(file: File, access: Access, measures: Arc<FileMeasures>) -> io::Result<Self> {
         let locked = match access {
             Access::Read => file.try_lock_shared(),
             Access::Write => file.try_lock(),

@@ -226,7 +226,9 @@ impl Committer {
             Outcome::There => {
                 self.measures.commit_micros.note_since(started);
                 self.measures.group_events.note(records.len() as u64);
-                self.measures.group_requests.note(group.answers.len() as u64);
+                self.measures
+                    .group_requests
+                    .note(group.answers.len() as u64);
             }
             _ => self.measures.failed_groups.add_one(),
         }

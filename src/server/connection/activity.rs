@@ -109,11 +109,7 @@ pub(in crate::server) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(
-        body: tonic::body::Body,
-        running: Running,
-        watch: Option<CallWatch>,
-    ) -> Self {
+    pub(super) fn new(body: tonic::body::Body, running: Running, watch: Option<CallWatch>) -> Self {
         Self {
             body,
             _running: running,

@@ -118,6 +118,9 @@ async fn a_disk_below_its_floor_is_not_ready() {
         assert_eq!(serving(&health, name), serves, "{name}");
     }
     let why = health.shared.engine.health().ready.unwrap_err();
-    assert!(why.contains("the disk has") && why.contains("free some space"), "{why}");
+    assert!(
+        why.contains("the disk has") && why.contains("free some space"),
+        "{why}"
+    );
     health.shared.engine.close().await;
 }

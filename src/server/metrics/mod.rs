@@ -182,4 +182,3 @@ async fn one_connection(io: TokioIo<tokio::net::TcpStream>, exporter: Exporter) 
         tracing::debug!(%error, "a connection of the metrics broke");
     }
 }
-

@@ -39,9 +39,7 @@ fn of_stat(line: &str) -> (Option<f64>, Option<u64>, Option<u64>) {
     let after_name = line.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let fields: Vec<&str> = after_name.split(' ').collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    let ticks = field(14)
-        .zip(field(15))
-        .map(|(user, system)| user + system);
+    let ticks = field(14).zip(field(15)).map(|(user, system)| user + system);
     let per_second = rustix::param::clock_ticks_per_second().max(1);
     let resident = field(24).map(|pages| pages * rustix::param::page_size() as u64);
     let seconds = ticks.map(|ticks| ticks as f64 / per_second as f64);
@@ -55,7 +53,8 @@ mod tests {
     // A process may be named anything, and then each number would be another one's.
     #[test]
     fn a_strange_name_shifts_nothing() {
-        let line = "7 (a) b) S 1 7 7 0 -1 0 1 2 3 4 300 200 0 0 20 0 9 0 5 100 25 18446744073709551615 1";
+        let line =
+            "7 (a) b) S 1 7 7 0 -1 0 1 2 3 4 300 200 0 0 20 0 9 0 5 100 25 18446744073709551615 1";
         let per_second = rustix::param::clock_ticks_per_second() as f64;
         let page = rustix::param::page_size() as u64;
         assert_eq!(

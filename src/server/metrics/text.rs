@@ -132,7 +132,10 @@ impl Scrape {
             "treering_appends_refused",
             "Appends that were refused, by the reason that clients see.",
             "reason",
-            store.refused_appends.iter().map(|(why, count)| (*why, *count)),
+            store
+                .refused_appends
+                .iter()
+                .map(|(why, count)| (*why, *count)),
         )?;
         let (waiting, most) = store.queue_appends;
         lines.gauge(
@@ -147,11 +150,7 @@ impl Scrape {
         )?;
         let (waiting, most) = store.queue_bytes;
         lines.gauge("treering_queue_bytes", "Bytes of those.", waiting)?;
-        lines.gauge(
-            "treering_queue_bytes_max",
-            "How many they may have.",
-            most,
-        )
+        lines.gauge("treering_queue_bytes_max", "How many they may have.", most)
     }
 
     fn reach(&self, lines: &mut Lines) -> fmt::Result {
@@ -208,7 +207,9 @@ impl Scrape {
             ("views", Some(store.views_bytes)),
             ("index", store.index_bytes),
         ];
-        let parts = parts.into_iter().filter_map(|(name, size)| Some((name, size?)));
+        let parts = parts
+            .into_iter()
+            .filter_map(|(name, size)| Some((name, size?)));
         lines.gauges(
             "treering_store_bytes",
             "What the parts of the store take on disk.",
@@ -268,7 +269,9 @@ impl Scrape {
         for calls in &self.calls {
             for (code, count) in &calls.ended {
                 let labels = [("method", calls.method.as_str()), ("code", code)];
-                requests.encode_family(&labels)?.encode_counter(count, NONE)?;
+                requests
+                    .encode_family(&labels)?
+                    .encode_counter(count, NONE)?;
             }
         }
         let mut running = lines.family(
@@ -278,7 +281,9 @@ impl Scrape {
         )?;
         for calls in &self.calls {
             let labels = [("method", calls.method.as_str())];
-            running.encode_family(&labels)?.encode_gauge(&calls.running)?;
+            running
+                .encode_family(&labels)?
+                .encode_gauge(&calls.running)?;
         }
         let mut seconds = lines.family(
             "treering_request_seconds",
@@ -357,7 +362,9 @@ impl Lines<'_> {
     ) -> fmt::Result {
         let mut family = self.family(name, help, MetricType::Gauge)?;
         for (which, value) in values {
-            family.encode_family(&[(label, which)])?.encode_gauge(&value)?;
+            family
+                .encode_family(&[(label, which)])?
+                .encode_gauge(&value)?;
         }
         Ok(())
     }
