@@ -46,7 +46,7 @@ echo "-- the Debian package"
 package=$(bash packaging/deb.sh "$binary" "$dir" | tail -1)
 ls -l "$package" | awk '{print $5, "bytes"}'
 if need lintian lintian; then
-  lintian --fail-on error,warning "$package"
+  lintian --allow-root --fail-on error,warning "$package"
 fi
 root="$dir/root"
 dpkg-deb -x "$package" "$root"

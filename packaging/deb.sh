@@ -35,6 +35,7 @@ man="$root/usr/share/man/man1"
 install -d "$man"
 "$binary" man "$man" >/dev/null
 gzip -9n "$man"/*.1
+chmod 0644 "$man"/*
 
 complete() {
   install -d "$root/$(dirname "$2")"
@@ -43,6 +44,11 @@ complete() {
 complete bash usr/share/bash-completion/completions/treering
 complete zsh usr/share/zsh/vendor-completions/_treering
 complete fish usr/share/fish/vendor_completions.d/treering.fish
+
+# There is no address to write to until the project has one; lintian knows that this is none.
+install -d "$root/usr/share/lintian/overrides"
+printf '%s\n' 'treering: bogus-mail-host *' 'treering: bogus-mail-host-in-debian-changelog *' \
+  >"$root/usr/share/lintian/overrides/treering"
 
 # Made of the changelog's newest part, because dpkg wants one line a release.
 date=$(date -R -u -d "@${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}")
@@ -75,5 +81,6 @@ done
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 
 package="$out/treering_${version}_${arch}.deb"
-dpkg-deb --root-owner-group -Zxz --build "$root" "$package" >/dev/null
+# Level 3 takes a third of the time of 6, for a tenth more bytes.
+dpkg-deb --root-owner-group -Zxz -z3 --build "$root" "$package" >/dev/null
 echo "$package"

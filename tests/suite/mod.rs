@@ -23,6 +23,7 @@ mod random;
 mod read_load;
 mod real_data;
 mod store;
+mod stores;
 mod sub_contexts;
 mod systems;
 mod terminal;
