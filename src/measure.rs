@@ -9,9 +9,9 @@ use std::{
 
 /// Something that only grows, until the process ends.
 #[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+pub struct Total(AtomicU64);
 
-impl Counter {
+impl Total {
     /// One more.
     pub fn add_one(&self) {
         self.add(1);

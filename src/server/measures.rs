@@ -18,7 +18,7 @@ use prost_types::FileDescriptorSet;
 use tonic::Code;
 
 use super::{SERVED, bounds::SLOW_LOG_EVERY};
-use crate::measure::{Counter, Distribution, Histogram};
+use crate::measure::{Distribution, Histogram, Total};
 
 /// The name of all methods that are not served.
 const UNKNOWN: &str = "unknown";
@@ -44,8 +44,8 @@ struct MethodMeasures {
     streams: bool,
     /// It is never told to be slow.
     waits: bool,
-    begun: Counter,
-    ended: [Counter; CODES],
+    begun: Total,
+    ended: [Total; CODES],
     micros: Histogram,
 }
 
@@ -144,14 +144,14 @@ impl MethodMeasures {
             waits: WAITING.contains(&name.as_str()),
             name,
             streams,
-            begun: Counter::default(),
+            begun: Total::default(),
             ended: Default::default(),
             micros: Histogram::of_durations(),
         }
     }
 
     fn read(&self) -> MethodCalls {
-        let counts = self.ended.iter().map(Counter::get);
+        let counts = self.ended.iter().map(Total::get);
         let ended: Vec<_> = (0..)
             .map(code_name)
             .zip(counts)
@@ -262,7 +262,7 @@ impl Drop for CallWatch {
 #[derive(Debug)]
 struct Slow {
     from: Option<Duration>,
-    count: Counter,
+    count: Total,
     started: Instant,
     /// Milliseconds after `started` from which on one may be told.
     tell_from: AtomicU64,
@@ -273,7 +273,7 @@ impl Slow {
     fn new(from: Option<Duration>) -> Self {
         Self {
             from,
-            count: Counter::default(),
+            count: Total::default(),
             started: Instant::now(),
             tell_from: AtomicU64::new(0),
             untold: AtomicU64::new(0),

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use crate::{domain::Namespace, measure::Counter};
+use crate::{domain::Namespace, measure::Total};
 
 /// How a summariser works. [`SummariserConfig::new`] has defaults for all but
 /// the endpoint.
@@ -39,9 +39,9 @@ pub struct SummariserConfig {
 #[derive(Debug, Default)]
 pub struct SummariserMeasures {
     /// Texts that the model wrote.
-    pub answers: Counter,
+    pub answers: Total,
     /// Questions that the endpoint did not answer.
-    pub failures: Counter,
+    pub failures: Total,
 }
 
 impl SummariserConfig {

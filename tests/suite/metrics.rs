@@ -70,7 +70,7 @@ impl Watched {
     }
 
     /// Ends it, and returns what it wrote to standard error.
-    async fn end(mut self) -> String {
+    async fn end(self) -> String {
         let pid = i32::try_from(self.process.id().unwrap()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();

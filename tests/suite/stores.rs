@@ -22,7 +22,9 @@ const EVENTS: u64 = 9;
 const LAST: &str = "the answer is in treering.toml";
 
 fn folder(version: &str) -> PathBuf {
-    Path::new(crate::ROOT).join("tests/fixtures/stores").join(version)
+    Path::new(crate::ROOT)
+        .join("tests/fixtures/stores")
+        .join(version)
 }
 
 /// The files of a folder by their names below it, in order.
@@ -104,14 +106,24 @@ async fn every_released_store_opens() {
         let check = child::run(&["upgrade", "--check", "--json", "--data", data]).await;
         assert!(check.status.success(), "{version}: {check:?}");
         let formats: Value = serde_json::from_slice(&check.stdout).unwrap();
-        assert_eq!((&formats["opens"], &formats["events"]), (&true.into(), &EVENTS.into()));
-        assert_eq!(files(dir.path()).len(), before, "{version}: looking makes nothing");
+        assert_eq!(
+            (&formats["opens"], &formats["events"]),
+            (&true.into(), &EVENTS.into())
+        );
+        assert_eq!(
+            files(dir.path()).len(),
+            before,
+            "{version}: looking makes nothing"
+        );
 
         let lines = said(dir.path()).await;
         let (new, old) = (lines.lines(), expected(version));
         assert_eq!(new.clone().count(), old.lines().count(), "{version}");
         for (new, old) in new.zip(old.lines()) {
-            let (new, old) = (serde_json::from_str(new).unwrap(), serde_json::from_str(old).unwrap());
+            let (new, old) = (
+                serde_json::from_str(new).unwrap(),
+                serde_json::from_str(old).unwrap(),
+            );
             assert!(has_all(&new, &old), "{version}: was {old}, is {new}");
         }
 
@@ -124,12 +136,19 @@ async fn every_released_store_opens() {
             at_least: Some(engine.head()),
             ..SearchRequest::new(store::ns(), LAST, 3)
         };
-        assert!(!engine.search(found).await.unwrap().hits.is_empty(), "{version}");
+        assert!(
+            !engine.search(found).await.unwrap().hits.is_empty(),
+            "{version}"
+        );
         let mut all = engine.read(ReadQuery::all(store::ns(), Source::Log));
         let first = all.next().await.unwrap().unwrap();
         let id = first[0].event.header.conversation;
         let more = store::append(&engine, vec![store::message(id, "and goes on")]).await;
-        assert_eq!(more.unwrap().events[0].position.offset, EVENTS + 1, "{version}");
+        assert_eq!(
+            more.unwrap().events[0].position.offset,
+            EVENTS + 1,
+            "{version}"
+        );
         engine.close().await;
     }
 }
@@ -167,7 +186,10 @@ async fn a_newer_store_is_told_and_left_alone() {
 async fn write_store() {
     let version = std::env::var("TREERING_WRITE_STORE").unwrap();
     let to = folder(&version);
-    assert!(!to.exists(), "{version} has one, which is never written again");
+    assert!(
+        !to.exists(),
+        "{version} has one, which is never written again"
+    );
     let dir = tempfile::tempdir().unwrap();
     let engine = store::open(dir.path()).await;
     let id = store::conversation(&engine).await;
@@ -205,6 +227,10 @@ async fn write_store() {
         }
     }
     fs::create_dir_all(&to).unwrap();
-    fs::write(to.join("store.zst"), zstd::encode_all(&all[..], 19).unwrap()).unwrap();
+    fs::write(
+        to.join("store.zst"),
+        zstd::encode_all(&all[..], 19).unwrap(),
+    )
+    .unwrap();
     fs::write(to.join("log.jsonl"), lines).unwrap();
 }

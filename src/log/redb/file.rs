@@ -14,7 +14,7 @@ use std::{
 use redb::{StorageBackend, backends::FileBackend};
 
 use super::folder::Access;
-use crate::measure::{Counter, Histogram};
+use crate::measure::{Histogram, Total};
 
 /// A segment's bytes; a clone is the same file.
 pub trait SegmentFile: StorageBackend + Clone {
@@ -37,14 +37,14 @@ pub struct FileMeasures {
     /// How long a segment took to be synced, in microseconds.
     pub sync_micros: Histogram,
     /// Syncs that failed.
-    pub failed_syncs: Counter,
+    pub failed_syncs: Total,
 }
 
 impl Default for FileMeasures {
     fn default() -> Self {
         Self {
             sync_micros: Histogram::of_durations(),
-            failed_syncs: Counter::default(),
+            failed_syncs: Total::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the writer has done.
 
-use crate::measure::{Counter, Histogram};
+use crate::measure::{Histogram, Total};
 
 /// What a writer has done since it was started.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub struct WriterMeasures {
     /// Requests that each group answered, refused ones too.
     pub group_requests: Histogram,
     /// Groups that were not appended, or of which that is not known.
-    pub failed_groups: Counter,
+    pub failed_groups: Total,
 }
 
 impl Default for WriterMeasures {
@@ -21,7 +21,7 @@ impl Default for WriterMeasures {
             commit_micros: Histogram::of_durations(),
             group_events: Histogram::of_counts(),
             group_requests: Histogram::of_counts(),
-            failed_groups: Counter::default(),
+            failed_groups: Total::default(),
         }
     }
 }
