@@ -7,10 +7,11 @@ use std::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use super::{
-    Engine,
+    Engine, Inner,
     error::{AppendError, ReadError},
     sequencer::lock,
 };
@@ -19,6 +20,9 @@ use crate::{
     domain::{ShardId, TimestampMicros},
     measure::Distribution,
 };
+
+/// How often the disk is looked at.
+const DISK_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A store in numbers, at a moment. Counts are since it was opened; durations are in
 /// microseconds, sizes in bytes.
@@ -136,10 +140,9 @@ impl Engine {
         })
     }
 
-    /// The disk that the store is on.
+    /// The disk that the store is on, as it was a moment ago.
     pub(super) fn disk_space(&self) -> Option<DiskSpace> {
-        self.inner.files.as_ref()?;
-        disk::space(&self.inner.options.data_dir)
+        *lock(&self.inner.disk)
     }
 
     /// What should stay free on it, in bytes.
@@ -151,7 +154,23 @@ impl Engine {
     }
 }
 
-impl super::Inner {
+/// Looks at the disk now and then, on a thread that may hang with it.
+pub(super) async fn watch_disk(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(DISK_LOOK_EVERY).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if inner.closing.load(Ordering::Acquire) {
+            return;
+        }
+        let dir = inner.options.data_dir.clone();
+        let looked = tokio::task::spawn_blocking(move || disk::space(&dir)).await;
+        if let Ok(Some(disk)) = looked {
+            *lock(&inner.disk) = Some(disk);
+        }
+    }
+}
+
+impl Inner {
     fn cache_uses(&self) -> Vec<CacheUse> {
         self.caches()
             .into_iter()

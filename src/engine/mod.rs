@@ -92,6 +92,7 @@ pub use crate::log::{LogRepair, OpenMode};
 /// The text that search counts bytes and lines in.
 pub use crate::search::{Reading, Scores, searchable_text};
 use crate::{
+    disk::DiskSpace,
     domain::{
         BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits,
         Namespace, Position, TimestampMicros,
@@ -210,6 +211,9 @@ struct Inner {
     damaged: Mutex<Option<DamageMet>>,
     refusals: measures::Refusals,
     followers: measures::Followers,
+    /// The disk, as it was a moment ago: asking may hang where the disk does. None: there is
+    /// none, or the system does not say.
+    disk: Mutex<Option<DiskSpace>>,
     /// The conversations that cannot be served to their end.
     marks: Arc<damage::Marks>,
     /// Held by the one rebuild that may run.

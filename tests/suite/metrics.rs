@@ -205,7 +205,8 @@ async fn every_metric_is_there_and_moves() {
     let mut after = server.scrape().await;
     // The watcher may be on its way still.
     for _ in 0..200 {
-        if after.sum("treering_requests_running") > 0.0
+        if after.sum("treering_subscriptions") > 1.0
+            && after.sum("treering_requests_running") > 0.0
             && after.get("treering_index_lag_events") == 0.0
         {
             break;

@@ -22,7 +22,12 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    runtime::Handle,
+    sync::Semaphore,
+    task::{JoinSet, spawn_blocking},
+};
 
 use super::{
     ServerMeasures,
@@ -81,7 +86,10 @@ impl Exporter {
     /// # Errors
     /// [`ReadError`] when the store cannot be asked.
     pub async fn text(&self) -> Result<String, ReadError> {
-        let store = self.engine.measures().await?;
+        // It looks at files, which takes as long as the disk does.
+        let (engine, runtime) = (self.engine.clone(), Handle::current());
+        let measured = spawn_blocking(move || runtime.block_on(engine.measures())).await;
+        let store = measured.map_err(ReadError::storage)??;
         let health = self.engine.health();
         let text = text::of(text::Scrape {
             live: health.live.is_ok(),
