@@ -69,7 +69,8 @@ fn unpack(version: &str, dir: &Path) {
 
 /// What the store of a version says, as its own program exported it.
 fn expected(version: &str) -> String {
-    fs::read_to_string(folder(version).join("log.jsonl")).unwrap()
+    let packed = fs::read(folder(version).join("log.jsonl.zst")).unwrap();
+    String::from_utf8(zstd::decode_all(&packed[..]).unwrap()).unwrap()
 }
 
 /// All events as lines of JSON.
@@ -232,5 +233,6 @@ async fn write_store() {
         zstd::encode_all(&all[..], 19).unwrap(),
     )
     .unwrap();
-    fs::write(to.join("log.jsonl"), lines).unwrap();
+    let lines = zstd::encode_all(lines.as_bytes(), 19).unwrap();
+    fs::write(to.join("log.jsonl.zst"), lines).unwrap();
 }
