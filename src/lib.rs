@@ -145,6 +145,7 @@ pub mod engine;
 #[cfg(feature = "import")]
 pub mod importer;
 pub mod log;
+pub mod measure;
 #[cfg(feature = "search")]
 pub mod search;
 #[cfg(feature = "server")]

@@ -224,7 +224,7 @@ impl Connection {
             ..OpenOptions::new(dir)
         };
         let engine = embedded::open(options).await?;
-        let embedded = Embedded::start(engine, None, None, server).await?;
+        let embedded = Embedded::start(engine, None, None, None, server).await?;
         Ok(Self {
             channel: through_pipe(client).await?,
             namespace,

@@ -19,7 +19,7 @@ use crate::{
     access::KeyRing,
     domain::with_causes,
     engine::{Engine, OpenError, OpenMode, OpenOptions},
-    server::{self, ServeError, ServeOptions, tls::ServerTls},
+    server::{self, ServeError, ServeOptions, ServerMeasures, tls::ServerTls},
     summariser::{Summariser, SummariserConfig},
 };
 
@@ -110,7 +110,7 @@ impl Embedded {
     /// Serves an engine on these connections. `door` is what another process is told that
     /// wants the folder too, and who may come in; without one it is a pipe, and whoever has
     /// its other end may do everything. `summariser` is what summarises by itself, if
-    /// anything does.
+    /// anything does; in `measures`, calls are counted.
     ///
     /// # Errors
     /// [`CliError::Outcome`] when the summariser's marks cannot be written.
@@ -118,6 +118,7 @@ impl Embedded {
         engine: Engine,
         door: Option<Door>,
         summariser: Option<SummariserConfig>,
+        measures: Option<Arc<ServerMeasures>>,
         incoming: I,
     ) -> Result<Self, CliError>
     where
@@ -145,6 +146,7 @@ impl Embedded {
         };
         let mut options = ServeOptions {
             grace: GRACE,
+            measures,
             ..ServeOptions::default()
         };
         match door {

@@ -16,6 +16,7 @@ mod bench;
 mod branch;
 mod compact;
 mod completions;
+mod config;
 pub mod connect;
 mod context;
 mod dashes;
@@ -33,8 +34,10 @@ mod keys;
 mod knowledge;
 mod log;
 mod ls;
+mod man;
 mod named;
 mod names;
+mod observe;
 pub mod output;
 mod pager;
 mod read;
@@ -55,6 +58,7 @@ mod text_arg;
 mod time_arg;
 mod tool_stats;
 mod tools;
+mod upgrade;
 
 use std::{env, io::Write, process::ExitCode, time::Instant};
 
@@ -122,9 +126,12 @@ enum Command {
     Salvage(salvage::SalvageArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
+    Upgrade(upgrade::UpgradeArgs),
     Stats(admin::StatsArgs),
     Bench(bench::BenchArgs),
+    Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// Runs the command line of this process.
@@ -132,7 +139,12 @@ enum Command {
 pub fn main() -> ExitCode {
     completions::answer();
     let words = env::args_os().collect();
-    let cli = Cli::parse_from(dashes::told_apart(words, Cli::command()));
+    let words = dashes::told_apart(words, Cli::command());
+    let words = match config::with_settings(words) {
+        Ok(words) => words,
+        Err(error) => return report(&error, Color::Auto),
+    };
+    let cli = Cli::parse_from(words);
     disk::keep_private();
     crate::contained::keep_contained_panics_quiet();
     log_to_stderr(matches!(cli.command, Command::Serve(_)));
@@ -197,6 +209,9 @@ async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Bench(args) => bench::run(args, &cli.common),
         Command::Completions(args) => completions::script(&args, out),
         Command::Keys(args) => keys::run(args, &cli.common, out),
+        Command::Upgrade(args) => upgrade::run(&args, &cli.common, out).await,
+        Command::Config(args) => config::run(&args, out),
+        Command::Man(args) => man::run(&args, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
         Command::Backup(args) if args.is_about_target() => backup::about(args, out).await,
@@ -299,6 +314,9 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         | Command::Repair(_)
         | Command::Salvage(_)
         | Command::Restore(_)
+        | Command::Upgrade(_)
+        | Command::Config(_)
+        | Command::Man(_)
         | Command::Completions(_) => Ok(()),
     }
 }
@@ -354,6 +372,7 @@ impl Command {
             | Self::Deny(_)
             | Self::Annotate(_)
             | Self::Repair(_)
+            | Self::Upgrade(_)
             | Self::Rebuild(_) => OpenMode::Append,
             Self::Compact(args) if args.appends() => OpenMode::Append,
             Self::Erase(args) if args.erases() => OpenMode::Append,
@@ -385,6 +404,8 @@ impl Command {
             | Self::Audit(_)
             | Self::Backup(_)
             | Self::Restore(_)
+            | Self::Config(_)
+            | Self::Man(_)
             | Self::Completions(_) => OpenMode::Read,
         }
     }

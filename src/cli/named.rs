@@ -203,6 +203,9 @@ impl Command {
             | Self::Restore(_)
             | Self::Stats(_)
             | Self::Bench(_)
+            | Self::Upgrade(_)
+            | Self::Config(_)
+            | Self::Man(_)
             | Self::Completions(_) => None,
         };
         one.into_iter().collect()

@@ -21,6 +21,7 @@ use super::{
     embedded::{self, Door, Embedded},
     error::CliError,
     keys,
+    observe::ObserveArgs,
     output::{Out, Tone},
     retention::{RetentionPolicy, keep_to},
     summariser::SummariserArgs,
@@ -29,7 +30,10 @@ use crate::{
     access::KeyRing,
     domain::{Limits, limits::MEMORY_OF_FILES_BYTES},
     engine::{Engine, OpenOptions},
-    server::tls::{ServerTls, TlsFiles},
+    server::{
+        ServerMeasures,
+        tls::{ServerTls, TlsFiles},
+    },
     summariser::SummariserConfig,
 };
 
@@ -54,7 +58,7 @@ pub fn listen_default() -> SocketAddr {
 /// stays.
 ///
 /// With --json it prints one line once it serves, {"serving": URL, "data": DIR,
-/// "pid": N, "version": V}, or, when another process holds the store,
+/// "pid": N, "version": V, "metrics": URL or null}, or, when another process holds the store,
 /// {"locked_by": WHO, "server": URL or null, "data": DIR}, and exits with 5. For
 /// another command it waits first (--wait), for another server it does not.
 #[derive(Args, Debug, Clone)]
@@ -65,6 +69,8 @@ Examples:
   treering serve --data ./store --listen 127.0.0.1:0 --json --until-stdin-closes
   treering serve --data ./store --listen 0.0.0.0:7171 --tls-cert server.pem --tls-key server.key
   treering serve --data ./store --backup /mnt/backups
+  treering serve --data ./store --metrics 127.0.0.1:9464
+  treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
 pub struct ServeArgs {
@@ -115,6 +121,12 @@ pub struct ServeArgs {
     /// Encrypt the copy with the key in this file
     #[arg(long, value_name = "FILE", env = "TREERING_BACKUP_KEY_FILE")]
     backup_key_file: Option<PathBuf>,
+    /// Take options from this TOML file (or $TREERING_CONFIG): each by its name. What is
+    /// typed beats the environment (as TREERING_LISTEN), and that beats the file
+    #[arg(long, value_name = "FILE")]
+    config: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    observe: ObserveArgs,
     #[command(flatten)]
     summariser: SummariserArgs,
 }
@@ -123,25 +135,31 @@ pub struct ServeArgs {
 const MEMORY_MIN: usize = MEMORY_OF_FILES_BYTES + (4 << 20);
 
 /// A size in bytes, MiB or GiB.
-fn memory(text: &str) -> Result<usize, String> {
+///
+/// # Errors
+/// What it takes.
+pub fn size(text: &str) -> Result<u64, String> {
+    let takes = || "give bytes, MiB or GiB, as in 256MiB".to_owned();
     let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
         None => (text, ""),
     };
-    let unit: usize = match unit.trim() {
+    let unit: u64 = match unit.trim() {
         "" => 1,
         "MiB" | "M" => 1 << 20,
         "GiB" | "G" => 1 << 30,
-        _ => return Err("give bytes, MiB or GiB, as in 256MiB".to_owned()),
+        _ => return Err(takes()),
     };
-    let bytes = number
-        .parse::<usize>()
-        .ok()
-        .and_then(|n| n.checked_mul(unit));
-    match bytes {
-        Some(bytes) if bytes >= MEMORY_MIN => Ok(bytes),
-        Some(_) => Err(format!("at least {}MiB are needed", MEMORY_MIN >> 20)),
-        None => Err("give bytes, MiB or GiB, as in 256MiB".to_owned()),
+    let number = number.parse::<u64>().ok();
+    number
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(takes)
+}
+
+fn memory(text: &str) -> Result<usize, String> {
+    match usize::try_from(size(text)?) {
+        Ok(bytes) if bytes >= MEMORY_MIN => Ok(bytes),
+        _ => Err(format!("at least {}MiB are needed", MEMORY_MIN >> 20)),
     }
 }
 
@@ -160,6 +178,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             addr: args.listen,
             cause,
         })?;
+    let observer = args.observe.observer().await?;
     let summariser = args.summariser.config(&dir)?;
     let following = match &args.backup {
         Some(to) => Some(Following::prepare(to, args.backup_key_file.clone())?),
@@ -170,6 +189,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     options.limits.check_one_in = args.check_one_in;
     options.limits.memory_bytes = args.memory;
     options.pseudonyms = args.pseudonyms;
+    options.limits.disk_floor_bytes = args.observe.disk_floor();
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,
         Err(error) => {
@@ -179,8 +199,19 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     };
     let retaining = tokio::spawn(keep_to(engine.clone(), args.retention.clone()));
     let following = following.map(|following| following.start(&engine));
-    let served = Served::of(engine, listener, summariser, keys, tls.clone()).await?;
+    let summaries = summariser
+        .as_ref()
+        .map(|config| Arc::clone(&config.measures));
+    let door = DoorKeys {
+        keys,
+        tls: tls.clone(),
+    };
+    let counted = Some(observer.measures());
+    let served = Served::counted(engine.clone(), listener, summariser, door, counted).await?;
     let reload = tokio::spawn(reload_on_hangup(tls));
+    let metrics = observer.url();
+    let observed = observer.start(&engine, summaries);
+    drop(engine);
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
     if out.json {
         out.line(json!({
@@ -188,10 +219,14 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             "data": dir.to_string_lossy(),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
+            "metrics": metrics,
         }))?;
     } else {
         let url = out.paint.text(Tone::Name, served.url());
         out.line(format!("Serving {} at {url}", dir.display()))?;
+        if let Some(metrics) = metrics {
+            out.line(format!("Metrics are at {metrics}"))?;
+        }
         if summarises {
             out.line("A model summarises what is appended from now on.")?;
         }
@@ -207,6 +242,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     if let Some(following) = following {
         following.stop().await;
     }
+    drop(observed);
     served.stop().await
 }
 
@@ -355,6 +391,12 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
     }))
 }
 
+/// Who may come in, and by which certificate.
+struct DoorKeys {
+    keys: Arc<KeyRing>,
+    tls: Option<Arc<ServerTls>>,
+}
+
 /// A store that is served on a network address by this process.
 #[derive(Debug)]
 pub struct Served {
@@ -400,6 +442,20 @@ impl Served {
         keys: Arc<KeyRing>,
         tls: Option<Arc<ServerTls>>,
     ) -> Result<Self, CliError> {
+        Self::counted(engine, listener, summariser, DoorKeys { keys, tls }, None).await
+    }
+
+    /// The same, with its calls counted.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    async fn counted(
+        engine: Engine,
+        listener: TcpListener,
+        summariser: Option<SummariserConfig>,
+        DoorKeys { keys, tls }: DoorKeys,
+        measures: Option<Arc<ServerMeasures>>,
+    ) -> Result<Self, CliError> {
         let url = url_of(listener.local_addr()?, tls.is_some());
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let door = Door {
@@ -407,7 +463,7 @@ impl Served {
             keys,
             tls,
         };
-        let engine = Embedded::start(engine, Some(door), summariser, incoming).await?;
+        let engine = Embedded::start(engine, Some(door), summariser, measures, incoming).await?;
         Ok(Self { engine, url })
     }
 

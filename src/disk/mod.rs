@@ -67,6 +67,44 @@ pub fn keep_private() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
 }
 
+/// How much room a disk has, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// What may be written.
+    pub free_bytes: u64,
+    /// All of it.
+    pub size_bytes: u64,
+}
+
+impl DiskSpace {
+    /// What a store should have free, unless it was told: room for a segment and what is
+    /// written anew beside it, and on a small disk a fiftieth.
+    #[must_use]
+    pub fn floor_bytes(self) -> u64 {
+        const FLOOR_BYTES: u64 = 256 << 20;
+        FLOOR_BYTES.min(self.size_bytes / 50)
+    }
+}
+
+/// The disk that a path is on; none: the system does not say.
+#[must_use]
+pub fn space(path: &Path) -> Option<DiskSpace> {
+    #[cfg(target_os = "linux")]
+    {
+        let disk = rustix::fs::statvfs(path).ok()?;
+        // Some file systems do not say how large they are.
+        (disk.f_blocks > 0).then(|| DiskSpace {
+            free_bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
+            size_bytes: disk.f_blocks.saturating_mul(disk.f_frsize),
+        })
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = path;
+        None
+    }
+}
+
 /// How a file is opened that may have to be made: for reading and writing, with
 /// the owner's rights only.
 #[must_use]

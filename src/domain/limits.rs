@@ -92,6 +92,9 @@ pub struct Limits {
     /// requests, what of requests is remembered, long-term contexts and knowledge: half of
     /// it in fixed shares, and what of the other half some do not use the others have.
     pub memory_bytes: usize,
+    /// Free room on the store's disk below which health says that it is not ready, in bytes.
+    /// Appends go on until it is full. None: 256 MiB, or a fiftieth of a small disk.
+    pub disk_floor_bytes: Option<u64>,
     /// Of the requests that are built, one in so many is read again whole, to check it
     /// against its provider's rules; and the first of each conversation and provider.
     /// 1: all; 0: none. A debug build checks all.
@@ -127,6 +130,7 @@ impl Default for Limits {
             queue_bytes_max: 256 << 20,
             page_events_max: 1_000,
             memory_bytes: MEMORY_BYTES,
+            disk_floor_bytes: None,
             check_one_in: 64,
             remembered_requests_max: 4_096,
             sub_context_depth_max: 8,

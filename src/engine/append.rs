@@ -94,8 +94,11 @@ impl Engine {
         mut command: AppendCommand<B>,
     ) -> Result<Pending, AppendError> {
         self.inner.disguise(&mut command)?;
-        let prepared = Prepared::new(command, &self.inner.options.limits)?;
-        self.submit_prepared(prepared).await
+        let submitted = match Prepared::new(command, &self.inner.options.limits) {
+            Ok(prepared) => self.submit_prepared(prepared).await,
+            Err(error) => Err(error),
+        };
+        submitted.inspect_err(|error| self.inner.refusals.note(error))
     }
 
     async fn submit_prepared(&self, prepared: Prepared) -> Result<Pending, AppendError> {
@@ -104,7 +107,8 @@ impl Engine {
         let request = inner.look_up(prepared).await?;
         let answer = inner.enqueue(request).await?;
         Ok(Box::pin(async move {
-            let mut outcome = inner.settle(answer.await).await?;
+            let settled = inner.settle(answer.await).await;
+            let mut outcome = settled.inspect_err(|error| inner.refusals.note(error))?;
             inner.warn_of_compactions(&compactions, &mut outcome).await;
             Ok(outcome)
         }))

@@ -143,6 +143,12 @@ impl Marks {
         Ok(count)
     }
 
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
+        marks.len() as u64
+    }
+
     /// A conversation's mark.
     pub fn get(&self, id: ConversationId) -> Option<Arc<Damage>> {
         if !self.any.load(Ordering::Acquire) {

@@ -13,8 +13,9 @@ pub struct Health {
     /// The threads that write and publish run and move. When they do not, only a
     /// restart helps. Reads may go on.
     pub live: Result<(), String>,
-    /// An append that comes now can be expected to be taken. When not, reads go
-    /// on, and appends may come back by themselves.
+    /// An append that comes now can be expected to be taken, and the disk has room
+    /// ([`Limits::disk_floor_bytes`](crate::domain::Limits::disk_floor_bytes)). When not,
+    /// reads go on, and appends may come back by themselves.
     pub ready: Result<(), String>,
 }
 
@@ -36,7 +37,29 @@ impl Engine {
             let ready = Err("the engine is shutting down".to_owned());
             return Health { live, ready };
         }
+        let ready = ready.and_then(|()| self.has_room());
         Health { live, ready }
+    }
+
+    /// # Errors
+    /// When the disk has less room than it should.
+    fn has_room(&self) -> Result<(), String> {
+        if self.inner.options.mode.is_read_only() {
+            return Ok(());
+        }
+        let Some(disk) = self.disk_space() else {
+            return Ok(());
+        };
+        let floor = self.floor_of(disk);
+        if disk.free_bytes >= floor {
+            return Ok(());
+        }
+        let mebibytes = |bytes: u64| bytes >> 20;
+        Err(format!(
+            "the disk has {} MiB left, and should have {}: free some space, or give it more",
+            mebibytes(disk.free_bytes),
+            mebibytes(floor)
+        ))
     }
 
     /// Damage that reads have met since the store was opened; none if all that was

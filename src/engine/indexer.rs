@@ -182,6 +182,11 @@ impl Indexer {
         *self.reached.borrow()
     }
 
+    /// Events that cannot be read, and so are not in it.
+    pub fn not_indexed(&self) -> u64 {
+        self.not_indexed.load(Ordering::Acquire)
+    }
+
     /// Why the index does not have all of the log up to `head`; none: it does.
     pub fn lagging(&self, head: u64) -> Option<String> {
         if self.reached() >= head {

@@ -110,17 +110,22 @@ impl Shares {
 }
 
 impl Inner {
+    /// All of them, by name, in the order of [`Shares::in_order`].
+    pub(super) fn caches(&self) -> [(&'static str, &dyn Cache); 6] {
+        let [windows, sent, long_term] = self.contexts.shared();
+        [
+            ("states", &self.hot.room),
+            ("frames", self.reader.cache()),
+            ("windows", windows),
+            ("remembered_requests", sent),
+            ("long_term", long_term),
+            ("knowledge", self.knowledge.cache()),
+        ]
+    }
+
     /// Gives caches that are full what others do not use.
     pub(super) fn share_memory(&self) {
-        let [windows, sent, long_term] = self.contexts.shared();
-        let caches: [&dyn Cache; 6] = [
-            &self.hot.room,
-            self.reader.cache(),
-            windows,
-            sent,
-            long_term,
-            self.knowledge.cache(),
-        ];
+        let caches = self.caches().map(|(_, cache)| cache);
         let limits = &self.options.limits;
         let mut shares = Shares::of(limits).in_order().into_iter();
         let now = caches.map(|cache| Use {

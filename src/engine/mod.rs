@@ -19,11 +19,13 @@ mod erase;
 pub mod error;
 mod feed;
 mod fold;
+mod formats;
 mod grep;
 mod health;
 mod history;
 mod hit;
 mod indexer;
+mod measures;
 mod memory;
 mod news;
 mod open;
@@ -78,7 +80,9 @@ pub use self::{
         KeptBlob, ReceiptError, Retention, SharedBy, receipt_signer,
     },
     error::*,
+    formats::{StoreFormats, store_formats},
     health::{DamageMet, Health},
+    measures::{CacheUse, Measures},
     pseudonyms::Pseudonyms,
     query::*,
     repair::{Repair, repair},
@@ -95,6 +99,7 @@ pub use crate::log::{LogIdentity, LogRepair, OpenMode};
 /// The text that search counts bytes and lines in.
 pub use crate::search::{Reading, Scores, searchable_text};
 use crate::{
+    disk::DiskSpace,
     domain::{
         BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits,
         Namespace, Position, TimestampMicros,
@@ -216,6 +221,11 @@ struct Inner {
     feed: Arc<feed::Feed>,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<DamageMet>>,
+    refusals: measures::Refusals,
+    followers: measures::Followers,
+    /// The disk, as it was a moment ago: asking may hang where the disk does. None: there is
+    /// none, or the system does not say.
+    disk: Mutex<Option<DiskSpace>>,
     /// The conversations that cannot be served to their end.
     marks: Arc<damage::Marks>,
     /// Held by the one rebuild that may run.

@@ -28,6 +28,7 @@ use super::{
     witness::{self, Kinship},
 };
 use crate::{
+    disk,
     domain::{Cause, Limits, ShardId, TimestampMicros, with_causes},
     log::{
         EventLog, GroupWriter, LogError, LogReader, MemoryLog, RedbLog, RedbLogOptions,
@@ -262,6 +263,7 @@ impl Engine {
         let indexer = super::indexer::Indexer::open(parts.index, identity, acquired.head)
             .map_err(|error| index_refused(&dir, error))?;
         let knowledge = super::context::KnowledgeCache::new(shares.knowledge);
+        let disk = parts.files.as_ref().and_then(|_| disk::space(&dir));
         let inner = Arc::new(Inner {
             work: super::work::Work::new(&options.limits, Arc::clone(&closing)),
             contexts: super::context::ContextCaches::new(&options.limits, shares),
@@ -284,6 +286,9 @@ impl Engine {
             feed,
             closing,
             damaged: Mutex::new(None),
+            refusals: super::measures::Refusals::default(),
+            followers: super::measures::Followers::default(),
+            disk: Mutex::new(disk),
             marks,
             rebuilding: Arc::default(),
             indexer: Arc::new(indexer),
@@ -294,6 +299,9 @@ impl Engine {
             tokio::spawn(tend_views(Arc::downgrade(&inner)));
         }
         tokio::spawn(share_memory(Arc::downgrade(&inner)));
+        if disk.is_some() {
+            tokio::spawn(super::measures::watch_disk(Arc::downgrade(&inner)));
+        }
         tokio::spawn(super::indexer::run(Arc::downgrade(&inner)));
         Ok(Self { inner })
     }

@@ -35,6 +35,14 @@ const CLEARLY_MORE: f32 = 0.25;
 const SUB_CONTEXTS_MAX: usize = 1_000;
 
 impl Engine {
+    /// Waits until a search finds everything up to a position.
+    ///
+    /// # Errors
+    /// [`SearchError::Index`] when indexing keeps failing.
+    pub async fn wait_indexed(&self, position: Position) -> Result<(), SearchError> {
+        self.inner.indexer.wait_for(position.offset).await
+    }
+
     /// Searches what tools returned, messages and summaries.
     ///
     /// # Errors

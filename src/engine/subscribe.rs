@@ -39,11 +39,13 @@ impl Engine {
                 StartAfter::Place(place) => place,
                 StartAfter::Now => inner.end_of(&followed)?.1,
             };
+            let follower = inner.followers.join(start_of(&followed, &query, &inner));
             let mut caught_up = false;
             let mut told_behind = false;
             loop {
                 // Heard before it is looked at: what comes meanwhile is news.
                 news.mark_unchanged();
+                follower.waits(false);
                 let head = inner.published.load(Ordering::Acquire);
                 let (source, end) = inner.end_of(&followed)?;
                 let mut seen = head;
@@ -51,6 +53,7 @@ impl Engine {
                 while let Some(batch) = batches.next().await {
                     for event in batch? {
                         seen = event.event.position.offset;
+                        follower.saw(seen);
                         last = followed.place_of(&event).unwrap_or(last);
                         yield Subscribed::Event(Box::new(event));
                     }
@@ -71,6 +74,7 @@ impl Engine {
                 }
                 // Nothing more will come of a damaged conversation.
                 inner.check_followed_whole(&followed)?;
+                follower.waits(true);
                 if news.changed().await.is_err() {
                     break;
                 }
@@ -98,6 +102,14 @@ impl Followed {
                 (header.conversation == *id).then_some(header.revision.0)
             }
         }
+    }
+}
+
+/// The log offset that a subscription begins after, as far as that is known at once.
+fn start_of(followed: &Followed, query: &SubscribeQuery, inner: &Inner) -> u64 {
+    match (followed, query.start) {
+        (Followed::Log, StartAfter::Place(place)) => place,
+        _ => inner.published.load(Ordering::Acquire),
     }
 }
 

@@ -26,8 +26,8 @@ pub mod writer;
 
 #[cfg(feature = "redb")]
 pub use self::redb::{
-    LOG_FOLDER, LogRepair, LostRange, OpenMode, RedbLog, RedbLogOptions, Repairing, Rewriter,
-    Rewritten, Scrubbed, Witness,
+    FileMeasures, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange, OpenMode, RedbLog, RedbLogOptions,
+    Repairing, Rewriter, Rewritten, Scrubbed, Witness,
 };
 pub use erasure::Erasure;
 pub use frame::DecodedFrame;
@@ -40,5 +40,5 @@ pub use record::{AppendKey, BlobRef, Record, RecordBody};
 pub use salt::{KeySalt, Salt, SaltSource, SaltedHash};
 pub use writer::{
     Beat, CommittedGroup, GroupError, GroupWriter, NotTaken, PublishError, Publisher, QueueFull,
-    Sequencer, ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits,
+    Sequencer, ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits, WriterMeasures,
 };

@@ -14,6 +14,7 @@
 
 mod commit;
 mod error;
+mod measures;
 mod queue;
 mod vitals;
 
@@ -38,6 +39,7 @@ use self::{
 };
 pub use self::{
     error::GroupError,
+    measures::WriterMeasures,
     vitals::{Beat, WriterHealth},
 };
 use super::{
@@ -180,6 +182,7 @@ pub struct GroupWriter<S: Sequencer> {
     queue: Arc<Queue<Waiting<S>>>,
     unpublished: Arc<Mutex<Option<PublishError>>>,
     vitals: Arc<Vitals>,
+    measures: Arc<WriterMeasures>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -198,6 +201,7 @@ impl<S: Sequencer> GroupWriter<S> {
         let queue = Arc::new(Queue::new(limits));
         let unpublished = Arc::new(Mutex::new(None));
         let vitals = Arc::new(Vitals::new());
+        let measures = Arc::new(WriterMeasures::default());
         let (finished, to_publish) = sync_channel(PUBLISH_GROUPS_MAX);
         let desk = Arc::new(Desk {
             publisher: Mutex::new(publisher),
@@ -217,6 +221,7 @@ impl<S: Sequencer> GroupWriter<S> {
                 head: owner.head,
             },
             Arc::clone(&vitals),
+            Arc::clone(&measures),
         );
         let writing = Writing {
             queue: Arc::clone(&queue),
@@ -230,6 +235,7 @@ impl<S: Sequencer> GroupWriter<S> {
             queue,
             unpublished,
             vitals,
+            measures,
             threads: Mutex::new(vec![writing, publishing]),
         })
     }
@@ -259,7 +265,19 @@ impl<S: Sequencer> GroupWriter<S> {
     /// Requests between `submit` and the end of their commit.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.queue.len()
+        self.queue.size().0
+    }
+
+    /// Bytes of those.
+    #[must_use]
+    pub fn queued_bytes(&self) -> usize {
+        self.queue.size().1
+    }
+
+    /// What it has done since it was started.
+    #[must_use]
+    pub fn measures(&self) -> &WriterMeasures {
+        &self.measures
     }
 
     /// Why the publisher stopped, if it did. Appends are refused since then.

@@ -135,6 +135,18 @@ pub const CONNECTION_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// one from where they were.
 pub const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(3_600);
 
+/// Between log lines about slow calls: when all are slow, there are ten a second.
+pub const SLOW_LOG_EVERY: Duration = Duration::from_millis(100);
+
+/// Connections at once of those who scrape the metrics or ask for health by HTTP.
+pub const METRICS_CONNECTIONS_MAX: usize = 16;
+
+/// The longest that one of them may take, its answer included.
+pub const METRICS_CONNECTION_MAX: Duration = Duration::from_secs(30);
+
+/// The head of their request, in bytes.
+pub const METRICS_HEAD_BYTES_MAX: usize = 16 << 10;
+
 /// What a connection without calls gets to answer that it ends.
 pub const GOODBYE_WAIT: Duration = Duration::from_millis(250);
 

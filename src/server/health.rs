@@ -3,7 +3,7 @@
 //! | name | serving means |
 //! |---|---|
 //! | `treering.live` | the threads that write and publish move; if not, restart the process |
-//! | `treering.ready`, and the empty name | calls are taken, appends too |
+//! | `treering.ready`, and the empty name | calls are taken, appends too, and the disk is above its floor |
 //! | `treering.v1.Events` | the same: appends are what it is for |
 //! | any other service | calls are taken; their reads go on while appends cannot be |
 //!

@@ -24,6 +24,9 @@ mod guard;
 mod health;
 mod intake;
 mod knowledge;
+mod measures;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod read;
 mod result_text;
 mod search;
@@ -67,6 +70,7 @@ use crate::{
 
 pub use call::NAMESPACE_KEY;
 pub use health::{LIVE, READY};
+pub use measures::{MethodCalls, ServerMeasures};
 pub use status::ERROR_DOMAIN;
 
 /// What reflection serves: the descriptors of `proto/treering/v1`.
@@ -102,6 +106,8 @@ pub struct ServeOptions {
     pub keys: Option<Arc<KeyRing>>,
     /// Connections are encrypted. None: they are not.
     pub tls: Option<Arc<ServerTls>>,
+    /// Where calls and connections are counted. None: they are not.
+    pub measures: Option<Arc<ServerMeasures>>,
 }
 
 impl Default for ServeOptions {
@@ -118,6 +124,7 @@ impl Default for ServeOptions {
             compress_answers: false,
             keys: None,
             tls: None,
+            measures: None,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What a summariser is told.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use crate::domain::Namespace;
+use crate::{domain::Namespace, measure::Total};
 
 /// How a summariser works. [`SummariserConfig::new`] has defaults for all but
 /// the endpoint.
@@ -31,6 +31,17 @@ pub struct SummariserConfig {
     pub marks_dir: PathBuf,
     /// How often it writes that down.
     pub mark_every: Duration,
+    /// Where it counts what it does.
+    pub measures: Arc<SummariserMeasures>,
+}
+
+/// What a summariser has done since it was started.
+#[derive(Debug, Default)]
+pub struct SummariserMeasures {
+    /// Texts that the model wrote.
+    pub answers: Total,
+    /// Questions that the endpoint did not answer.
+    pub failures: Total,
 }
 
 impl SummariserConfig {
@@ -49,6 +60,7 @@ impl SummariserConfig {
             settle: Duration::from_secs(1),
             marks_dir,
             mark_every: Duration::from_secs(5),
+            measures: Arc::default(),
         }
     }
 }

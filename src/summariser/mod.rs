@@ -27,6 +27,8 @@ mod tasks;
 mod tests;
 mod worker;
 
-pub use config::{BackOff, EndpointConfig, Fallback, Secret, SummariserConfig, Tasks};
+pub use config::{
+    BackOff, EndpointConfig, Fallback, Secret, SummariserConfig, SummariserMeasures, Tasks,
+};
 pub use endpoint::EndpointError;
 pub use worker::Summariser;

@@ -436,7 +436,16 @@ impl Worker {
 
     /// The model's text; asked a second time when it names tools.
     async fn text(&self, question: &Question<'_>) -> Result<String, EndpointError> {
-        let ask = |material: String| self.endpoint.ask(question.instruction.to_owned(), material);
+        let ask = async |material: String| {
+            let asked = self.endpoint.ask(question.instruction.to_owned(), material);
+            let answer = asked.await;
+            let measures = &self.config.measures;
+            match answer {
+                Ok(_) => measures.answers.add_one(),
+                Err(_) => measures.failures.add_one(),
+            }
+            answer
+        };
         let text = ask(question.material.clone()).await?;
         let names = tool_names_in(&text, question.tools);
         if names.is_empty() {

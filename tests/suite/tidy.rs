@@ -8,12 +8,13 @@ use std::{
 
 /// What each module may use of this crate, besides itself. The compiler holds
 /// the outer arrows, because adapters are features; this holds the inner ones.
-const MAY_USE: [(&str, &[&str]); 16] = [
+const MAY_USE: [(&str, &[&str]); 17] = [
     ("contained", &[]),
     ("domain", &[]),
     ("disk", &[]),
+    ("measure", &[]),
     ("codec", &["domain"]),
-    ("log", &["contained", "domain", "disk"]),
+    ("log", &["contained", "domain", "disk", "measure"]),
     ("views", &["contained", "domain", "disk"]),
     ("search", &["contained", "domain"]),
     ("importer", &["domain", "codec"]),
@@ -21,14 +22,17 @@ const MAY_USE: [(&str, &[&str]); 16] = [
     (
         "engine",
         &[
-            "domain", "disk", "codec", "log", "views", "search", "context",
+            "domain", "disk", "codec", "log", "views", "search", "context", "measure",
         ],
     ),
-    ("summariser", &["domain", "codec", "context", "engine"]),
+    (
+        "summariser",
+        &["domain", "codec", "context", "engine", "measure"],
+    ),
     ("access", &["domain", "disk"]),
     (
         "server",
-        &["access", "domain", "codec", "context", "engine"],
+        &["access", "domain", "codec", "context", "engine", "measure"],
     ),
     ("backup", &["disk", "domain", "codec", "log", "engine"]),
     (

@@ -8,11 +8,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Instant,
 };
 
 use redb::{StorageBackend, backends::FileBackend};
 
 use super::folder::Access;
+use crate::measure::{Histogram, Total};
 
 /// A segment's bytes; a clone is the same file.
 pub trait SegmentFile: StorageBackend + Clone {
@@ -29,6 +31,24 @@ pub trait SegmentFile: StorageBackend + Clone {
     fn is_distrusted(&self) -> bool;
 }
 
+/// What the files of a folder have done since it was opened.
+#[derive(Debug)]
+pub struct FileMeasures {
+    /// How long a segment took to be synced, in microseconds.
+    pub sync_micros: Histogram,
+    /// Syncs that failed.
+    pub failed_syncs: Total,
+}
+
+impl Default for FileMeasures {
+    fn default() -> Self {
+        Self {
+            sync_micros: Histogram::of_durations(),
+            failed_syncs: Total::default(),
+        }
+    }
+}
+
 /// A file of a real disk.
 #[derive(Debug, Clone)]
 pub struct DiskFile(Arc<Inner>);
@@ -39,11 +59,12 @@ struct Inner {
     file: File,
     access: Access,
     sync_failed: AtomicBool,
+    measures: Arc<FileMeasures>,
 }
 
 impl DiskFile {
     /// Takes a file, and its lock: the system's, which goes with the process.
-    pub(super) fn new(file: File, access: Access) -> io::Result<Self> {
+    pub(super) fn new(file: File, access: Access, measures: Arc<FileMeasures>) -> io::Result<Self> {
         let locked = match access {
             Access::Read => file.try_lock_shared(),
             Access::Write => file.try_lock(),
@@ -61,6 +82,7 @@ impl DiskFile {
             file,
             access,
             sync_failed: AtomicBool::new(false),
+            measures,
         })))
     }
 }
@@ -103,9 +125,13 @@ impl StorageBackend for DiskFile {
         if self.is_distrusted() {
             return Err(io::Error::other("an earlier sync of this file failed"));
         }
+        let started = Instant::now();
         let synced = self.0.backend.sync_data();
         if synced.is_err() {
             self.0.sync_failed.store(true, Ordering::Release);
+            self.0.measures.failed_syncs.add_one();
+        } else {
+            self.0.measures.sync_micros.note_since(started);
         }
         synced
     }

@@ -6,9 +6,10 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use super::file::{DiskFile, SegmentFile};
+use super::file::{DiskFile, FileMeasures, SegmentFile};
 use crate::disk;
 
 /// What a file is opened for.
@@ -96,6 +97,7 @@ pub struct DiskFolder {
     /// Kept open, so that a sync needs no new handle.
     #[cfg(unix)]
     handle: File,
+    measures: Arc<FileMeasures>,
 }
 
 impl DiskFolder {
@@ -108,7 +110,14 @@ impl DiskFolder {
             #[cfg(unix)]
             handle: File::open(path)?,
             path: path.to_owned(),
+            measures: Arc::default(),
         })
+    }
+
+    /// What its files have done.
+    #[must_use]
+    pub fn measures(&self) -> &FileMeasures {
+        &self.measures
     }
 
     /// Where it is.
@@ -139,14 +148,14 @@ impl Folder for DiskFolder {
             .read(true)
             .write(access == Access::Write)
             .open(self.path.join(name))?;
-        DiskFile::new(file, access)
+        DiskFile::new(file, access, Arc::clone(&self.measures))
     }
 
     fn create(&self, name: &str) -> io::Result<DiskFile> {
         let file = disk::file_options()
             .create_new(true)
             .open(self.path.join(name))?;
-        DiskFile::new(file, Access::Write)
+        DiskFile::new(file, Access::Write, Arc::clone(&self.measures))
     }
 
     fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {

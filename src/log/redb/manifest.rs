@@ -21,7 +21,7 @@ pub const MANIFEST: &str = "MANIFEST";
 /// The manifest while it is written.
 pub(super) const MANIFEST_NEW: &str = "MANIFEST.new";
 /// The newest format that this program reads, and the one it writes.
-const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 2;
 /// A segment that keeps blocks.
 pub(super) const FORM_BLOCKS: &str = "blocks";
 /// No manifest is larger, in bytes: a line of about 200 for each segment of a log

@@ -47,10 +47,10 @@ use self::{
     segment::Sealed,
 };
 pub use self::{
-    file::{DiskFile, SegmentFile},
+    file::{DiskFile, FileMeasures, SegmentFile},
     folder::{Access, DiskFolder, Folder},
     lock::{FolderLock, LOCK_FILE},
-    manifest::{MANIFEST, Manifest},
+    manifest::{FORMAT as LOG_FORMAT, MANIFEST, Manifest},
     open::OpenMode,
     repair::{LogRepair, LostRange, Repairing, Witness},
     rewriter::Rewriter,
@@ -319,6 +319,20 @@ impl<F: Folder> RedbLog<F> {
             }
         }
         read(self.sealed(entry)?.reader())
+    }
+}
+
+impl RedbLog {
+    /// The version of its format.
+    #[must_use]
+    pub fn format(&self) -> u32 {
+        self.manifest().format
+    }
+
+    /// What its files have done since it was opened.
+    #[must_use]
+    pub fn file_measures(&self) -> &FileMeasures {
+        self.folder.measures()
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 use futures::{channel::oneshot, executor::block_on};
 
 use super::{
-    CommittedGroup, GroupError, Sequencer, WriterLimits,
+    CommittedGroup, GroupError, Sequencer, WriterLimits, WriterMeasures,
     queue::Waiting,
     vitals::{Appends, Vitals},
 };
@@ -75,6 +75,7 @@ pub(super) struct Committer {
     log: Arc<dyn EventLog>,
     owner: Owner,
     vitals: Arc<Vitals>,
+    measures: Arc<WriterMeasures>,
     state: State,
 }
 
@@ -119,11 +120,17 @@ enum Outcome {
 }
 
 impl Committer {
-    pub(super) fn new(log: Arc<dyn EventLog>, owner: Owner, vitals: Arc<Vitals>) -> Self {
+    pub(super) fn new(
+        log: Arc<dyn EventLog>,
+        owner: Owner,
+        vitals: Arc<Vitals>,
+        measures: Arc<WriterMeasures>,
+    ) -> Self {
         Self {
             log,
             owner,
             vitals,
+            measures,
             state: State::Open,
         }
     }
@@ -213,7 +220,18 @@ impl Committer {
         let first_offset = self.owner.head + 1;
         let records = std::mem::take(&mut group.records);
         let blobs = std::mem::take(&mut group.blobs);
+        let started = Instant::now();
         let outcome = self.append(first_offset, &records, blobs);
+        match outcome {
+            Outcome::There => {
+                self.measures.commit_micros.note_since(started);
+                self.measures.group_events.note(records.len() as u64);
+                self.measures
+                    .group_requests
+                    .note(group.answers.len() as u64);
+            }
+            _ => self.measures.failed_groups.add_one(),
+        }
         let committed = Arc::new(CommittedGroup {
             first_offset,
             records,

@@ -72,8 +72,10 @@ impl<T> Queue<T> {
         &self.limits
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.lock().requests
+    /// Requests between `push` and `done`, and their bytes.
+    pub(super) fn size(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.requests, state.bytes)
     }
 
     /// True when something waits to be taken.

@@ -22,7 +22,8 @@ use super::{
     Activity, Calls, Life, Patience, ServeOptions, bounds, handshake::handshake, http2_of, serve,
 };
 use crate::server::{
-    deadline::DeadlineLayer, guard::Guard, intake::Intake, shutdown::StopSignal, tls::ServerTls,
+    deadline::DeadlineLayer, guard::Guard, intake::Intake, measures::ServerMeasures,
+    shutdown::StopSignal, tls::ServerTls,
 };
 
 /// Connections that a process with this limit of open files takes.
@@ -68,6 +69,7 @@ pub(in crate::server) struct Acceptor {
     http2: http2::Builder<TokioExecutor>,
     patience: Patience,
     connections_max: usize,
+    measures: Option<Arc<ServerMeasures>>,
     stop: StopSignal,
     serving: JoinSet<()>,
     known: Vec<Weak<Activity>>,
@@ -88,6 +90,7 @@ impl Acceptor {
                 age_max: options.connection_age_max,
             },
             connections_max: options.connections_max.max(1),
+            measures: options.measures.clone(),
             stop,
             serving: JoinSet::new(),
             known: Vec::new(),
@@ -154,18 +157,23 @@ impl Acceptor {
             guard: self.guard.clone(),
             intake: self.intake.connection(),
             activity: Arc::clone(&activity),
+            measures: self.measures.clone(),
         };
         activity.shake_hands(self.tls.is_some());
+        let counted = self.measures.as_ref().map(ServerMeasures::connection);
         let life = Life::new(activity, self.patience, self.stop.clone());
         let http2 = self.http2.clone();
-        let Some(tls) = self.tls.as_ref().map(|tls| tls.acceptor()) else {
-            self.serving.spawn(serve(io, calls, http2, life));
-            return;
-        };
+        let tls = self.tls.as_ref().map(|tls| tls.acceptor());
         self.serving.spawn(async move {
-            if let Some(io) = handshake(&tls, io, &life).await {
-                serve(io, calls, http2, life).await;
+            match tls {
+                None => serve(io, calls, http2, life).await,
+                Some(tls) => {
+                    if let Some(io) = handshake(&tls, io, &life).await {
+                        serve(io, calls, http2, life).await;
+                    }
+                }
             }
+            drop(counted);
         });
     }
 

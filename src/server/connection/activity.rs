@@ -12,6 +12,8 @@ use std::{
 use http_body::{Body, Frame, SizeHint};
 use tokio::{sync::Notify, time::Instant};
 
+use crate::server::measures::CallWatch;
+
 /// Shared by a connection, its calls, and whoever accepts connections.
 #[derive(Debug)]
 pub(super) struct Activity {
@@ -114,13 +116,15 @@ impl Drop for Running {
 pub(in crate::server) struct Answer {
     body: tonic::body::Body,
     _running: Running,
+    watch: Option<CallWatch>,
 }
 
 impl Answer {
-    pub(super) fn new(body: tonic::body::Body, running: Running) -> Self {
+    pub(super) fn new(body: tonic::body::Body, running: Running, watch: Option<CallWatch>) -> Self {
         Self {
             body,
             _running: running,
+            watch,
         }
     }
 }
@@ -133,7 +137,15 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let (Poll::Ready(Some(Ok(frame))), Some(watch)) = (&polled, &mut self.watch) {
+            match (frame.data_ref(), frame.trailers_ref()) {
+                (Some(data), _) => watch.sends(data.len()),
+                (None, Some(trailers)) => watch.trailers(trailers),
+                (None, None) => {}
+            }
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

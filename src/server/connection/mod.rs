@@ -32,6 +32,7 @@ use super::{
     deadline::Deadline,
     guard::{Caller, Guard},
     intake::ConnectionIntake,
+    measures::ServerMeasures,
     shutdown::{Phase, StopSignal},
 };
 use activity::{Activity, Answer};
@@ -45,6 +46,7 @@ pub(super) struct Calls {
     guard: Guard,
     intake: ConnectionIntake,
     activity: Arc<Activity>,
+    measures: Option<Arc<ServerMeasures>>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Calls {
@@ -59,10 +61,15 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             let namespace = namespace.and_then(|name| name.to_str().ok());
             tracing::debug_span!("call", path = request.uri().path(), namespace)
         };
+        let measures = self.measures.as_ref();
+        let mut watch = measures.map(|measures| measures.call(request.uri().path()));
         let mut request = request.map(Body::new);
         if let Err(refusal) = span.in_scope(|| self.guard.admit(&mut request)) {
             let answer = Status::from(refusal).into_http();
-            let answer = answer.map(|body| Answer::new(body, running));
+            if let Some(watch) = &mut watch {
+                watch.answered(answer.headers(), 0);
+            }
+            let answer = answer.map(|body| Answer::new(body, running, watch));
             return future::ready(Ok(answer)).boxed();
         }
         let caller = request.extensions().get::<Caller>();
@@ -72,8 +79,11 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
         let answer = span.in_scope(|| self.routes.clone().call(request));
         async move {
             let answer = answer.await?;
+            if let Some(watch) = &mut watch {
+                watch.answered(answer.headers(), held.received());
+            }
             drop(held);
-            Ok(answer.map(|body| Answer::new(body, running)))
+            Ok(answer.map(|body| Answer::new(body, running, watch)))
         }
         .instrument(span)
         .boxed()

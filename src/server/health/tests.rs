@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::*;
 use crate::{
     domain::Namespace,
-    engine::{ReadQuery, Source, trouble_tests::Store},
+    engine::{Engine, OpenOptions, ReadQuery, Source, trouble_tests::Store},
     log::fallible::{Ending, Fallible},
     server::{audit::Audit, shutdown::Stopper},
 };
@@ -109,4 +109,25 @@ async fn damage_is_told_and_latches_nothing() {
     for name in ["", LIVE, READY, EVENTS] {
         assert!(serving(&health, name), "{name}");
     }
+}
+
+// An alert that comes when the disk is full comes too late: below its floor the store is not
+// ready, and takes what comes all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_below_its_floor_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = OpenOptions::new(dir.path());
+    options.limits.disk_floor_bytes = Some(u64::MAX);
+    let engine = Engine::open(options).await.unwrap();
+    let (_stopper, stop) = Stopper::new();
+    let health = HealthService::new(Shared { engine, stop }).unwrap();
+    for (name, serves) in [(LIVE, true), ("treering.v1.Search", true), (READY, false)] {
+        assert_eq!(serving(&health, name), serves, "{name}");
+    }
+    let why = health.shared.engine.health().ready.unwrap_err();
+    assert!(
+        why.contains("the disk has") && why.contains("free some space"),
+        "{why}"
+    );
+    health.shared.engine.close().await;
 }

@@ -124,6 +124,7 @@ impl IntakeBody {
     /// Takes what came. Pieces are copied together, so that a message of many
     /// small ones takes no more than its bytes.
     fn take(&mut self, data: Bytes) -> Result<(), Status> {
+        self.charge.note_received(data.len());
         let grown = self.charge.grow(data.len());
         grown.map_err(|Full| refusal::no_room())?;
         if self.gathered.is_empty() {

@@ -7,7 +7,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use crate::server::bounds::{CONNECTION_HOLDS_OF_FREE, CONNECTION_SHARE_BYTES};
@@ -60,12 +60,27 @@ pub(super) struct Full;
 pub(super) struct Charge {
     account: Arc<Account>,
     bytes: AtomicUsize,
+    /// All that came of it from the network.
+    received: AtomicU64,
 }
 
 impl Charge {
     pub fn new(account: Arc<Account>) -> Self {
-        let bytes = AtomicUsize::new(0);
-        Self { account, bytes }
+        Self {
+            account,
+            bytes: AtomicUsize::new(0),
+            received: AtomicU64::new(0),
+        }
+    }
+
+    /// More of it came from the network.
+    pub fn note_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes of it that came from the network.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// Takes more.

@@ -80,7 +80,14 @@ pub(super) struct ConnectionIntake {
 /// What a call holds until it is answered.
 #[derive(Debug)]
 pub(super) struct Held {
-    _charge: Arc<Charge>,
+    charge: Arc<Charge>,
+}
+
+impl Held {
+    /// Bytes of the request that have come.
+    pub fn received(&self) -> u64 {
+        self.charge.received()
+    }
 }
 
 impl ConnectionIntake {
@@ -91,7 +98,7 @@ impl ConnectionIntake {
         let encoding = encoding.and_then(|value| Encoding::of(value.as_bytes()));
         let charge = Arc::new(Charge::new(Arc::clone(&self.account)));
         let held = Held {
-            _charge: Arc::clone(&charge),
+            charge: Arc::clone(&charge),
         };
         let methods = Arc::clone(&self.methods);
         let call = call.map(|inner| {

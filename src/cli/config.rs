@@ -1,0 +1,620 @@
+//! Where the options of `serve` come from: what is typed, then the environment, then a file.
+//!
+//! What the environment and the file say is put behind the line that was typed, as options, so
+//! that clap judges all of it alike. Nothing here knows what an option means.
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, parser::ValueSource};
+use serde_json::json;
+use toml_edit::{Document, Item, TableLike, Value};
+
+use super::{Cli, error::CliError, output::Out};
+
+const SERVE: &str = "serve";
+/// An option's variable is this and its name in capitals.
+const ENV_PREFIX: &str = "TREERING_";
+/// The variable that names the file.
+pub const CONFIG_ENV: &str = "TREERING_CONFIG";
+/// What only makes sense typed: how one run is shown, and what it is about.
+const ONLY_TYPED: [&str; 9] = [
+    "absolute",
+    "color",
+    "config",
+    "help",
+    "json",
+    "namespace",
+    "no-pager",
+    "server",
+    "until-stdin-closes",
+];
+/// A name so like another one is that one mistyped.
+const NEAR: f64 = 0.75;
+
+/// Check a configuration file of `serve`, or show what is in effect
+///
+/// Every option of `serve` can be in the file, by its name without the dashes. Those that
+/// begin alike may be together in a table: `summariser-url` is `url` of `[summariser]`.
+/// What is typed beats the environment (TREERING_ and the option's name, as
+/// TREERING_LISTEN), and that beats the file.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering config check /etc/treering/treering.toml
+  treering config print /etc/treering/treering.toml
+  TREERING_MEMORY=1GiB treering config print -- --listen 127.0.0.1:9000")]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+enum What {
+    /// Read a file and tell all that is wrong with it
+    Check {
+        /// The file; default: $TREERING_CONFIG
+        file: Option<PathBuf>,
+    },
+    /// Show each option, what it is, and where that comes from
+    Print {
+        /// The file; default: $TREERING_CONFIG, and none if that is not set
+        file: Option<PathBuf>,
+        /// Options of `serve`, as they would be typed
+        #[arg(last = true, value_name = "OPTION")]
+        options: Vec<OsString>,
+    },
+}
+
+/// Checks or shows.
+///
+/// # Errors
+/// [`CliError::Usage`] when something cannot be understood, [`CliError::ReadFile`].
+pub fn run(args: &ConfigArgs, out: &mut Out) -> Result<(), CliError> {
+    match &args.what {
+        What::Check { file } => check(file.as_deref(), out),
+        What::Print { file, options } => print(file.as_deref(), options, out),
+    }
+}
+
+fn check(file: Option<&Path>, out: &mut Out) -> Result<(), CliError> {
+    let Some(file) = file.map(Path::to_owned).or_else(|| config_of(&os_env)) else {
+        return Err(CliError::Usage {
+            what: "no file is named, and TREERING_CONFIG is not set".into(),
+            hint: "treering config check FILE".into(),
+        });
+    };
+    let set = Settings::read(&file)?;
+    let mut words = vec!["treering".into(), SERVE.into()];
+    words.extend(set.0.iter().flat_map(Setting::words).map(OsString::from));
+    if let Err(error) = Cli::try_parse_from(words) {
+        return Err(refused(vec![Complaint {
+            place: file.display().to_string(),
+            what: first_line(&error),
+        }]));
+    }
+    if out.json {
+        let line = json!({"file": file.to_string_lossy(), "options": set.0.len()});
+        return Ok(out.line(line)?);
+    }
+    let count = set.0.len();
+    Ok(out.line(format!("{}: {count} options, all good", file.display()))?)
+}
+
+fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(), CliError> {
+    let mut words = vec!["treering".into(), SERVE.into()];
+    words.extend(options.iter().cloned());
+    if let Some(file) = file {
+        words.push("--config".into());
+        words.push(file.into());
+    }
+    let put = Put::together(&words, &os_env)?.unwrap_or_default();
+    let mut all = words;
+    all.extend(put.words());
+    let matches = Cli::command().try_get_matches_from(all);
+    let matches = matches.map_err(|error| refused(vec![of_line(&error)]))?;
+    let serve = matches.subcommand_matches(SERVE);
+    for option in options_of_serve() {
+        let from = put.0.iter().find(|setting| setting.name == option.name);
+        let is_typed = serve.and_then(|serve| serve.value_source(&option.id))
+            == Some(ValueSource::CommandLine);
+        let origin = match from {
+            Some(setting) => setting.origin.clone(),
+            None if is_typed => Origin::Typed,
+            None => Origin::Default,
+        };
+        let raw = serve.and_then(|serve| serve.try_get_raw(&option.id).ok().flatten());
+        let value: Vec<String> = match &from {
+            Some(setting) => setting.values.clone(),
+            None => raw
+                .map(|raw| {
+                    raw.map(|value| value.to_string_lossy().into_owned())
+                        .collect()
+                })
+                .unwrap_or_default(),
+        };
+        let value = value.join(",");
+        if out.json {
+            let origin = origin.to_string();
+            out.line(json!({"option": option.name, "value": value, "from": origin}))?;
+        } else {
+            let shown = if value.is_empty() {
+                "-"
+            } else {
+                value.as_str()
+            };
+            out.line(format!("{:<26} {shown:<32} {origin}", option.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The line that was typed, with what the environment and the file say behind it when it
+/// serves.
+///
+/// # Errors
+/// [`CliError::Usage`] with all that cannot be understood, [`CliError::ReadFile`].
+pub fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError> {
+    if let Some(put) = Put::together(&words, &os_env)? {
+        words.extend(put.words());
+    }
+    Ok(words)
+}
+
+/// What is said by others than the line that was typed.
+#[derive(Debug, Default)]
+struct Put(Vec<Setting>);
+
+type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+fn os_env(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn config_of(env: Env<'_>) -> Option<PathBuf> {
+    env(CONFIG_ENV).map(PathBuf::from)
+}
+
+impl Put {
+    /// None: the line does not serve.
+    fn together(words: &[OsString], env: Env<'_>) -> Result<Option<Self>, CliError> {
+        // What cannot be understood of it is told when the whole is read.
+        let lenient = Cli::command().ignore_errors(true);
+        let Ok(matches) = lenient.try_get_matches_from(words) else {
+            return Ok(None);
+        };
+        let Some(typed) = matches.subcommand_matches(SERVE) else {
+            return Ok(None);
+        };
+        let named = typed.try_get_one::<PathBuf>("config").ok().flatten();
+        let file = named.cloned().or_else(|| config_of(env));
+        let of_file = match file {
+            Some(file) => Settings::read(&file)?.0,
+            None => Vec::new(),
+        };
+        let mut put = Vec::new();
+        for option in options_of_serve() {
+            if typed.value_source(&option.id) == Some(ValueSource::CommandLine) {
+                continue;
+            }
+            let variable = option.variable();
+            match env(&variable) {
+                Some(value) => put.push(option.of_env(variable, &value)?),
+                None => put.extend(of_file.iter().find(|it| it.name == option.name).cloned()),
+            }
+        }
+        Ok(Some(Self(put)))
+    }
+
+    fn words(&self) -> impl Iterator<Item = OsString> + '_ {
+        self.0.iter().flat_map(Setting::words).map(OsString::from)
+    }
+}
+
+/// An option of `serve` that can be set in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ServeOption {
+    id: String,
+    name: String,
+    takes: Takes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// On or off.
+    Nothing,
+    One,
+    Several,
+}
+
+fn options_of_serve() -> Vec<ServeOption> {
+    let mut command = Cli::command();
+    command.build();
+    let serve = command.find_subcommand(SERVE);
+    let args = serve.into_iter().flat_map(clap::Command::get_arguments);
+    args.filter_map(|arg| {
+        let name = arg.get_long().filter(|name| !ONLY_TYPED.contains(name))?;
+        let takes = match arg.get_action() {
+            ArgAction::SetTrue => Takes::Nothing,
+            ArgAction::Append => Takes::Several,
+            ArgAction::Set => Takes::One,
+            _ => return None,
+        };
+        Some(ServeOption {
+            id: arg.get_id().to_string(),
+            name: name.to_owned(),
+            takes,
+        })
+    })
+    .collect()
+}
+
+impl ServeOption {
+    fn variable(&self) -> String {
+        format!("{ENV_PREFIX}{}", self.name.replace('-', "_").to_uppercase())
+    }
+
+    fn of_env(&self, variable: String, value: &std::ffi::OsStr) -> Result<Setting, CliError> {
+        let text = value.to_string_lossy().into_owned();
+        let values = match (self.takes, text.as_str()) {
+            (Takes::Nothing, "true" | "1" | "yes") => Ok(vec!["true".to_owned()]),
+            (Takes::Nothing, "false" | "0" | "no") => Ok(vec!["false".to_owned()]),
+            (Takes::Nothing, _) => Err("takes true or false".to_owned()),
+            _ => Ok(vec![text]),
+        };
+        let setting = values.map(|values| Setting {
+            name: self.name.clone(),
+            takes: self.takes,
+            values,
+            origin: Origin::Environment {
+                variable: variable.clone(),
+            },
+        });
+        let setting = setting.and_then(|setting| setting.check().map(|()| setting));
+        setting.map_err(|what| {
+            refused(vec![Complaint {
+                place: variable,
+                what,
+            }])
+        })
+    }
+}
+
+/// An option that somebody has set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Setting {
+    name: String,
+    takes: Takes,
+    values: Vec<String>,
+    origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    Typed,
+    Environment { variable: String },
+    File { path: PathBuf, line: usize },
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Typed => f.write_str("typed"),
+            Self::Environment { variable } => f.write_str(variable),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+impl Setting {
+    /// As it would be typed.
+    fn words(&self) -> Vec<String> {
+        match self.takes {
+            Takes::Nothing if self.values == ["true"] => vec![format!("--{}", self.name)],
+            Takes::Nothing => Vec::new(),
+            // `serve` looks at this variable itself.
+            Takes::One if self.is_data_of_env() => Vec::new(),
+            Takes::One | Takes::Several => {
+                let value = |value| format!("--{}={value}", self.name);
+                self.values.iter().map(value).collect()
+            }
+        }
+    }
+
+    fn is_data_of_env(&self) -> bool {
+        matches!(&self.origin, Origin::Environment { variable } if variable == super::args::DATA_ENV)
+    }
+
+    /// # Errors
+    /// Why the option does not take this, by itself.
+    fn check(&self) -> Result<(), String> {
+        let words = ["treering".to_owned(), SERVE.to_owned()];
+        match Cli::try_parse_from(words.into_iter().chain(self.words())) {
+            // What it needs beside it is looked for in the whole.
+            Err(error) if error.kind() != clap::error::ErrorKind::MissingRequiredArgument => {
+                let said = first_line(&error);
+                let why = said
+                    .split_once(">': ")
+                    .map_or(said.as_str(), |(_, why)| why);
+                Err(why.to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let first = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    match lines.next() {
+        Some(more) if first.ends_with(':') => format!("{first} {more}"),
+        _ => first,
+    }
+}
+
+fn of_line(error: &clap::Error) -> Complaint {
+    Complaint {
+        place: "the command line".to_owned(),
+        what: first_line(error),
+    }
+}
+
+/// Something that cannot be understood.
+#[derive(Debug)]
+struct Complaint {
+    place: String,
+    what: String,
+}
+
+fn refused(complaints: Vec<Complaint>) -> CliError {
+    let lines = complaints
+        .iter()
+        .map(|it| format!("{}: {}", it.place, it.what));
+    CliError::Usage {
+        what: lines.collect::<Vec<_>>().join("\n"),
+        hint:
+            "`treering serve --help` has all options; `treering config print FILE` shows what is \
+               in effect"
+                .into(),
+    }
+}
+
+/// What a file says.
+#[derive(Debug)]
+struct Settings(Vec<Setting>);
+
+impl Settings {
+    fn read(path: &Path) -> Result<Self, CliError> {
+        let text = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
+            path: path.to_owned(),
+            cause,
+        })?;
+        Self::of(path, &text).map_err(refused)
+    }
+
+    fn of(path: &Path, text: &str) -> Result<Self, Vec<Complaint>> {
+        let document = Document::parse(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            vec![Complaint {
+                place: format!("{}:{}", path.display(), line_of(text, at)),
+                what: error.message().to_owned(),
+            }]
+        })?;
+        let mut reading = Reading {
+            path,
+            text,
+            options: options_of_serve(),
+            settings: Vec::new(),
+            complaints: Vec::new(),
+        };
+        reading.table(document.as_table(), "");
+        if reading.complaints.is_empty() {
+            Ok(Self(reading.settings))
+        } else {
+            Err(reading.complaints)
+        }
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+    before.iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+struct Reading<'a> {
+    path: &'a Path,
+    text: &'a str,
+    options: Vec<ServeOption>,
+    settings: Vec<Setting>,
+    complaints: Vec<Complaint>,
+}
+
+impl Reading<'_> {
+    fn table(&mut self, table: &dyn TableLike, within: &str) {
+        for (key, item) in table.iter() {
+            let name = match within {
+                "" => key.to_owned(),
+                within => format!("{within}-{key}"),
+            };
+            let span = table.key(key).and_then(toml_edit::Key::span);
+            let line = line_of(self.text, span.map_or(0, |span| span.start));
+            if let Err(what) = self.item(&name, item, line) {
+                let place = format!("{}:{line}", self.path.display());
+                self.complaints.push(Complaint { place, what });
+            }
+        }
+    }
+
+    fn item(&mut self, name: &str, item: &Item, line: usize) -> Result<(), String> {
+        if let Some(table) = item.as_table_like() {
+            self.table(table, name);
+            return Ok(());
+        }
+        let Some(option) = self.options.iter().find(|option| option.name == name) else {
+            return Err(self.unknown(name));
+        };
+        let option = option.clone();
+        if self.settings.iter().any(|setting| setting.name == name) {
+            return Err(format!("{name} is set a second time"));
+        }
+        let value = item.as_value();
+        let values = match (option.takes, value) {
+            (Takes::Nothing, Some(Value::Boolean(is))) => vec![is.value().to_string()],
+            (Takes::Nothing, _) => return Err(format!("{name} takes true or false")),
+            (Takes::Several, Some(Value::Array(several))) => {
+                let texts: Option<Vec<_>> = several.iter().map(text_of).collect();
+                texts.ok_or_else(|| format!("{name} takes texts or numbers"))?
+            }
+            (_, Some(value)) => {
+                vec![text_of(value).ok_or_else(|| format!("{name} takes a text or a number"))?]
+            }
+            (_, None) => return Err(format!("{name} takes a text or a number")),
+        };
+        let setting = Setting {
+            name: name.to_owned(),
+            takes: option.takes,
+            values,
+            origin: Origin::File {
+                path: self.path.to_owned(),
+                line,
+            },
+        };
+        setting.check().map_err(|why| format!("{name}: {why}"))?;
+        self.settings.push(setting);
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let mut near: Vec<_> = self
+            .options
+            .iter()
+            .map(|option| (strsim::jaro_winkler(&option.name, name), &option.name))
+            .filter(|(likeness, _)| *likeness >= NEAR)
+            .collect();
+        near.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let near: Vec<_> = near.iter().take(3).map(|(_, name)| name.as_str()).collect();
+        match near.as_slice() {
+            [] => format!("{name} is no option of serve"),
+            near => format!("{name} is no option of serve; near it: {}", near.join(", ")),
+        }
+    }
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.value().clone()),
+        Value::Integer(number) => Some(number.value().to_string()),
+        Value::Float(number) => Some(number.value().to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Result<Vec<(String, Vec<String>)>, Vec<String>> {
+        let read = Settings::of(Path::new("t.toml"), text);
+        let read = read.map(|read| read.0.into_iter().map(|it| (it.name, it.values)).collect());
+        read.map_err(|complaints| {
+            let lines = complaints
+                .into_iter()
+                .map(|it| format!("{}: {}", it.place, it.what));
+            lines.collect()
+        })
+    }
+
+    fn put(line: &str, env: &[(&str, &str)]) -> Result<String, String> {
+        let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+        let read = |name: &str| {
+            let found = env.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let put = Put::together(&words, &read).map_err(|error| error.to_string())?;
+        let words = put.unwrap_or_default();
+        let words = words
+            .words()
+            .map(|word| word.to_string_lossy().into_owned());
+        Ok(words.collect::<Vec<_>>().join(" "))
+    }
+
+    // A value that is taken from the wrong place is found out when it is too late: what is
+    // typed beats the environment, and that beats the file.
+    #[test]
+    fn what_is_typed_beats_the_environment_and_that_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("t.toml");
+        let text = "listen = '127.0.0.1:1'\nmemory = '1GiB'\ncheck-one-in = 7\n";
+        fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        let env = [("TREERING_MEMORY", "512MiB"), ("TREERING_CONFIG", file)];
+        assert_eq!(
+            put("treering serve --listen 127.0.0.1:2", &env).unwrap(),
+            "--check-one-in=7 --memory=512MiB"
+        );
+        let line = format!("treering serve --config {file}");
+        let all = "--listen=127.0.0.1:1 --check-one-in=7 --memory=1GiB";
+        assert_eq!(put(&line, &[]).unwrap(), all);
+        assert_eq!(put("treering ls", &env).unwrap(), "");
+        assert_eq!(put("treering serve", &[]).unwrap(), "");
+        let wrong = put("treering serve", &[("TREERING_LISTEN", "nowhere")]);
+        assert!(wrong.unwrap_err().starts_with("TREERING_LISTEN: "));
+        // `serve` reads this one itself; the file's stands back.
+        fs::write(file, "data = '/of/file'").unwrap();
+        assert_eq!(put(&line, &[("TREERING_DATA", "/of/env")]).unwrap(), "");
+        assert_eq!(put(&line, &[]).unwrap(), "--data=/of/file");
+    }
+
+    // A key that is mistyped and passed over is a server that listens elsewhere or forgets its
+    // limits: it is refused, with its line, and so is everything else that is wrong, at once.
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        let text = "listn = '127.0.0.1:1'\n\n[summariser]\nurl = 7\nmodle = 'm'\n[other]\nx = 1\n";
+        let wrong = settings(text).unwrap_err();
+        assert_eq!(wrong.len(), 3, "{wrong:#?}");
+        assert!(
+            wrong[0].starts_with("t.toml:1: listn is no option") && wrong[0].contains("listen")
+        );
+        assert!(wrong[1].starts_with("t.toml:5: ") && wrong[1].contains("summariser-model"));
+        assert!(wrong[2].starts_with("t.toml:7: other-x is no option"));
+        for (text, place, said) in [
+            ("memory = '1TB'", "t.toml:1", "MiB"),
+            ("\nlisten = 'here'", "t.toml:2", "invalid"),
+            ("listen = true", "t.toml:1", "text or a number"),
+            ("json = true", "t.toml:1", "no option"),
+            ("listen = ", "t.toml:1", ""),
+            ("[summariser]\nurl='u'\n[summariser]\n", "t.toml:3", ""),
+        ] {
+            let wrong = settings(text).unwrap_err().join("\n");
+            assert!(wrong.starts_with(place) && wrong.contains(said), "{wrong}");
+        }
+    }
+
+    // A list, a table and a flat name are ways to say the same.
+    #[test]
+    fn tables_and_lists_are_options() {
+        let text = "summariser-url = 'http://h/v1'\n[summariser]\nmodel = 'm'\ntasks = ['dialogue', 'snapshots']";
+        let pair = |name: &str, values: &[&str]| {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            (name.to_owned(), values)
+        };
+        assert_eq!(
+            settings(text).unwrap(),
+            [
+                pair("summariser-url", &["http://h/v1"]),
+                pair("summariser-model", &["m"]),
+                pair("summariser-tasks", &["dialogue", "snapshots"]),
+            ]
+        );
+        let twice = "summariser-url = 'http://a'\n[summariser]\nurl = 'http://b'";
+        assert!(settings(twice).unwrap_err()[0].contains("second time"));
+    }
+}

@@ -1,0 +1,29 @@
+//! The manual pages, made of the same words as `--help`.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+
+use super::{Cli, error::CliError, output::Out};
+use crate::disk;
+
+/// Write the manual pages into a folder
+///
+/// One for each command, for packages.
+#[derive(Args, Debug, Clone)]
+#[command(hide = true)]
+pub struct ManArgs {
+    /// The folder; made if it is not there
+    dir: PathBuf,
+}
+
+/// Writes them.
+///
+/// # Errors
+/// What the system says.
+pub fn run(args: &ManArgs, out: &mut Out) -> Result<(), CliError> {
+    disk::make_folder(&args.dir)?;
+    let command = Cli::command().disable_help_subcommand(true);
+    clap_mangen::generate_to(command, &args.dir)?;
+    Ok(out.line(format!("The manual pages are in {}", args.dir.display()))?)
+}

@@ -1,0 +1,79 @@
+//! Which version the parts of a store are of, without opening it to be used.
+
+use std::{path::Path, sync::Arc};
+
+use super::{
+    OpenMode,
+    catch_up::VIEWS_CACHE_BYTES,
+    error::OpenError,
+    open::{INDEX_FOLDER, VIEWS_FILE, log_refused},
+    witness,
+};
+use crate::{
+    domain::{Cause, ShardId, with_causes},
+    log::{EventLog as _, LOG_FORMAT, LogReader, RedbLog, RedbLogOptions},
+    search::SearchIndex,
+    views::Views,
+};
+
+/// Memory for frames of the log while it is looked at, in bytes.
+const FRAME_CACHE_BYTES: usize = 1 << 20;
+
+/// The versions of a store's parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreFormats {
+    /// The version of the log.
+    pub log: u32,
+    /// The one that this program writes, and the newest that it reads.
+    pub log_here: u32,
+    /// Events in it.
+    pub events: u64,
+    /// What is the matter with the views; none: they are used as they are. Otherwise they
+    /// are made anew from the log when the store is opened.
+    pub views: Option<String>,
+    /// The same for the index.
+    pub index: Option<String>,
+}
+
+/// Looks at the store in a folder and changes nothing. That it returns means that this program
+/// opens it: the log is of a version that it knows, and its first and last records are read.
+///
+/// # Errors
+/// [`OpenError`], as opening it would say.
+pub async fn store_formats(dir: &Path) -> Result<StoreFormats, OpenError> {
+    let owned = dir.to_owned();
+    let open = move || RedbLog::open(&owned, RedbLogOptions::default(), OpenMode::Read);
+    let opened = tokio::task::spawn_blocking(open).await;
+    let opened = opened.map_err(|error| OpenError::Failed {
+        path: dir.to_owned(),
+        source: Cause::of(error),
+    })?;
+    let log = Arc::new(opened.map_err(|error| log_refused(dir, error))?);
+    let formats = of_log(dir, &log).await;
+    let _ = log.close().await;
+    formats
+}
+
+async fn of_log(dir: &Path, log: &Arc<RedbLog>) -> Result<StoreFormats, OpenError> {
+    let refused = |error| log_refused(dir, error);
+    let shard = ShardId::default();
+    let head = log.acquire(shard).await.map_err(refused)?.head;
+    let reader = LogReader::new(Arc::clone(log) as _, shard, FRAME_CACHE_BYTES);
+    if head > 0 {
+        reader.record(1).await.map_err(refused)?;
+        reader.record(head).await.map_err(refused)?;
+    }
+    let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
+        Ok(views) if witness::are_of(&views, &**log) => None,
+        Ok(_) => Some("they are of another log".to_owned()),
+        Err(error) => Some(with_causes(&error).to_string()),
+    };
+    let index = SearchIndex::open_unchanged(&dir.join(INDEX_FOLDER));
+    Ok(StoreFormats {
+        log: log.format(),
+        log_here: LOG_FORMAT,
+        events: head,
+        views,
+        index: index.err().map(|error| with_causes(&error).to_string()),
+    })
+}

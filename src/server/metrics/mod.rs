@@ -1,0 +1,192 @@
+//! Metrics for Prometheus, and health for those who ask by HTTP, on a listener of their own.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/metrics` | all metrics, as OpenMetrics text |
+//! | `/live` | 200, or 503 and why: restart the process |
+//! | `/ready` | 200, or 503 and why: appends are not taken, or will soon not be |
+//!
+//! What is measured is counted elsewhere (`measure`, `engine::Measures`, [`ServerMeasures`]);
+//! here it gets its names. There is no global recorder: an exporter belongs to one store.
+
+mod process;
+mod text;
+
+use std::{convert::Infallible, fmt, sync::Arc};
+
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::TcpListener,
+    runtime::Handle,
+    sync::Semaphore,
+    task::{JoinSet, spawn_blocking},
+};
+
+use super::{
+    ServerMeasures,
+    bounds::{
+        ACCEPT_PAUSE, METRICS_CONNECTION_MAX, METRICS_CONNECTIONS_MAX, METRICS_HEAD_BYTES_MAX,
+    },
+};
+use crate::{
+    domain::with_causes,
+    engine::{Engine, ReadError},
+};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// Shows what a store and its server do.
+#[derive(Clone)]
+pub struct Exporter {
+    engine: Engine,
+    server: Arc<ServerMeasures>,
+    more: Vec<NamedCounter>,
+}
+
+/// A counter of somebody else's.
+#[derive(Clone)]
+pub struct NamedCounter {
+    /// Without `_total`.
+    pub name: &'static str,
+    /// A sentence without its dot.
+    pub help: &'static str,
+    /// What it counts to now.
+    pub value: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl fmt::Debug for NamedCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamedCounter")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Exporter {
+    /// Of an engine and the server of its services.
+    #[must_use]
+    pub fn new(engine: Engine, server: Arc<ServerMeasures>, more: Vec<NamedCounter>) -> Self {
+        Self {
+            engine,
+            server,
+            more,
+        }
+    }
+
+    /// All metrics now, as OpenMetrics text.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the store cannot be asked.
+    pub async fn text(&self) -> Result<String, ReadError> {
+        // It looks at files, which takes as long as the disk does.
+        let (engine, runtime) = (self.engine.clone(), Handle::current());
+        let measured = spawn_blocking(move || runtime.block_on(engine.measures())).await;
+        let store = measured.map_err(ReadError::storage)??;
+        let health = self.engine.health();
+        let text = text::of(text::Scrape {
+            live: health.live.is_ok(),
+            ready: health.ready.is_ok(),
+            store,
+            calls: self.server.calls(),
+            connections: self.server.connections(),
+            slow_calls: self.server.slow_calls(),
+            process: process::read(),
+            more: self.more.clone(),
+        });
+        // Writing to a string does not fail.
+        Ok(text.unwrap_or_default())
+    }
+
+    async fn answer(&self, request: &Request<Incoming>) -> (StatusCode, &'static str, String) {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let what = "only GET and HEAD are answered here\n".to_owned();
+            return (StatusCode::METHOD_NOT_ALLOWED, PLAIN, what);
+        }
+        match request.uri().path() {
+            "/metrics" => match self.text().await {
+                Ok(text) => (StatusCode::OK, OPEN_METRICS, text),
+                Err(error) => {
+                    let what = format!("the store cannot be asked: {}\n", with_causes(&error));
+                    (StatusCode::INTERNAL_SERVER_ERROR, PLAIN, what)
+                }
+            },
+            "/live" => told("live", self.engine.health().live),
+            "/ready" => told("ready", self.engine.health().ready),
+            _ => {
+                let what = "there are /metrics, /live and /ready here\n".to_owned();
+                (StatusCode::NOT_FOUND, PLAIN, what)
+            }
+        }
+    }
+}
+
+fn told(name: &str, health: Result<(), String>) -> (StatusCode, &'static str, String) {
+    match health {
+        Ok(()) => (StatusCode::OK, PLAIN, format!("{name}\n")),
+        Err(why) => {
+            let what = format!("not {name}: {why}\n");
+            (StatusCode::SERVICE_UNAVAILABLE, PLAIN, what)
+        }
+    }
+}
+
+/// Answers until it is dropped. There is nothing secret in it, and no key is asked for:
+/// whoever reaches the listener sees how much there is, and nothing of what it says.
+pub async fn serve(listener: TcpListener, exporter: Exporter) {
+    let room = Arc::new(Semaphore::new(METRICS_CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the metrics' listener cannot accept; trying again");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let exporter = exporter.clone();
+        connections.spawn(async move {
+            let served = one_connection(TokioIo::new(stream), exporter);
+            // One that takes longer is no scrape.
+            let _ended = tokio::time::timeout(METRICS_CONNECTION_MAX, served).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn one_connection(io: TokioIo<tokio::net::TcpStream>, exporter: Exporter) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let exporter = &exporter;
+        async move {
+            let (status, content_type, body) = exporter.answer(&request).await;
+            let mut response = Response::new(Full::new(Bytes::from(body)));
+            *response.status_mut() = status;
+            let content_type = header::HeaderValue::from_static(content_type);
+            response
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, content_type);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        // It panics under a clock before 1970 or far ahead.
+        .auto_date_header(false)
+        .max_buf_size(METRICS_HEAD_BYTES_MAX)
+        .serve_connection(io, service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection of the metrics broke");
+    }
+}

@@ -1,0 +1,74 @@
+//! What the system says about this process. Linux only; elsewhere it says nothing.
+
+/// The process, as the system sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Process {
+    pub open_files: Option<u64>,
+    pub open_files_max: Option<u64>,
+    pub resident_bytes: Option<u64>,
+    pub cpu_seconds: Option<f64>,
+    pub threads: Option<u64>,
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn read() -> Process {
+    Process::default()
+}
+
+/// Reads it.
+#[cfg(target_os = "linux")]
+pub(super) fn read() -> Process {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let (cpu_seconds, threads, resident_bytes) = of_stat(&stat);
+    let files = std::fs::read_dir("/proc/self/fd").ok();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    Process {
+        // One of them is the folder that is being read.
+        open_files: files.map(|files| (files.count() as u64).saturating_sub(1)),
+        open_files_max: limit.current,
+        resident_bytes,
+        cpu_seconds,
+        threads,
+    }
+}
+
+/// Processor time, threads and resident memory of a line of `/proc/PID/stat`.
+#[cfg(target_os = "linux")]
+fn of_stat(line: &str) -> (Option<f64>, Option<u64>, Option<u64>) {
+    // The name in brackets may hold anything. The first field after it is the third.
+    let after_name = line.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let ticks = field(14).zip(field(15)).map(|(user, system)| user + system);
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    let resident = field(24).map(|pages| pages * rustix::param::page_size() as u64);
+    let seconds = ticks.map(|ticks| ticks as f64 / per_second as f64);
+    (seconds, field(20), resident)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    // A process may be named anything, and then each number would be another one's.
+    #[test]
+    fn a_strange_name_shifts_nothing() {
+        let line =
+            "7 (a) b) S 1 7 7 0 -1 0 1 2 3 4 300 200 0 0 20 0 9 0 5 100 25 18446744073709551615 1";
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let page = rustix::param::page_size() as u64;
+        assert_eq!(
+            of_stat(line),
+            (Some(500.0 / per_second), Some(9), Some(25 * page))
+        );
+        assert_eq!(of_stat(""), (None, None, None));
+    }
+
+    #[test]
+    fn this_process_is_read() {
+        let process = read();
+        assert!(process.open_files > Some(0) && process.open_files < process.open_files_max);
+        assert!(process.resident_bytes > Some(1 << 20) && process.threads > Some(0));
+        assert!(process.cpu_seconds.is_some());
+    }
+}

@@ -1,0 +1,407 @@
+//! The names of all metrics, and what each says. `docs/OPERATIONS.md` tells what to make of
+//! them; `ops/` has alerts and a dashboard of these names, held against a real scrape by
+//! `.ci/ops.sh`.
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet,
+        text::encode,
+    },
+    metrics::{MetricType, exemplar::Exemplar},
+    registry::Registry,
+};
+
+use super::{NamedCounter, process::Process};
+use crate::{engine::Measures, measure::Distribution, server::MethodCalls};
+
+const MICROS_PER_SECOND: f64 = 1e6;
+const EACH: f64 = 1.0;
+
+/// All that is shown at once.
+#[derive(Debug)]
+pub(super) struct Scrape {
+    pub live: bool,
+    pub ready: bool,
+    pub store: Measures,
+    pub calls: Vec<MethodCalls>,
+    pub connections: u64,
+    pub slow_calls: u64,
+    pub process: Process,
+    pub more: Vec<NamedCounter>,
+}
+
+/// It as OpenMetrics text.
+pub(super) fn of(scrape: Scrape) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(scrape));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
+        let mut lines = Lines(encoder);
+        self.state(&mut lines)?;
+        self.appends(&mut lines)?;
+        self.reach(&mut lines)?;
+        self.room(&mut lines)?;
+        self.damage(&mut lines)?;
+        self.server(&mut lines)?;
+        self.of_process(&mut lines)?;
+        for counter in &self.more {
+            lines.counter(counter.name, counter.help, (counter.value)())?;
+        }
+        Ok(())
+    }
+}
+
+impl Scrape {
+    fn state(&self, lines: &mut Lines) -> fmt::Result {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        let mut build = lines.family(
+            "treering_build_info",
+            "The version that runs. Always 1.",
+            MetricType::Gauge,
+        )?;
+        build.encode_family(&version)?.encode_gauge(&1_u64)?;
+        lines.gauge(
+            "treering_live",
+            "1 when the threads that write and publish move; with 0 only a restart helps.",
+            u64::from(self.live),
+        )?;
+        lines.gauge(
+            "treering_ready",
+            "1 when appends are taken and the disk is above its floor.",
+            u64::from(self.ready),
+        )?;
+        lines.gauge(
+            "treering_start_time_seconds",
+            "When the store was opened, in seconds since 1970.",
+            self.store.started_at.0 as f64 / MICROS_PER_SECOND,
+        )
+    }
+
+    fn appends(&self, lines: &mut Lines) -> fmt::Result {
+        let store = &self.store;
+        lines.histogram(
+            "treering_commit_seconds",
+            "From handing a group of appends to the log until it was durable.",
+            &store.commit_micros,
+            MICROS_PER_SECOND,
+        )?;
+        if let Some(syncs) = &store.sync_micros {
+            lines.histogram(
+                "treering_fsync_seconds",
+                "Syncs of the log's files.",
+                syncs,
+                MICROS_PER_SECOND,
+            )?;
+        }
+        lines.counter(
+            "treering_failed_fsyncs",
+            "Syncs of the log's files that failed.",
+            store.failed_syncs,
+        )?;
+        lines.histogram(
+            "treering_group_events",
+            "Events that were made durable together.",
+            &store.group_events,
+            EACH,
+        )?;
+        lines.histogram(
+            "treering_group_appends",
+            "Appends that were answered together.",
+            &store.group_appends,
+            EACH,
+        )?;
+        lines.counter(
+            "treering_events_appended",
+            "Events that were appended.",
+            store.group_events.sum,
+        )?;
+        lines.counter(
+            "treering_failed_groups",
+            "Groups of appends that were not appended, or of which that is not known.",
+            store.failed_groups,
+        )?;
+        lines.counters(
+            "treering_appends_refused",
+            "Appends that were refused, by the reason that clients see.",
+            "reason",
+            store
+                .refused_appends
+                .iter()
+                .map(|(why, count)| (*why, *count)),
+        )?;
+        let (waiting, most) = store.queue_appends;
+        lines.gauge(
+            "treering_queue_appends",
+            "Appends that wait for the writer or are being written.",
+            waiting,
+        )?;
+        lines.gauge(
+            "treering_queue_appends_max",
+            "How many may; one more is refused.",
+            most,
+        )?;
+        let (waiting, most) = store.queue_bytes;
+        lines.gauge("treering_queue_bytes", "Bytes of those.", waiting)?;
+        lines.gauge("treering_queue_bytes_max", "How many they may have.", most)
+    }
+
+    fn reach(&self, lines: &mut Lines) -> fmt::Result {
+        let store = &self.store;
+        let behind = |place: u64| store.head.saturating_sub(place);
+        lines.gauge(
+            "treering_head_position",
+            "The last event that reads see.",
+            store.head,
+        )?;
+        lines.gauge(
+            "treering_views_lag_events",
+            "Events that reads see and that the views do not have on disk; a start reads them again.",
+            behind(store.views_durable),
+        )?;
+        lines.gauge(
+            "treering_index_lag_events",
+            "Events that reads see and that searches do not find yet.",
+            behind(store.index_reached),
+        )?;
+        lines.gauge(
+            "treering_subscriptions",
+            "Readers that follow the store.",
+            store.subscriptions,
+        )?;
+        lines.gauge(
+            "treering_subscription_lag_events",
+            "How far behind the slowest of them is.",
+            store.subscription_lag,
+        )
+    }
+
+    fn room(&self, lines: &mut Lines) -> fmt::Result {
+        let store = &self.store;
+        if let Some(disk) = store.disk {
+            lines.gauge(
+                "treering_disk_free_bytes",
+                "What may still be written to the store's disk.",
+                disk.free_bytes,
+            )?;
+            lines.gauge(
+                "treering_disk_size_bytes",
+                "The size of that disk.",
+                disk.size_bytes,
+            )?;
+            lines.gauge(
+                "treering_disk_floor_bytes",
+                "With less than this free the store is not ready.",
+                store.disk_floor_bytes,
+            )?;
+        }
+        let parts = [
+            ("log", Some(store.log_bytes)),
+            ("views", Some(store.views_bytes)),
+            ("index", store.index_bytes),
+        ];
+        let parts = parts
+            .into_iter()
+            .filter_map(|(name, size)| Some((name, size?)));
+        lines.gauges(
+            "treering_store_bytes",
+            "What the parts of the store take on disk.",
+            "part",
+            parts,
+        )?;
+        lines.gauge(
+            "treering_log_segments",
+            "Segments of the log.",
+            store.log_segments,
+        )?;
+        let caches = store.caches.iter();
+        lines.gauges(
+            "treering_cache_bytes",
+            "What each cache holds.",
+            "cache",
+            caches.clone().map(|cache| (cache.name, cache.bytes)),
+        )?;
+        lines.gauges(
+            "treering_cache_room_bytes",
+            "What each cache may hold.",
+            "cache",
+            caches.map(|cache| (cache.name, cache.room_bytes)),
+        )
+    }
+
+    fn damage(&self, lines: &mut Lines) -> fmt::Result {
+        let store = &self.store;
+        lines.gauge(
+            "treering_damaged_conversations",
+            "Conversations that cannot be read to their end.",
+            store.damaged_conversations,
+        )?;
+        lines.gauge(
+            "treering_unreadable_positions",
+            "Positions of the log that cannot be read, as far as that was met.",
+            store.unreadable_positions,
+        )?;
+        lines.gauge(
+            "treering_unindexed_events",
+            "Events that cannot be read, and so are not found by searches.",
+            store.not_indexed,
+        )?;
+        lines.counter(
+            "treering_damaged_reads",
+            "Reads that met damaged data.",
+            store.damaged_reads,
+        )
+    }
+
+    fn server(&self, lines: &mut Lines) -> fmt::Result {
+        let mut requests = lines.family(
+            "treering_requests",
+            "Requests that ended, by how.",
+            MetricType::Counter,
+        )?;
+        for calls in &self.calls {
+            for (code, count) in &calls.ended {
+                let labels = [("method", calls.method.as_str()), ("code", code)];
+                requests
+                    .encode_family(&labels)?
+                    .encode_counter(count, NONE)?;
+            }
+        }
+        let mut running = lines.family(
+            "treering_requests_running",
+            "Requests under way, streams among them.",
+            MetricType::Gauge,
+        )?;
+        for calls in &self.calls {
+            let labels = [("method", calls.method.as_str())];
+            running
+                .encode_family(&labels)?
+                .encode_gauge(&calls.running)?;
+        }
+        let mut seconds = lines.family(
+            "treering_request_seconds",
+            "How long requests took; those that are answered by a stream, to its first message.",
+            MetricType::Histogram,
+        )?;
+        for calls in &self.calls {
+            let labels = [("method", calls.method.as_str())];
+            let mut seconds = seconds.encode_family(&labels)?;
+            distribution(&mut seconds, &calls.micros, MICROS_PER_SECOND)?;
+        }
+        lines.counter(
+            "treering_slow_requests",
+            "Requests that took longer than --slow.",
+            self.slow_calls,
+        )?;
+        lines.gauge(
+            "treering_connections",
+            "Connections of clients.",
+            self.connections,
+        )
+    }
+
+    /// Under the names that every Prometheus client has for these.
+    fn of_process(&self, lines: &mut Lines) -> fmt::Result {
+        let process = &self.process;
+        if let Some(open) = process.open_files {
+            lines.gauge("process_open_fds", "Files that are open.", open)?;
+        }
+        if let Some(most) = process.open_files_max {
+            lines.gauge("process_max_fds", "How many may be open.", most)?;
+        }
+        if let Some(bytes) = process.resident_bytes {
+            lines.gauge("process_resident_memory_bytes", "Memory in use.", bytes)?;
+        }
+        if let Some(seconds) = process.cpu_seconds {
+            lines.counter("process_cpu_seconds", "Processor time used.", seconds)?;
+        }
+        match process.threads {
+            Some(threads) => lines.gauge("process_threads", "Threads.", threads),
+            None => Ok(()),
+        }
+    }
+}
+
+const NONE: Option<&Exemplar<NoLabelSet, f64>> = None;
+
+struct Lines<'a>(DescriptorEncoder<'a>);
+
+impl Lines<'_> {
+    fn family<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, help, None, kind)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        let mut line = self.family(name, help, MetricType::Gauge)?;
+        line.encode_gauge(&value)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
+        let mut line = self.family(name, help, MetricType::Counter)?;
+        line.encode_counter(&value, NONE)
+    }
+
+    fn gauges<'v>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (&'v str, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.family(name, help, MetricType::Gauge)?;
+        for (which, value) in values {
+            family
+                .encode_family(&[(label, which)])?
+                .encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn counters<'v>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (&'v str, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.family(name, help, MetricType::Counter)?;
+        for (which, value) in values {
+            family
+                .encode_family(&[(label, which)])?
+                .encode_counter(&value, NONE)?;
+        }
+        Ok(())
+    }
+
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: &Distribution,
+        unit: f64,
+    ) -> fmt::Result {
+        let mut line = self.family(name, help, MetricType::Histogram)?;
+        distribution(&mut line, values, unit)
+    }
+}
+
+/// `unit`: so many of the values are one of what is shown.
+fn distribution(line: &mut MetricEncoder, values: &Distribution, unit: f64) -> fmt::Result {
+    let bounds = values.bounds.iter().map(|bound| *bound as f64 / unit);
+    let bounds = bounds.chain([f64::INFINITY]);
+    let buckets: Vec<_> = bounds.zip(values.counts.iter().copied()).collect();
+    let sum = values.sum as f64 / unit;
+    line.encode_histogram::<NoLabelSet>(sum, values.count(), &buckets, None)
+}
