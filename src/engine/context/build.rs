@@ -330,7 +330,8 @@ impl Assembled {
         let mut explanation = told.explain(&self.draft, shared);
         // One that could cut nothing is due to nobody.
         let keep = self.policy.compaction.keep_turns;
-        explanation.compaction_due &= compaction::cut(&self.window, keep).is_ok();
+        explanation.compaction_due =
+            explanation.compaction_due && compaction::cut(&self.window, keep).is_ok();
         explanation
     }
 }
