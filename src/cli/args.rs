@@ -150,6 +150,24 @@ impl Common {
     }
 }
 
+/// A number of tokens as people write it: `16000`, `16_000`, `16k`, `1M`.
+///
+/// # Errors
+/// What to give.
+pub fn tokens(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let (number, unit) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 1_000),
+        Some('m' | 'M') => (&text[..text.len() - 1], 1_000_000),
+        _ => (text, 1),
+    };
+    let digits: String = number.chars().filter(|c| !matches!(c, '_' | ',')).collect();
+    let number = digits.parse::<u64>().ok();
+    number
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(|| "give a number of tokens, for example 16000 or 16k".into())
+}
+
 fn with_scheme(url: &str) -> String {
     if url.contains("://") {
         url.to_owned()
@@ -170,6 +188,34 @@ fn platform_data_dir() -> Result<PathBuf, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // A budget is thought of in thousands, and "16k" was an "invalid digit found in string".
+    #[test]
+    fn tokens_are_written_as_people_do() {
+        for (text, expected) in [
+            ("16000", 16_000),
+            ("16k", 16_000),
+            ("16K", 16_000),
+            ("16_000", 16_000),
+            ("16,000", 16_000),
+            ("1M", 1_000_000),
+            ("0", 0),
+        ] {
+            assert_eq!(tokens(text), Ok(expected), "{text}");
+        }
+        for wrong in [
+            "",
+            "k",
+            "1.5k",
+            "-1",
+            "16kk",
+            "99999999999999999999",
+            "lots",
+        ] {
+            let told = tokens(wrong).unwrap_err();
+            assert!(told.contains("16k"), "{wrong:?}: {told}");
+        }
+    }
 
     fn common(data: Option<&str>, server: Option<&str>) -> Common {
         Common {

@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 
 use super::{
     approve::person,
+    args::tokens,
     branch::NamedBranch,
     connect::Connection,
     context::{merged_policy, policy_bytes},
@@ -12,8 +13,8 @@ use super::{
     json,
     named::Named,
     output::{Out, Tone},
-    pb,
-    text::{EventText, count, event_lines, indent, things},
+    pb, read,
+    text::{EventText, count, event_lines, indent, printable, short_id, things, wrapped},
     text_arg::text_of,
 };
 
@@ -21,6 +22,8 @@ use super::{
 const LINES: usize = 12;
 /// Lines of the engine's own summary that a plan shows.
 const EXTRACT_LINES: usize = 24;
+/// Lines of the instruction that it shows.
+const INSTRUCTION_LINES: usize = 6;
 
 /// Let a summary stand for the older turns of a conversation
 ///
@@ -88,8 +91,11 @@ struct PlanArgs {
     #[arg(long, value_name = "JSON")]
     policy: Option<String>,
     /// For requests of at most so many tokens, as `treering context --budget` makes them
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     budget: Option<u64>,
+    /// Show the engine's own summary and the instruction whole
+    #[arg(long)]
+    full: bool,
     /// Print the instruction and the material for a summarising model, and
     /// nothing else
     #[arg(long)]
@@ -109,6 +115,12 @@ struct ApplyArgs {
     /// Finished turns that stay [default: the conversation's policy, else 3]
     #[arg(long, value_name = "TURNS")]
     keep_turns: Option<u32>,
+    /// Merged over the conversation's `context` policy, as for a plan: JSON, @FILE, or -
+    #[arg(long, value_name = "JSON")]
+    policy: Option<String>,
+    /// For requests of at most so many tokens: with --extract the summary leaves room in them
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
+    budget: Option<u64>,
     /// Cut after this revision, the end of a turn [default: where a plan would]
     #[arg(long, value_name = "REVISION", conflicts_with = "keep_turns")]
     cut: Option<u64>,
@@ -161,11 +173,7 @@ async fn plan(
         model: args.model.unwrap_or_default(),
         policy: policy_bytes(policy).into(),
     };
-    let answer = store.contexts().plan_compaction(request).await?;
-    let plan = answer.into_inner().plan.ok_or(CliError::Answer {
-        call: "PlanCompaction",
-        part: "plan",
-    })?;
+    let plan = planned(request, store).await?;
     if out.json {
         return Ok(out.line(json::of(&plan))?);
     }
@@ -173,85 +181,173 @@ async fn plan(
         out.line(&plan.instruction)?;
         return Ok(out.line(format!("\n{}", plan.material))?);
     }
-    for line in plan_lines(&plan, out) {
-        out.row(line)?;
+    let state = read::state(store, &plan.conversation_id, &plan.branch, 0).await?;
+    let shown = PlanText {
+        plan: &plan,
+        turn_open: state.branch.is_some_and(|branch| branch.turn_open),
+        full: args.full,
+    };
+    for line in shown.lines(out) {
+        out.line(line)?;
     }
     Ok(())
 }
 
-fn plan_lines(plan: &pb::CompactionPlan, out: &Out) -> Vec<String> {
-    let paint = out.paint;
-    let due = if plan.due {
-        paint.text(Tone::Wait, "a compaction is due")
-    } else {
-        paint.text(Tone::Good, "none is due yet")
-    };
-    let mut lines = vec![
-        format!(
+async fn planned(
+    request: pb::PlanCompactionRequest,
+    store: &Connection,
+) -> Result<pb::CompactionPlan, CliError> {
+    let answer = store.contexts().plan_compaction(request).await?;
+    answer.into_inner().plan.ok_or(CliError::Answer {
+        call: "PlanCompaction",
+        part: "plan",
+    })
+}
+
+/// A plan for people.
+struct PlanText<'a> {
+    plan: &'a pb::CompactionPlan,
+    /// A turn has not ended.
+    turn_open: bool,
+    /// Texts are shown whole.
+    full: bool,
+}
+
+impl PlanText<'_> {
+    /// Lines that are not wider than the terminal.
+    fn lines(&self, out: &Out) -> Vec<String> {
+        let plan = self.plan;
+        let mut lines = self.head(out);
+        if plan.cut_revision == 0 {
+            let why = format!("Nothing to cut: {}", plan.reason);
+            lines.extend(wrapped(&why, out.columns()));
+            lines.extend(keep_none(plan));
+            return lines;
+        }
+        lines.extend(self.parts(out));
+        let heading = |text: &str| out.paint.text(Tone::Strong, text);
+        lines.push(String::new());
+        lines.push(heading("The engine's own summary (apply --extract)"));
+        lines.extend(self.text(&plan.extract, EXTRACT_LINES, out));
+        lines.push(String::new());
+        lines.push(heading("Instruction for a model that writes a better one"));
+        lines.extend(self.text(&plan.instruction, INSTRUCTION_LINES, out));
+        let id = short_id("", &plan.conversation_id);
+        lines.extend([
+            String::new(),
+            "Next:".to_owned(),
+            format!("  treering compact {id} plan --material"),
+            "      prints instruction and material for a model".to_owned(),
+            format!("  treering compact {id} apply --summary -"),
+            "      takes the summary that it writes".to_owned(),
+        ]);
+        lines
+    }
+
+    fn head(&self, out: &Out) -> Vec<String> {
+        let (plan, paint) = (self.plan, out.paint);
+        let due = match (plan.due, plan.cut_revision) {
+            (true, 0) => paint.text(Tone::Wait, "it is above it"),
+            (true, _) => paint.text(Tone::Wait, "a compaction is due"),
+            (false, _) => paint.text(Tone::Good, "none is due yet"),
+        };
+        let place = format!(
             "{} on {} at #{}",
             paint.text(Tone::Name, &plan.conversation_id),
             paint.text(Tone::Name, &plan.branch),
             plan.head_revision
-        ),
-        format!(
+        );
+        let tokens = format!(
             "{} tokens in the window; the threshold is {}: {due}",
             count(plan.tokens_before),
             count(plan.threshold_tokens)
-        ),
-        String::new(),
-    ];
-    if plan.cut_revision == 0 {
-        lines.push(format!("Nothing to cut: {}", plan.reason));
-        if plan.reason.contains(" finished turn") && !plan.reason.contains("no finished turn") {
-            let id = &plan.conversation_id;
-            lines.push(format!(
-                "Next: `treering compact {id} --keep-turns 0` cuts after the last of them"
-            ));
+        );
+        let mut lines = vec![place];
+        lines.extend(wrapped(&tokens, out.columns()));
+        lines.push(String::new());
+        lines
+    }
+
+    /// Where it cuts, what goes and what stays.
+    fn parts(&self, out: &Out) -> Vec<String> {
+        let (plan, paint) = (self.plan, out.paint);
+        let goes = format!(
+            "{} in {}, about {} tokens",
+            things(u64::from(plan.summarised_turns), "turn", "turns"),
+            things(u64::from(plan.summarised_events), "event", "events"),
+            count(plan.tokens_before.saturating_sub(plan.tokens_kept))
+        );
+        let rows = [
+            ("Cut after", format!("#{}", plan.cut_revision)),
+            ("Summarised", goes),
+            ("Kept", self.stays()),
+        ];
+        let rows = rows.map(|(name, text)| {
+            let name = paint.text(Tone::Strong, format!("{name:<11}"));
+            format!("{name} {text}")
+        });
+        let mut lines = Vec::from(rows);
+        if plan.kept_turns > 0 && plan.tokens_kept > plan.threshold_tokens / 4 * 3 {
+            let text = paint.text(Tone::Wait, "What stays is nearly due by itself:");
+            let keeps = match self.turn_open {
+                true => "keeps the open turn alone",
+                false => "keeps no turn",
+            };
+            let text = format!("{text} `--keep-turns 0` {keeps}");
+            lines.extend(wrapped(&text, out.columns()));
         }
-        return lines;
+        lines
     }
-    let stays = format!(
-        "{} and the open one, {} tokens",
-        things(
-            u64::from(plan.kept_turns),
-            "finished turn",
-            "finished turns"
-        ),
-        count(plan.tokens_kept)
-    );
-    let goes = format!(
-        "{} in {}, about {} tokens",
-        things(u64::from(plan.summarised_turns), "turn", "turns"),
-        things(u64::from(plan.summarised_events), "event", "events"),
-        count(plan.tokens_before.saturating_sub(plan.tokens_kept))
-    );
-    for (name, text) in [
-        ("Cut after", format!("#{}", plan.cut_revision)),
-        ("Summarised", goes),
-        ("Kept", stays),
-    ] {
-        let name = paint.text(Tone::Strong, format!("{name:<11}"));
-        lines.push(format!("{name} {text}"));
+
+    fn stays(&self) -> String {
+        let kept = u64::from(self.plan.kept_turns);
+        let finished = things(kept, "finished turn", "finished turns");
+        let tokens = count(self.plan.tokens_kept);
+        match (kept, self.turn_open) {
+            (0, false) => format!("no turn; the rest of the request has {tokens} tokens"),
+            (0, true) => format!("the open turn, {tokens} tokens"),
+            (_, false) => format!("{finished}, {tokens} tokens"),
+            (_, true) => format!("{finished} and the open one, {tokens} tokens"),
+        }
     }
-    if plan.kept_turns > 0 && plan.tokens_kept > plan.threshold_tokens / 4 * 3 {
-        let text = paint.text(Tone::Wait, "What stays is nearly due by itself:");
-        lines.push(format!("{text} `--keep-turns 0` keeps the open turn alone"));
+
+    /// A text by its first lines, unless all of it is wanted; what is too wide goes on in the
+    /// next line.
+    fn text(&self, text: &str, lines_max: usize, out: &Out) -> Vec<String> {
+        const MARGIN: usize = 2;
+        let columns = out.columns();
+        let whole = |text: &str| -> Vec<String> {
+            let lines = text.trim_end().lines().flat_map(|line| {
+                let line = printable(line);
+                let text = line.trim_start();
+                let margin = " ".repeat(MARGIN + line.len() - text.len());
+                let pieces = wrapped(text, columns.saturating_sub(margin.len()));
+                pieces
+                    .into_iter()
+                    .map(move |piece| format!("{margin}{piece}"))
+            });
+            lines.collect()
+        };
+        if self.full {
+            return whole(text);
+        }
+        let head = indent(text, 0, lines_max, out.width.saturating_mul(4)).join("\n");
+        let mut lines = whole(&head);
+        if text.trim_end().lines().count() > lines_max {
+            lines.push("  (--full shows all of it)".to_owned());
+        }
+        lines
     }
-    let heading = |text: &str| paint.text(Tone::Strong, text);
-    lines.push(String::new());
-    lines.push(heading("The engine's own summary (apply --extract)"));
-    let width = out.width.saturating_sub(2);
-    lines.extend(indent(&plan.extract, 2, EXTRACT_LINES, width * 4));
-    lines.push(String::new());
-    lines.push(heading("Instruction for a model that writes a better one"));
-    lines.extend(indent(&plan.instruction, 2, 6, width * 4));
-    lines.push(String::new());
-    lines.push(format!(
-        "Next: `treering compact {id} plan --material` prints instruction and material,\n      \
-         `treering compact {id} apply --summary -` takes the summary.",
-        id = plan.conversation_id
-    ));
-    lines
+}
+
+/// What to do where there are turns, and all are to stay.
+fn keep_none(plan: &pb::CompactionPlan) -> Option<String> {
+    let has_turns =
+        plan.reason.contains(" finished turn") && !plan.reason.contains("no finished turn");
+    let id = short_id("", &plan.conversation_id);
+    has_turns.then(|| {
+        format!("Next: `treering compact {id} --keep-turns 0` cuts after the last of them")
+    })
 }
 
 async fn apply(
@@ -268,7 +364,7 @@ async fn apply(
             hint: "give a text, or take the engine's own with --extract".into(),
         });
     }
-    let request = pb::CompactRequest {
+    let mut request = pb::CompactRequest {
         conversation_id: place.conversation,
         branch: place.branch,
         summary: summary.unwrap_or_default(),
@@ -279,7 +375,24 @@ async fn apply(
         actor: person(None),
         trigger: pb::CompactionTrigger::Manual.into(),
     };
-    let answer = store.contexts().compact(request).await?.into_inner();
+    let policy = merged_policy(args.policy.as_deref(), args.budget)?;
+    let plan = pb::PlanCompactionRequest {
+        conversation_id: request.conversation_id.clone(),
+        branch: request.branch.clone(),
+        keep_turns: request.keep_turns,
+        model: String::new(),
+        policy: policy_bytes(policy).into(),
+    };
+    if !plan.policy.is_empty() && request.cut_revision == 0 {
+        take_over(&mut request, planned(plan.clone(), store).await?);
+    }
+    let answer = match store.contexts().compact(request).await {
+        Ok(answer) => answer.into_inner(),
+        Err(status) if status.message().contains("nothing to compact") => {
+            return Err(nothing_to_cut(&planned(plan, store).await?));
+        }
+        Err(status) => return Err(status.into()),
+    };
     if out.json {
         return Ok(out.line(json::compacted(&answer))?);
     }
@@ -300,6 +413,31 @@ async fn apply(
         out.line(format!("{mark} {warning}"))?;
     }
     Ok(())
+}
+
+/// Takes over what was planned with a policy of the call.
+fn take_over(request: &mut pb::CompactRequest, plan: pb::CompactionPlan) {
+    request.cut_revision = plan.cut_revision;
+    if plan.cut_revision > 0 && request.summary.is_empty() {
+        request.summary = plan.extract;
+    }
+    if plan.cut_revision > 0 {
+        request.keep_turns = None;
+    }
+    if request.expected_head == 0 && request.idempotency_key.is_empty() {
+        request.expected_head = plan.head_revision;
+    }
+}
+
+fn nothing_to_cut(plan: &pb::CompactionPlan) -> CliError {
+    let hint = keep_none(plan).map_or_else(
+        || "a compaction cuts after a finished turn: wait until one has ended".to_owned(),
+        |_| "`--keep-turns 0` cuts after the last of them".to_owned(),
+    );
+    CliError::Usage {
+        what: format!("there is nothing to compact: {}", plan.reason),
+        hint,
+    }
 }
 
 async fn expand(

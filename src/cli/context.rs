@@ -4,6 +4,7 @@ use clap::{Args, builder::PossibleValue};
 use serde_json::{Map, Value, json};
 
 use super::{
+    args::tokens,
     connect::Connection,
     error::{CliError, Exit},
     json,
@@ -49,8 +50,9 @@ pub struct ContextArgs {
     /// The model that it is for [default: the conversation's; none is named if it has none]
     #[arg(long, short, value_name = "NAME")]
     model: Option<String>,
-    /// Most tokens of the request [default: the conversation's policy, else no bound]
-    #[arg(long, value_name = "TOKENS")]
+    /// Most tokens of the request: 16000, 16k [default: the conversation's policy, else no
+    /// bound]
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     budget: Option<u64>,
     /// Print the request also when it is above its budget, and exit with 0
     #[arg(long)]

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use super::{Cli, CliError, demo, output::Out, run, serve::Served};
 use crate::importer::format;
 
-async fn treering(line: &[&str]) -> (String, Result<(), CliError>) {
+pub(super) async fn treering(line: &[&str]) -> (String, Result<(), CliError>) {
     let args = std::iter::once("treering").chain(line.iter().copied());
     let cli = Cli::try_parse_from(args).unwrap();
     let (mut out, captured) = Out::captured(cli.common.json);
@@ -19,7 +19,7 @@ async fn treering(line: &[&str]) -> (String, Result<(), CliError>) {
     (captured.text(), done)
 }
 
-async fn ok(line: &[&str]) -> String {
+pub(super) async fn ok(line: &[&str]) -> String {
     let (text, done) = treering(line).await;
     done.unwrap_or_else(|error| panic!("{line:?}: {error}"));
     text
@@ -51,7 +51,7 @@ fn imported(dir: &TempDir) -> (String, String) {
     (path(&data), path(&file))
 }
 
-fn path(path: &Path) -> String {
+pub(super) fn path(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 

@@ -163,7 +163,7 @@ async fn show(args: &KnowledgeArgs, store: &Connection, out: &mut Out) -> Result
             paint.text(Tone::Dim, from)
         ))?;
     }
-    print_files(&known.files, args.all, out)?;
+    print_files(&known, args.all, out)?;
     print_variables(&known.variables, args.all, out)?;
     print_outcomes(&known.tools, out)?;
     if known.left_out > 0 {
@@ -200,27 +200,74 @@ fn place(event: Option<&pb::EventRef>) -> String {
     event.map_or_else(String::new, |event| format!("#{}", event.revision))
 }
 
-fn print_files(files: &[pb::KnownFile], all: bool, out: &mut Out) -> Result<(), CliError> {
+fn print_files(known: &pb::KnowledgeResponse, all: bool, out: &mut Out) -> Result<(), CliError> {
     let paint = out.paint;
+    let files = folded(&known.files, &known.working_directory);
     out.line("")?;
     out.row(paint.text(Tone::Strong, things(files.len() as u64, "file", "files")))?;
     let shown = if all { files.len() } else { FILES_SHOWN };
-    for file in files.iter().take(shown) {
+    for NamedFile { file, also } in files.iter().take(shown) {
+        let mut note = format!(
+            "{} {} {}",
+            file.touch,
+            file.tool,
+            place(file.event.as_ref())
+        );
+        for other in also {
+            note.push_str(&format!(
+                ", as {} {} {}",
+                printable(&other.path),
+                other.tool,
+                place(other.event.as_ref())
+            ));
+        }
         out.row(format!(
             "  {}  {}",
             paint.text(Tone::Name, printable(&file.path)),
-            paint.text(
-                Tone::Dim,
-                format!(
-                    "{} {} {}",
-                    file.touch,
-                    file.tool,
-                    place(file.event.as_ref())
-                )
-            )
+            paint.text(Tone::Dim, note)
         ))?;
     }
     more(files.len(), shown, out)
+}
+
+/// A file by its longest name.
+struct NamedFile<'a> {
+    file: &'a pb::KnownFile,
+    /// Its shorter names.
+    also: Vec<&'a pb::KnownFile>,
+}
+
+/// Files of which each stands once, where it is certain which one a shorter name means: one
+/// file's name ends with it, and a name without a folder is one of the working directory.
+fn folded<'a>(files: &'a [pb::KnownFile], working_directory: &str) -> Vec<NamedFile<'a>> {
+    let directory = working_directory.trim_matches('/');
+    let is_meant = |short: &str, long: &str| {
+        let folder = long
+            .strip_suffix(short)
+            .and_then(|folder| folder.strip_suffix('/'));
+        let is_there =
+            || folder.is_some_and(|folder| !directory.is_empty() && folder.ends_with(directory));
+        long.starts_with('/') && folder.is_some() && (short.contains('/') || is_there())
+    };
+    let long_name = |short: &pb::KnownFile| {
+        let short = short.path.trim_start_matches("./");
+        let mut long = (0..files.len()).filter(|at| is_meant(short, &files[*at].path));
+        long.next()
+            .filter(|_| long.next().is_none() && !short.starts_with('/'))
+    };
+    let longs: Vec<Option<usize>> = files.iter().map(long_name).collect();
+    let named = files
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| longs[*at].is_none());
+    let named = named.map(|(at, file)| NamedFile {
+        file,
+        also: (files.iter().zip(&longs))
+            .filter(|(_, long)| **long == Some(at))
+            .map(|(short, _)| short)
+            .collect(),
+    });
+    named.collect()
 }
 
 fn print_variables(
@@ -363,4 +410,41 @@ fn print_prerequisites(
         ))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A tool is given one file by its whole path, another one names it from where it stands:
+    // it was listed three times. What may be another file stays apart.
+    #[test]
+    fn a_file_with_several_names_is_listed_once() {
+        let file = |path: &str| pb::KnownFile {
+            path: path.into(),
+            ..Default::default()
+        };
+        let names = |paths: &[&str], directory: &str| -> Vec<(String, usize)> {
+            let files: Vec<_> = paths.iter().map(|path| file(path)).collect();
+            let folded = folded(&files, directory);
+            let names = folded.iter();
+            names
+                .map(|named| (named.file.path.clone(), named.also.len()))
+                .collect()
+        };
+        let all = [
+            "src/cli/log.rs",
+            "/home/dev/src/cli/log.rs",
+            "log.rs",
+            "./cli/log.rs",
+        ];
+        let whole = "/home/dev/src/cli/log.rs".to_owned();
+        assert_eq!(names(&all, "src/cli"), [(whole.clone(), 3)]);
+        assert_eq!(
+            names(&all, "src"),
+            [(whole.clone(), 2), ("log.rs".into(), 0)]
+        );
+        let two = ["/a/src/log.rs", "/b/src/log.rs", "src/log.rs"];
+        assert_eq!(names(&two, "").len(), 3);
+    }
 }

@@ -142,6 +142,7 @@ pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
         how,
         day: String::new(),
         day_note: day_note(args, store, out).await,
+        imported_at: None,
         shown: 0,
     };
     if args.around > 0 {
@@ -261,12 +262,20 @@ struct Printer {
     how: EventText,
     day: String,
     day_note: &'static str,
+    /// When the last event was recorded that its source gave a time.
+    imported_at: Option<i64>,
     shown: u64,
 }
+
+/// What an import adds without a time it records at most so many seconds from what has one.
+const IMPORT_SECONDS: i64 = 60;
 
 impl Printer {
     fn print(&mut self, event: &pb::Event, out: &mut Out) -> Result<(), CliError> {
         self.shown += 1;
+        if self.is_untimed(event) {
+            return print(event, self.how.untimed(), out);
+        }
         let day = day(event.occurred_at.as_ref().or(event.recorded_at.as_ref()));
         if !out.json && day != self.day {
             let note = self.day_note;
@@ -274,6 +283,23 @@ impl Printer {
             self.day = day;
         }
         print(event, self.how, out)
+    }
+
+    /// True for what an import brought without a time among what has one: when it was recorded
+    /// says nothing of when it happened.
+    fn is_untimed(&mut self, event: &pb::Event) -> bool {
+        let seconds =
+            |time: &Option<prost_types::Timestamp>| time.as_ref().map(|time| time.seconds);
+        let Some(recorded) = seconds(&event.recorded_at) else {
+            return false;
+        };
+        if let Some(occurred) = seconds(&event.occurred_at) {
+            let is_of_past = recorded - occurred > IMPORT_SECONDS;
+            self.imported_at = is_of_past.then_some(recorded);
+            return false;
+        }
+        self.imported_at
+            .is_some_and(|imported| (recorded - imported).abs() <= IMPORT_SECONDS)
     }
 }
 

@@ -435,6 +435,8 @@ fn report(error: &CliError, color: args::Color) -> ExitCode {
 
 #[cfg(test)]
 mod end_to_end;
+#[cfg(test)]
+mod newcomer_tests;
 
 #[cfg(test)]
 mod tests {

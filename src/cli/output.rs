@@ -128,6 +128,18 @@ impl Out {
         }
     }
 
+    /// Columns of the terminal; without one there is no end to a line.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        if self.cuts { self.width } else { usize::MAX }
+    }
+
+    /// True when people look at it.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        self.cuts && !self.json
+    }
+
     /// Writes a line of a list, or a sentence: on a terminal no wider than that.
     ///
     /// # Errors
@@ -153,7 +165,7 @@ impl Out {
     /// # Errors
     /// What the stream says.
     pub fn row_around(&mut self, before: &str, address: &str, after: &str) -> io::Result<()> {
-        let columns = if self.cuts { self.width } else { usize::MAX };
+        let columns = self.columns();
         self.line(row_around(before, address, after, columns))
     }
 

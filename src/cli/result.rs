@@ -11,8 +11,9 @@ use super::{
     json,
     named::Named,
     names::{self, SCHEME},
-    output::Out,
+    output::{Out, Tone},
     pb, read,
+    search::{Voice, heading, voices},
 };
 use crate::domain::EventKind;
 
@@ -20,7 +21,8 @@ use crate::domain::EventKind;
 ///
 /// A snapshot in a request stands for a result with a reference, and a note for what
 /// was left out: this is how to read what they stand for: a result, a message, a summary, or
-/// the arguments of a call. The text goes to standard output as it was recorded.
+/// the arguments of a call. The text goes to standard output as it was recorded; on a terminal
+/// headings tell what a model thought from what it said.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -95,6 +97,7 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
         Ok(answers) => answers.into_inner(),
         Err(status) => return Err(not_given(&args, store, status).await),
     };
+    let voices = voices_of(&args, store, out).await?;
     let (mut info, mut text) = (pb::ResultInfo::default(), Vec::new());
     while let Some(answer) = answers.next().await {
         let answer = match answer {
@@ -102,7 +105,7 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
             Err(status) => return Err(not_given(&args, store, status).await),
         };
         info = answer.info.unwrap_or(info);
-        if out.json {
+        if out.json || !voices.is_empty() {
             text.extend_from_slice(&answer.chunk);
         } else {
             out.bytes(&answer.chunk)?;
@@ -121,8 +124,30 @@ pub async fn run(args: ResultArgs, store: &Connection, out: &mut Out) -> Result<
             "text": String::from_utf8_lossy(&text),
         });
         out.line(object)?;
+    } else if !voices.is_empty() {
+        let first = args.lines.map_or(1, |(first, _)| first);
+        for (line, text) in (first..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
+            if let Some(voice) = heading(&voices, line, line == first) {
+                out.line(out.paint.text(Tone::Dim, format!("({voice})")))?;
+            }
+            out.bytes(text)?;
+        }
     }
     Ok(())
+}
+
+/// On a terminal: where an answer's text is what its model thought. What goes elsewhere is the
+/// text as it was recorded.
+async fn voices_of(
+    args: &ResultArgs,
+    store: &Connection,
+    out: &Out,
+) -> Result<Vec<Voice>, CliError> {
+    if !out.is_terminal() || args.call.is_some() || args.bytes.is_some() || args.at == 0 {
+        return Ok(Vec::new());
+    }
+    let event = itself(args, store).await?;
+    Ok(event.map_or_else(Vec::new, voices))
 }
 
 async fn request(args: &ResultArgs, store: &Connection) -> Result<pb::GetResultRequest, CliError> {

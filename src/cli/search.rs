@@ -3,9 +3,10 @@
 
 mod asked;
 mod deed;
+mod thoughts;
 mod why;
 
-use std::time::Duration;
+use std::{borrow::Cow, ops::Range, time::Duration};
 
 use clap::{Args, ValueHint};
 use tonic::Code;
@@ -23,12 +24,15 @@ use super::{
 };
 
 use asked::Asked;
+pub(super) use thoughts::{Voice, heading, voices};
 
 /// How long a search waits for the index when nothing is said: what was just
 /// appended is there by then.
 const WAIT_DEFAULT: Duration = Duration::from_secs(2);
 /// Hits that are shown when nothing is said.
 const HITS_DEFAULT: u32 = 10;
+/// Columns before a line of context: its number.
+const CONTEXT_MARGIN: usize = 8;
 /// How often `--complete` looks how far the index is.
 const WAIT_STEP: Duration = Duration::from_millis(500);
 
@@ -46,6 +50,7 @@ Examples:
   treering search 'go test ./... -run TestExplain -v'
   treering search -n 3 --tool bash --failed '\"permission denied\"'
   treering search --path 'src/**/*.rs' --since '2 days' parse_config
+  treering search --path '**/parser.rs'           who touched this file?
   treering search --kind tool_call_requested 'rm -rf'
   treering search --regex -C 3 'error\\[E\\d+\\]'
   treering search --regex -i 'token|secret'
@@ -53,8 +58,9 @@ Examples:
   treering search --conversation ID --branch retry 'parse* AND config'
   treering search --json -n 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
 pub struct SearchArgs {
-    /// What to look for; several words are one query
-    #[arg(required = true, value_name = "QUERY", value_hint = ValueHint::Other)]
+    /// What to look for; several words are one query. None, with a filter: all that it lets
+    /// through, newest first
+    #[arg(value_name = "QUERY", value_hint = ValueHint::Other)]
     words: Vec<String>,
     /// Read it as a query: "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups)
     #[arg(long)]
@@ -205,6 +211,18 @@ impl SearchArgs {
         self.complete
     }
 
+    fn is_narrowed(&self) -> bool {
+        let lists = [&self.tool, &self.path, &self.source, &self.label];
+        self.conversation.is_some()
+            || self.success
+            || self.failed
+            || self.since.is_some()
+            || self.until.is_some()
+            || !self.role.is_empty()
+            || !self.kind.is_empty()
+            || lists.iter().any(|list| !list.is_empty())
+    }
+
     fn mode(&self) -> pb::QueryMode {
         match (self.query, self.plain) {
             (true, _) => pb::QueryMode::Query,
@@ -233,8 +251,13 @@ impl SearchArgs {
         }
     }
 
+    /// What is looked for; empty: whatever the filters let through.
     fn text(&self) -> String {
         let text = self.words.join(" ");
+        let is_anything = matches!(text.trim(), "" | "*");
+        if is_anything && !self.regex && self.is_narrowed() {
+            return String::new();
+        }
         match self.regex && self.ignore_case {
             true => format!("(?i){text}"),
             false => text,
@@ -298,7 +321,8 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         ..args.request()
     };
     let mut answer = answer(&mut request, store).await?;
-    asked.is_regex = request.regex;
+    asked.is_listing = request.query.is_empty();
+    asked.is_regex = request.regex || asked.is_listing;
     answer.hits.truncate(asked.hits_max());
     let is_nothing = answer.total == 0 && answer.conversations.is_empty();
     if only_count {
@@ -323,7 +347,11 @@ pub async fn run(args: SearchArgs, store: &Connection, out: &mut Out) -> Result<
         }
     } else {
         for hit in &answer.hits {
-            print(hit, asked.is_regex, out)?;
+            let voices = match hit.context.is_empty() {
+                true => Vec::new(),
+                false => thoughts::of_hit(hit, store).await?,
+            };
+            print(hit, &voices, asked.is_regex, out)?;
         }
         let note = out.paint.text(Tone::Dim, asked.note(&answer));
         out.row(note)?;
@@ -440,11 +468,18 @@ fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), 
 fn without_words() -> CliError {
     CliError::Usage {
         what: "there is no word to search for".into(),
-        hint: "type at least one letter, digit or sign".into(),
+        hint: "type at least one letter, digit or sign; or a filter, such as --path or --tool, to \
+               list what it lets through"
+            .into(),
     }
 }
 
-fn print(hit: &pb::SearchHit, is_regex: bool, out: &mut Out) -> Result<(), CliError> {
+fn print(
+    hit: &pb::SearchHit,
+    voices: &[Voice],
+    is_regex: bool,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let paint = out.paint;
     let tone = match hit.success {
         Some(false) => Tone::Bad,
@@ -486,16 +521,59 @@ fn print(hit: &pb::SearchHit, is_regex: bool, out: &mut Out) -> Result<(), CliEr
             out.row(format!("    {line}"))?;
         }
     } else {
-        for (number, line) in (hit.context_line..).zip(hit.context.lines()) {
-            let line = printable(line);
-            if number == hit.line {
-                out.row(paint.text(Tone::Wait, format!("{number:>6}: {line}")))?;
-            } else {
-                out.row(format!("{number:>6}  {line}"))?;
-            }
-        }
+        print_context(hit, voices, out)?;
     }
     Ok(out.line("")?)
+}
+
+/// The lines around a match. Where one is too long for the terminal, it is shown around its
+/// match.
+fn print_context(hit: &pb::SearchHit, voices: &[Voice], out: &mut Out) -> Result<(), CliError> {
+    let paint = out.paint;
+    let columns = out.columns().saturating_sub(CONTEXT_MARGIN);
+    for (number, line) in (hit.context_line..).zip(hit.context.lines()) {
+        let is_first = number == hit.context_line;
+        if let Some(voice) = thoughts::heading(voices, number, is_first) {
+            out.row(paint.text(Tone::Dim, format!("        ({voice})")))?;
+        }
+        if number == hit.line {
+            let line = printable(&around_match(line, match_in(hit, line), columns));
+            out.row(paint.text(Tone::Wait, format!("{number:>6}: {line}")))?;
+        } else {
+            let line = printable(line);
+            out.row(format!("{number:>6}  {line}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a hit's match is in its line: as the snippet, which is a piece of the same text,
+/// shows it.
+fn match_in(hit: &pb::SearchHit, line: &str) -> Option<Range<usize>> {
+    hit.highlights.iter().find_map(|range| {
+        let (start, end) = (range.start as usize, range.end as usize);
+        let before = hit.snippet.get(..start)?;
+        let from = before.rfind('\n').map_or(0, |end| end + 1);
+        let piece = hit.snippet.get(from..end)?;
+        let at = line.find(piece)?;
+        Some(at + (start - from)..at + piece.len())
+    })
+}
+
+/// A line from its start, or, where its match would not be seen then, from a little before
+/// that.
+fn around_match(line: &str, found: Option<Range<usize>>, columns: usize) -> Cow<'_, str> {
+    let Some(found) = found else {
+        return line.into();
+    };
+    let chars = |text: &str| text.chars().count();
+    if chars(&line[..found.end]) < columns {
+        return line.into();
+    }
+    let before = columns.saturating_sub(chars(&line[found.clone()])) / 3;
+    let start = line[..found.start].char_indices().rev().nth(before);
+    let start = start.map_or(0, |(start, c)| start + c.len_utf8());
+    format!("…{}", &line[start..]).into()
 }
 
 /// How often its text is there else, and where.
@@ -569,6 +647,40 @@ fn highlighted(hit: &pb::SearchHit, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // A line of a file of JSON is a thousand characters long: shown from its start, it did
+    // not have on the screen what was looked for.
+    #[test]
+    fn a_long_line_is_shown_around_its_match() {
+        let line = format!(
+            "{{\"id\":\"{}\",\"text\":\"the two-hit combo\"}}",
+            "é9".repeat(80)
+        );
+        let snippet = format!("a line before\n{}", &line[10..]);
+        let start = snippet.find("two-hit combo").unwrap();
+        let end = u32::try_from(start + "two-hit combo".len()).unwrap();
+        let hit = pb::SearchHit {
+            snippet,
+            highlights: vec![pb::Highlight {
+                start: u32::try_from(start).unwrap(),
+                end,
+            }],
+            ..Default::default()
+        };
+        let found = match_in(&hit, &line);
+        assert_eq!(
+            found.clone().map(|found| &line[found]),
+            Some("two-hit combo")
+        );
+        let shown = around_match(&line, found.clone(), 60);
+        let visible: String = shown.chars().take(60).collect();
+        assert!(
+            visible.starts_with('…') && visible.contains("two-hit combo"),
+            "{visible}"
+        );
+        assert_eq!(around_match(&line, found, 400), line);
+        assert_eq!(around_match(&line, None, 60), line);
+    }
 
     /// A range that is wrong (beyond the end, inside a character) must not
     /// break the output; the text is still shown once.

@@ -1,8 +1,9 @@
 //! `sub`: sub-contexts of a conversation: begin one, end one, list them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use clap::{Args, Subcommand};
+use prost::Message;
 
 use super::{
     approve::person,
@@ -15,6 +16,7 @@ use super::{
     text::{count, day_clock, first_line},
     text_arg::text_of,
 };
+use crate::domain::EventKind;
 
 /// Begin, end and list sub-contexts: tasks with a conversation of their own
 ///
@@ -229,13 +231,17 @@ async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), Cl
         .await?
         .into_inner()
         .children;
+    let returned = returned(&args.conversation, store).await?;
     for child in &children {
         let state = read::state(store, child, "", 0).await?;
         let summary = state.summary.unwrap_or_default();
+        let has_returned = returned.contains(child);
         if out.json {
-            out.line(json::of(&summary))?;
+            let mut object = Object::new();
+            object.fields(&summary).boolean("returned", has_returned);
+            out.line(object.finish())?;
         } else {
-            let line = row(&summary, out);
+            let line = row(&summary, has_returned, out);
             out.line(line)?;
         }
     }
@@ -245,9 +251,30 @@ async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), Cl
     Ok(())
 }
 
-fn row(summary: &pb::ConversationSummary, out: &Out) -> String {
+/// The sub-contexts that have returned. One that was imported has, though it is not sealed:
+/// its session may still grow.
+async fn returned(parent: &str, store: &Connection) -> Result<HashSet<String>, CliError> {
+    let request = pb::ReadRequest {
+        kinds: vec![i32::from(EventKind::SubContextReturned.number())],
+        ..read::of_conversation(parent)
+    };
+    let mut events = read::start(store, request).await?;
+    let mut returned = HashSet::new();
+    while let Some(batch) = events.message().await? {
+        for event in batch.events {
+            let Some(pb::event::Body::SubContextReturned(body)) = event.body else {
+                continue;
+            };
+            let child = pb::SubContextReturned::decode(body).map(|child| child.conversation_id);
+            returned.extend(child.ok());
+        }
+    }
+    Ok(returned)
+}
+
+fn row(summary: &pb::ConversationSummary, has_returned: bool, out: &Out) -> String {
     let paint = out.paint;
-    let state = match (summary.shares_history, summary.sealed) {
+    let state = match (summary.shares_history, summary.sealed || has_returned) {
         (true, _) => paint.text(Tone::Dim, "a fork "),
         (false, true) => paint.text(Tone::Good, "ended  "),
         (false, false) => paint.text(Tone::Wait, "runs   "),

@@ -391,7 +391,7 @@ pub struct RecordedResult {
 pub struct SearchRequest {
     /// Tenant.
     pub namespace: Namespace,
-    /// What to look for.
+    /// What to look for; empty: all that the filters let through, newest first.
     pub text: String,
     /// How it is read: as words, or as a query with "phrases", pre*, AND, OR, NOT,
     /// +must, -mustnot and (groups).
@@ -448,6 +448,36 @@ pub struct SearchRequest {
 }
 
 impl SearchRequest {
+    /// What matches all texts that say something, from their first line that does.
+    const ANYTHING: &str = r"\S.*";
+
+    /// True when something besides the text narrows it.
+    #[must_use]
+    pub fn is_narrowed(&self) -> bool {
+        let lists = [&self.tools, &self.paths, &self.sources, &self.labels];
+        let times = [
+            self.recorded_from,
+            self.recorded_to,
+            self.happened_from,
+            self.happened_to,
+        ];
+        self.conversation.is_some()
+            || self.success.is_some()
+            || !self.kinds.is_empty()
+            || !self.roles.is_empty()
+            || lists.iter().any(|list| !list.is_empty())
+            || times.iter().any(Option::is_some)
+    }
+
+    /// Without a text but with filters it lists what they let through.
+    pub(super) fn or_listing(mut self) -> Self {
+        if !self.regex && self.text.trim().is_empty() && self.is_narrowed() {
+            self.text = Self::ANYTHING.to_owned();
+            self.regex = true;
+        }
+        self
+    }
+
     /// A search of everything in a namespace.
     #[must_use]
     pub fn new(namespace: Namespace, text: impl Into<String>, limit: usize) -> Self {

@@ -49,6 +49,7 @@ impl Engine {
     /// [`SearchError::Query`] when the query cannot be read; others when the
     /// index or a name in the filters is not there.
     pub async fn search(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
+        let request = request.or_listing();
         let inner = &self.inner;
         // An index that was let go is empty, and would find nothing.
         inner.views.load().reached().map_err(ReadError::from)?;

@@ -183,6 +183,36 @@ impl Oddity {
         }
     }
 
+    /// What such messages are, and what became of them, for people.
+    #[must_use]
+    pub fn told(&self) -> &'static str {
+        match self {
+            Self::OrphanResult { .. } => "results without a call (kept as plain messages)",
+            Self::SupersededCall { .. } => {
+                "call ids used again before their call had ended (the first is cancelled)"
+            }
+            Self::UnansweredCall { .. } => "calls without a result (they stay open)",
+            Self::CallGivenUp { .. } => "calls cancelled, as too many were open",
+            Self::ArgumentsNotJson { .. } => {
+                "calls whose arguments are not JSON (kept as a JSON string)"
+            }
+            Self::CallNotTyped => "calls without an id or a name (kept with their message only)",
+            Self::UnknownRole => "messages of an unknown role (kept as custom events)",
+            Self::ParentNotFound => {
+                "messages whose parent is not there (taken as following the last one)"
+            }
+            Self::RootInside => {
+                "messages that name no parent, though others come before them (taken as following \
+                 the last one)"
+            }
+            Self::NumberTooPrecise => "numbers that 64 bits cannot hold (kept as text too)",
+            Self::SubContextNotLinked => {
+                "sub-agents whose call is not known (kept as conversations of their own)"
+            }
+            Self::UnreadableLine => "lines that are no JSON objects (kept as custom events)",
+        }
+    }
+
     /// True for what `--strict` refuses: the source contradicts itself.
     #[must_use]
     pub fn is_fault(&self) -> bool {

@@ -193,7 +193,7 @@ fn title(messages: &[Message<'_>]) -> Option<String> {
 }
 
 /// What a prompt is about: its first line, or where that only announces what follows
-/// (`Implement the following plan:`), the next one; a command with its arguments. None for
+/// (`Implement the following plan:`), the next one that does not; a command with its arguments. None for
 /// what a tool wrote: with a tag, or as JSON.
 pub(super) fn headline(text: &str) -> Option<String> {
     let of_tag = |tag: &str| {
@@ -211,7 +211,12 @@ pub(super) fn headline(text: &str) -> Option<String> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().filter(|line| !line.starts_with(['<', '{']))?;
     let plain = |line: &'_ str| line.trim_start_matches(['#', '*', '-', ' ']).to_owned();
-    let next = || lines.map(plain).find(|line| !line.is_empty());
+    // What announces only says no more than the line before.
+    let next = || {
+        lines
+            .map(plain)
+            .find(|line| !line.is_empty() && !line.ends_with(':'))
+    };
     match first.ends_with(':') {
         true => next().or_else(|| Some(first.to_owned())),
         false => Some(first.to_owned()),

@@ -64,10 +64,14 @@ pub(super) struct Transcript {
     message_index: usize,
     /// When that message was written, if known: no other time is given to it.
     pub(super) occurred_at: Option<TimestampMicros>,
+    /// The latest time so far: that of what no message says.
+    latest: Option<TimestampMicros>,
     /// As before the first message.
     root: BranchNow,
     /// By message: where a later one leaves it.
     fork_points: HashMap<usize, BranchNow>,
+    /// How many branches leave there.
+    forks_at: HashMap<Revision, u32>,
     /// By request of a call: the message that it came with.
     messages_of_calls: HashMap<Revision, usize>,
     /// The branch that was continued last.
@@ -98,8 +102,10 @@ impl Transcript {
             notes: Vec::new(),
             message_index: 0,
             occurred_at,
+            latest: occurred_at,
             root: main,
             fork_points: HashMap::new(),
+            forks_at: HashMap::new(),
             messages_of_calls: HashMap::new(),
             continued: BranchIndex::MAIN,
         };
@@ -133,9 +139,21 @@ impl Transcript {
             Place::Forks { parent } => self.fork_points.get(&parent).cloned(),
         };
         if let Some(from) = from {
-            self.fork(from, BranchName::new(&format!("fork-{index}"))?);
+            let name = self.name_of_fork(from.state.head)?;
+            self.fork(from, name);
         }
         Ok(node.branch)
+    }
+
+    /// What a fork without a name is called: by where it leaves, and a number when another
+    /// one leaves there.
+    fn name_of_fork(&mut self, at: Revision) -> Result<BranchName, NameError> {
+        let forks = self.forks_at.entry(at).or_default();
+        *forks += 1;
+        BranchName::new(&match *forks {
+            1 => format!("at-{at}"),
+            number => format!("at-{at}-{number}"),
+        })
     }
 
     /// Has imported a message of the tree.
@@ -194,8 +212,13 @@ impl Transcript {
         now.note_spoken(self.message_index, &body);
         now.apply(at, &body);
         let name = now.state.name.clone();
+        self.latest = self.latest.max(self.occurred_at);
+        let occurred_at = match is_said(&body) {
+            true => self.occurred_at,
+            false => self.occurred_at.or(self.latest),
+        };
         let mut event = NewEvent::new(self.conversation, body).on_branch(name);
-        event.occurred_at = self.occurred_at;
+        event.occurred_at = occurred_at;
         self.events.push(event);
         revision
     }
@@ -337,6 +360,19 @@ impl Transcript {
         }
         (self.events, self.notes)
     }
+}
+
+/// True for what a source has as it is: no time is made up for that. A branch that is
+/// opened, say, would otherwise have happened when it was imported.
+fn is_said(body: &EventBody) -> bool {
+    matches!(
+        body,
+        EventBody::MessageAppended(_)
+            | EventBody::ToolCallRequested(_)
+            | EventBody::ToolResultRecorded(_)
+            | EventBody::Compacted(_)
+            | EventBody::Custom(_)
+    )
 }
 
 impl BranchNow {

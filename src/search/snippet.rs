@@ -34,7 +34,24 @@ pub struct Snippet {
 pub struct Snippeter {
     patterns: Vec<Pattern>,
     analyser: Analyser,
+    /// Who looks in what failed wants to see why.
+    wants_failures: bool,
 }
+
+/// What a line that tells of a failure counts more, where that is wanted: enough to be shown
+/// before another one with the same words.
+const FAILURE_SHARE: f32 = 1.05;
+/// What such a line has, in small letters.
+const FAILURE_WORDS: [&str; 8] = [
+    "error",
+    "fail",
+    "fatal",
+    "panic",
+    "exception",
+    "denied",
+    "not found",
+    "undefined",
+];
 
 #[derive(Clone, Debug)]
 struct Pattern {
@@ -59,6 +76,7 @@ impl Snippeter {
         let mut this = Self {
             patterns: Vec::new(),
             analyser: Analyser::default(),
+            wants_failures: query.filters.success == Some(false),
         };
         this.collect(&parsed, &query.text);
         let terms = this.patterns.iter().flat_map(|pattern| &pattern.terms);
@@ -184,7 +202,7 @@ impl Snippeter {
         let mut best = (0..0, 0.0);
         let mut seen = vec![0_usize; self.patterns.len()];
         let (mut first, mut worth) = (0, 0.0);
-        let mut line_end = 0;
+        let (mut line_end, mut share) = (0, 1.0);
         for (index, (range, number)) in matches.iter().enumerate() {
             if range.start >= line_end {
                 // Another line: nothing of the last one counts.
@@ -196,6 +214,8 @@ impl Snippeter {
                 line_end = rest
                     .find('\n')
                     .map_or(passage.len(), |end| range.start + end + 1);
+                let line = passage[..range.start].rfind('\n').map_or(0, |end| end + 1);
+                share = self.share(&passage[line..line_end]);
             }
             seen[*number] += 1;
             if seen[*number] == 1 {
@@ -214,11 +234,23 @@ impl Snippeter {
                 }
                 first += 1;
             }
-            if worth > best.1 * 1.000_1 {
-                best = (matches[first].0.start..range.end, worth);
+            if worth * share > best.1 * 1.000_1 {
+                best = (matches[first].0.start..range.end, worth * share);
             }
         }
         best.0
+    }
+
+    /// What the matches of a line count.
+    fn share(&self, line: &str) -> f32 {
+        if !self.wants_failures {
+            return 1.0;
+        }
+        let line = line.to_lowercase();
+        match FAILURE_WORDS.iter().any(|word| line.contains(word)) {
+            true => FAILURE_SHARE,
+            false => 1.0,
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub struct AppendArgs {
     /// The branch [default: the active one]
     #[arg(long, short, value_name = "NAME", global = true)]
     branch: Option<String>,
-    /// Who appends it [default: your login name]
+    /// Who appends it [default: $USER, else `treering-cli`]
     #[arg(long, value_name = "NAME", global = true)]
     actor: Option<String>,
     /// Appending again with the same key of idempotency changes nothing

@@ -294,7 +294,20 @@ async fn session(
     out.line(format!(
         "Go on in this folder with: claude --resume {session}"
     ))?;
+    if let Some(other) = other_folder(&summary, &cwd) {
+        out.line(format!(
+            "The conversation was held in {}: to go on there, run this command there",
+            super::text::printable(&other)
+        ))?;
+    }
     Ok(())
+}
+
+/// Where a conversation was held, as its source says, if that is not the current folder.
+fn other_folder(summary: &pb::ConversationSummary, cwd: &str) -> Option<String> {
+    let meta: serde_json::Value = serde_json::from_slice(&summary.source_meta).ok()?;
+    let held_in = meta["cwd"].as_str()?;
+    (!held_in.is_empty() && held_in != cwd).then(|| held_in.to_owned())
 }
 
 /// Adds the events that can be read, also when an error follows.
@@ -369,6 +382,7 @@ impl Export<'_> {
             Err(error) => return Err(error),
         };
         let line = exporter::export_line(&events);
+        let id = super::text::short_id("", id);
         match (line, damage) {
             (Ok(line), None) => return Ok(self.out.line(line)?),
             (Ok(line), Some(damage)) => {

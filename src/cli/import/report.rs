@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use super::{
     super::{
         json::Object,
-        text::{count, printable, things},
+        text::{count, printable, short_id, things},
     },
     feed::SourceLine,
     find, note,
@@ -43,6 +43,8 @@ pub struct ImportCounts {
     pub events: u64,
     /// What was odd, by name.
     pub oddities: BTreeMap<&'static str, u64>,
+    /// The same in words, for people.
+    pub told: BTreeMap<&'static str, &'static str>,
     /// UUID of the conversation with the most events, and their number.
     pub largest: Option<(String, usize)>,
 }
@@ -153,7 +155,8 @@ impl Report {
     /// A source goes on otherwise than what is stored of it.
     pub fn parted(&self, origin: &SourceLine, imported: &ImportedConversation, parted: &Parted) {
         self.counts.borrow_mut().parted += 1;
-        let id = imported.conversation;
+        let id = imported.conversation.to_string();
+        let id = short_id("", &id);
         let Parted { branch, after } = parted;
         note(
             &self.bar,
@@ -177,6 +180,7 @@ impl Report {
         let mut faults = 0;
         for odd in notes {
             *counts.oddities.entry(odd.what.name()).or_default() += 1;
+            counts.told.insert(odd.what.name(), odd.what.told());
             // What contradicts itself is named; what merely lacks something is
             // counted.
             if odd.what.is_fault() {
@@ -227,8 +231,14 @@ impl Report {
             things(counts.events, "event", "events")
         ));
         for (number, what) in [
-            (counts.parted, "branches opened where a past has changed"),
-            (counts.unfinished, "last lines left for the next import"),
+            (
+                counts.parted,
+                "opened as branches, where a past has changed",
+            ),
+            (
+                counts.unfinished,
+                "left for the next import: last lines that are not whole",
+            ),
             (counts.refused, "refused: contradicting themselves"),
             (counts.failed, "not imported"),
             (counts.bad_lines, "not a conversation (lines)"),
@@ -238,7 +248,8 @@ impl Report {
             }
         }
         for (what, number) in &counts.oddities {
-            text.push_str(&format!("\n  {:>8}  {what} (kept)", count(*number)));
+            let told = counts.told.get(what).unwrap_or(what);
+            text.push_str(&format!("\n  {:>8}  {told}", count(*number)));
         }
         text
     }

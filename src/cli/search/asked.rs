@@ -27,6 +27,8 @@ pub(super) struct Asked {
     roles_and_calls: bool,
     /// It was matched against texts, newest first.
     pub(super) is_regex: bool,
+    /// There was nothing to look for: what the filters let through is listed.
+    pub(super) is_listing: bool,
     /// It was given as an expression.
     is_typed_regex: bool,
     /// Only what worked, or what failed.
@@ -44,6 +46,7 @@ impl Asked {
             roles_and_calls: !args.role.is_empty()
                 && (!args.tool.is_empty() || !args.path.is_empty()),
             is_regex: args.regex,
+            is_listing: false,
             is_typed_regex: args.regex,
             outcome: match (args.success, args.failed) {
                 (true, _) => Some("--success"),
@@ -99,7 +102,9 @@ impl Asked {
                 format!("{} of {more}{}", count(shown), things(total, "hit", "hits"))
             }
         };
-        if self.is_regex && !self.is_typed_regex {
+        if self.is_listing {
+            note.push_str(" (no words: what the filters let through, newest first)");
+        } else if self.is_regex && !self.is_typed_regex {
             note.push_str(" (there is no word in it: looked for as it stands, newest first)");
         }
         if answer.read_as == i32::from(pb::QueryMode::Query) {

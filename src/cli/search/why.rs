@@ -18,7 +18,7 @@ pub(super) async fn nothing_found(
     store: &Connection,
 ) -> Result<Vec<String>, CliError> {
     let mut why = unknown_names(request, store).await?;
-    why.extend(of_paths(&request.paths));
+    why.extend(of_paths(request, store).await?);
     if request
         .happened_from
         .as_ref()
@@ -70,14 +70,27 @@ async fn unknown_names(
     Ok(why)
 }
 
-/// A part of a name is not what `--path` takes.
-fn of_paths(paths: &[String]) -> Option<String> {
-    let plain = paths.iter().find(|path| !path.contains(['*', '?']))?;
+/// A part of a name is not what `--path` takes. Where calls name such a path, it is no part.
+async fn of_paths(
+    request: &pb::SearchRequest,
+    store: &Connection,
+) -> Result<Option<String>, CliError> {
+    let plain = request.paths.iter().find(|path| !path.contains(['*', '?']));
+    let Some(plain) = plain else { return Ok(None) };
+    let with_path = pb::SearchRequest {
+        paths: vec![plain.clone()],
+        at_least: request.at_least,
+        wait_max: request.wait_max,
+        ..Default::default()
+    };
+    if hits(&with_path, store).await?.is_some() {
+        return Ok(None);
+    }
     let plain = printable(plain);
-    Some(format!(
+    Ok(Some(format!(
         "--path {plain} is compared with whole names of files and folders; '*{plain}*' finds what \
          has it in its name."
-    ))
+    )))
 }
 
 /// A filter: as it was typed, and the request without it.
@@ -93,6 +106,10 @@ async fn in_the_way(
     if filters.is_empty() || request.regex {
         return Ok(Vec::new());
     }
+    let is_listing = request.query.is_empty();
+    if is_listing && filters.len() == 1 {
+        return Ok(Vec::new());
+    }
     let mut found = Vec::new();
     for (filter, without) in &filters {
         let hits = hits(without, store).await?;
@@ -103,7 +120,7 @@ async fn in_the_way(
     if !found.is_empty() {
         return Ok(vec![format!("There is something {}.", found.join("; "))]);
     }
-    if filters.len() > 1 {
+    if filters.len() > 1 && !is_listing {
         let bare = pb::SearchRequest {
             query: request.query.clone(),
             mode: request.mode,

@@ -22,6 +22,8 @@ pub struct EventText {
     pub branch: bool,
     /// It is the one that was asked for.
     pub is_marked: bool,
+    /// When it happened is not known.
+    pub is_untimed: bool,
 }
 
 impl EventText {
@@ -38,6 +40,7 @@ impl EventText {
             },
             branch: false,
             is_marked: false,
+            is_untimed: false,
         }
     }
 
@@ -45,6 +48,13 @@ impl EventText {
     #[must_use]
     pub fn marked(mut self) -> Self {
         self.is_marked = true;
+        self
+    }
+
+    /// For one whose time is not known.
+    #[must_use]
+    pub fn untimed(mut self) -> Self {
+        self.is_untimed = true;
         self
     }
 
@@ -105,7 +115,10 @@ pub fn event_lines(event: &pb::Event, how: EventText) -> Vec<String> {
     let said = say(event);
     let paint = how.paint;
     let revision = format!("{:>6}", format!("#{}", event.revision));
-    let time = clock(event.occurred_at.as_ref().or(event.recorded_at.as_ref()));
+    let time = match how.is_untimed {
+        true => clock(None),
+        false => clock(event.occurred_at.as_ref().or(event.recorded_at.as_ref())),
+    };
     let revision = if how.is_marked {
         paint.text(
             Tone::Wait,

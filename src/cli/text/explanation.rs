@@ -7,7 +7,7 @@ use super::{
         output::{Paint, Tone},
         pb,
     },
-    bytes_human, count, first_line, things,
+    bytes_human, count, first_line, short_id, things,
 };
 use crate::context::Provider;
 
@@ -446,7 +446,7 @@ fn tone(item: &pb::ExplainedItem) -> Tone {
 /// The command that plans the compaction that is due: with the budget that it is due for, or
 /// the plan would say that none is.
 pub fn compact_command(told: &pb::Explanation) -> String {
-    let id = &told.conversation_id;
+    let id = short_id("", &told.conversation_id);
     match told.budget_tokens {
         0 => format!("treering compact {id}"),
         budget => format!("treering compact {id} --budget {budget}"),
@@ -569,7 +569,7 @@ mod tests {
             "21,999 left out",
             "counts about 4,843 fewer",
             "Repeats the last request (#12345): 117,900 of 118,100 tokens (99%), 471.0 KiB",
-            "treering compact 0198c0de",
+            "treering compact 00000001",
             " 1-4  4 items left out",
             "of 5,678: older turns",
             "nothing to do: user_prompt, tool_guidance",

@@ -25,6 +25,26 @@ pub struct Vendor {
     pub reports_cache_apart: bool,
 }
 
+/// Who else makes models, for which there is no body of their own here, with how their
+/// families begin.
+const OTHERS: [(&str, &[&str]); 2] = [
+    (
+        "Mistral",
+        &[
+            "mistral",
+            "open-mistral",
+            "mixtral",
+            "open-mixtral",
+            "ministral",
+            "magistral",
+            "codestral",
+            "devstral",
+            "pixtral",
+        ],
+    ),
+    ("Cohere", &["command-", "c4ai-"]),
+];
+
 impl Vendor {
     /// The vendor of a body, if its shape has one.
     #[must_use]
@@ -32,12 +52,20 @@ impl Vendor {
         provider.description().vendor
     }
 
-    /// Who else makes a model that a body of this provider names; none: nobody else, or it is
-    /// not known.
+    /// The name of who else makes a model that a body of this provider names; none: nobody
+    /// else, or it is not known.
     #[must_use]
-    pub fn of_stranger(provider: Provider, model: &str) -> Option<&'static Self> {
+    pub fn of_stranger(provider: Provider, model: &str) -> Option<&'static str> {
         let own = Self::of(provider)?;
-        Self::named("", model).filter(|maker| *maker != own)
+        let family = family(model);
+        let makes =
+            |(_, models): &&(_, &[&str])| models.iter().any(|start| family.starts_with(start));
+        match Self::named("", model) {
+            Some(maker) => (maker != own).then_some(maker.name),
+            // They take this shape for their own models.
+            None if provider == Provider::OpenAiChat => None,
+            None => OTHERS.iter().find(makes).map(|(name, _)| *name),
+        }
     }
 
     /// By the names that a recording gives. The model's name says more than the

@@ -143,7 +143,7 @@ fn about_model(provider: Provider, model: &str) -> Option<String> {
                        the request is sent";
         return Some(warning.to_owned());
     }
-    let maker = Vendor::of_stranger(provider, model)?.name;
+    let maker = Vendor::of_stranger(provider, model)?;
     let own = Vendor::of(provider)?.name;
     let unless = match provider.description().is_for_any_model {
         true => ", unless a gateway takes it",

@@ -471,6 +471,13 @@ fn the_model_is_one_that_the_provider_may_have() {
     for (provider, own, foreign) in [
         (Provider::OpenAiChat, "gpt-4o", "claude-sonnet-4-5"),
         (Provider::OpenAiResponses, "o3", "gemini-2.5-pro"),
+        (Provider::OpenAiResponses, "o3", "mistral-medium-latest"),
+        (
+            Provider::Anthropic,
+            "claude-sonnet-4-5",
+            "mistral-medium-latest",
+        ),
+        (Provider::Gemini, "gemini-2.5-pro", "mistralai/mixtral-8x7b"),
         (
             Provider::Anthropic,
             "us.anthropic.claude-sonnet-4-v1",

@@ -10,7 +10,7 @@ use crate::{
     context::{
         Draft, Explanation, SharedPrefix,
         budget::{self, Fitted},
-        enhancer,
+        compaction, enhancer,
         enhancers::KNOWLEDGE,
         explain::{EnhancerReport, Telling, TokenBasis},
         policy::{CONTEXT_POLICY, ContextPolicy},
@@ -327,7 +327,12 @@ impl Assembled {
             fitted,
             budget_tokens: self.policy.budget_tokens,
         };
-        told.explain(&self.draft, shared)
+        let mut explanation = told.explain(&self.draft, shared);
+        // One that could cut nothing is due to nobody.
+        let keep = self.policy.compaction.keep_turns;
+        explanation.compaction_due =
+            explanation.compaction_due && compaction::cut(&self.window, keep).is_ok();
+        explanation
     }
 }
 

@@ -7,7 +7,7 @@ use super::super::content::short;
 use crate::domain::{ContentPart, JsonText, Media, MediaSource, Reasoning};
 
 /// Who signs the reasoning in these sessions.
-const PROVIDER: &str = "anthropic";
+pub(super) const PROVIDER: &str = "anthropic";
 
 /// The parts of some content: a text, or a list of blocks. `model` is who made
 /// its reasoning.

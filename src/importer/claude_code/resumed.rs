@@ -7,17 +7,20 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{blocks, render};
+use super::{SOURCE, blocks, render};
 use crate::{
     codec::body,
-    domain::{Compacted, EventBody, Revision, Role, StoredEvent, TimestampMicros},
-    importer::{canonical, exporter::ExportFault},
+    domain::{
+        Compacted, ContentPart, EventBody, MessageAppended, Revision, Role, StoredEvent,
+        TimestampMicros, ToolCallRequested,
+    },
+    importer::{canonical, exporter::ExportFault, raw},
 };
 
 /// The version of Claude Code whose lines these are like.
 const VERSION: &str = "2.0.0";
 /// What stands for the result of a call that has none: the API wants one for each.
-const NO_RESULT: &str = "[no result was recorded]";
+pub(super) const NO_RESULT: &str = "[no result was recorded]";
 
 /// What a session is called, and where it goes on.
 #[derive(Clone, Debug)]
@@ -50,10 +53,12 @@ pub fn resumed_lines(
         steps.push(Step {
             revision,
             at: event.header.occurred_at.unwrap_or(event.header.recorded_at),
+            occurred_at: event.header.occurred_at,
             body,
         });
     }
-    let mut writer = Writer::new(resumed, late_results(&steps));
+    let groups = groups(&steps);
+    let mut writer = Writer::new(resumed, &steps, results(&steps));
     let cut = steps
         .iter()
         .rposition(|step| matches!(step.body, EventBody::Compacted(_)));
@@ -62,82 +67,195 @@ pub fn resumed_lines(
         _ => None,
     });
     let mut compaction = last.as_ref();
-    for (index, step) in steps.iter().enumerate() {
+    for group in &groups {
+        let first = group[0];
         // The summary stands behind what it stands for, before the turns that were kept.
         if let Some((at, compacted)) = compaction
-            && (step.revision > compacted.stands_until(steps[*at].revision) || index == *at)
+            && (steps[first].revision > compacted.stands_until(steps[*at].revision) || first == *at)
         {
             writer.compaction(compacted, steps[*at].at);
             compaction = None;
         }
-        writer.step(index, step);
+        writer.group(group);
     }
     Ok(writer.finish())
 }
 
+/// An event of the branch.
 struct Step {
     revision: Revision,
     at: TimestampMicros,
+    /// When its author says that it happened.
+    occurred_at: Option<TimestampMicros>,
     body: EventBody,
 }
 
-/// The result of each call that has one, by the call's place: somebody may have spoken
+/// What of each call's end is known, by the call's place. Somebody may have spoken
 /// between the two, and the API wants them side by side.
-fn late_results(steps: &[Step]) -> HashMap<usize, &Step> {
+fn results(steps: &[Step]) -> HashMap<usize, usize> {
     let mut open: HashMap<&str, usize> = HashMap::new();
     let mut results = HashMap::new();
     for (index, step) in steps.iter().enumerate() {
-        match &step.body {
+        let ended = match &step.body {
             EventBody::ToolCallRequested(call) => {
                 open.insert(&call.call_id, index);
+                continue;
             }
-            EventBody::ToolResultRecorded(result) => {
-                if let Some(call) = open.remove(result.call_id.as_str()) {
-                    results.insert(call, step);
-                }
-            }
-            EventBody::ToolCallCancelled(cancelled) => {
-                if let Some(call) = open.remove(cancelled.call_id.as_str()) {
-                    results.insert(call, step);
-                }
-            }
-            _ => {}
+            EventBody::ToolResultRecorded(result) => &result.call_id,
+            EventBody::ToolCallCancelled(cancelled) => &cancelled.call_id,
+            _ => continue,
+        };
+        if let Some(call) = open.remove(ended.as_str()) {
+            results.insert(call, index);
         }
     }
     results
 }
 
-/// A call that was written without its end.
-struct OpenCall {
-    /// The id that was recorded.
-    recorded: String,
-    /// The id that is written.
-    written: String,
-    /// Its place among the steps.
-    place: usize,
+/// The places of what is written together: the messages and calls of one answer of a
+/// model, which sources record in pieces, and anything else by itself.
+fn groups(steps: &[Step]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut last: Option<Answer<'_>> = None;
+    for (index, step) in steps.iter().enumerate() {
+        match &step.body {
+            EventBody::MessageAppended(said) if said.role == Role::Assistant => {
+                let answer = last.take().filter(|answer| answer.takes_message(said));
+                let answer = answer.unwrap_or_else(|| Answer::begin(&mut groups));
+                last = Some(answer.with_message(step.revision, said));
+            }
+            EventBody::ToolCallRequested(call) => {
+                let answer = last.take().filter(|answer| answer.takes_call(call));
+                let answer = answer.unwrap_or_else(|| Answer::begin(&mut groups));
+                last = Some(answer.with_call(call));
+            }
+            body => {
+                if let Some(answer) = &mut last {
+                    answer.note(body);
+                }
+                if matches!(body, EventBody::Compacted(_)) {
+                    last = None;
+                }
+                groups.push(vec![index]);
+                continue;
+            }
+        }
+        if let Some(answer) = &last {
+            groups[answer.group].push(index);
+        }
+    }
+    groups
 }
 
-/// A message under way: what comes next may belong to it.
-struct Message {
-    /// `user` or `assistant`.
-    role: &'static str,
+/// The last answer of a model, as far as it goes.
+struct Answer<'a> {
+    group: usize,
+    message_id: &'a str,
+    messages: HashSet<Revision>,
+    /// Its calls that have not ended.
+    open: HashSet<&'a str>,
+    /// One of its calls has ended.
+    is_answered: bool,
+    /// Nobody else has spoken since.
+    is_last: bool,
+    /// So far it has thoughts only.
+    only_thinks: bool,
+}
+
+impl<'a> Answer<'a> {
+    fn begin(groups: &mut Vec<Vec<usize>>) -> Self {
+        groups.push(Vec::new());
+        Self {
+            group: groups.len() - 1,
+            message_id: "",
+            messages: HashSet::new(),
+            open: HashSet::new(),
+            is_answered: false,
+            is_last: true,
+            only_thinks: true,
+        }
+    }
+
+    fn grows(&self) -> bool {
+        self.is_last || !self.open.is_empty()
+    }
+
+    fn takes_message(&self, said: &MessageAppended) -> bool {
+        let is_same = !said.message_id.is_empty() && said.message_id == self.message_id;
+        self.grows() && (is_same || self.only_thinks)
+    }
+
+    fn takes_call(&self, call: &ToolCallRequested) -> bool {
+        let revision = call.message_revision;
+        let names_it = revision.is_some_and(|message| self.messages.contains(&message));
+        self.grows() && (names_it || !self.open.is_empty() || !self.is_answered)
+    }
+
+    fn with_message(mut self, revision: Revision, said: &'a MessageAppended) -> Self {
+        if !said.message_id.is_empty() {
+            self.message_id = &said.message_id;
+        }
+        let is_thought = |part: &ContentPart| matches!(part, ContentPart::Reasoning(_));
+        self.only_thinks &= !said.parts.is_empty() && said.parts.iter().all(is_thought);
+        self.messages.insert(revision);
+        self.is_answered = false;
+        self
+    }
+
+    fn with_call(mut self, call: &'a ToolCallRequested) -> Self {
+        self.open.insert(&call.call_id);
+        self.only_thinks = false;
+        self
+    }
+
+    /// What came beside it.
+    fn note(&mut self, body: &EventBody) {
+        match body {
+            EventBody::ToolResultRecorded(result) => self.end(&result.call_id),
+            EventBody::ToolCallCancelled(cancelled) => self.end(&cancelled.call_id),
+            EventBody::MessageAppended(said) => {
+                let is_unseen = matches!(said.role, Role::System | Role::Developer);
+                self.is_last &= is_unseen || said.parts.is_empty();
+            }
+            EventBody::UserPromptSet(_) => self.is_last = false,
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, call_id: &str) {
+        self.is_answered |= self.open.remove(call_id);
+    }
+}
+
+/// A line of an answer under way.
+struct Part {
     line: Value,
     content: Vec<Value>,
     at: TimestampMicros,
 }
 
+impl Part {
+    fn new(body: &EventBody, content: Vec<Value>, at: TimestampMicros) -> Self {
+        Self {
+            line: render::line(&[body], None),
+            content,
+            at,
+        }
+    }
+}
+
 struct Writer<'a> {
     resumed: &'a Resumed<'a>,
+    steps: &'a [Step],
+    /// Places of calls to those of their ends.
+    results: HashMap<usize, usize>,
     lines: Vec<String>,
     /// The last line's id.
     parent: Option<Uuid>,
-    message: Option<Message>,
-    /// Calls without a result so far.
-    open: Vec<OpenCall>,
-    /// By the place of their calls.
-    results: HashMap<usize, &'a Step>,
     /// The model that the conversation's settings name, or empty.
     model: String,
+    /// Ids of messages that were written.
+    messages: HashSet<String>,
     /// Ids of calls that were written.
     used: HashSet<String>,
     /// How often each id came.
@@ -145,73 +263,122 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(resumed: &'a Resumed<'a>, results: HashMap<usize, &'a Step>) -> Self {
+    fn new(resumed: &'a Resumed<'a>, steps: &'a [Step], results: HashMap<usize, usize>) -> Self {
         Self {
             resumed,
+            steps,
+            results,
             lines: Vec::new(),
             parent: None,
-            message: None,
-            open: Vec::new(),
-            results,
             model: String::new(),
+            messages: HashSet::new(),
             used: HashSet::new(),
             times: HashMap::new(),
         }
     }
 
-    fn step(&mut self, place: usize, step: &Step) {
+    fn group(&mut self, places: &[usize]) {
+        let step = &self.steps[places[0]];
         match &step.body {
             EventBody::ConversationCreated(created) => {
                 self.model.clone_from(&created.config.model_id);
             }
             EventBody::ConfigChanged(config) => self.model.clone_from(&config.model_id),
             EventBody::UserPromptSet(prompt) if !prompt.content.is_empty() => {
-                self.close_calls(step.at);
                 let text = json!({"type": "text", "text": prompt.content});
-                self.put("user", step.at, vec![text]);
+                self.user(vec![text], step.at, false);
             }
             EventBody::MessageAppended(said) => match said.role {
-                Role::User => {
-                    self.close_calls(step.at);
-                    self.put("user", step.at, usable(&said.parts));
-                }
-                Role::Assistant => {
-                    self.close_calls(step.at);
-                    self.flush();
-                    let mut line = render::line(&[&step.body], None);
-                    if line["message"].get("model").is_none() && !self.model.is_empty() {
-                        line["message"]["model"] = self.model.as_str().into();
-                    }
-                    self.put("assistant", step.at, usable(&said.parts));
-                    if let Some(message) = &mut self.message {
-                        message.line = line;
-                    }
-                }
+                Role::User => self.user(usable(&said.parts), step.at, is_meta(step, said)),
+                Role::Assistant => self.answer(places),
                 Role::Tool => {
                     let text = format!("[a tool's result]\n{}", text_of(&said.parts));
-                    self.put("user", step.at, vec![json!({"type": "text", "text": text})]);
+                    let block = json!({"type": "text", "text": text});
+                    self.user(vec![block], step.at, false);
                 }
                 // Claude Code has instructions of its own.
                 Role::System | Role::Developer => {}
             },
-            EventBody::ToolCallRequested(call) => {
-                let id = self.new_id(&call.call_id);
-                self.open.push(OpenCall {
-                    recorded: call.call_id.clone(),
-                    written: id.clone(),
-                    place,
-                });
-                let input = serde_json::from_str(call.arguments.as_str())
-                    .ok()
-                    .filter(Value::is_object)
-                    .unwrap_or_else(|| json!({"arguments": call.arguments.as_str()}));
-                let block =
-                    json!({"type": "tool_use", "id": id, "name": call.tool, "input": input});
-                self.put("assistant", step.at, vec![block]);
-            }
-            EventBody::ToolResultRecorded(result) => self.end(&result.call_id, step),
-            EventBody::ToolCallCancelled(cancelled) => self.end(&cancelled.call_id, step),
+            EventBody::ToolCallRequested(_) => self.answer(places),
             _ => {}
+        }
+    }
+
+    /// Writes an answer as that tool does: a line for each piece of it, all with the
+    /// message's id, then the results of its calls.
+    fn answer(&mut self, places: &[usize]) {
+        let nothing = EventBody::MessageAppended(MessageAppended::new(Role::Assistant, Vec::new()));
+        let mut parts: Vec<Part> = Vec::new();
+        let mut calls = Vec::new();
+        for &place in places {
+            let step = &self.steps[place];
+            match &step.body {
+                EventBody::MessageAppended(said) => {
+                    parts.push(Part::new(&step.body, usable(&said.parts), step.at));
+                }
+                EventBody::ToolCallRequested(call) => {
+                    let id = self.new_id(&call.call_id);
+                    if parts.is_empty() {
+                        parts.push(Part::new(&nothing, Vec::new(), step.at));
+                    }
+                    if let Some(part) = parts.last_mut() {
+                        part.content.push(tool_use(&id, call));
+                    }
+                    calls.push((place, id));
+                }
+                _ => {}
+            }
+        }
+        let field = |name: &str| {
+            let mut values = parts
+                .iter()
+                .filter_map(|part| part.line["message"][name].as_str());
+            values.next().map(str::to_owned)
+        };
+        let model = field("model").unwrap_or_else(|| self.model.clone());
+        let id = self.message_id(field("id"));
+        for mut part in parts.into_iter().filter(|part| !part.content.is_empty()) {
+            let message = &mut part.line["message"];
+            message["id"] = id.as_str().into();
+            if message.get("model").is_none() && !model.is_empty() {
+                message["model"] = model.as_str().into();
+            }
+            message["content"] = part.content.into();
+            self.line(part.line, part.at);
+        }
+        self.ends_of(calls);
+    }
+
+    /// The id that was recorded, unless another message has it; else one that is made.
+    fn message_id(&mut self, recorded: Option<String>) -> String {
+        let made = || {
+            let line = format!("message {}", self.lines.len());
+            let id = Uuid::new_v5(&self.resumed.session, line.as_bytes());
+            format!("msg_{}", id.simple())
+        };
+        let free = recorded.filter(|id| !self.messages.contains(id));
+        let id = free.unwrap_or_else(made);
+        self.messages.insert(id.clone());
+        id
+    }
+
+    /// Gives every call its end, in the order in which they came: the next message would
+    /// be refused without.
+    fn ends_of(&mut self, calls: Vec<(usize, String)>) {
+        let Some((last, _)) = calls.last() else {
+            return;
+        };
+        let asked_at = self.steps[*last].at;
+        let ends = calls
+            .into_iter()
+            .map(|(place, id)| (self.results.get(&place).copied(), id));
+        let mut ends: Vec<_> = ends.collect();
+        ends.sort_by_key(|(end, _)| end.unwrap_or(usize::MAX));
+        for (end, id) in ends {
+            match end.map(|end| &self.steps[end]) {
+                Some(step) => self.outcome(&id, step),
+                None => self.result(&id, NO_RESULT.into(), true, asked_at),
+            }
         }
     }
 
@@ -235,14 +402,6 @@ impl<'a> Writer<'a> {
             if self.used.insert(id.clone()) {
                 return id;
             }
-        }
-    }
-
-    /// Ends a call, if it is still open: its end may stand beside it already.
-    fn end(&mut self, call_id: &str, step: &Step) {
-        if let Some(at) = self.open.iter().position(|call| call.recorded == call_id) {
-            let call = self.open.remove(at);
-            self.outcome(&call.written, step);
         }
     }
 
@@ -271,53 +430,25 @@ impl<'a> Writer<'a> {
         if failed {
             block["is_error"] = true.into();
         }
-        self.put("user", at, vec![block]);
+        self.user(vec![block], at, false);
     }
 
-    /// Gives every open call an end: the next message would be refused.
-    fn close_calls(&mut self, at: TimestampMicros) {
-        for call in std::mem::take(&mut self.open) {
-            match self.results.get(&call.place).copied() {
-                Some(step) => self.outcome(&call.written, step),
-                None => self.result(&call.written, NO_RESULT.into(), true, at),
-            }
-        }
-    }
-
-    /// Adds blocks to the message under way, or begins another one.
-    fn put(&mut self, role: &'static str, at: TimestampMicros, content: Vec<Value>) {
-        if content.is_empty() {
-            return;
-        }
-        if let Some(message) = self.message.as_mut().filter(|message| message.role == role) {
-            message.content.extend(content);
-            return;
-        }
-        self.flush();
-        self.message = Some(Message {
-            role,
-            line: json!({"type": role, "message": {"role": role}}),
-            content,
-            at,
-        });
-    }
-
-    fn flush(&mut self) {
-        let Some(message) = self.message.take() else {
-            return;
+    /// Writes what a user says, unless that is nothing.
+    fn user(&mut self, content: Vec<Value>, at: TimestampMicros, is_meta: bool) {
+        let content = match &content[..] {
+            [] => return,
+            [only] if only["type"] == "text" => only["text"].clone(),
+            _ => content.into(),
         };
-        let mut line = message.line;
-        line["message"]["content"] = match &message.content[..] {
-            [only] if message.role == "user" && only["type"] == "text" => only["text"].clone(),
-            _ => message.content.into(),
-        };
-        self.line(line, message.at);
+        let mut line = json!({"type": "user", "message": {"role": "user", "content": content}});
+        if is_meta {
+            line["isMeta"] = true.into();
+        }
+        self.line(line, at);
     }
 
     /// The boundary and the summary that stand for all that is before.
     fn compaction(&mut self, compacted: &Compacted, at: TimestampMicros) {
-        self.close_calls(at);
-        self.flush();
         let before = self.parent.take();
         let boundary = json!({
             "type": "system",
@@ -361,10 +492,6 @@ impl<'a> Writer<'a> {
     }
 
     fn finish(mut self) -> Vec<String> {
-        if let Some(at) = self.message.as_ref().map(|message| message.at) {
-            self.close_calls(at);
-        }
-        self.flush();
         if let Some(leaf) = self.parent {
             let title = self.resumed.title;
             let summary =
@@ -375,9 +502,28 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The blocks of a message that the API takes again: reasoning only with its signature,
-/// no empty texts.
-fn usable(parts: &[crate::domain::ContentPart]) -> Vec<Value> {
+fn tool_use(id: &str, call: &ToolCallRequested) -> Value {
+    let input = serde_json::from_str(call.arguments.as_str())
+        .ok()
+        .filter(Value::is_object)
+        .unwrap_or_else(|| json!({"arguments": call.arguments.as_str()}));
+    json!({"type": "tool_use", "id": id, "name": call.tool, "input": input})
+}
+
+/// True for what a harness said in the user's place, where the source says so.
+fn is_meta(step: &Step, said: &MessageAppended) -> bool {
+    let Some(raw) = said.raw.as_ref().filter(|raw| raw.origin == SOURCE) else {
+        return false;
+    };
+    let rendered = || render::line(&[&step.body], step.occurred_at);
+    let line = raw::restore(rendered, Some(raw)).ok();
+    let line = line.and_then(|line| serde_json::from_str::<Value>(&line).ok());
+    line.is_some_and(|line| line["isMeta"] == true)
+}
+
+/// The blocks of a message that the API takes again: reasoning only with its own
+/// signature, no empty texts.
+fn usable(parts: &[ContentPart]) -> Vec<Value> {
     let is_usable = |block: &Value| match block["type"].as_str() {
         Some("thinking") => block["signature"]
             .as_str()
@@ -390,14 +536,21 @@ fn usable(parts: &[crate::domain::ContentPart]) -> Vec<Value> {
         Some(_) => true,
         None => false,
     };
+    let is_foreign = |part: &&ContentPart| match part {
+        ContentPart::Reasoning(thought) => {
+            !thought.provider.is_empty() && thought.provider != blocks::PROVIDER
+        }
+        _ => false,
+    };
     parts
         .iter()
+        .filter(|part| !is_foreign(part))
         .map(blocks::render_block)
         .filter(is_usable)
         .collect()
 }
 
-fn text_of(parts: &[crate::domain::ContentPart]) -> String {
+fn text_of(parts: &[ContentPart]) -> String {
     match blocks::render(parts) {
         Value::String(text) => text,
         Value::Null => String::new(),
@@ -459,13 +612,26 @@ mod tests {
             .collect()
     }
 
-    /// The messages as the API gets them.
-    fn messages(lines: &[Value]) -> Vec<&Value> {
-        lines
-            .iter()
-            .map(|line| &line["message"])
-            .filter(|message| message.is_object())
-            .collect()
+    /// The messages as the API gets them: what one side says in several lines is one.
+    fn messages(lines: &[Value]) -> Vec<Value> {
+        let blocks = |content: &Value| match content {
+            Value::String(text) => vec![json!({"type": "text", "text": text})],
+            content => content.as_array().cloned().unwrap_or_default(),
+        };
+        let said = lines.iter().map(|line| &line["message"]);
+        let mut messages: Vec<Value> = Vec::new();
+        for message in said.filter(|message| message.is_object()) {
+            let mut content = blocks(&message["content"]);
+            match messages.last_mut() {
+                Some(last) if last["role"] == message["role"] => {
+                    let mut all = blocks(&last["content"]);
+                    all.append(&mut content);
+                    last["content"] = all.into();
+                }
+                _ => messages.push(message.clone()),
+            }
+        }
+        messages
     }
 
     // A fork is often where a call was under way, and a history may come from another
@@ -533,6 +699,110 @@ mod tests {
                 .iter()
                 .any(|line| line.to_string().contains(NO_RESULT))
         );
+    }
+
+    fn piece(id: &str, parts: Vec<ContentPart>, output_tokens: u64) -> EventBody {
+        EventBody::MessageAppended(MessageAppended {
+            message_id: id.into(),
+            usage: Some(Usage {
+                input_tokens: 3,
+                output_tokens,
+                ..Usage::default()
+            }),
+            ..MessageAppended::new(Role::Assistant, parts)
+        })
+    }
+
+    // A source records an answer in pieces, each with the answer's id. The calls of one
+    // answer came back as calls one after another, without id, model and usage: that is
+    // another conversation, and cost is counted from it.
+    #[test]
+    fn an_answer_in_pieces_stays_one_step() {
+        let settings = Config {
+            model_id: "claude-opus-4-6".into(),
+            ..Config::default()
+        };
+        let text = |text: &str| vec![ContentPart::Text(text.into())];
+        let lines = lines(vec![
+            EventBody::ConfigChanged(settings),
+            said(Role::User, "look"),
+            piece("m1", text("I look."), 7),
+            piece("m1", Vec::new(), 7),
+            call("a", "{}"),
+            result("a", "one"),
+            piece("m1", Vec::new(), 8),
+            call("b", "{}"),
+            said(Role::User, "Base directory for this skill: /skills/x"),
+            piece("m1", Vec::new(), 9),
+            call("c", "{}"),
+            result("c", "three"),
+            result("b", "two"),
+            piece("m1", text("Done."), 10),
+        ]);
+        let shape: Vec<_> = lines[1..]
+            .iter()
+            .map(|line| {
+                let message = &line["message"];
+                let block = &message["content"][0];
+                let name = ["id", "tool_use_id", "text"].map(|name| block[name].as_str());
+                let said = message["content"].as_str();
+                let what = name.into_iter().flatten().next().or(said);
+                (
+                    what.unwrap_or_default(),
+                    message["id"].as_str().unwrap_or_default(),
+                    message["usage"]["output_tokens"].as_u64(),
+                )
+            })
+            .collect();
+        let again = lines.last().unwrap()["message"]["id"].as_str().unwrap();
+        assert_eq!(
+            shape,
+            [
+                ("look", "", None),
+                ("I look.", "m1", Some(7)),
+                ("a", "m1", Some(7)),
+                ("b", "m1", Some(8)),
+                ("c", "m1", Some(9)),
+                ("a", "", None),
+                ("c", "", None),
+                ("b", "", None),
+                ("Base directory for this skill: /skills/x", "", None),
+                ("Done.", again, Some(10)),
+            ]
+        );
+        assert!(
+            again.starts_with("msg_"),
+            "another step has another id: {again}"
+        );
+        let answers = lines.iter().filter(|line| line["type"] == "assistant");
+        for answer in answers {
+            assert_eq!(answer["message"]["model"], "claude-opus-4-6");
+        }
+    }
+
+    // Providers whose messages have no ids: each answer gets one of its own, and the
+    // calls of a batch stay in one line.
+    #[test]
+    fn answers_without_an_id_get_one() {
+        let lines = lines(vec![
+            said(Role::User, "look"),
+            said(Role::Assistant, "I look."),
+            call("a", "{}"),
+            call("b", "{}"),
+            result("a", "one"),
+            result("b", "two"),
+            call("c", "{}"),
+            result("c", "three"),
+        ]);
+        let answers: Vec<_> = lines
+            .iter()
+            .filter(|line| line["type"] == "assistant")
+            .map(|line| &line["message"])
+            .collect();
+        assert_eq!(answers.len(), 2);
+        assert_eq!(answers[0]["content"].as_array().unwrap().len(), 3);
+        assert_ne!(answers[0]["id"], answers[1]["id"]);
+        assert!(answers[1]["id"].as_str().unwrap().starts_with("msg_"));
     }
 
     // The model was in the conversation's settings only: the session came back without
@@ -616,8 +886,10 @@ mod tests {
         let boundary = boundary.unwrap();
         assert_eq!(lines[boundary]["parentUuid"], Value::Null);
         assert_eq!(lines[boundary + 1]["isCompactSummary"], true);
-        let after = messages(&lines[boundary + 1..]);
-        let after: Vec<_> = after.iter().map(|m| m["content"].to_string()).collect();
+        let after = lines[boundary + 1..].iter();
+        let after: Vec<_> = after
+            .map(|line| line["message"]["content"].to_string())
+            .collect();
         assert_eq!(after[0], r#""what was""#);
         assert!(
             after[1].contains("kept") && after[2].contains("kept answer"),

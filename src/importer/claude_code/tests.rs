@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{resumed::NO_RESULT, *};
 use crate::{
     domain::{Config, ContentPart, EventBody, EventKind, NewEvent, Role, StoredEvent},
     importer::{
@@ -587,8 +587,151 @@ fn the_branch_that_was_continued_last_is_active() {
     ];
     let imported = there_and_back(&session_of(&lines)).remove(0).0;
     let last = texts(&imported);
-    let branch = "fork-3".to_owned();
+    let branch = "at-3".to_owned();
     assert_eq!(last[3..], [(branch.clone(), "again"), (branch, "(active)")]);
+}
+
+// A session of last week was "just now", and @last: the switch to the branch that was gone on
+// with had no time, as the last line has none. Nor has what goes to a store that knows the
+// beginning.
+#[test]
+fn what_an_import_adds_has_the_time_of_what_is_there() {
+    let timed = |line: String, time: &str| {
+        let mut line: Value = serde_json::from_str(&line).unwrap();
+        line["timestamp"] = time.into();
+        line.to_string()
+    };
+    let text = json!([{"type": "text", "text": "two"}]);
+    let lines = [
+        timed(user("s", "a", None, "one"), "2026-01-05T09:00:00Z"),
+        timed(assistant("b", "a", text), "2026-01-05T09:01:00Z"),
+        timed(user("s", "c", Some("b"), "left"), "2026-01-05T09:02:00Z"),
+        timed(user("s", "d", Some("b"), "again"), "2026-01-05T09:03:00Z"),
+        json!({"type": "summary", "summary": "All of it", "leafUuid": "d"}).to_string(),
+    ];
+    let times = |events: &[NewEvent]| -> Vec<_> {
+        let timed = events
+            .iter()
+            .filter(|event| event.body.kind() != EventKind::Custom);
+        timed.map(|event| event.occurred_at).collect()
+    };
+    let imported = there_and_back(&session_of(&lines)).remove(0).0;
+    let times_of_all = times(&imported.events);
+    assert!(times_of_all.iter().all(Option::is_some), "{times_of_all:?}");
+    assert_eq!(times_of_all.last(), times_of_all.iter().max());
+    let begun = there_and_back(&session_of(&lines[..3])).remove(0).1;
+    let rest = plan(&begun, &imported).events;
+    assert!(rest.len() > 2, "{rest:?}");
+    assert!(times(&rest).iter().all(Option::is_some), "{rest:?}");
+}
+
+// What a session is written as for going on there is what is read again: the steps, their
+// calls and results, ids, models and usage.
+#[test]
+fn a_session_that_was_written_to_go_on_is_the_same_again() {
+    let mut sessions = vec![fixture()];
+    let call = |id: &str| json!([{"type": "tool_use", "id": id, "name": "ls", "input": {}}]);
+    let piece = |uuid: &str, parent: &str, content: Value| {
+        let mut line: Value = serde_json::from_str(&assistant(uuid, parent, content)).unwrap();
+        line["message"]["id"] = "m".into();
+        line["message"]["model"] = "claude-opus-4-6".into();
+        line["message"]["usage"] = json!({"input_tokens": 3, "output_tokens": 7});
+        line.to_string()
+    };
+    let result = |uuid: &str, parent: &str, id: &str| {
+        json!({"type": "user", "uuid": uuid, "parentUuid": parent, "sessionId": "s",
+            "message": {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": id, "content": id}]}})
+        .to_string()
+    };
+    let thought = json!([{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]);
+    sessions.push(session_of(&[
+        user("s", "a", None, "look"),
+        piece("b", "a", thought),
+        piece("c", "b", json!([{"type": "text", "text": "I look."}])),
+        piece("d", "c", call("t1")),
+        piece("e", "d", call("t2")),
+        result("f", "e", "t1"),
+        result("g", "f", "t2"),
+        assistant("h", "g", json!([{"type": "text", "text": "Two."}])),
+    ]));
+    for session in sessions {
+        let written = |imported: &ImportedConversation| {
+            let history = of_active_branch(&stored(imported));
+            let lines = resumed(&history);
+            assert_can_go_on(&lines);
+            (history, lines)
+        };
+        let imported = import_session(&session).unwrap().remove(0);
+        let (history, lines) = written(&imported);
+        let again = import_session(&session_of(&lines)).unwrap().remove(0);
+        let (history_again, lines_again) = written(&again);
+        assert_eq!(lines_again, lines);
+        let steps = steps_of(&history);
+        assert!(!steps.is_empty());
+        assert_eq!(steps_of(&history_again), steps);
+    }
+}
+
+/// The history of the branch that is gone on with.
+fn of_active_branch(events: &[StoredEvent]) -> Vec<StoredEvent> {
+    let mut parents = HashMap::new();
+    let mut active = crate::domain::BranchId::MAIN;
+    for event in events {
+        let kind = event.header.kind().unwrap();
+        match crate::codec::body::decode(kind, &event.body).unwrap() {
+            EventBody::BranchForked(forked) => {
+                parents.insert(event.header.branch, (forked.parent, forked.fork_revision));
+            }
+            EventBody::BranchActivated => active = event.header.branch,
+            _ => {}
+        }
+    }
+    let mut until = HashMap::from([(active, crate::domain::Revision(u64::MAX))]);
+    let mut branch = active;
+    while let Some((parent, at)) = parents.get(&branch) {
+        until.insert(*parent, *at);
+        branch = *parent;
+    }
+    let is_in = |event: &&StoredEvent| {
+        let header = &event.header;
+        until
+            .get(&header.branch)
+            .is_some_and(|at| header.revision <= *at)
+    };
+    events.iter().filter(is_in).cloned().collect()
+}
+
+/// What each message of the assistant says and asks, and what its calls returned.
+fn steps_of(history: &[StoredEvent]) -> Vec<String> {
+    let mut steps = Vec::new();
+    for event in history {
+        let kind = event.header.kind().unwrap();
+        match crate::codec::body::decode(kind, &event.body).unwrap() {
+            EventBody::MessageAppended(said) if said.role == Role::Assistant => {
+                let model = said.raw.as_ref().map(|raw| raw.model.clone());
+                let id = &said.message_id;
+                steps.push(format!("{id} {model:?} {:?} {:?}", said.usage, said.parts));
+            }
+            EventBody::ToolCallRequested(call) => {
+                steps.push(format!(
+                    "{} {} {:?}",
+                    call.call_id, call.tool, call.arguments
+                ));
+            }
+            // What stands for none comes back as one.
+            EventBody::ToolResultRecorded(result)
+                if result.parts[..] == [ContentPart::Text(NO_RESULT.into())] => {}
+            EventBody::ToolResultRecorded(result) => {
+                steps.push(format!(
+                    "{} {} {:?}",
+                    result.call_id, result.success, result.parts
+                ));
+            }
+            _ => {}
+        }
+    }
+    steps
 }
 
 // A compaction is its summary: it is not a message of the window as well, the boundary
@@ -1025,4 +1168,82 @@ proptest! {
         let session = Session { id: "s".into(), lines: lines.collect(), ..Session::default() };
         there_and_back(&session);
     }
+}
+
+/// A session as it is written to go on elsewhere.
+fn resumed(events: &[StoredEvent]) -> Vec<String> {
+    let resumed = Resumed {
+        session: uuid::Uuid::from_u128(9),
+        cwd: "/home/dev",
+        title: "again",
+    };
+    resumed_lines(events, &resumed).unwrap()
+}
+
+/// What the API wants: each answer in lines side by side, with the results of its calls, and
+/// of no others, before anybody else speaks. Gives the number of calls.
+fn assert_can_go_on(lines: &[String]) -> usize {
+    let mut ids = HashSet::new();
+    let mut open: Vec<String> = Vec::new();
+    let (mut calls, mut last) = (0, Value::Null);
+    for line in lines.iter().map(|line| value(line.as_bytes())) {
+        let message = &line["message"];
+        let blocks = message["content"].as_array().cloned().unwrap_or_default();
+        if message["role"] == "assistant" {
+            let id = message["id"].as_str().unwrap().to_owned();
+            let goes_on = last == message["id"];
+            assert!(ids.insert(id) || goes_on, "an id of another answer: {line}");
+            assert!(goes_on || open.is_empty(), "{open:?} before {line}");
+            let asked = blocks.iter().filter(|block| block["type"] == "tool_use");
+            open.extend(asked.map(|block| block["id"].as_str().unwrap().to_owned()));
+        }
+        for block in blocks.iter().filter(|block| block["type"] == "tool_result") {
+            let at = open
+                .iter()
+                .position(|id| block["tool_use_id"] == id.as_str());
+            open.remove(at.unwrap_or_else(|| panic!("not asked for: {line}")));
+            calls += 1;
+        }
+        if message["role"] == "user" && blocks.iter().all(|block| block["type"] != "tool_result") {
+            assert!(open.is_empty(), "{open:?} before {line}");
+        }
+        last = message["id"].clone();
+    }
+    assert!(open.is_empty(), "{open:?} at the end");
+    calls
+}
+
+// Real conversations of all sources, written as sessions to go on with: each call has its
+// result with it, nothing is lost, and what is read again is written the same.
+#[test]
+fn real_conversations_can_go_on_elsewhere() {
+    /// Of so many conversations of each file.
+    const LOOKED_AT: usize = 40;
+    let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
+        println!("skipped: TREERING_TEST_DATA names no data folder");
+        return;
+    };
+    let mut all = 0;
+    for file in entries(&data.join("trajectories")) {
+        let lines = LineSource::open(&file, |_| {}).unwrap();
+        for (_, line) in lines.take(LOOKED_AT) {
+            let imported = crate::importer::openai_chat::import_line(&line.unwrap()).unwrap();
+            let history = of_active_branch(&stored(&imported));
+            let lines = resumed(&history);
+            let is_call =
+                |event: &&StoredEvent| event.header.kind() == Some(EventKind::ToolCallRequested);
+            let calls = history.iter().filter(is_call).count();
+            assert_eq!(assert_can_go_on(&lines), calls, "{}", imported.source_id);
+            let again = import_session(&session_of(&lines)).unwrap().remove(0);
+            let lines_again = resumed(&of_active_branch(&stored(&again)));
+            let differs = lines
+                .iter()
+                .zip(&lines_again)
+                .find(|(one, other)| one != other);
+            assert_eq!(differs, None, "{}", imported.source_id);
+            assert_eq!(lines_again.len(), lines.len(), "{}", imported.source_id);
+            all += 1;
+        }
+    }
+    assert!(all > LOOKED_AT, "{all}");
 }

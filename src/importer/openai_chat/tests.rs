@@ -155,13 +155,13 @@ fn a_tree_becomes_branches() {
             ("main", K::MessageAppended),
             ("main", K::ToolCallRequested),
             ("main", K::ToolResultRecorded),
-            ("fork-3", K::BranchForked),
-            ("fork-3", K::ToolResultRecorded),
-            ("fork-4", K::BranchForked),
-            ("fork-4", K::MessageAppended),
-            ("fork-3", K::MessageAppended),
+            ("at-4", K::BranchForked),
+            ("at-4", K::ToolResultRecorded),
+            ("at-2", K::BranchForked),
+            ("at-2", K::MessageAppended),
+            ("at-4", K::MessageAppended),
             // What was continued last, not what was left.
-            ("fork-3", K::BranchActivated),
+            ("at-4", K::BranchActivated),
         ]
     );
     let EventBody::BranchForked(forked) = &imported.events[5].body else {
@@ -262,6 +262,11 @@ fn titles_say_what_it_is_about() {
             "Implement the following plan:\n\n# Plan: Simplify `enable`\n",
             Some("Plan: Simplify `enable`"),
         ),
+        (
+            "We solve this issue. Here is its text:\nISSUE:\nA lamp is out\n",
+            Some("A lamp is out"),
+        ),
+        ("ISSUE:\n\nHints:\n", Some("ISSUE:")),
         ("Look at this:", Some("Look at this:")),
         ("<local-command-stdout>x</local-command-stdout>", None),
         ("{\"command\": \"ls\"}", None),

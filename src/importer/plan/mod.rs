@@ -78,6 +78,7 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
         configs: HashMap::new(),
         first_config: None,
         last_step: None,
+        latest: None,
     };
     merge.note_model(&imported.events);
     for (index, event) in imported.events.iter().enumerate() {
@@ -95,8 +96,8 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
 struct Cursor {
     line: usize,
     after: Revision,
-    /// The source opens a branch here: its name there.
-    opens: Option<BranchName>,
+    /// The source opens a branch here.
+    opens: bool,
 }
 
 struct Merge<'a> {
@@ -111,12 +112,15 @@ struct Merge<'a> {
     configs: HashMap<BranchName, NewEvent>,
     /// The model, where what is stored does not say it: said before the first new event.
     first_config: Option<NewEvent>,
-    /// The line of the source's last step, and when that was.
-    last_step: Option<(usize, Option<TimestampMicros>)>,
+    /// The line of the source's last step.
+    last_step: Option<usize>,
+    /// The latest time that the source says so far.
+    latest: Option<TimestampMicros>,
 }
 
 impl Merge<'_> {
     fn event(&mut self, event: &NewEvent) {
+        self.latest = self.latest.max(event.occurred_at);
         let name = event.branch.clone().unwrap_or_default();
         match &event.body {
             EventBody::BranchForked(forked) => return self.fork(name, forked),
@@ -143,10 +147,10 @@ impl Merge<'_> {
         let now = Cursor {
             line,
             after,
-            opens: None,
+            opens: false,
         };
         if kind != EventKind::Custom {
-            self.last_step = Some((line, event.occurred_at));
+            self.last_step = Some(line);
         }
         self.note_place(now.clone());
         self.cursors.insert(name, now);
@@ -165,7 +169,7 @@ impl Merge<'_> {
             let cursor = Cursor {
                 line,
                 after,
-                opens: None,
+                opens: false,
             };
             self.cursors.insert(BranchName::default(), cursor);
         }
@@ -175,7 +179,7 @@ impl Merge<'_> {
         self.cursors.get(name).cloned().unwrap_or(Cursor {
             line: 0,
             after: Revision::NONE,
-            opens: None,
+            opens: false,
         })
     }
 
@@ -191,7 +195,7 @@ impl Merge<'_> {
         let cursor = Cursor {
             line: line.unwrap_or_default(),
             after,
-            opens: Some(forked.name.clone()),
+            opens: true,
         };
         self.note_place(cursor.clone());
         self.cursors.insert(name, cursor);
@@ -245,11 +249,11 @@ impl Merge<'_> {
         mut event: NewEvent,
     ) -> (Revision, usize) {
         let line = &self.known.lines[cursor.line];
-        let goes_on = line.tip() == cursor.after && !line.archived && cursor.opens.is_none();
+        let goes_on = line.tip() == cursor.after && !line.archived && !cursor.opens;
         let line = if goes_on {
             cursor.line
         } else {
-            self.open(cursor, event.occurred_at)
+            self.open(cursor, event.occurred_at.or(self.latest))
         };
         for mut config in self.first_config.take().into_iter().chain(config) {
             self.next_revision();
@@ -270,11 +274,14 @@ impl Merge<'_> {
 
     /// Opens a branch that leaves the store's history at the cursor.
     fn open(&mut self, cursor: &Cursor, occurred_at: Option<TimestampMicros>) -> usize {
-        let wanted = cursor.opens.clone().unwrap_or_else(|| {
-            BranchName::new(&format!("changed-after-{}", cursor.after)).unwrap_or_default()
-        });
+        // The source's place of a fork has another number here.
+        let wanted = match cursor.opens {
+            true => format!("at-{}", cursor.after),
+            false => format!("changed-after-{}", cursor.after),
+        };
+        let wanted = BranchName::new(&wanted).unwrap_or_default();
         let name = self.known.free_name(&wanted);
-        if cursor.opens.is_none() {
+        if !cursor.opens {
             self.plan.parted.push(Parted {
                 branch: name.clone(),
                 after: cursor.after,
@@ -307,7 +314,7 @@ impl Merge<'_> {
 
     /// What was continued last becomes the active branch, if anything was.
     fn activate(&mut self) {
-        let Some((line, occurred_at)) = self.last_step else {
+        let Some(line) = self.last_step else {
             return;
         };
         let line = &self.known.lines[line];
@@ -315,7 +322,7 @@ impl Merge<'_> {
             return;
         }
         let name = line.name.clone();
-        self.push_structure(EventBody::BranchActivated, &name, occurred_at);
+        self.push_structure(EventBody::BranchActivated, &name, self.latest);
     }
 }
 

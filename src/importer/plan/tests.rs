@@ -95,7 +95,7 @@ fn equal_messages_are_told_apart() {
         ("same", Some(0)),
     ];
     let rest = plan(&events, &conversation(&thrice));
-    assert_eq!(texts(&rest), ["fork at 2", "same", "activate fork-3"]);
+    assert_eq!(texts(&rest), ["fork at 2", "same", "activate at-2-2"]);
 }
 
 // What people add to an imported conversation is theirs: a note does not stand in the

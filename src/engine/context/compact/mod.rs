@@ -10,6 +10,7 @@ use super::{BuildQuery, ContextError, build::Assembled, recorded::RecordedBatch}
 use crate::{
     context::{
         compaction::{self, PlannedCompaction, threshold_tokens},
+        policy::{CompactionPolicy, ContextPolicy},
         provider::Provider,
         tokens::Tally,
         window::WindowInput,
@@ -250,9 +251,10 @@ impl Engine {
                 ..
             } = engine.assembled(&build).await?;
             let keep = keep_turns.unwrap_or(policy.compaction.keep_turns);
+            let bounded = within_budget(&policy);
             let plan = match cut {
-                Some(revision) => compaction::plan_at(&window, revision, &policy.compaction),
-                None => compaction::plan(&window, keep, &policy.compaction),
+                Some(revision) => compaction::plan_at(&window, revision, &bounded),
+                None => compaction::plan(&window, keep, &bounded),
             };
             let end = plan.cut.as_ref().map_or(0, |cut| cut.end);
             Ok(Planned {
@@ -381,6 +383,19 @@ impl Planned {
             events: vec![event],
         }
     }
+}
+
+/// The policy with an extract that leaves room for what comes behind it: of a small budget
+/// it would take all.
+fn within_budget(policy: &ContextPolicy) -> CompactionPolicy {
+    /// The extract's part of the budget: one in so many.
+    const EXTRACT_PART: u64 = 4;
+    let mut bounded = policy.compaction.clone();
+    if policy.budget_tokens > 0 {
+        let most = policy.budget_tokens / EXTRACT_PART;
+        bounded.extract_tokens = bounded.extract_tokens.min(most);
+    }
+    bounded
 }
 
 fn invalid(message: String) -> ContextError {

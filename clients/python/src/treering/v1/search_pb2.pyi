@@ -79,7 +79,9 @@ class SearchRequest(google.protobuf.message.Message):
     BY_CONVERSATION_FIELD_NUMBER: builtins.int
     EVERY_COPY_FIELD_NUMBER: builtins.int
     query: builtins.str
-    """What to look for: words, a pasted line, or a query (see `mode`)."""
+    """What to look for: words, a pasted line, or a query (see `mode`). Empty, with a
+    filter: all texts that it lets through, newest first.
+    """
     limit: builtins.int
     """At most so many hits; 0: the server's page size."""
     offset: builtins.int

@@ -28,7 +28,10 @@ export enum QueryMode {
 }
 
 export interface SearchRequest {
-  /** What to look for: words, a pasted line, or a query (see `mode`). */
+  /**
+   * What to look for: words, a pasted line, or a query (see `mode`). Empty, with a
+   * filter: all texts that it lets through, newest first.
+   */
   query: string;
   /** At most so many hits; 0: the server's page size. */
   limit: number;

@@ -1,0 +1,242 @@
+//! What somebody who sees the program for the first time tries, and what he is told.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::end_to_end::{ok, path, treering};
+
+/// A store with one imported conversation.
+struct Store {
+    dir: TempDir,
+}
+
+impl Store {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { dir }
+    }
+
+    async fn of(lines: &[Value]) -> Self {
+        let store = Self::new();
+        let file = store.dir.path().join("lines.jsonl");
+        let text: Vec<_> = lines.iter().map(Value::to_string).collect();
+        fs::write(&file, text.join("\n") + "\n").unwrap();
+        store.ok(&["import", &path(&file)]).await;
+        store
+    }
+
+    fn line<'a>(&self, line: &[&'a str], data: &'a str) -> Vec<&'a str> {
+        [&["--data", data], line].concat()
+    }
+
+    async fn ok(&self, line: &[&str]) -> String {
+        let data = path(&self.dir.path().join("data"));
+        ok(&self.line(line, &data)).await
+    }
+
+    async fn refused(&self, line: &[&str]) -> String {
+        let data = path(&self.dir.path().join("data"));
+        let (_, done) = treering(&self.line(line, &data)).await;
+        match done.unwrap_err() {
+            super::CliError::Usage { what, hint } => format!("{what}: {hint}"),
+            other => other.to_string(),
+        }
+    }
+}
+
+fn call(id: &str, tool: &str, arguments: &Value) -> Value {
+    json!({"id": id, "type": "function",
+        "function": {"name": tool, "arguments": arguments.to_string()}})
+}
+
+/// Turns with a call of a tool on a file in each.
+fn conversation(id: &str, turns: usize) -> Value {
+    let mut messages = Vec::new();
+    for turn in 0..turns {
+        let call_id = format!("c{turn}");
+        let file = json!({"path": format!("/home/dev/src/file_{turn}.rs")});
+        let text = format!("fn part_{turn}() {{}}\n{}", "// a line of it\n".repeat(40));
+        messages.extend([
+            json!({"role": "user", "content": format!("Show part {turn}, please.")}),
+            json!({"role": "assistant", "content": null,
+                "tool_calls": [call(&call_id, "read_file", &file)]}),
+            json!({"role": "tool", "tool_call_id": call_id, "content": text}),
+            json!({"role": "assistant", "content": format!("That is part {turn}.")}),
+        ]);
+    }
+    json!({"id": id, "source": "test", "messages": messages})
+}
+
+// "Who touched this file?" has no words: the search was refused, and `*` counted nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_without_words_lists_what_its_filters_let_through() {
+    let store = Store::of(&[conversation("one", 3)]).await;
+    for query in [&[][..], &[""], &["*"]] {
+        let line = [&["search", "--path", "**/file_1.rs"], query].concat();
+        let found = store.ok(&line).await;
+        assert!(found.contains("call of read_file"), "{query:?}: {found}");
+        assert!(
+            found.contains("fn part_1") && !found.contains("part_2"),
+            "{found}"
+        );
+        assert!(
+            found.contains("2 of 2 hits") && found.contains("no words"),
+            "{found}"
+        );
+        assert!(!found.contains("score"), "{found}");
+        let counted = store.ok(&[&line[..], &["--count"]].concat()).await;
+        assert_eq!(counted.trim(), "2", "{query:?}");
+    }
+    let newest = store
+        .ok(&["search", "--tool", "read_file", "-n", "1"])
+        .await;
+    assert!(newest.contains("fn part_2"), "{newest}");
+    let refused = store.refused(&["search"]).await;
+    assert!(refused.contains("--path"), "{refused}");
+}
+
+// The name was whole, and what left nothing was another filter: the hint was about the name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hint_is_about_the_filter_that_leaves_nothing() {
+    let store = Store::of(&[conversation("one", 2)]).await;
+    let told = store
+        .ok(&["search", "--path", "file_1.rs", "--failed", "part_1"])
+        .await;
+    assert!(told.contains("something without --failed: "), "{told}");
+    assert!(!told.contains("whole names"), "{told}");
+    let told = store.ok(&["search", "--path", "file_", "part_1"]).await;
+    assert!(told.contains("whole names"), "{told}");
+}
+
+// A sub-agent of an imported session has returned, and was said to run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sub_context_that_has_returned_does_not_run() {
+    let store = Store::new();
+    let fixture = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/claude-code/projects"
+    );
+    store.ok(&["import", fixture]).await;
+    let listed = store.ok(&["sub", "ls", "5d0c3c0e"]).await;
+    assert!(
+        listed.contains("ended") && !listed.contains("runs"),
+        "{listed}"
+    );
+    let listed = store.ok(&["--json", "sub", "ls", "5d0c3c0e"]).await;
+    let listed: Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&listed["returned"], &listed["sealed"]),
+        (&true.into(), &false.into())
+    );
+}
+
+// A plan named an open turn where none was, a summary of 3,987 tokens went into requests of
+// 4,000, and a compaction was due where nothing could be cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_fits_what_it_is_for() {
+    let store = Store::of(&[conversation("one", 30), conversation("new", 1)]).await;
+    let plan = store
+        .ok(&["compact", "one", "plan", "--keep-turns", "0"])
+        .await;
+    assert!(
+        plan.contains("no turn;") && !plan.contains("open one"),
+        "{plan}"
+    );
+    assert!(
+        plan.lines()
+            .all(|line| !line.contains("one-") && line.chars().count() < 300)
+    );
+    let whole = store
+        .ok(&["compact", "one", "plan", "--keep-turns", "0", "--full"])
+        .await;
+    assert!(
+        whole.len() > plan.len() && plan.contains("--full"),
+        "{plan}"
+    );
+
+    let due = store
+        .ok(&["context", "new", "--budget", "200", "--explain"])
+        .await;
+    assert!(!due.contains("compaction is due"), "{due}");
+    let due = store
+        .ok(&["context", "one", "--budget", "4k", "--explain"])
+        .await;
+    assert!(
+        due.contains("compaction is due") && due.contains("--budget 4000"),
+        "{due}"
+    );
+
+    let apply = [
+        "compact",
+        "one",
+        "apply",
+        "--extract",
+        "--budget",
+        "4k",
+        "--keep-turns",
+        "0",
+    ];
+    store.ok(&apply).await;
+    let expected = 1_000 * 4;
+    let log = store
+        .ok(&["--json", "log", "one", "--kinds", "compacted"])
+        .await;
+    let compacted: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    let summary = compacted.to_string().len();
+    assert!(summary < expected + 1_000, "{summary}");
+    let refused = store.refused(&apply).await;
+    assert!(
+        refused.contains("nothing to compact") && refused.contains("turn"),
+        "{refused}"
+    );
+    let due = store
+        .ok(&[
+            "context",
+            "one",
+            "--budget",
+            "400",
+            "--explain",
+            "--allow-over",
+        ])
+        .await;
+    assert!(!due.contains("compaction is due"), "{due}");
+}
+
+// Of a run that had failed the lines were shown that its runner writes before each step.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_is_shown_by_what_tells_so() {
+    let steps: String = (0..20)
+        .map(|step| format!("[lint:{step}] $ tasks/lint/{step}\n"))
+        .collect();
+    let text = format!("{steps}[lint:go] main.go:7: undefined: lamp\n[lint:go] done\n");
+    let store = Store::of(&[json!({"id": "one", "source": "test", "messages": [
+        {"role": "user", "content": "go on"},
+        {"role": "assistant", "content": null, "tool_calls": [call("c", "bash", &json!({}))]},
+        {"role": "tool", "tool_call_id": "c", "content": text, "x": {"is_error": true}}]})])
+    .await;
+    let found = store.ok(&["search", "--failed", "lint"]).await;
+    assert!(
+        found.contains("undefined: lamp") && found.contains("line 21"),
+        "{found}"
+    );
+    let found = store
+        .ok(&["search", "--kind", "tool_result_recorded", "lint"])
+        .await;
+    assert!(found.contains("line 1,"), "{found}");
+}
+
+// A summary and a session's title have no time: between events of a year ago they were said to
+// be of today.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_time_is_not_of_today() {
+    let store = Store::of(&[json!({"id": "one", "source": "test", "messages": [
+        {"role": "user", "content": "go on", "x": {"ts": "2025-01-05T09:00:00Z"}},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "thanks", "x": {"ts": "2025-01-05T09:01:00Z"}}]})])
+    .await;
+    let log = store.ok(&["log", "one"]).await;
+    assert_eq!(log.matches("2025-01-05").count(), 1, "{log}");
+    assert!(log.contains("--:--:--") && !log.contains("2026-"), "{log}");
+}

@@ -1,0 +1,107 @@
+//! What a model thought and what it said, told apart where both stand in one text.
+
+use super::super::{connect::Connection, error::CliError, names, pb, read};
+use crate::{
+    codec::{body, envelope},
+    domain::{EventBody, Namespace},
+    search::{is_reasoning_at, searchable_text},
+};
+
+/// From a line on: thought, or said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Voice {
+    /// The line, from 1.
+    line: u64,
+    what: &'static str,
+}
+
+/// Where an event's text turns from thoughts to what was said, and back; nothing when it has
+/// no thoughts.
+pub(in crate::cli) fn voices(event: pb::Event) -> Vec<Voice> {
+    let decoded = || {
+        let event = envelope::event_from_pb(event, Namespace::default()).ok()?;
+        body::decode(event.header.kind()?, &event.body).ok()
+    };
+    decoded().map_or_else(Vec::new, |body| of_body(&body))
+}
+
+fn of_body(body: &EventBody) -> Vec<Voice> {
+    let text = searchable_text(body).unwrap_or_default();
+    let mut voices: Vec<Voice> = Vec::new();
+    let mut start = 0;
+    for (line, text) in (1..).zip(text.split_inclusive('\n')) {
+        let what = match is_reasoning_at(body, start) {
+            true => "thought",
+            false => "said",
+        };
+        start += text.len();
+        if voices.last().is_none_or(|last| last.what != what) {
+            voices.push(Voice { line, what });
+        }
+    }
+    voices.retain(|_| !text.is_empty());
+    match &voices[..] {
+        [only] if only.what == "said" => Vec::new(),
+        _ => voices,
+    }
+}
+
+/// The voices of a hit's text.
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn of_hit(
+    hit: &pb::SearchHit,
+    store: &Connection,
+) -> Result<Vec<Voice>, CliError> {
+    if hit.role != i32::from(pb::Role::Assistant) {
+        return Ok(Vec::new());
+    }
+    let request = pb::ReadRequest {
+        from_revision: hit.revision,
+        to_revision: hit.revision,
+        ..read::of_conversation(&hit.conversation_id)
+    };
+    let event = names::first(store, request).await?;
+    Ok(event.map_or_else(Vec::new, voices))
+}
+
+/// The heading that stands before a line: where the voice changes, and before the first line
+/// that is shown.
+pub(in crate::cli) fn heading(voices: &[Voice], line: u64, is_first: bool) -> Option<&'static str> {
+    let here = voices.iter().rev().find(|voice| voice.line <= line)?;
+    (is_first || here.line == line).then_some(here.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{ContentPart, MessageAppended, Reasoning, Role};
+
+    // Around a hit in an answer stood what its model had thought, as if it had said it.
+    #[test]
+    fn thoughts_have_a_heading_of_their_own() {
+        let thought = |text: &str| {
+            ContentPart::Reasoning(Reasoning {
+                text: text.into(),
+                ..Reasoning::default()
+            })
+        };
+        let said = |text: &str| ContentPart::Text(text.into());
+        let of = |parts| {
+            let message = MessageAppended::new(Role::Assistant, parts);
+            of_body(&EventBody::MessageAppended(message))
+        };
+        let voices = of(vec![thought("maybe\nthis"), said("It is\nthat.")]);
+        let headings = |first: u64| -> Vec<_> {
+            (first..=4)
+                .filter_map(|line| Some((line, heading(&voices, line, line == first)?)))
+                .collect()
+        };
+        assert_eq!(headings(1), [(1, "thought"), (3, "said")]);
+        assert_eq!(headings(2), [(2, "thought"), (3, "said")]);
+        assert_eq!(headings(4), [(4, "said")]);
+        assert_eq!(of(vec![said("It is that.")]), []);
+        assert_eq!(of(Vec::new()), []);
+    }
+}
