@@ -289,9 +289,9 @@ fn told(status: &Status) -> String {
     format!("the connection to the server broke: {cause}")
 }
 
-/// True when no server said this: the transport did.
+/// True when no server said this: the transport did. What a server says has no source here.
 fn is_broken_connection(status: &Status) -> bool {
-    status.code() == Code::Unknown && status.source().is_some()
+    status.source().is_some() && reason(status).is_empty()
 }
 
 /// `ErrorInfo.reason`; empty when there is none.

@@ -25,7 +25,7 @@ fn a_header() -> impl Strategy<Value = EventHeader> {
     );
     let numbers = (any::<u64>(), any::<u64>(), any::<u16>());
     let times = (any::<i64>(), any::<Option<i64>>());
-    let texts = ("[a-z._-]{1,64}", ".{0,40}", ".{0,40}");
+    let texts = ("[a-z_-][a-z._-]{0,63}", ".{0,40}", ".{0,40}");
     (ids, numbers, times, texts).prop_map(|(ids, numbers, times, texts)| EventHeader {
         id: EventId(Uuid::from_bytes(ids.0)),
         namespace: Namespace::new(&texts.0).unwrap(),
