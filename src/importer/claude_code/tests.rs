@@ -645,6 +645,8 @@ fn a_session_that_was_written_to_go_on_is_the_same_again() {
         .to_string()
     };
     let thought = json!([{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]);
+    let mut end = value(assistant("h", "g", json!([{"type": "text", "text": "Two."}])).as_bytes());
+    end["message"]["model"] = "claude-opus-4-6".into();
     sessions.push(session_of(&[
         user("s", "a", None, "look"),
         piece("b", "a", thought),
@@ -653,7 +655,7 @@ fn a_session_that_was_written_to_go_on_is_the_same_again() {
         piece("e", "d", call("t2")),
         result("f", "e", "t1"),
         result("g", "f", "t2"),
-        assistant("h", "g", json!([{"type": "text", "text": "Two."}])),
+        end.to_string(),
     ]));
     for session in sessions {
         let written = |imported: &ImportedConversation| {
