@@ -569,7 +569,7 @@ mod tests {
             "21,999 left out",
             "counts about 4,843 fewer",
             "Repeats the last request (#12345): 117,900 of 118,100 tokens (99%), 471.0 KiB",
-            "treering compact 00000001",
+            "treering compact 000000000001",
             " 1-4  4 items left out",
             "of 5,678: older turns",
             "nothing to do: user_prompt, tool_guidance",
