@@ -226,9 +226,20 @@ impl Report {
             count(counts.known),
             things(counts.events, "event", "events")
         ));
+        let of = |number, one, many| if number == 1 { one } else { many };
+        let (branch, branches) = ("branch opened", "branches opened");
+        let parted = of(counts.parted, branch, branches);
+        let (line, lines) = ("last line left", "last lines left");
+        let unfinished = of(counts.unfinished, line, lines);
         for (number, what) in [
-            (counts.parted, "branches opened where a past has changed"),
-            (counts.unfinished, "last lines left for the next import"),
+            (
+                counts.parted,
+                format!("{parted} where a past has changed").as_str(),
+            ),
+            (
+                counts.unfinished,
+                format!("{unfinished} for the next import").as_str(),
+            ),
             (counts.refused, "refused: contradicting themselves"),
             (counts.failed, "not imported"),
             (counts.bad_lines, "not a conversation (lines)"),
