@@ -46,6 +46,8 @@ const ACT_CHARS_MAX: usize = 400;
 const OUTCOME_CHARS_MAX: usize = 1_000;
 /// Of a call that somebody said something to, in characters.
 const NAMED_CHARS_MAX: usize = 80;
+/// Before what was asked when a summary that an import brought was not written yet.
+const BEFORE_SUMMARY: &str = "before that summary";
 /// Skills that are named.
 const SKILLS_MAX: usize = 20;
 
@@ -130,10 +132,14 @@ impl Gathered {
                 }
                 EventBody::Compacted(compacted) => {
                     gathered.after_compaction = compacted.summary.is_empty();
-                    // What was asked before it is told in it, but for turns that it keeps.
+                    // What was asked before it is told as that, but for turns that it keeps.
                     if compacted.trigger == CompactionTrigger::Imported && compacted.kept_turns == 0
                     {
-                        gathered.asked.clear();
+                        for said in &mut gathered.asked {
+                            if said.label.is_empty() {
+                                BEFORE_SUMMARY.clone_into(&mut said.label);
+                            }
+                        }
                     }
                 }
                 EventBody::EntitiesNoted { entities } => {
