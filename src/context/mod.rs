@@ -9,6 +9,7 @@
 //! - [`draft`]: what all steps work on: the items of a request, with where each
 //!   came from and what became of it; [`shared`]: what requests share of them;
 //! - [`policy`]: what a conversation or a call can choose;
+//! - [`called`]: what calls have shown of tools that nobody defined;
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: how a draft comes to be;
 //! - [`provider`] and [`pairing`]: a draft as a provider's body, and the rules that
 //!   it must keep;
@@ -19,6 +20,7 @@
 //! - `words`: what the user said, and what only stands in his place.
 
 pub mod budget;
+pub mod called;
 pub mod compaction;
 pub mod digest;
 pub mod draft;

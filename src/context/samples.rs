@@ -63,6 +63,7 @@ pub(super) fn window_of(
         branch: Arc::new(branch),
         events,
         folded: None,
+        earlier_tools: Arc::default(),
         referred: BTreeMap::new(),
         long_term: Vec::new(),
         knowledge: None,

@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
 };
 
+use super::called::CalledTools;
 use crate::domain::{
     BranchState, ConversationId, ConversationInfo, EventBody, EventRef, JsonText, Revision,
     TimestampMicros,
@@ -52,6 +53,9 @@ pub struct WindowInput {
     pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
     /// What the events were folded to, where that is known already.
     pub folded: Option<Arc<Folded>>,
+    /// What calls behind the last compaction's cut have shown of tools, where nothing defines
+    /// any: an agent that goes on needs them.
+    pub earlier_tools: Arc<CalledTools>,
     /// The namespace's long-term context as of then, by key.
     pub long_term: Vec<LongTermEntry>,
     /// What tool results have shown, as text; none when nobody asked for it.

@@ -14,6 +14,8 @@ use crate::{
 /// Arguments that are cut keep so many bytes at least, and are cut where they are twice as
 /// long as what they may have.
 const LEAST_BYTES: usize = 480;
+/// The same where a step has no place otherwise.
+const PARED_BYTES: usize = 240;
 
 /// Whether a step has arguments that can be cut.
 pub(super) fn are_long(item: &Item) -> bool {
@@ -29,7 +31,19 @@ pub(super) fn cut(
     conversation: ConversationId,
     bytes_max: usize,
 ) -> Option<SharedContent> {
-    let each_max = bytes_max.max(LEAST_BYTES);
+    cut_above(item, conversation, bytes_max.max(LEAST_BYTES))
+}
+
+/// The same, shorter still.
+pub(super) fn pare(
+    item: &Item,
+    conversation: ConversationId,
+    bytes_max: usize,
+) -> Option<SharedContent> {
+    cut_above(item, conversation, bytes_max.max(PARED_BYTES))
+}
+
+fn cut_above(item: &Item, conversation: ConversationId, each_max: usize) -> Option<SharedContent> {
     let step = item.step().filter(|step| !thinks(step))?;
     step.calls().find(|call| is_long(call, each_max))?;
     let mut content = item.content.clone();
@@ -53,7 +67,8 @@ fn is_long(call: &Call, bytes_max: usize) -> bool {
     !is_open && call.arguments.as_str().len() > 2 * bytes_max
 }
 
-fn thinks(step: &Step) -> bool {
+/// Its reasoning may be signed: it stays as its model wrote it.
+pub(super) fn thinks(step: &Step) -> bool {
     step.blocks.iter().any(|block| match block {
         Block::Part(part) => match &**part {
             ContentPart::Reasoning(reasoning) => !reasoning.signature.is_empty(),

@@ -63,14 +63,22 @@ impl LaidOut {
                 notes.push((first, note));
             }
         }
+        // What goes behind a step that stays goes because it has no room, not for its age.
+        let mut is_behind = false;
         for (place, form, tokens) in self.forms {
-            change(&mut draft.items[place], form, tokens);
+            let item = &mut draft.items[place];
+            let stays = !matches!(form, PieceForm::Gone) && tokens > 0;
+            is_behind |= stays
+                && item
+                    .step()
+                    .is_some_and(|step| step.calls().next().is_some());
+            change(item, form, tokens, is_behind);
         }
         insert(draft, notes);
     }
 }
 
-fn change(item: &mut Item, form: PieceForm, tokens: u64) {
+fn change(item: &mut Item, form: PieceForm, tokens: u64, is_behind: bool) {
     match form {
         PieceForm::Whole => {}
         PieceForm::Cut(content) => {
@@ -82,6 +90,12 @@ fn change(item: &mut Item, form: PieceForm, tokens: u64) {
                 None => "over the budget: cut to head and tail",
             }
             .into();
+        }
+        PieceForm::Gone if is_behind => {
+            super::drop(
+                item,
+                "over the budget: too large for the room that was left",
+            );
         }
         PieceForm::Gone => super::drop(item, "over the budget: the oldest steps go first"),
     }

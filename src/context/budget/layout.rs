@@ -238,13 +238,7 @@ impl<'a> Layout<'a, '_> {
         is_last: bool,
     ) -> Option<(SharedContent, u64)> {
         let item = &piece.source;
-        let mut short = item.clone().into_owned();
-        if !self.may.thinks(item) {
-            drop_reasoning(&mut short);
-            if short.step().is_some_and(|step| step.blocks.is_empty()) {
-                short = item.clone().into_owned();
-            }
-        }
+        let mut short = self.without_thoughts(item);
         if (item.step().is_some() || item.is_told()) && self.may.cut(item) {
             if let Some(content) = cut::item(&short, self.conversation, bytes, Of::Results) {
                 short.content = content;
@@ -255,6 +249,37 @@ impl<'a> Layout<'a, '_> {
         }
         let tokens = self.tally.item(&short);
         (tokens < piece.item.tokens).then_some((short.content, tokens))
+    }
+
+    /// An item without its reasoning, where that goes and something else is left.
+    fn without_thoughts(&self, item: &Item) -> Item {
+        let mut short = item.clone();
+        if !self.may.thinks(item) {
+            drop_reasoning(&mut short);
+            if short.step().is_some_and(|step| step.blocks.is_empty()) {
+                return item.clone();
+            }
+        }
+        short
+    }
+
+    /// A step with everything of it cut, its arguments and what was said with it, too: what
+    /// came of it says something still.
+    fn pared(&self, at: usize, bytes: usize) -> Option<(SharedContent, u64)> {
+        let piece = &self.pieces[at];
+        let step = piece.source.step()?;
+        if arguments::thinks(step) || step.calls().next().is_none() || !self.may.cut(&piece.item) {
+            return None;
+        }
+        let mut pared = self.without_thoughts(&piece.source);
+        if let Some(content) = cut::item(&pared, self.conversation, bytes, Of::All) {
+            pared.content = content;
+        }
+        if let Some(content) = arguments::pare(&pared, self.conversation, bytes) {
+            pared.content = content;
+        }
+        let tokens = self.tally.item(&pared);
+        (tokens < piece.item.tokens).then_some((pared.content, tokens))
     }
 
     fn keep(&mut self, at: usize) -> u64 {

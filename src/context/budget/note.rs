@@ -12,7 +12,10 @@ use crate::{
         draft::{Block, Call, Content, Item, Message, Outcome, Section, Speaker},
         references::short_reference,
         steps,
-        summary::{clip, ended, one_line, paths, said_of, tells_how_it_ended, whole_or_ends},
+        summary::{
+            clip, counted, ended, one_line, paths, said_of, shows_a_file, tells_how_it_ended,
+            whole_or_ends,
+        },
         tokens::Tally,
         words::{self, without_reminders},
     },
@@ -34,7 +37,7 @@ const REPLIED_CHARS: usize = 80;
 const THOUGHT_BYTES_LEAST: usize = 60;
 
 /// How much of each is told.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     /// Requests of the user, and the characters of each.
     words: usize,
@@ -64,7 +67,7 @@ type More = (fn(&mut Told, usize), &'static [usize]);
 /// What a note tells, as far as there is room: the last ones of each. What was asked for
 /// outlasts what was done about it, and is told whole before that; which tools were called
 /// says least.
-const MORE: [More; 10] = [
+const MORE: [More; 11] = [
     // With one answer, and the last calls.
     (
         |told, n| {
@@ -80,24 +83,35 @@ const MORE: [More; 10] = [
         },
         &[5, 3, 2, 1],
     ),
+    // As many as there are, before any of them is told whole.
+    (
+        |told, n| told.words = told.words.max(n),
+        &[50, 36, 26, 22, 18, 16, 13, 12, 11, 9, 8, 6, 4],
+    ),
     (|told, _| told.tasks = true, &[1]),
     (
         |told, n| told.word_chars = n,
         &[4_000, 1_500, 800, 500, 320, 240],
     ),
     (|told, n| told.answers = n, &[24, 16, 10, 6, 3]),
-    (|told, n| told.calls = n, &[12, 8, 5]),
+    // With what they were for: that something was called says nothing.
+    (
+        |told, n| {
+            (told.calls, told.call_chars) = (told.calls.max(n), told.call_chars.max(CALL_CHARS));
+        },
+        &[12, 8, 5, 3, 1],
+    ),
     (
         |told, n| (told.call_chars, told.ended_chars) = (n, n / 2),
         &[240, 140],
     ),
     (|told, n| told.thoughts = n, &[12, 8, 5, 3]),
-    (|told, n| told.calls = n, &[24, 16]),
+    (|told, n| told.calls = told.calls.max(n), &[24, 16]),
     (|told, n| told.short_words = n, &[60, 20, 5]),
 ];
 
-/// What was said in fewer characters (`wow`, `go on`) has a place when nothing else needs it.
-const WORD_CHARS_LEAST: usize = 16;
+/// What the model said in fewer characters has a place when nothing else needs it.
+const ANSWER_CHARS_LEAST: usize = 16;
 
 /// A note about neighbours that went, of a request in which these events stay; none when
 /// not even the shortest has so few tokens. `tasks` says what was still to do behind them,
@@ -129,6 +143,9 @@ pub(super) fn note(
         let found = amounts.iter().find_map(|amount| {
             let mut with = told;
             more(&mut with, *amount);
+            if with == told {
+                return None;
+            }
             Some((with, fitted(gone.text(with, tasks))?))
         });
         if let Some((with, longer)) = found {
@@ -405,16 +422,19 @@ fn words_of(item: &Item) -> Vec<Word> {
     }]
 }
 
-/// The last that the user said, and of what he said in a word or two as much as that takes
-/// no room from anything else; where he never said more, it is what there is.
+/// The last that the user said, and of what says little (`wow`, `go on`) as much as that takes
+/// no room from anything else: only behind all the rest. Where he never said more, it is what
+/// there is.
 fn last_words<'w>(
     said: impl DoubleEndedIterator<Item = &'w Word>,
     most: usize,
     most_short: usize,
 ) -> Vec<&'w Word> {
-    let (long, short): (Vec<_>, Vec<_>) = said.rev().partition(|word| is_long(&word.text));
+    let (short, long): (Vec<_>, Vec<_>) =
+        said.rev().partition(|word| words::says_little(&word.text));
     let most_short = match long.is_empty() {
         true => most.max(most_short),
+        false if long.len() > most => 0,
         false => most_short,
     };
     let long = long.into_iter().take(most);
@@ -422,7 +442,7 @@ fn last_words<'w>(
 }
 
 fn is_long(text: &str) -> bool {
-    text.chars().nth(WORD_CHARS_LEAST).is_some()
+    text.chars().nth(ANSWER_CHARS_LEAST).is_some()
 }
 
 /// So many of what was said, the last of it; short words only where there is not as much else.
@@ -509,26 +529,33 @@ fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
         .collect()
 }
 
-/// So many calls, the last first, in a line each; several of the same are one line, where the
-/// last of them was. How many calls the lines tell.
+/// So many calls, the last first, in a line each; those of which the same is told are one line,
+/// where the last of them was, which says whether they were the same. How many calls the lines
+/// tell.
 fn grouped<'a>(
     last_first: impl Iterator<Item = &'a &'a Call>,
     calls_max: usize,
     line: impl Fn(&Call) -> (Revision, String),
 ) -> (Vec<(Revision, String)>, usize) {
-    let mut groups: Vec<(Revision, String, usize)> = Vec::new();
+    let mut groups: Vec<(Revision, String, Vec<&str>)> = Vec::new();
     for call in last_first.take(calls_max * 4) {
-        let (at, line) = line(call);
+        let ((at, line), passed) = (line(call), call.arguments.as_str());
         match groups.iter().position(|group| group.1 == line) {
-            Some(known) => groups[known].2 += 1,
-            None if groups.len() < calls_max => groups.push((at, line, 1)),
+            Some(known) => groups[known].2.push(passed),
+            None if groups.len() < calls_max => groups.push((at, line, vec![passed])),
             None => break,
         }
     }
-    let calls = groups.iter().map(|(_, _, count)| count).sum();
-    let told = groups.into_iter().map(|(at, line, count)| match count {
-        1 => (at, line),
-        count => (at, format!("{line} ({count} times)")),
+    let calls = groups.iter().map(|(_, _, passed)| passed.len()).sum();
+    let told = groups.into_iter().map(|(at, line, passed)| {
+        let different: BTreeSet<&str> = passed.iter().copied().collect();
+        let count = passed.len();
+        match (count, different.len()) {
+            (1, _) => (at, line),
+            (_, 1) => (at, format!("{line} ({count} times)")),
+            (_, different) if different == count => (at, format!("{line} ({count} different)")),
+            (_, different) => (at, format!("{line} ({count} times, {different} different)")),
+        }
     });
     (told.collect(), calls)
 }
@@ -561,7 +588,12 @@ fn came(call: &Call, chars_max: usize) -> String {
     }
     let mut texts = result.parts.iter().filter_map(|part| part.text());
     let text = texts.next().unwrap_or(&result.error_message);
-    match ended(without_reminders(text), chars_max) {
+    let text = without_reminders(text);
+    // What a file holds is not how a command went.
+    if result.success && shows_a_file(call.arguments.as_str()) {
+        return counted(text.lines().count(), "line");
+    }
+    match ended(text, chars_max) {
         told if told.is_empty() => clip(&one_line(&result.error_message), chars_max),
         told => told,
     }
@@ -614,6 +646,26 @@ mod tests {
         assert_eq!(calls, 4);
         let told: Vec<_> = told.iter().map(|(_, line)| line.as_str()).collect();
         assert_eq!(told, ["Grep a (no result) (3 times)", "Grep b (no result)"]);
+    }
+
+    // `#151 Bash (17 times)` stood for 17 different commands.
+    #[test]
+    fn calls_that_differ_are_not_told_as_one() {
+        let long = "x".repeat(CALL_CHARS);
+        let commands = ["1", "2", "2", "3"].map(|end| called(&format!("{long} {end}")));
+        let last_first: Vec<&Call> = commands.iter().rev().collect();
+        let line = |call: &Call| {
+            let told = Told {
+                call_chars: CALL_CHARS,
+                ..Told::default()
+            };
+            line(call, told, None)
+        };
+        let (told, calls) = grouped(last_first.iter(), 2, line);
+        assert_eq!((told.len(), calls), (1, 4));
+        assert!(told[0].1.ends_with(" (4 times, 3 different)"), "{told:?}");
+        let (told, _) = grouped(last_first[..2].iter(), 2, line);
+        assert!(told[0].1.ends_with(" (2 different)"), "{told:?}");
     }
 
     fn called(path: &str) -> Call {

@@ -1,7 +1,10 @@
 //! Cutting what tests and builds print: what passed goes first, and what failed stays, wherever
 //! it stands.
 
-use crate::context::digest::{RunLine, run_lines};
+use crate::context::{
+    digest::{RunLine, run_lines},
+    summary::counted,
+};
 
 /// Longer texts are cut to head and tail.
 const TEXT_BYTES_MAX: usize = 256 * 1024;
@@ -148,7 +151,7 @@ impl Run<'_> {
             }
             let gap = &self.lines[at..end];
             let mark = match gap.iter().all(|line| line.1 == RunLine::Passed) {
-                true => format!("[… {} lines of what passed …]\n", gap.len()),
+                true => format!("[… {} of what passed …]\n", counted(gap.len(), "line")),
                 false => format!("[… lines {} to {end} …]\n", at + 1),
             };
             told.push_str(&mark);

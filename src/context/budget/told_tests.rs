@@ -265,3 +265,36 @@ fn what_a_command_of_the_user_printed_takes_no_half() {
     let tokens: u64 = kept.map(|item| item.tokens).sum();
     assert!(tokens > 0 && tokens <= 4_000 / 8, "{tokens}");
 }
+
+// A third of the room was free: the newest step went, for its arguments were long, and older
+// ones stayed. And a result of 190 bytes that everything hung on went with the command before
+// it, which the model had said twice.
+#[test]
+fn the_newest_step_outlasts_older_ones() {
+    let mut story = Story::new().user("mend the parser");
+    for step in 0..12 {
+        let id = format!("s{step}");
+        story = story.assistant("").call(&id).result(&id, "no such file");
+    }
+    let written = format!(
+        r#"{{"path":"/a.rs","text":"{}"}}"#,
+        "let a = 1; ".repeat(120)
+    );
+    let said = "I decode it: 0110 1001 ".repeat(60);
+    let story = story.assistant(&said).call_with("w", &written);
+    let story = story.result("w", "flag{found}");
+    for budget in [800, 1_000] {
+        let (draft, fitted) = fitted(&story, &policy(budget));
+        assert!(!fitted.over_budget, "{fitted:?}");
+        let newest = draft.items.iter().rfind(|item| item.step().is_some());
+        let newest = newest.unwrap();
+        assert_eq!(newest.fate, Fate::Shortened, "{budget}: {}", newest.reason);
+        let step = newest.step().unwrap();
+        let call = step.calls().next().unwrap();
+        assert!(call.arguments_shortened, "{call:?}");
+        assert!(
+            format!("{:?}", call.outcome).contains("flag{found}"),
+            "{call:?}"
+        );
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::kind::OutputKind;
 use crate::context::{
-    summary::{one_line, reports_error, says_something},
+    summary::{is_verdict, one_line, reports_error, says_something},
     words::without_reminders,
 };
 
@@ -28,6 +28,8 @@ const TOTAL: Worth = 1_000;
 const ERROR: Worth = 800;
 const FAILED: Worth = 700;
 const HEADER: Worth = 650;
+const SECTION: Worth = 460;
+const FINDING: Worth = 440;
 const BESIDE: Worth = 400;
 const LAST: Worth = 600;
 const FIRST: Worth = 500;
@@ -124,6 +126,7 @@ pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)
     let count = output.lines.len();
     let mut worths: Vec<Worth> = Vec::with_capacity(count);
     let mut alike: [u32; 2] = [0; 2];
+    let is_report = kind == OutputKind::Text && is_report(output);
     for (at, line) in output.lines.iter().enumerate() {
         let from_end = count - 1 - at;
         let mut worth = match (at, from_end) {
@@ -137,6 +140,9 @@ pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)
             let own = if *seen > ALIKE_MAX { own / 4 } else { own };
             worth = worth.max(own);
         }
+        if is_report {
+            worth = worth.max(of_report(line.text));
+        }
         worths.push(worth);
     }
     if kind == OutputKind::Table && count > 0 {
@@ -149,6 +155,35 @@ pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)
         }
     }
     worths.into_iter().zip(0..).collect()
+}
+
+/// A text with headings, as sub-agents write.
+fn is_report(output: &Output<'_>) -> bool {
+    const HEADINGS_LEAST: usize = 3;
+    let headings = output.texts().filter(|line| heading_depth(line) > 1);
+    headings.count() >= HEADINGS_LEAST
+}
+
+fn heading_depth(line: &str) -> usize {
+    let rest = line.trim_start_matches('#');
+    match rest.starts_with(' ') {
+        true => line.len() - rest.len(),
+        false => 0,
+    }
+}
+
+/// In a report, the verdict says most; then headings and what is numbered or bold: findings.
+fn of_report(line: &str) -> Worth {
+    let bare = line.trim_start().trim_start_matches(['-', ' ']);
+    let numberless = bare.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_numbered = numberless.len() < bare.len() && numberless.starts_with(". ");
+    match heading_depth(line) {
+        _ if is_verdict(line) => TOTAL,
+        1..=3 => SECTION,
+        4.. => FINDING,
+        _ if is_numbered || bare.starts_with("**") => FINDING,
+        _ => 0,
+    }
 }
 
 /// What a line is worth by what it says, and which of two sorts that is.
@@ -175,7 +210,7 @@ fn by_itself(text: &str, kind: OutputKind) -> Option<(Worth, usize)> {
 }
 
 /// A line that sums a run of tests or a build up.
-pub(super) fn is_total(line: &str) -> bool {
+pub(in crate::context) fn is_total(line: &str) -> bool {
     const STARTS: [&str; 9] = [
         "test result:",
         "Tests:",
@@ -283,7 +318,7 @@ pub(super) fn is_located_error(line: &str) -> bool {
 }
 
 /// A line of a numbered view without its number: `   12→code`, `12: code`.
-pub(super) fn numberless(line: &str) -> &str {
+pub(in crate::context) fn numberless(line: &str) -> &str {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     if rest.len() == line.len() || !rest.starts_with(['→', '\t', ':', '|']) {
         return line;

@@ -14,6 +14,7 @@
 //! Everything quotes one line at a time, as it is indented, without control characters.
 
 mod groups;
+mod json;
 mod kind;
 mod lines;
 mod run;
@@ -23,10 +24,12 @@ mod tests;
 use super::{
     steps,
     summary::{clip, counted, json_members, one_line, result_summary, says_something},
+    words::without_reminders,
 };
 use crate::domain::{ContentPart, ToolResultRecorded};
 
 pub use kind::OutputKind;
+pub(super) use lines::{is_total, numberless};
 pub(super) use run::{RunLine, run_lines};
 
 /// Longest line that is quoted, in characters.
@@ -82,7 +85,8 @@ pub fn tells_failure(result: &ToolResultRecorded) -> bool {
     }
 }
 
-/// What JSON holds: short members as they are, of long ones what they are.
+/// What JSON holds: short members as they are, and the leaves of long ones as far as there is
+/// room; of what is very long what it is.
 fn of_json(
     result: &ToolResultRecorded,
     text: &str,
@@ -101,7 +105,10 @@ fn of_json(
         "{failed}{error}JSON, {}",
         counted(text.len(), "byte")
     ));
-    members.iter().for_each(|member| page.put(member));
+    match json::told(text, page.left) {
+        Some(lines) => lines.iter().for_each(|line| page.put(line)),
+        None => members.iter().for_each(|member| page.put(member)),
+    }
     page.text
 }
 
@@ -121,7 +128,7 @@ fn heading(
     if !error.is_empty() && !text.contains(result.error_message.trim()) {
         told.push(error);
     }
-    let lines = text.lines().count();
+    let lines = without_reminders(text).lines().count();
     told.push(counted(lines, "line"));
     told.push(counted(text.len(), "byte"));
     told.extend(groups::counts(kind, output));

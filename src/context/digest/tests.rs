@@ -109,13 +109,73 @@ fn json_is_told_by_its_members() {
         .collect();
     let text = serde_json::json!({"status": "ok", "total": 41, "rows": rows}).to_string();
     let told = of(&text, 300);
-    assert_eq!(
-        told,
-        format!(
-            "JSON, {} bytes\nstatus: \"ok\"\ntotal: 41\nrows: array of 41 objects with keys id, name",
-            counted(text.len(), "byte").trim_end_matches(" bytes")
-        )
+    let front = format!(
+        "JSON, {}\nstatus: ok, total: 41\n",
+        counted(text.len(), "byte")
     );
+    assert!(told.starts_with(&front), "{told}");
+    let rows = "rows (41): [{id: 0, name: x}, {id: 1, name: x}, ";
+    assert!(told.contains(rows) && told.ends_with('…'), "{told}");
+    assert!(told.chars().count() <= 300 && told.len() > 250, "{told}");
+}
+
+// `array of 5 arrays` and `5 more keys` stood for flight numbers, balances and whether a trip
+// was insured.
+#[test]
+fn what_is_nested_in_json_is_told_by_its_leaves() {
+    let text = serde_json::json!({
+        "flights": [{"number": "HAT083", "date": "2024-05-21"}, {"number": "HAT194", "date": "2024-05-22"}],
+        "passengers": [{"first": "Sofia", "born": "1986-03-02"}],
+        "a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6, "g": 7,
+        "created_at": "2024-05-08T19:01:02", "insurance": "no",
+        "notes": "so ".repeat(400),
+    });
+    let told = of(&text.to_string(), 600);
+    for leaf in [
+        "HAT083",
+        "HAT194",
+        "Sofia",
+        "insurance: no",
+        "created_at: 2024-05-08",
+        "g: 7",
+    ] {
+        assert!(told.contains(leaf), "{leaf}: {told}");
+    }
+    let lists: Vec<_> = (0..5)
+        .map(|n| serde_json::json!([{"number": format!("HAT10{n}")}]))
+        .collect();
+    let told = of(
+        &format!("{}{}", serde_json::json!(lists), " ".repeat(700)),
+        600,
+    );
+    assert!(told.contains("5 items\n[{number: HAT100}]\n"), "{told}");
+    assert!(told.ends_with("[{number: HAT104}]"), "{told}");
+}
+
+// Of 345 lines of a review its short form had eight at random, and neither its verdict nor what
+// it had found; and what a harness had put behind it was counted as its lines.
+#[test]
+fn a_report_is_told_by_its_verdict_and_findings() {
+    let filler = "It is looked at here in some more detail than that.\n".repeat(40);
+    let text = format!(
+        "# Review\n{filler}## Summary\n{filler}**Verdict: REQUEST CHANGES**\n{filler}\
+         ## Findings\n1. **The lock is lost**\n{filler}2. **The hook runs twice**\n{filler}\
+         ## Tests\n{filler}They pass.\n"
+    );
+    let lines = counted(text.lines().count(), "line");
+    let told = of(
+        &format!("{text}<system-reminder>\nlook\n</system-reminder>"),
+        600,
+    );
+    for line in [
+        "Verdict: REQUEST CHANGES",
+        "## Findings",
+        "The lock is lost",
+        "The hook runs twice",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert!(told.contains(&format!("{lines}, ")), "{lines}: {told}");
 }
 
 // What is left out shows, and lines keep their order.

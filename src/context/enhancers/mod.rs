@@ -73,7 +73,7 @@ static BUILT_IN: &[BuiltIn] = &[
     ),
     on(
         tools::NAME,
-        "The tools on offer: those defined, then those discovered; made from the window's calls where nothing defined any.",
+        "The tools on offer: those defined, then those discovered; made from the branch's calls where nothing defined any.",
         tools::PARAMS,
         &tools::Tools,
     ),

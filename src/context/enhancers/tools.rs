@@ -29,7 +29,7 @@ pub(super) const PARAMS: &[Param] = &[
     Param::new(
         "from_calls",
         ParamKind::Flag,
-        "Where nothing defined tools, define those that the window's calls name. Default: true.",
+        "Where nothing defined tools, define those that the branch's calls name. Default: true.",
     ),
 ];
 
@@ -67,7 +67,7 @@ impl Enhancer for Tools {
             if !made.is_empty() {
                 draft.tools = made.into_iter().filter(|tool| offered(&tool)).collect();
                 let did = format!(
-                    "{} tools, made from the calls of the window: no event defines any",
+                    "{} tools, made from the calls of the branch: no event defines any",
                     draft.tools.len()
                 );
                 return EnhancerReport::ran(NAME, did, draft.tools.len());

@@ -5,12 +5,15 @@ use serde_json::{Map, Value};
 use super::{
     result::reports_error,
     shape::Shape,
-    text::{clip, one_line, says_something, whole_or_ends},
+    text::{clip, counted, one_line, says_something, whole_or_ends},
 };
-use crate::context::knowledge::touch;
+use crate::context::{
+    digest::{is_total, numberless},
+    knowledge::touch,
+};
 
 /// Arguments that say most of a call.
-const TELLING: [&str; 16] = [
+const TELLING: [&str; 17] = [
     "command",
     "cmd",
     "pattern",
@@ -21,12 +24,26 @@ const TELLING: [&str; 16] = [
     "filename",
     "notebook_path",
     "url",
+    "title",
     "description",
     "subject",
     "question",
     "name",
     "id",
     "code",
+];
+/// Of those that run something, and that say where: nothing else says more of a call.
+const COMMANDS: [&str; 2] = ["command", "cmd"];
+const WHERE: [&str; 9] = [
+    "pattern",
+    "regex",
+    "query",
+    "file_path",
+    "path",
+    "filename",
+    "notebook_path",
+    "url",
+    "question",
 ];
 /// Of calls that look for something: what, and where.
 const SOUGHT: [&str; 3] = ["pattern", "regex", "query"];
@@ -179,6 +196,16 @@ pub(in crate::context) fn said_of(
     let Some(telling) = telling else {
         return clip(&looked_at(arguments), chars_max);
     };
+    if let Some(command) = named(&COMMANDS).filter(|command| *command == telling) {
+        return shown(without_cd(command, chars_max), chars_max, below);
+    }
+    let is_place = named(&WHERE).is_some_and(|place| place == telling);
+    if let Some(id) = id(&object).filter(|id| !is_place && !telling.contains(id.as_str())) {
+        let left = chars_max.saturating_sub(id.chars().count() + 1);
+        return format!("{id} {}", shown(telling, left, below))
+            .trim_end()
+            .to_owned();
+    }
     let told = shown(telling, chars_max, below);
     // What was looked for says half of it.
     let place = named(&SOUGHT).and(named(&PLACES));
@@ -186,6 +213,51 @@ pub(in crate::context) fn said_of(
         Some(place) => format!("{told} in {}", shown(place, chars_max, below)),
         None => told,
     }
+}
+
+/// What it is done to, where an argument names it: `ENT-241`, and not the longest text.
+fn id(object: &Map<String, Value>) -> Option<String> {
+    const LONGEST: usize = 40;
+    let is_id = |name: &str| {
+        let plain = name.to_lowercase();
+        matches!(plain.as_str(), "id" | "key") || plain.ends_with("_id") || name.ends_with("Id")
+    };
+    let ids = object.iter().filter(|(name, _)| is_id(name));
+    let mut told = ids.filter_map(|(_, value)| match value {
+        Value::String(id) if id.len() <= LONGEST => Some(one_line(id)),
+        Value::Number(id) => Some(id.to_string()),
+        _ => None,
+    });
+    told.find(|id| !id.is_empty())
+}
+
+/// A command line that is too long to tell, without going to where it runs.
+fn without_cd(command: &str, chars_max: usize) -> &str {
+    let command = command.trim();
+    if command.chars().count() <= chars_max {
+        return command;
+    }
+    let rest = command.strip_prefix("cd ").and_then(|rest| {
+        let (directory, rest) = rest.split_once("&&").or_else(|| rest.split_once(';'))?;
+        (!directory.contains(['|', '\n'])).then(|| rest.trim())
+    });
+    rest.filter(|rest| !rest.is_empty()).unwrap_or(command)
+}
+
+/// Whether a call's command only prints a file: what that holds is not how it went.
+pub(in crate::context) fn shows_a_file(arguments: &str) -> bool {
+    const SHOWS: [&str; 6] = ["cat ", "head ", "nl ", "bat ", "less ", "sed -n "];
+    const SAYS: [&str; 3] = [".log", ".out", ".txt"];
+    let object: Option<Map<String, Value>> = serde_json::from_str(arguments).ok();
+    let command = object
+        .as_ref()
+        .and_then(|object| COMMANDS.iter().find_map(|name| object.get(*name)?.as_str()));
+    command.is_some_and(|command| {
+        let command = without_cd(command, 0);
+        SHOWS.iter().any(|shows| command.starts_with(shows))
+            && !command.contains(['|', ';', '&', '>', '<', '\n'])
+            && !SAYS.iter().any(|says| command.contains(says))
+    })
 }
 
 /// All arguments in a line of so many characters: of longer ones the beginning and the end.
@@ -278,8 +350,10 @@ fn clip_front(path: &str, max_chars: usize) -> String {
     format!("…{rest}")
 }
 
-/// How a call ended, by what it returned: the line that reports an error, else the last one
-/// that says something. Of JSON what it says is wrong. Empty: nothing tells.
+/// How a call ended, by what it returned: the line that reports an error, gives a verdict or
+/// sums up, else the last one that says something, with `…` where others stand around it. Of a
+/// text that ends with what says nothing (`fi`), how long it is. Of JSON what it says is
+/// wrong. Empty: nothing tells.
 pub(in crate::context) fn ended(text: &str, chars_max: usize) -> String {
     /// Of a long text the end, in bytes: there a run says how it ended.
     const LOOKED_AT_BYTES: usize = 8 << 10;
@@ -289,10 +363,89 @@ pub(in crate::context) fn ended(text: &str, chars_max: usize) -> String {
     let end = text.ceil_char_boundary(text.len().saturating_sub(LOOKED_AT_BYTES));
     // Behind what a sub-agent says its harness says how to go on with it.
     let tells = |line: &&str| says_something(line) && !line.starts_with("agentId:");
-    let mut lines = text[end..].lines().filter(tells);
-    let reported = lines.clone().find(|line| reports_error(line));
-    let line = reported.or_else(|| lines.next_back()).unwrap_or_default();
-    clip(&one_line(line), chars_max)
+    let lines: Vec<&str> = text[end..].lines().filter(tells).collect();
+    let reported = lines.iter().find(|line| reports_error(line));
+    let told = reported
+        .map(|line| one_line(line))
+        .or_else(|| verdict(&text[..end], &lines));
+    let total = || lines.iter().rev().find(|line| is_total(line));
+    if let Some(outcome) = told.or_else(|| total().map(|line| one_line(line))) {
+        return clip(&outcome, chars_max);
+    }
+    let Some(last) = lines.last() else {
+        return String::new();
+    };
+    let is_alone = lines.len() == 1 && end == 0;
+    if closes(last) && !is_alone {
+        return clip(&counted(text.lines().count(), "line"), chars_max);
+    }
+    match is_alone {
+        true => clip(&one_line(last), chars_max),
+        false => clip(&format!("… {}", one_line(last)), chars_max),
+    }
+}
+
+/// The last line that gives a verdict (`**Verdict:** REQUEST CHANGES`), of a text's beginning
+/// and of these lines: a report tells it in front or at the end.
+fn verdict(front: &str, lines: &[&str]) -> Option<String> {
+    const FRONT_BYTES: usize = 2 << 10;
+    let front = &front[..front.floor_char_boundary(FRONT_BYTES)];
+    let front: Vec<&str> = front.lines().filter(|line| says_something(line)).collect();
+    let of = |lines: &[&str]| {
+        let at = lines.iter().rposition(|line| is_verdict(line))?;
+        let told = plain(lines[at]);
+        // Of a heading, what stands below it.
+        let is_heading = !told.contains(':') || told.ends_with(':');
+        match lines
+            .get(at + 1)
+            .filter(|_| is_heading && is_named_verdict(&told))
+        {
+            Some(next) => Some(format!("{}: {}", told.trim_end_matches(':'), plain(next))),
+            None => Some(told),
+        }
+    };
+    of(lines).or_else(|| of(&front))
+}
+
+/// A line that gives a verdict.
+pub(in crate::context) fn is_verdict(line: &str) -> bool {
+    const WORDS: [&str; 4] = [
+        "REQUEST CHANGES",
+        "CHANGES REQUESTED",
+        "REQUEST_CHANGES",
+        "APPROVED",
+    ];
+    WORDS.iter().any(|word| line.contains(word)) || is_named_verdict(&plain(line))
+}
+
+/// `Verdict: …`, `Overall assessment`.
+fn is_named_verdict(line: &str) -> bool {
+    const NAMES: [&str; 8] = [
+        "verdict",
+        "final verdict",
+        "overall verdict",
+        "recommendation",
+        "overall assessment",
+        "conclusion",
+        "outcome",
+        "result",
+    ];
+    let name = line.split(':').next().unwrap_or_default().trim();
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// A line without the marks of a heading, a list or of weight.
+fn plain(line: &str) -> String {
+    let line = one_line(line);
+    let line = line.trim_start_matches(|c: char| !c.is_alphanumeric());
+    line.replace("**", "").trim().to_owned()
+}
+
+/// The end of a block of code: it says nothing of how a call went.
+fn closes(line: &str) -> bool {
+    const ENDS: [&str; 8] = ["fi", "done", "esac", "end", "endif", "EOF", "EOT", "pass"];
+    let line = numberless(line.trim_start());
+    ENDS.contains(&line.trim_matches(|c: char| !c.is_alphanumeric()))
 }
 
 #[cfg(test)]
@@ -380,7 +533,8 @@ mod tests {
     // A note told that tests were run, and not how they ended.
     #[test]
     fn how_a_call_ended() {
-        assert_eq!(ended("running\n0 issues.\n\n", 40), "0 issues.");
+        assert_eq!(ended("running\n0 issues.\n\n", 40), "… 0 issues.");
+        assert_eq!(ended("0 issues.\n", 40), "0 issues.");
         assert_eq!(
             ended("a\nerror: no such file\nexit 1", 40),
             "error: no such file"
@@ -392,5 +546,47 @@ mod tests {
             "Approved."
         );
         assert_eq!(ended("", 40), "");
+    }
+
+    // A review asked for changes, for two critical findings, and its note said that lint and
+    // tests pass; a script that was read "ended" with `fi`, a status with one of two files.
+    #[test]
+    fn what_ended_a_text_is_not_all_of_it() {
+        let review = "# Review\n\n**Verdict: REQUEST CHANGES**\n\n2 critical findings.\n\n\
+                      - Lint and all unit tests pass clean.\n";
+        assert_eq!(ended(review, 80), "Verdict: REQUEST CHANGES");
+        let below = "## Conclusion\n\nIt is **not** safe to merge.\n\n- Lint passes.\n";
+        assert_eq!(ended(below, 80), "Conclusion: It is not safe to merge.");
+        let long = format!(
+            "**Result: REQUEST CHANGES**\n{}",
+            "- it is so\n".repeat(2_000)
+        );
+        assert_eq!(ended(&long, 80), "Result: REQUEST CHANGES");
+        assert_eq!(ended("if x; then\n  y\nfi\n", 40), "3 lines");
+        assert_eq!(ended(" M a.rs\n M b.rs\n", 40), "… M b.rs");
+        let tests = "test a ... ok\ntest result: ok. 3 passed; 0 failed\n   Doc-tests x\n";
+        assert_eq!(ended(tests, 60), "test result: ok. 3 passed; 0 failed");
+        assert!(shows_a_file(r#"{"command":"cd /w && cat x.sh"}"#));
+        assert!(!shows_a_file(r#"{"command":"cat x.sh | sh"}"#));
+        assert!(!shows_a_file(r#"{"command":"cat build.log"}"#));
+    }
+
+    // Of 60 characters of a command all told where it ran.
+    #[test]
+    fn a_command_is_told_and_not_where_it_runs() {
+        let deep = "/Users/dev/workspaces/mono/packages/agent/with/a/long/name/of/its/own";
+        let command = format!(r#"{{"command":"cd {deep} && npm run check"}}"#);
+        assert_eq!(told(&command), "npm run check");
+        assert_eq!(told(r#"{"command":"cd /w && make"}"#), "cd /w && make");
+    }
+
+    // `refused update_issue ## Problem …` told of which issue by nothing.
+    #[test]
+    fn what_a_call_is_about_comes_first() {
+        let issue = r###"{"description":"## Problem\nIt is so","id":"ENT-241"}"###;
+        assert_eq!(told(issue), "ENT-241 ## Problem It is so");
+        let titled = r#"{"issue_id":7,"title":"Mend it","description":"So"}"#;
+        assert_eq!(told(titled), "7 Mend it");
+        assert_eq!(told(r#"{"id":"7","path":"/a.rs"}"#), "/a.rs");
     }
 }

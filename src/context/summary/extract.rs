@@ -5,10 +5,10 @@
 use std::{collections::HashMap, fmt::Write as _, sync::Arc};
 
 use super::{
-    gather::{Gathered, Quotation},
+    gather::{Gathered, Quotation, only_announces},
     text::{clip, counted, one_line, seen, whole_or_ends},
 };
-use crate::context::{knowledge::Touch, window::WindowEvent};
+use crate::context::{knowledge::Touch, window::WindowEvent, words};
 
 /// How an extract begins: the model that reads it goes on from there.
 pub(super) const CONTINUATION: &str = "This continues an earlier conversation, whose messages are \
@@ -101,7 +101,7 @@ impl Extract {
         let previous = previous.map(|text| text.trim_start_matches(CONTINUATION).trim());
         if let Some(previous) = previous.filter(|text| !text.is_empty()) {
             let room = self.left * 6 / 10;
-            self.section("Before that:", &whole_or_ends(&readable(previous), room));
+            self.section("Before that:", &whole_or_ends(&as_of_then(previous), room));
         }
         let mut bodies: Vec<String> = Vec::new();
         for (title, tell, share) in SECTIONS {
@@ -168,13 +168,23 @@ fn task(gathered: &Gathered, room: usize) -> String {
 /// have a place.
 fn asked_later(gathered: &Gathered, room: usize) -> String {
     let later = gathered.asked.get(1..).filter(|_| !gathered.goes_on);
-    listed(later.unwrap_or_default(), room, ASK_CHARS.max(room / 2))
+    let later = requests(later.unwrap_or_default());
+    listed(&later, room, ASK_CHARS.max(room / 2))
+}
+
+/// Without praise and assent, which ask for nothing, but for the last of all.
+fn requests(asked: &[Quotation]) -> Vec<Quotation> {
+    let last = asked.last().map(|last| last.at);
+    let says = |said: &&Quotation| {
+        !said.label.is_empty() || Some(said.at) == last || !words::says_little(&said.text)
+    };
+    asked.iter().filter(says).cloned().collect()
 }
 
 /// The same of all requests behind an earlier summary.
 fn asked_since(gathered: &Gathered, room: usize) -> String {
     match gathered.goes_on {
-        true => listed(&gathered.asked, room, ASK_CHARS.max(room / 2)),
+        true => listed(&requests(&gathered.asked), room, ASK_CHARS.max(room / 2)),
         false => String::new(),
     }
 }
@@ -190,7 +200,8 @@ fn answers(gathered: &Gathered, room: usize) -> String {
         (room * 35 / 100).max(room.min(1_000)).min(4_000),
     );
     let left = room.saturating_sub(last_told.chars().count() + 8);
-    let mut said: Vec<Quotation> = earlier.to_vec();
+    let says = |said: &&Quotation| !only_announces(&said.text);
+    let mut said: Vec<Quotation> = earlier.iter().filter(says).cloned().collect();
     said.extend(gathered.decisions.iter().cloned());
     said.sort_by_key(|said| said.at);
     let mut text = listed(&said, left, 1_200);
@@ -293,11 +304,50 @@ fn commands(gathered: &Gathered, room: usize) -> String {
 }
 
 fn again(gathered: &Gathered, room: usize) -> String {
-    let ids = gathered.ids.join(", ");
-    if ids.is_empty() {
-        return ids;
+    let (numbers, ids): (Vec<_>, Vec<_>) = gathered.ids.iter().partition(|id| id.starts_with('#'));
+    let numbers: Vec<String> = numbers.iter().map(|number| format!("“{number}”")).collect();
+    let ids: Vec<&str> = ids.into_iter().map(String::as_str).collect();
+    let mut lines = Vec::new();
+    if !ids.is_empty() {
+        lines.push(format!("- {}", ids.join(", ")));
     }
-    clip(&format!("- {ids}"), room)
+    if !numbers.is_empty() {
+        // Elsewhere `#10` is an event.
+        let numbers = numbers.join(", ");
+        lines.push(format!(
+            "- {numbers} (numbers that the texts name, of no event)"
+        ));
+    }
+    clip(&lines.join("\n"), room)
+}
+
+/// An earlier summary as what it is: what it ordered whoever read it then is no order any
+/// more, and what it names as open was open then.
+fn as_of_then(summary: &str) -> String {
+    const ORDERS: [&str; 2] = [
+        "without asking the user any further questions",
+        "Continue with the last task that you were asked to work on",
+    ];
+    const OPEN: [&str; 7] = [
+        "pending tasks",
+        "next step",
+        "next steps",
+        "optional next step",
+        "current work",
+        "open tasks",
+        "what is next",
+    ];
+    let is_order = |line: &&str| ORDERS.iter().any(|order| line.contains(order));
+    let then = |line: &str| {
+        let name = line.trim().trim_start_matches(|c: char| !c.is_alphabetic());
+        let name = name.trim_end_matches(|c: char| !c.is_alphabetic());
+        match OPEN.iter().any(|open| name.eq_ignore_ascii_case(open)) {
+            true => format!("{} (as of then)", line.trim_end().trim_end_matches(':')),
+            false => line.to_owned(),
+        }
+    };
+    let lines = summary.lines().filter(|line| !is_order(line)).map(then);
+    readable(&lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// A text as it is, without what is not seen.
@@ -367,7 +417,7 @@ fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
 
 /// The length to which texts have to be cut so that together they fit: short ones
 /// leave their room to the long ones.
-fn level(lengths: &[usize], room: usize) -> usize {
+pub(in crate::context) fn level(lengths: &[usize], room: usize) -> usize {
     let mut sorted = lengths.to_vec();
     sorted.sort_unstable();
     let (mut left, mut count) = (room, sorted.len());

@@ -26,8 +26,8 @@ use crate::{
         words::{self, Reply, without_reminders},
     },
     domain::{
-        ContentPart, Decision, EventBody, MessageAppended, Role, ToolCallRequested,
-        ToolResultRecorded,
+        CompactionTrigger, ContentPart, Decision, EventBody, MessageAppended, Role,
+        ToolCallRequested, ToolResultRecorded,
     },
 };
 
@@ -46,6 +46,8 @@ const ACT_CHARS_MAX: usize = 400;
 const OUTCOME_CHARS_MAX: usize = 1_000;
 /// Of a call that somebody said something to, in characters.
 const NAMED_CHARS_MAX: usize = 80;
+/// Before what was asked when a summary that an import brought was not written yet.
+const BEFORE_SUMMARY: &str = "before that summary";
 /// Skills that are named.
 const SKILLS_MAX: usize = 20;
 
@@ -130,6 +132,15 @@ impl Gathered {
                 }
                 EventBody::Compacted(compacted) => {
                     gathered.after_compaction = compacted.summary.is_empty();
+                    // What was asked before it is told as that, but for turns that it keeps.
+                    if compacted.trigger == CompactionTrigger::Imported && compacted.kept_turns == 0
+                    {
+                        for said in &mut gathered.asked {
+                            if said.label.is_empty() {
+                                BEFORE_SUMMARY.clone_into(&mut said.label);
+                            }
+                        }
+                    }
                 }
                 EventBody::EntitiesNoted { entities } => {
                     for entity in entities {
@@ -215,14 +226,7 @@ impl Gathered {
         if !tasks.is_empty() {
             self.open_tasks = tasks;
         }
-        let last_line = text
-            .lines()
-            .rev()
-            .map(one_line)
-            .find(|line| !line.is_empty());
-        self.offer = last_line
-            .filter(|line| line.ends_with('?'))
-            .map(|line| clip(&line, 400));
+        self.offer = offer(text);
         let said = self.quote("", text.to_owned());
         if is_same_turn && let Some(before) = self.answers.last_mut() {
             let before = std::mem::replace(before, said);
@@ -234,8 +238,7 @@ impl Gathered {
 
     /// Sentences of something said on the way that tell of a decision.
     fn decided(&mut self, text: &str, at: usize) {
-        for sentence in sentences(text).filter(|sentence| tells_decision(sentence)) {
-            let text = one_line(sentence);
+        for text in decisions(text) {
             let known = self
                 .decisions
                 .iter()
@@ -415,6 +418,59 @@ fn text_of(result: &ToolResultRecorded) -> String {
     }
 }
 
+/// The question that a text ends with; of a short one (`What do you think?`) with what
+/// stands before it, which it is about.
+fn offer(text: &str) -> Option<String> {
+    const SAYS_ENOUGH: usize = 60;
+    const OFFER_CHARS_MAX: usize = 400;
+    let mut lines = text
+        .lines()
+        .rev()
+        .map(one_line)
+        .filter(|line| !line.is_empty());
+    let question = lines.next().filter(|line| line.ends_with('?'))?;
+    let before = lines
+        .next()
+        .filter(|_| question.chars().count() < SAYS_ENOUGH);
+    let Some(before) = before else {
+        return Some(clip(&question, OFFER_CHARS_MAX));
+    };
+    let before = clip(&before, OFFER_CHARS_MAX - SAYS_ENOUGH);
+    Some(format!("{before} {question}"))
+}
+
+/// What a text decides: sentences, each that tells of a remedy with the one before it, which
+/// tells of what.
+fn decisions(text: &str) -> Vec<String> {
+    let mut told = Vec::new();
+    for line in text.lines() {
+        let mut before: Option<&str> = None;
+        for sentence in sentences(line) {
+            if tells_decision(sentence) {
+                let lower = sentence.to_lowercase();
+                let is_remedy = lower.contains("the fix") || lower.contains("so we");
+                let cause = before.filter(|before| is_remedy && !announces(before));
+                told.push(match cause.filter(|cause| !tells_decision(cause)) {
+                    Some(cause) => one_line(&format!("{cause} {sentence}")),
+                    None => one_line(sentence),
+                });
+            }
+            before = Some(sentence);
+        }
+    }
+    told
+}
+
+/// Whether a text is nothing but the announcement of what comes next.
+pub(super) fn only_announces(text: &str) -> bool {
+    const CHARS_MAX: usize = 300;
+    let text = text.trim();
+    let announced = || sentences(text).all(announces);
+    text.chars().count() <= CHARS_MAX
+        && (text.ends_with(':') || announced())
+        && sentences(text).next().is_some()
+}
+
 fn sentences(text: &str) -> impl Iterator<Item = &str> {
     let ends = |line: &str| -> Vec<usize> {
         let ends = line.match_indices(['.', '!', '?']);
@@ -435,23 +491,44 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
         .filter(|sentence| sentence.len() > 20 && sentence.len() < 600)
 }
 
-/// Words with which people and models tell why, and of what they gave up.
-fn tells_decision(sentence: &str) -> bool {
-    // What comes next is a call, and no decision.
-    const ANNOUNCING: [&str; 7] = [
+/// What comes next is a call, and no decision.
+fn announces(sentence: &str) -> bool {
+    const ANNOUNCING: [&str; 9] = [
         "let me ",
         "i'll ",
         "i will ",
+        "i'm going to ",
+        "i am going to ",
         "now i",
         "next, ",
         "let's ",
         "i need to ",
     ];
-    const WORDS: [&str; 20] = [
+    let lower = sentence.to_lowercase();
+    let begins = lower.trim_start_matches(|c: char| !c.is_alphabetic());
+    // `Now implementing the fix.`
+    let does = begins
+        .strip_prefix("now ")
+        .and_then(|rest| rest.split(' ').next())
+        .is_some_and(|word| word.ends_with("ing"));
+    let begins = ["no, ", "yes, ", "ok, ", "good, ", "actually, ", "now "]
+        .iter()
+        .find_map(|word| begins.strip_prefix(word))
+        .unwrap_or(begins);
+    does || lower.ends_with(':') || ANNOUNCING.iter().any(|start| begins.starts_with(start))
+}
+
+/// Words with which people and models tell why, and of what they gave up.
+fn tells_decision(sentence: &str) -> bool {
+    const WORDS: [&str; 24] = [
         "instead",
         "because",
         "rather than",
         "root cause",
+        "the cause",
+        "caused by",
+        "the reason",
+        "the bug",
         "the issue is",
         "the issue was",
         "the problem is",
@@ -470,15 +547,9 @@ fn tells_decision(sentence: &str) -> bool {
         "the fix",
     ];
     let lower = sentence.to_lowercase();
-    let begins = lower.trim_start_matches(|c: char| !c.is_alphabetic());
-    let begins = ["no, ", "yes, ", "ok, ", "good, ", "actually, ", "now "]
-        .iter()
-        .find_map(|word| begins.strip_prefix(word))
-        .unwrap_or(begins);
-    let announces = lower.ends_with(':')
-        || lower.contains("to be decided")
-        || ANNOUNCING.iter().any(|start| begins.starts_with(start));
-    !announces && WORDS.iter().any(|word| lower.contains(word))
+    !announces(sentence)
+        && !lower.contains("to be decided")
+        && WORDS.iter().any(|word| lower.contains(word))
 }
 
 /// How harnesses begin a summary that they wrote themselves.

@@ -24,9 +24,10 @@ mod tasks;
 mod text;
 pub(super) mod turns;
 
-pub(super) use calls::{ended, paths, said_of, tells_how_it_ended};
+pub(super) use calls::{ended, is_verdict, paths, said_of, shows_a_file, tells_how_it_ended};
 pub use dialogue::{DIALOGUE_SUMMARY_CHARS_MAX, dialogue_summary};
 pub use due::{DialogueDue, SnapshotDue, dialogue_due, snapshots_due};
+pub(super) use extract::level;
 pub use extract::{COMPACTION_EXTRACT_CHARS_MIN, compaction_extract, is_extract};
 pub(super) use result::reports_error;
 pub use result::result_summary;

@@ -6,9 +6,35 @@ pub(in crate::context) fn clip(text: &str, max_chars: usize) -> String {
         None => text.to_owned(),
         Some(_) if max_chars == 0 => String::new(),
         Some(_) => {
-            let kept: String = text.chars().take(max_chars - 1).collect();
-            format!("{}…", kept.trim_end())
+            let end = text.char_indices().nth(max_chars - 1);
+            let end = end.map_or(text.len(), |(end, _)| end);
+            format!("{}…", before_word(text, end).trim_end())
         }
+    }
+}
+
+/// The words that longer ones would be cut in, in bytes: what is longer is cut where it is.
+const WORD_BYTES_MAX: usize = 24;
+
+/// A text up to here, without a word that would be cut.
+fn before_word(text: &str, end: usize) -> &str {
+    let (front, rest) = text.split_at(end);
+    let is_cut = rest.starts_with(char::is_alphanumeric) && front.ends_with(char::is_alphanumeric);
+    let blank = front.rfind(char::is_whitespace).filter(|_| is_cut);
+    match blank.filter(|blank| end - blank <= WORD_BYTES_MAX && *blank > end / 2) {
+        Some(blank) => &front[..blank],
+        None => front,
+    }
+}
+
+/// A text from here on, without a word that would be cut.
+fn behind_word(text: &str, start: usize) -> &str {
+    let (front, rest) = text.split_at(start);
+    let is_cut = rest.starts_with(char::is_alphanumeric) && front.ends_with(char::is_alphanumeric);
+    let blank = rest.find(char::is_whitespace).filter(|_| is_cut);
+    match blank.filter(|blank| *blank <= WORD_BYTES_MAX && *blank < rest.len() / 2) {
+        Some(blank) => &rest[blank..],
+        None => rest,
     }
 }
 
@@ -21,12 +47,14 @@ pub(in crate::context) fn whole_or_ends(text: &str, room: usize) -> String {
     if room < 200 {
         return clip(text, room);
     }
-    let mark = format!(" … ({} characters) … ", thousands(chars - room));
-    let room = room.saturating_sub(mark.chars().count());
+    let mark = |left: usize| format!(" … ({} characters) … ", thousands(left));
+    let room = room.saturating_sub(mark(chars).chars().count());
     let head = room * 2 / 3;
-    let start: String = text.chars().take(head).collect();
-    let end: String = text.chars().skip(chars - (room - head)).collect();
-    format!("{}{mark}{}", start.trim_end(), end.trim_start())
+    let byte = |at: usize| text.char_indices().nth(at).map_or(text.len(), |(at, _)| at);
+    let start = before_word(text, byte(head)).trim_end();
+    let end = behind_word(text, byte(chars - (room - head))).trim_start();
+    let left = chars - start.chars().count() - end.chars().count();
+    format!("{start}{}{end}", mark(left))
 }
 
 /// A text in one line: control characters, escape sequences of terminals and
@@ -194,6 +222,22 @@ mod tests {
         ] {
             assert_eq!(one_line(text), expected, "{text:?}");
         }
+    }
+
+    // `the ta… (2 characters) …sk`: words were cut, and the mark hid more than it said.
+    #[test]
+    fn words_are_not_cut() {
+        assert_eq!(clip("mend the parser again", 14), "mend the…");
+        assert_eq!(clip("abcdefghijklmnop", 5), "abcd…");
+        let text = "some words of a text ".repeat(30);
+        let told = whole_or_ends(text.trim(), 300);
+        let (start, rest) = told.split_once(" … (").unwrap();
+        let (left, end) = rest.split_once(" characters) … ").unwrap();
+        assert!(text.starts_with(&format!("{start} ")), "{told}");
+        assert!(text.trim().ends_with(&format!(" {end}")), "{told}");
+        let left: usize = left.parse().unwrap();
+        assert_eq!(left + start.len() + end.len(), text.trim().len());
+        assert!(told.chars().count() <= 300 && left > 20, "{told}");
     }
 
     /// Rules and blank lines say nothing: the lines after them are quoted.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};
 
 use super::{WindowEvent, WindowInput};
-use crate::domain::*;
+use crate::{context::called::CalledTools, domain::*};
 
 /// A branch's history that grows.
 #[derive(Clone, Debug, Default)]
@@ -102,6 +102,13 @@ impl Story {
         let open = self.events[..count]
             .iter()
             .filter(|event| event.at.revision > branch.cut);
+        let cut = branch.cut;
+        let earlier = self.events[..count]
+            .iter()
+            .filter_map(|event| match &event.body {
+                EventBody::ToolCallRequested(call) if event.at.revision <= cut => Some(call),
+                _ => None,
+            });
         let referred = self.events[..count].iter();
         let info = ConversationInfo {
             policies: self.policies.clone(),
@@ -117,6 +124,7 @@ impl Story {
                 .collect(),
             branch: Arc::new(branch),
             folded: None,
+            earlier_tools: Arc::new(CalledTools::of(earlier)),
             long_term: Vec::new(),
             knowledge: None,
         }

@@ -8,9 +8,11 @@
 //! - `harness`: what a harness tells by tags;
 //! - `marks`: what a source's own form of a message says about who wrote it;
 //! - `local_command`: commands at the prompt, as pi keeps them;
+//! - `little`: what says little, whoever says it;
 //! - `replies`: refusals and answers in results.
 
 mod harness;
+mod little;
 mod local_command;
 mod marks;
 mod replies;
@@ -20,6 +22,7 @@ use std::borrow::Cow;
 use crate::domain::{ContentPart, MessageAppended, Role};
 
 pub(super) use harness::{is_said, without_reminders};
+pub(super) use little::says_little;
 pub(super) use marks::{is_by_harness, local_command};
 pub(super) use replies::Reply;
 

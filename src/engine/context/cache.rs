@@ -15,6 +15,7 @@ use quick_cache::{Weighter, sync::Cache};
 use crate::{
     context::{
         Provider,
+        called::CalledTools,
         prefix::SentUnits,
         provider::Check,
         tokens::{TextKey, TokenMemo},
@@ -45,6 +46,8 @@ pub(super) struct KeptWindow {
     /// The items of its messages and steps, with what requests have counted and told
     /// of them.
     pub folded: Arc<Folded>,
+    /// What calls behind the cut have shown, where no tools are defined.
+    pub earlier_tools: Arc<CalledTools>,
     /// Estimate of what its events take.
     pub bytes: u64,
     /// Estimate of what its items take, once they were counted and told.

@@ -6,6 +6,7 @@ mod active;
 mod build;
 mod cache;
 mod compact;
+mod earlier_tools;
 mod knowledge;
 mod recorded;
 mod snapshots;

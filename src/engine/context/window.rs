@@ -78,6 +78,7 @@ impl Inner {
             events: kept.events.clone(),
             folded: Some(Arc::clone(&kept.folded)),
             referred: kept.referred.clone(),
+            earlier_tools: Arc::clone(&kept.earlier_tools),
             long_term,
             knowledge: None,
         })
@@ -134,7 +135,7 @@ impl Inner {
             fork: branch.fork,
         };
         self.read_segment(namespace, &segment, &mut read).await?;
-        self.complete(namespace, branch, read, Some(kept)).await
+        self.complete(namespace, id, branch, read, Some(kept)).await
     }
 
     async fn read_window(
@@ -147,13 +148,14 @@ impl Inner {
         for segment in self.open_segments(id, branch)? {
             self.read_segment(namespace, &segment, &mut read).await?;
         }
-        self.complete(namespace, branch, read, None).await
+        self.complete(namespace, id, branch, read, None).await
     }
 
     /// Adds what the branch's state refers to.
     async fn complete(
         &self,
         namespace: &Namespace,
+        id: ConversationId,
         branch: &BranchState,
         read: Read,
         kept: Option<&KeptWindow>,
@@ -182,6 +184,16 @@ impl Inner {
             None => Folded::of(branch, &read.events),
         });
         work::check()?;
+        let is_wanted = branch.tools_defined.is_none() && branch.compaction.is_some();
+        let earlier_tools = match kept {
+            Some(kept) => Arc::clone(&kept.earlier_tools),
+            None if is_wanted => {
+                let tools = self.earlier_tools(namespace, id, branch).await?;
+                bytes += tools.memory_bytes();
+                Arc::new(tools)
+            }
+            None => Arc::default(),
+        };
         Ok(KeptWindow {
             head: branch.head,
             compaction: branch.compaction,
@@ -189,6 +201,7 @@ impl Inner {
             folded: Arc::new(folded),
             events: read.events,
             referred,
+            earlier_tools,
             bytes,
         })
     }

@@ -120,7 +120,12 @@ async fn a_disk_below_its_floor_is_not_ready() {
     options.limits.disk_floor_bytes = Some(u64::MAX);
     let engine = Engine::open(options).await.unwrap();
     let (_stopper, stop) = Stopper::new();
-    let health = HealthService::new(Shared { engine, stop }).unwrap();
+    let health = HealthService::new(Shared {
+        audit: Audit::new(engine.clone()),
+        engine,
+        stop,
+    })
+    .unwrap();
     for (name, serves) in [(LIVE, true), ("treering.v1.Search", true), (READY, false)] {
         assert_eq!(serving(&health, name), serves, "{name}");
     }

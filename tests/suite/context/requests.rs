@@ -395,6 +395,49 @@ async fn windows_begin_at_the_cut() {
     engine.close().await;
 }
 
+// An agent went on after a compaction and had no tool: definitions were made of the calls
+// behind the cut no more. Those of every compaction before count, as of then, too.
+#[tokio::test]
+async fn called_tools_outlast_compactions() {
+    let engine = memory().await;
+    let id = conversation(&engine).await;
+    for (number, tool) in ["list_files", "read_file"].into_iter().enumerate() {
+        let call_id = format!("c{number}");
+        let ended = result(id, &call_id, "done");
+        let turn = vec![call(id, &call_id, tool), ended, message(id, "so")];
+        let outcome = append(&engine, turn).await.unwrap();
+        let compacted = EventBody::Compacted(Compacted {
+            summary: "what was done".to_owned(),
+            cut_revision: outcome.events[2].revision,
+            kept_turns: 0,
+            tokens_before: 0,
+            tokens_after: 0,
+            trigger: CompactionTrigger::Manual,
+            raw: None,
+        });
+        append(&engine, vec![NewEvent::new(id, compacted)])
+            .await
+            .unwrap();
+    }
+    let offered = async |query: BuildQuery| {
+        let (draft, _) = engine.draft(query).await.unwrap();
+        let names = draft.tools.into_iter().map(|tool| tool.name);
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(offered(query(id)).await, ["list_files", "read_file"]);
+    // What comes since stands behind them.
+    let later = vec![call(id, "c9", "edit_file"), result(id, "c9", "done")];
+    append(&engine, later).await.unwrap();
+    let all = ["list_files", "read_file", "edit_file"];
+    assert_eq!(offered(query(id)).await, all);
+    let past = BuildQuery {
+        as_of: Some(Revision(6)),
+        ..query(id)
+    };
+    assert_eq!(offered(past).await, ["list_files"]);
+    engine.close().await;
+}
+
 // What tools have shown is in the request when the policy asks for it, and last.
 #[tokio::test]
 async fn knowledge_is_in_when_it_is_asked_for() {

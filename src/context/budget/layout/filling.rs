@@ -80,7 +80,10 @@ impl Layout<'_, '_> {
             let most = left - note;
             let tokens = match self.pieces[at].item.tokens <= most {
                 true => self.keep(at),
-                false => self.keep_within(at, most),
+                false => match self.keep_within(at, most) {
+                    0 => self.take_pared(at, most),
+                    tokens => tokens,
+                },
             };
             if tokens > 0 {
                 left = left.saturating_sub(tokens + note);

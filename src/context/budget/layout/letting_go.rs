@@ -8,6 +8,9 @@ use crate::context::{
 
 /// A long message that is not one of the newest keeps this share of the room.
 const MESSAGE_SHARE: u64 = 8;
+/// A step that is kept only with everything of it cut has this share of the room at most; the
+/// newest one has all that is left.
+const PARED_SHARE: u64 = 4;
 /// Steps that are passed over because they alone would take much of what is left.
 const PASSED_OVER_MAX: usize = 6;
 
@@ -121,6 +124,10 @@ impl Layout<'_, '_> {
         let share = self.room / 2;
         let (mut whole, mut is_recent) = (0, true);
         let (mut passed_over, mut after_gap) = (0, false);
+        let newest_step = self.pieces.iter().rposition(|piece| {
+            let step = piece.item.step();
+            piece.item.tokens > 0 && step.is_some_and(|step| step.calls().next().is_some())
+        });
         for at in (0..self.pieces.len()).rev() {
             if !self.pieces[at].is_gone() {
                 after_gap = false;
@@ -145,6 +152,17 @@ impl Layout<'_, '_> {
             }
             if taken == 0 {
                 taken = self.take_short(at, left.saturating_sub(gap));
+            }
+            if taken == 0 {
+                // The newest outlasts older ones.
+                let most = left.saturating_sub(gap);
+                let is_newest = newest_step == Some(at);
+                let one_max = if is_newest {
+                    most
+                } else {
+                    self.room / PARED_SHARE
+                };
+                taken = self.take_pared(at, most.min(one_max));
             }
             if taken > 0 {
                 left = left.saturating_sub(taken + gap);
@@ -182,6 +200,19 @@ impl Layout<'_, '_> {
             Some((content, tokens)) => self.cut(at, content, tokens),
             None => 0,
         }
+    }
+
+    /// Takes a step with all of it cut, to as much as there is room for.
+    pub(super) fn take_pared(&mut self, at: usize, most: u64) -> u64 {
+        let bytes = self.bytes_of(most);
+        for percent in [80, 50, 30, 15] {
+            if let Some((content, tokens)) = self.pared(at, bytes * percent / 100)
+                && tokens <= most
+            {
+                return self.cut(at, content, tokens);
+            }
+        }
+        0
     }
 
     fn take_short(&mut self, at: usize, most: u64) -> u64 {

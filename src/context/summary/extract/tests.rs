@@ -6,7 +6,7 @@ use crate::{
         samples::{Spoken, window},
         summary::text::is_hidden,
     },
-    domain::{EventBody, RawEncoding, RawMessage},
+    domain::{Compacted, CompactionTrigger, EventBody, RawEncoding, RawMessage, Revision},
 };
 
 fn extract(spoken: &[Spoken], max_chars: usize) -> String {
@@ -400,4 +400,69 @@ proptest! {
         prop_assert!(!text.chars().any(|c| is_hidden(c) && !may_stay(c)));
         prop_assert_eq!(&text, &extract(&spoken, max));
     }
+}
+
+// Behind an earlier summary, its orders stood as orders, tasks that were long done as open
+// ones, and what had been asked before it as asked since.
+#[test]
+fn an_earlier_summary_orders_nothing() {
+    let (_, mut events) = window(&[
+        Spoken::User("Mend the parser."),
+        Spoken::Assistant("I look at it."),
+        Spoken::Noted,
+        Spoken::User("Now the tests, please."),
+        Spoken::Assistant("They pass."),
+    ]);
+    let earlier = "Summary:\n7. Pending Tasks:\n   - mend the parser\n\nPlease continue from \
+                   where we left it off without asking the user any further questions.";
+    let mut imported = (*events[2]).clone();
+    imported.body = EventBody::Compacted(Compacted {
+        summary: String::new(),
+        cut_revision: Revision(1),
+        kept_turns: 0,
+        tokens_before: 0,
+        tokens_after: 0,
+        trigger: CompactionTrigger::Imported,
+        raw: None,
+    });
+    events[2] = Arc::new(imported);
+    let text = compaction_extract(&events, Some(earlier), 6_000);
+    assert!(!text.contains("any further questions"), "{text}");
+    assert!(text.contains("7. Pending Tasks (as of then)\n"), "{text}");
+    let before = "- before that summary: “Mend the parser.”\n- Now the tests, please.";
+    assert!(text.contains(before), "{text}");
+}
+
+// "Now implementing the fix." stood as decided, and was refused; of a fix its cause was not
+// told; praise stood among requests, and a question without what it was about.
+#[test]
+fn what_was_announced_is_not_decided() {
+    let text = extract(
+        &[
+            Spoken::User("Why does it fail?"),
+            Spoken::Assistant(
+                "The hook runs twice on each commit. The fix is to look at its lock.",
+            ),
+            Spoken::Assistant("Now implementing the fix."),
+            Spoken::Assistant("Let me try a different approach:"),
+            Spoken::User("wow, it works"),
+            Spoken::Assistant("It holds now: one lock for both hooks, as in #10."),
+            Spoken::User("See #10 and the other one."),
+            Spoken::Assistant(
+                "I could keep both hooks, or drop the older one.\n\nWhat do you think?",
+            ),
+        ],
+        6_000,
+    );
+    let decided = "- The hook runs twice on each commit. The fix is to look at its lock.";
+    assert!(text.contains(decided), "{text}");
+    assert!(!text.contains("Now implementing"), "{text}");
+    assert!(!text.contains("different approach"), "{text}");
+    assert!(!text.contains("wow"), "{text}");
+    let offered = "- offered: I could keep both hooks, or drop the older one. What do you think?";
+    assert!(text.contains(offered), "{text}");
+    assert!(
+        text.contains("- “#10” (numbers that the texts name, of no event)"),
+        "{text}"
+    );
 }

@@ -1,0 +1,133 @@
+//! What says little: praise, assent, a greeting. It has a place where nothing else needs it.
+
+/// No longer, in bytes.
+const BYTES_MAX: usize = 80;
+/// Words that ask for nothing, alone or together.
+const LITTLE: &[&str] = &[
+    "a",
+    "ah",
+    "ahead",
+    "alright",
+    "amazing",
+    "and",
+    "awesome",
+    "beautiful",
+    "brilliant",
+    "continue",
+    "cool",
+    "damn",
+    "done",
+    "excellent",
+    "fantastic",
+    "fine",
+    "go",
+    "good",
+    "got",
+    "great",
+    "ha",
+    "haha",
+    "hello",
+    "hey",
+    "hi",
+    "hm",
+    "hmm",
+    "i",
+    "indeed",
+    "is",
+    "it",
+    "its",
+    "job",
+    "k",
+    "keep",
+    "kk",
+    "like",
+    "lol",
+    "looks",
+    "lot",
+    "love",
+    "lovely",
+    "man",
+    "much",
+    "neat",
+    "nice",
+    "now",
+    "oh",
+    "ok",
+    "okay",
+    "on",
+    "perfect",
+    "please",
+    "proceed",
+    "right",
+    "so",
+    "sounds",
+    "super",
+    "sure",
+    "thank",
+    "thanks",
+    "that",
+    "thats",
+    "the",
+    "this",
+    "thx",
+    "ty",
+    "very",
+    "well",
+    "work",
+    "works",
+    "wow",
+    "yeah",
+    "yep",
+    "yes",
+    "yo",
+    "you",
+    "yup",
+];
+
+/// Whether a text is nothing but praise, assent or a greeting (`wow, it works`, `go on`).
+pub(in crate::context) fn says_little(text: &str) -> bool {
+    if text.len() > BYTES_MAX || text.contains(['?', '/', '@', '#', '`']) {
+        return false;
+    }
+    let is_sign = |c: char| !c.is_alphanumeric() && c != '\'';
+    text.split(is_sign)
+        .filter(|word| !word.is_empty())
+        .all(|word| {
+            let word = word.replace('\'', "").to_lowercase();
+            LITTLE.contains(&word.as_str())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // `wow`, `yo` and `ok` had the place of what the user had asked for.
+    #[test]
+    fn praise_is_no_request() {
+        for little in [
+            "wow, it works",
+            "wow",
+            "yo",
+            "ok",
+            "Go on!",
+            "Thanks a lot :)",
+            "👍",
+            "that's great",
+        ] {
+            assert!(says_little(little), "{little}");
+        }
+        for said in [
+            "fix it",
+            "ls",
+            "no",
+            "run the tests",
+            "works?",
+            "go to main",
+            "can leave it",
+            "2",
+        ] {
+            assert!(!says_little(said), "{said}");
+        }
+    }
+}
