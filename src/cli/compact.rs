@@ -345,9 +345,7 @@ fn keep_none(plan: &pb::CompactionPlan) -> Option<String> {
     let has_turns =
         plan.reason.contains(" finished turn") && !plan.reason.contains("no finished turn");
     let id = short_id("", &plan.conversation_id);
-    has_turns.then(|| {
-        format!("Next: `treering compact {id} --keep-turns 0` cuts after the last of them")
-    })
+    has_turns.then(|| format!("Next: `treering compact {id} --keep-turns 0`"))
 }
 
 async fn apply(

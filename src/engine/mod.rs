@@ -96,8 +96,8 @@ use self::{
     states::{HotSet, SharedViews},
 };
 pub use crate::log::{LogIdentity, LogRepair, OpenMode};
-/// The text that search counts bytes and lines in.
-pub use crate::search::{Reading, Scores, searchable_text};
+/// The text that search counts bytes and lines in, and what of it was only thought.
+pub use crate::search::{Reading, Scores, is_reasoning_at, searchable_text};
 use crate::{
     disk::DiskSpace,
     domain::{

@@ -4,7 +4,7 @@ use super::super::{connect::Connection, error::CliError, names, pb, read};
 use crate::{
     codec::{body, envelope},
     domain::{EventBody, Namespace},
-    search::{is_reasoning_at, searchable_text},
+    engine::{is_reasoning_at, searchable_text},
 };
 
 /// From a line on: thought, or said.

@@ -390,7 +390,7 @@ impl Planned {
 fn within_budget(policy: &ContextPolicy) -> CompactionPolicy {
     /// The extract's part of the budget: one in so many.
     const EXTRACT_PART: u64 = 4;
-    let mut bounded = policy.compaction.clone();
+    let mut bounded = policy.compaction;
     if policy.budget_tokens > 0 {
         let most = policy.budget_tokens / EXTRACT_PART;
         bounded.extract_tokens = bounded.extract_tokens.min(most);
