@@ -33,7 +33,7 @@ use crate::{
 /// Keep a copy of the store somewhere else, and bring it up to date
 ///
 /// TO is a folder or a bucket: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH, with
-/// the usual variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …). What is new since the last
+/// the usual variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, …). What is new since the last
 /// backup to TO is put there, and then a list that names all of it, a generation; until then
 /// the generation before is the newest. What was erased since is taken out of the copy, too.
 /// It works while a server has the store, and never delays an append. All namespaces of the
