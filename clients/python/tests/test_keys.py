@@ -17,8 +17,9 @@ from .conftest import run
 
 
 def make_key(folder: Path, name: str, role: str) -> str:
-    command = [find_binary(), "keys", "create", name, "--role", role, "--data", folder]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    command = [str(find_binary()), "keys", "create", name, "--role", role, "--data", str(folder)]
+    made = subprocess.run(command, check=True, capture_output=True, text=True)
+    return made.stdout.strip()
 
 
 # The same program with another key: what it may not do is told by a class, on this side too.
@@ -76,8 +77,9 @@ def certificate(tmp_path: Path) -> Path:
 @pytest.fixture
 def secure(certificate: Path) -> Iterator[str]:
     folder = certificate.parent
-    tls: list[str | Path] = ["--tls-cert", certificate, "--tls-key", folder / "key.pem"]
-    command = [find_binary(), "serve", "--data", folder / "store", "--listen", "127.0.0.1:0"]
+    tls = ["--tls-cert", str(certificate), "--tls-key", str(folder / "key.pem")]
+    store = str(folder / "store")
+    command = [str(find_binary()), "serve", "--data", store, "--listen", "127.0.0.1:0"]
     with subprocess.Popen([*command, *tls], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         yield process.stdout.readline().split()[-1]
