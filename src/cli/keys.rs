@@ -48,6 +48,7 @@ pub struct KeysArgs {
 #[derive(Subcommand, Debug, Clone)]
 enum What {
     Create(CreateArgs),
+    /// Show the keys: what each may do, and when it was used last
     Ls,
     Revoke(WhichArgs),
     Rotate(RotateArgs),
@@ -268,7 +269,7 @@ pub fn refused(error: KeyFileError) -> CliError {
     };
     match error {
         KeyFileError::File { .. } => {
-            outcome("check the folder's owner and mode", Exit::Unavailable)
+            outcome("check the folder's name, owner and mode", Exit::Failed)
         }
         KeyFileError::Damaged { .. } => outcome(
             "put a sound copy of keys.json back, or move it away and make the keys anew: nothing \

@@ -450,6 +450,17 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    // A command without a word about it had none in `--help`, and a manual page that no index
+    // could take.
+    #[test]
+    fn every_command_says_what_it_does() {
+        let mut waiting = vec![Cli::command()];
+        while let Some(command) = waiting.pop() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            waiting.extend(command.get_subcommands().cloned());
+        }
+    }
+
     /// The README's picture showed options that were gone, ids that nobody types, and a port
     /// that was not the default one: what it shows to type must be understood.
     #[test]
