@@ -18,7 +18,7 @@ use super::{
     role::Grant,
     token::{KeyId, TokenError},
 };
-use crate::{disk, domain::TimestampMicros};
+use crate::{codec::rfc3339, disk, domain::TimestampMicros};
 
 const FILE: &str = "keys.json";
 const NEW_FILE: &str = "keys.json.new";
@@ -99,7 +99,7 @@ pub struct KeyRecord {
     /// What it may do.
     pub roles: Vec<Grant>,
     /// When it was made, and by whom.
-    #[serde(with = "rfc3339")]
+    #[serde(with = "rfc3339_text")]
     pub made_at: TimestampMicros,
     /// See `made_at`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -107,14 +107,14 @@ pub struct KeyRecord {
     /// From then on it is refused.
     #[serde(
         default,
-        with = "rfc3339::maybe",
+        with = "rfc3339_text::maybe",
         skip_serializing_if = "Option::is_none"
     )]
     pub expires_at: Option<TimestampMicros>,
     /// Since then it is refused.
     #[serde(
         default,
-        with = "rfc3339::maybe",
+        with = "rfc3339_text::maybe",
         skip_serializing_if = "Option::is_none"
     )]
     pub revoked_at: Option<TimestampMicros>,
@@ -135,7 +135,7 @@ pub struct SecretRecord {
     /// BLAKE3 of the whole key, in hex.
     pub blake3: String,
     /// When it was made, and by whom.
-    #[serde(with = "rfc3339")]
+    #[serde(with = "rfc3339_text")]
     pub made_at: TimestampMicros,
     /// See `made_at`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -143,7 +143,7 @@ pub struct SecretRecord {
     /// From then on it is refused; none: as long as its key lives.
     #[serde(
         default,
-        with = "rfc3339::maybe",
+        with = "rfc3339_text::maybe",
         skip_serializing_if = "Option::is_none"
     )]
     pub ends_at: Option<TimestampMicros>,
@@ -302,23 +302,13 @@ pub(super) fn write_last_uses(
 }
 
 /// Times as people read them.
-mod rfc3339 {
+mod rfc3339_text {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-    use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-    use crate::domain::TimestampMicros;
-
-    pub fn text(time: TimestampMicros) -> Option<String> {
-        let nanos = i128::from(time.0) * 1_000;
-        let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
-        time.format(&Rfc3339).ok()
-    }
-
-    pub fn read(text: &str) -> Option<TimestampMicros> {
-        let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-        let micros = i64::try_from(time.unix_timestamp_nanos() / 1_000).ok()?;
-        Some(TimestampMicros(micros))
-    }
+    use crate::{
+        codec::rfc3339::{read, text},
+        domain::TimestampMicros,
+    };
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
     pub fn serialize<S: Serializer>(time: &TimestampMicros, to: S) -> Result<S::Ok, S::Error> {

@@ -8,6 +8,8 @@ use std::{fmt, io, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::hex;
+
 const PREFIX: &str = "tr_live_";
 const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 32;
@@ -148,10 +150,6 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 
 fn checksum(text: &str) -> String {
     format!("{:08x}", crc32c::crc32c(text.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn is_digit(byte: u8) -> bool {

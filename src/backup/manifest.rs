@@ -6,11 +6,11 @@ use uuid::Uuid;
 
 use super::{
     error::BackupError,
-    seal::{self, Key, Kind, Place, from_hex},
+    seal::{self, Key, Kind, Place},
     target::{BackupTarget, Became, Listed, Put},
 };
 use crate::{
-    domain::{ContentHash, ConversationId, Revision, TimestampMicros},
+    domain::{ContentHash, ConversationId, Revision, TimestampMicros, unhex},
     engine::{ShipMark, ShippedErasure},
 };
 
@@ -118,7 +118,7 @@ impl Mark {
     }
 
     pub fn chain(&self) -> Option<ContentHash> {
-        from_hex(self.chain_hash.as_bytes()).map(ContentHash)
+        unhex(self.chain_hash.as_bytes()).map(ContentHash)
     }
 }
 

@@ -21,21 +21,18 @@ use super::{
 use crate::{
     codec, disk,
     domain::{
-        BranchId, ContentHash, ConversationId, EventBody, EventHeader, EventId, EventKind,
-        Namespace, Revision, ShardId, TimestampMicros,
+        BranchId, ConversationId, EventBody, EventHeader, EventId, EventKind, Namespace, Revision,
+        TimestampMicros,
     },
     engine::{Engine, OpenOptions, Progress, hash_of_stubs, last_batch},
     log::{
-        BlobRef, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError, NewBlob, OpenMode, Record,
-        RecordBody, RedbLog, RedbLogOptions, Salt, frame,
+        EventLog, LOG_FOLDER, LogError, LogFiller, OpenMode, Record, RecordBody, RedbLog,
+        RedbLogOptions, Salt,
     },
 };
 
 /// Where a store is made in its folder, until it is whole.
 const STAGING: &str = ".restoring";
-/// Records, and bytes of large bodies, that are written at once.
-const RECORDS_MAX: usize = 4_096;
-const BLOB_BYTES_MAX: usize = 32 << 20;
 
 /// Up to where a store is restored. A batch that was appended at once is there whole, or
 /// not at all.
@@ -321,21 +318,14 @@ async fn check(staging: &Path) -> Result<(), BackupError> {
 /// The new log as it grows, at the positions of the old one.
 struct Making {
     folder: PathBuf,
-    log: RedbLog,
-    epoch: Epoch,
-    head: u64,
+    filler: LogFiller<RedbLog>,
     walk: Walk,
     /// What is to be erased.
     erase: HashMap<ConversationId, BTreeSet<Revision>>,
     /// What is left of it, and of what was erased before.
     stubs: HashMap<ConversationId, BTreeMap<Revision, Bytes>>,
-    /// Where large bodies are kept in the new log.
-    homes: HashMap<(Namespace, ContentHash), u64>,
     /// Which object has a large body.
     held_by: HashMap<u64, Arc<Object>>,
-    records: Vec<Record>,
-    blobs: Vec<NewBlob>,
-    blob_bytes: usize,
     events: u64,
     erased: u64,
     last_recorded_at: Option<TimestampMicros>,
@@ -346,7 +336,7 @@ impl Making {
         let failed = |error: LogError| BackupError::store(folder, error);
         let log = RedbLog::open(folder, RedbLogOptions::default(), OpenMode::Create);
         let log = log.map_err(failed)?;
-        let acquired = log.acquire(ShardId::default()).await.map_err(failed)?;
+        let filler = LogFiller::start(log).await.map_err(failed)?;
         let mut erase: HashMap<_, BTreeSet<_>> = HashMap::new();
         for erased in erasures {
             let of = erase.entry(erased.conversation()).or_default();
@@ -354,17 +344,11 @@ impl Making {
         }
         Ok(Self {
             folder: folder.to_owned(),
-            log,
-            epoch: acquired.epoch,
-            head: acquired.head,
+            filler,
             walk: Walk::default(),
             erase,
             stubs: HashMap::new(),
-            homes: HashMap::new(),
             held_by: HashMap::new(),
-            records: Vec::new(),
-            blobs: Vec::new(),
-            blob_bytes: 0,
             events: 0,
             erased: 0,
             last_recorded_at: None,
@@ -499,60 +483,24 @@ impl Making {
         &mut self,
         objects: &Objects<'_>,
         offset: u64,
-        mut record: Record,
+        record: Record,
         read: &Read,
     ) -> Result<(), BackupError> {
-        if let RecordBody::Blob(blob) = record.body {
-            let namespace = record.header.namespace.clone();
-            let place = (namespace.clone(), blob.hash);
-            let home_offset = match self.homes.get(&place) {
-                Some(home) => *home,
-                None => {
-                    let bytes = self.large_body(objects, blob.home_offset, read).await?;
-                    self.blob_bytes += bytes.len();
-                    self.blobs.push(NewBlob {
-                        namespace,
-                        hash: blob.hash,
-                        home_offset: offset,
-                        bytes,
-                    });
-                    self.homes.insert(place, offset);
-                    offset
-                }
-            };
-            record.body = RecordBody::Blob(BlobRef {
-                home_offset,
-                ..blob
-            });
+        debug_assert_eq!(offset, self.filler.next());
+        if let RecordBody::Blob(blob) = &record.body {
+            let namespace = &record.header.namespace;
+            if self.filler.home(namespace, blob).is_none() {
+                let bytes = self.large_body(objects, blob.home_offset, read).await?;
+                self.filler.keep(namespace, blob, bytes);
+            }
         }
         self.events += 1;
         self.push(record).await
     }
 
     async fn push(&mut self, record: Record) -> Result<(), BackupError> {
-        self.records.push(record);
-        if self.records.len() >= RECORDS_MAX || self.blob_bytes >= BLOB_BYTES_MAX {
-            self.flush().await?;
-        }
-        Ok(())
-    }
-
-    async fn flush(&mut self) -> Result<(), BackupError> {
-        if self.records.is_empty() {
-            return Ok(());
-        }
-        let records = std::mem::take(&mut self.records);
-        let frames = frame::encode_group(self.head + 1, &records);
-        let batch = FrameBatch {
-            frames: frames.map_err(|error| self.failed(error))?,
-            blobs: std::mem::take(&mut self.blobs),
-        };
-        self.blob_bytes = 0;
-        let appended = self
-            .log
-            .append(ShardId::default(), self.epoch, self.head, batch);
-        self.head = appended.await.map_err(|error| self.failed(error))?;
-        Ok(())
+        let pushed = self.filler.push(record).await;
+        pushed.map_err(|error| self.failed(error))
     }
 
     /// Appends what says that something was erased, where the event that said so is behind
@@ -631,12 +579,11 @@ impl Making {
         erased: u64,
         unread: Vec<u64>,
     ) -> Result<Restored, BackupError> {
-        self.flush().await?;
-        let closed = self.log.close().await;
+        let closed = self.filler.close().await;
         closed.map_err(|error| self.failed(error))?;
         Ok(Restored {
             store: manifest.store,
-            new_store: self.log.identity().store,
+            new_store: self.filler.log().identity().store,
             generation: manifest.generation,
             events: self.events,
             events_there: manifest.head(),

@@ -11,6 +11,7 @@ use chacha20poly1305::{
 use uuid::Uuid;
 
 use super::error::BackupError;
+use crate::domain::unhex;
 
 const MAGIC: [u8; 4] = *b"TRBU";
 /// The newest format that this program reads, and the one it writes.
@@ -83,25 +84,12 @@ impl Key {
             .map_err(|error| unusable(error.to_string()))?;
         let bytes = match <[u8; 32]>::try_from(&read[..]) {
             Ok(bytes) => Some(bytes),
-            Err(_) => from_hex(read.trim_ascii()),
+            Err(_) => unhex(read.trim_ascii()),
         };
         bytes.map(Self::new).ok_or_else(|| {
             unusable("it holds neither 64 hexadecimal digits nor 32 bytes".to_owned())
         })
     }
-}
-
-/// 64 hexadecimal digits.
-pub(super) fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    if text.len() != 64 {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks(2)) {
-        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-    }
-    Some(bytes)
 }
 
 /// Wrapped content, and the sum that names it.

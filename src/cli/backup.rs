@@ -23,7 +23,10 @@ use crate::{
         self, Backup, BackupError, BackupOptions, BackupOutcome, BackupSource, BackupStep,
         BackupTarget, GenerationInfo, Keep, Key, Pruned, Verified,
     },
-    codec::envelope::{timestamp_from_pb, timestamp_to_pb},
+    codec::{
+        envelope::{timestamp_from_pb, timestamp_to_pb},
+        rfc3339,
+    },
     domain::{BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros, with_causes},
     engine::{
         BackupNote, Engine, LogIdentity, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure,
@@ -374,25 +377,16 @@ fn info_json(info: &GenerationInfo) -> String {
         return object.finish();
     }
     object
-        .string("made_at", &rfc3339(info.made_at))
+        .string("made_at", &rfc3339::text(info.made_at).unwrap_or_default())
         .number("head", info.head);
-    if let Some(last) = info.last_recorded_at {
-        object.string("last_recorded_at", &rfc3339(last));
+    if let Some(last) = info.last_recorded_at.and_then(rfc3339::text) {
+        object.string("last_recorded_at", &last);
     }
     object
         .number("objects", info.objects)
         .number("bytes", info.bytes)
         .number("holds_erased", info.holds_erased);
     object.finish()
-}
-
-/// A time, as JSON has it.
-pub fn rfc3339(time: TimestampMicros) -> String {
-    let nanos = i128::from(time.0) * 1_000;
-    let time = time::OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
-    let format = &time::format_description::well_known::Rfc3339;
-    time.and_then(|time| time.format(format).ok())
-        .unwrap_or_default()
 }
 
 async fn verify(args: &VerifyArgs, out: &mut Out) -> Result<(), CliError> {

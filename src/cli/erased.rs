@@ -7,12 +7,16 @@ use serde::Deserialize;
 use super::{
     connect::Connection,
     error::{CliError, Exit},
-    json::{self, Array, Object},
+    json::{Array, Object},
     output::{Out, Tone},
     pb, read,
     text::count,
 };
-use crate::{codec::envelope::arm_of_event, domain::PublicKey, engine::receipt_signer};
+use crate::{
+    codec::envelope::arm_of_event,
+    domain::{PublicKey, hex},
+    engine::receipt_signer,
+};
 
 /// The form of receipts that is understood.
 const VERSION: u32 = 1;
@@ -135,7 +139,7 @@ async fn of_one(
     let Some(said) = said else {
         return Ok(Err(format!("{place} is not there")));
     };
-    let chain = json::hex(&said.chain_hash);
+    let chain = hex(&said.chain_hash);
     let Some(pb::event::Body::ContentErased(body)) = said.body else {
         return Ok(Err(format!("{place} does not say what was erased")));
     };

@@ -6,7 +6,7 @@ use clap::Args;
 use uuid::Uuid;
 
 use super::{
-    backup::{KeyArg, refused, rfc3339},
+    backup::{KeyArg, refused},
     error::CliError,
     json::{Array, Object},
     output::{BarUnit, Out, progress},
@@ -15,7 +15,10 @@ use super::{
 };
 use crate::{
     backup::{BackupTarget, RestoreOptions, RestoreTo, Restored, restore},
-    codec::envelope::{timestamp_from_pb, timestamp_to_pb},
+    codec::{
+        envelope::{timestamp_from_pb, timestamp_to_pb},
+        rfc3339,
+    },
     domain::TimestampMicros,
 };
 
@@ -118,8 +121,8 @@ fn json(restored: &Restored) -> String {
         .number("events_there", restored.events_there)
         .number("conversations", restored.conversations)
         .number("erased", restored.erased);
-    if let Some(last) = restored.last_recorded_at {
-        object.string("last_recorded_at", &rfc3339(last));
+    if let Some(last) = restored.last_recorded_at.and_then(rfc3339::text) {
+        object.string("last_recorded_at", &last);
     }
     let unread = Array::of(&restored.unread, ToString::to_string);
     object.raw("unread_generations", &unread);

@@ -9,6 +9,7 @@ pub mod body;
 pub mod envelope;
 pub mod json;
 pub mod pb;
+pub mod rfc3339;
 
 #[cfg(test)]
 pub(crate) mod arbitrary;

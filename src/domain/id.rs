@@ -10,6 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use uuid::{ContextV7, Timestamp, Uuid};
 
+use super::hex;
 use super::limits::{BRANCH_NAME_BYTES_MAX, NAMESPACE_BYTES_MAX};
 
 /// A tenant. Nothing of one namespace can be seen or counted from another.
@@ -298,7 +299,7 @@ pub struct ContentHash(pub [u8; 32]);
 
 impl fmt::Display for ContentHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.0))
     }
 }
 
@@ -314,7 +315,7 @@ pub struct PublicKey(pub [u8; 32]);
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.0))
     }
 }
 

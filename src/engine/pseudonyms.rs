@@ -9,8 +9,8 @@ use std::{io, path::Path};
 
 use crate::{
     disk,
-    domain::{AppendCommand, Namespace},
-    engine::secret::{self, hex},
+    domain::{AppendCommand, Namespace, hex},
+    engine::secret,
 };
 
 /// The file of the key. That it is there is what turns pseudonyms on.

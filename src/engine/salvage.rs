@@ -36,8 +36,8 @@ use crate::{
     },
     log::{
         Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError,
-        LogIdentity, LogReader, LogStats, NewBlob, OpenMode, Record, RecordBody, RedbLog,
-        RedbLogOptions, Salt, frame,
+        LogFiller, LogIdentity, LogReader, LogStats, OpenMode, Record, RecordBody, RedbLog,
+        RedbLogOptions, Salt,
     },
     views::Views,
 };
@@ -47,11 +47,9 @@ pub const SALVAGE_NAMESPACE: &str = "treering-salvage";
 /// Type name of these events.
 const LEFT_OUT: &str = "treering.salvage.left_out";
 
-/// Records read, and at most written, at once.
+/// Records read at once.
 const RECORDS_MAX: usize = 2_048;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
-/// Large bodies that wait to be written, in bytes.
-const BLOB_BYTES_MAX: usize = 32 << 20;
 /// Memory for decoded frames, in bytes: each is read once.
 const CACHE_BYTES: usize = 4 << 20;
 /// Damaged conversations that are named; the others are counted.
@@ -165,7 +163,7 @@ pub async fn salvage(
     })?;
     if erasing {
         // What is taken may hold what was to go: the check opens it, and that ends it.
-        let begun = taking.log.begin_erasing();
+        let begun = taking.filler.log().begin_erasing();
         begun.map_err(|source| taking.failed(source))?;
     }
     let read_failed = |source| SalvageError::Source {
@@ -308,15 +306,8 @@ struct Conversation {
 /// The new log as it grows, record by record, at the positions of the old one.
 struct Taking {
     to: PathBuf,
-    log: RedbLog,
-    epoch: Epoch,
-    head: u64,
+    filler: LogFiller<RedbLog>,
     conversations: HashMap<ConversationId, Conversation>,
-    /// Where large bodies are kept in the new log.
-    homes: HashMap<(Namespace, ContentHash), u64>,
-    records: Vec<Record>,
-    blobs: Vec<NewBlob>,
-    blob_bytes: usize,
     left_out: LeftOut,
     outcome: Salvaged,
 }
@@ -328,17 +319,11 @@ impl Taking {
             source,
         };
         let log = RedbLog::open(to, RedbLogOptions::default(), OpenMode::Create).map_err(failed)?;
-        let acquired = log.acquire(ShardId::default()).await.map_err(failed)?;
+        let filler = LogFiller::start(log).await.map_err(failed)?;
         Ok(Self {
             to: to.to_owned(),
-            log,
-            epoch: acquired.epoch,
-            head: acquired.head,
+            filler,
             conversations: HashMap::new(),
-            homes: HashMap::new(),
-            records: Vec::new(),
-            blobs: Vec::new(),
-            blob_bytes: 0,
             left_out: LeftOut::new(),
             outcome: Salvaged::default(),
         })
@@ -476,68 +461,34 @@ impl Taking {
         }
     }
 
-    async fn take(
-        &mut self,
-        offset: u64,
-        mut record: Record,
-        body: Bytes,
-    ) -> Result<(), SalvageError> {
+    async fn take(&mut self, offset: u64, record: Record, body: Bytes) -> Result<(), SalvageError> {
+        debug_assert_eq!(offset, self.filler.next());
         let header = &record.header;
         let known = self.conversations.entry(header.conversation).or_default();
         known.head = header.revision;
         known.chain = record.chain_hash();
-        if let RecordBody::Blob(blob) = record.body {
-            let place = (header.namespace.clone(), blob.hash);
-            let home_offset = *self.homes.entry(place).or_insert(offset);
-            if home_offset == offset {
-                self.blob_bytes += body.len();
-                self.blobs.push(NewBlob {
-                    namespace: header.namespace.clone(),
-                    hash: blob.hash,
-                    home_offset,
-                    bytes: body,
-                });
-            }
-            record.body = RecordBody::Blob(BlobRef {
-                home_offset,
-                ..blob
-            });
+        if let RecordBody::Blob(blob) = &record.body
+            && self.filler.home(&header.namespace, blob).is_none()
+        {
+            self.filler.keep(&header.namespace, blob, body);
         }
         self.outcome.events_taken += 1;
         self.push(record).await
     }
 
     async fn leave_out(&mut self, offset: u64, why: &'static str) -> Result<(), SalvageError> {
-        debug_assert_eq!(offset, self.head + self.records.len() as u64 + 1);
+        debug_assert_eq!(offset, self.filler.next());
         let record = self.left_out.next(why).map_err(|e| self.failed(e))?;
         self.push(record).await
     }
 
     async fn push(&mut self, record: Record) -> Result<(), SalvageError> {
-        self.records.push(record);
-        if self.records.len() >= RECORDS_MAX || self.blob_bytes >= BLOB_BYTES_MAX {
-            self.flush().await?;
-        }
-        Ok(())
-    }
-
-    async fn flush(&mut self) -> Result<(), SalvageError> {
-        let records = std::mem::take(&mut self.records);
-        let frames = frame::encode_group(self.head + 1, &records);
-        let batch = FrameBatch {
-            frames: frames.map_err(|error| self.failed(error))?,
-            blobs: std::mem::take(&mut self.blobs),
-        };
-        self.blob_bytes = 0;
-        let shard = ShardId::default();
-        let appended = self.log.append(shard, self.epoch, self.head, batch).await;
-        self.head = appended.map_err(|error| self.failed(error))?;
-        Ok(())
+        let pushed = self.filler.push(record).await;
+        pushed.map_err(|error| self.failed(error))
     }
 
     async fn end(mut self) -> Result<Salvaged, SalvageError> {
-        self.flush().await?;
-        let closed = self.log.close().await;
+        let closed = self.filler.close().await;
         closed.map_err(|error| self.failed(error))?;
         let mut outcome = self.outcome;
         for known in self.conversations.values() {

@@ -2,7 +2,10 @@
 
 use std::{fs, io, path::Path};
 
-use crate::disk;
+use crate::{
+    disk,
+    domain::{hex, unhex},
+};
 
 /// Bytes of a secret.
 pub(super) const SECRET_BYTES: usize = 32;
@@ -36,24 +39,6 @@ pub(super) fn make(path: &Path) -> io::Result<[u8; SECRET_BYTES]> {
     disk::write(&new, format!("{}\n", hex(&secret)).as_bytes())?;
     disk::rename(&new, path)?;
     Ok(secret)
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The bytes that exactly so many hexadecimal digits say.
-pub(super) fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
-    let value = |digit: u8| char::from(digit).to_digit(16);
-    let mut bytes = [0; N];
-    if digits.len() != 2 * N {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = u8::try_from(value(pair[0])? << 4 | value(pair[1])?).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod codec;
 pub mod erasure;
 #[cfg(test)]
 pub(crate) mod fallible;
+pub mod filling;
 pub mod frame;
 pub mod memory;
 pub mod port;
@@ -30,6 +31,7 @@ pub use self::redb::{
     Repairing, Rewriter, Rewritten, Scrubbed, Witness,
 };
 pub use erasure::Erasure;
+pub use filling::LogFiller;
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
 pub use port::{

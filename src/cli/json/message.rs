@@ -11,7 +11,7 @@ use prost_types::Timestamp;
 
 use super::{
     Object,
-    object::{hex, push_bytes, push_float, push_string},
+    object::{push_bytes, push_float, push_string},
     rfc3339,
     views::{self, JsonForm, Shown},
     word,
@@ -19,6 +19,7 @@ use super::{
 use crate::{
     cli::pb::{self, event::Body},
     codec::envelope::arm_of_event,
+    domain::hex,
 };
 
 /// A message as one JSON object.

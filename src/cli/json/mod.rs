@@ -15,7 +15,7 @@ pub use answers::{
     pending_call, suggested, variables,
 };
 pub use message::{event, of};
-pub use object::{Array, Object, hex};
+pub use object::{Array, Object};
 
 use prost_types::Timestamp;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};

@@ -143,15 +143,6 @@ impl Array {
     }
 }
 
-/// Bytes as lower-case hexadecimal digits.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// A number with a fraction; null when JSON cannot say it.
 pub(super) fn push_float(to: &mut String, value: f64) {
     match serde_json::to_string(&value) {

@@ -1,5 +1,7 @@
 //! What calls behind a compaction's cut have shown of tools.
 
+use std::collections::HashSet;
+
 use crate::{
     context::called::CalledTools,
     domain::{
@@ -8,13 +10,18 @@ use crate::{
     engine::{
         Inner,
         error::ReadError,
-        history::{ENTRIES_PAGE, PAGE_BYTES, Segment, decode_body},
+        history::{PAGE_BYTES, Segment, decode_body},
     },
     views::EventEntry,
 };
 
 /// Calls behind a cut that are looked at: the last ones.
 const CALLS_MAX: usize = 1_024;
+/// So many in a row that show no other tool end the look: it is on the way of the first
+/// request after a start, and agents use few tools over and over.
+const CALLS_ALIKE: usize = 64;
+/// Events that are looked at together.
+const EVENTS_PAGE: usize = 128;
 /// Bytes of their bodies.
 const BYTES_MAX: usize = 16 << 20;
 /// Events that are passed by to find them.
@@ -31,8 +38,9 @@ impl Inner {
         id: ConversationId,
         branch: &BranchState,
     ) -> Result<CalledTools, ReadError> {
-        let mut calls = Vec::new();
-        let (mut bytes, mut events) = (0, 0);
+        let mut calls: Vec<ToolCallRequested> = Vec::new();
+        let mut tools = HashSet::new();
+        let (mut bytes, mut events, mut alike) = (0, 0, 0);
         for segment in self.segments_behind(id, branch)? {
             let mut last = segment.last;
             while segment.first <= last && events < EVENTS_MAX {
@@ -40,7 +48,7 @@ impl Inner {
                     segment.conversation,
                     segment.first,
                     last,
-                    ENTRIES_PAGE,
+                    EVENTS_PAGE,
                     true,
                 )?;
                 let Some(end) = page.last() else { break };
@@ -55,8 +63,14 @@ impl Inner {
                 found.reverse();
                 let mut read = self.calls_of(namespace, &found, &mut bytes).await?;
                 read.reverse();
-                calls.extend(read);
-                if calls.len() >= CALLS_MAX || bytes >= BYTES_MAX {
+                for call in read {
+                    alike = match tools.insert(call.tool.clone()) {
+                        true => 0,
+                        false => alike + 1,
+                    };
+                    calls.push(call);
+                }
+                if alike >= CALLS_ALIKE || calls.len() >= CALLS_MAX || bytes >= BYTES_MAX {
                     return Ok(CalledTools::of(calls.iter().rev()));
                 }
             }

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use serde::Serialize;
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{EraseCommand, EraseTarget, plan::Plan, signature::Signer};
 use crate::{
+    codec::rfc3339,
     domain::{
         AppendOutcome, ConversationId, EventBody, NewEvent, Position, Revision, TimestampMicros,
     },
@@ -122,10 +122,12 @@ pub(super) async fn make(
         bytes: kept.bytes,
         used_by: kept.used_by.offset,
     });
+    let seconds = TimestampMicros::now().0.div_euclid(1_000_000);
+    let now = TimestampMicros(seconds * 1_000_000);
     let receipt = Receipt {
         receipt: VERSION,
         store: inner.log.identity().store.to_string(),
-        erased_at: now(),
+        erased_at: rfc3339::text(now).unwrap_or_default(),
         namespace: command.namespace.as_str().to_owned(),
         target: described(&command.target),
         reason: command.reason.clone(),
@@ -180,14 +182,6 @@ fn ranges(revisions: &[Revision]) -> Vec<[u64; 2]> {
         }
     }
     ranges
-}
-
-fn now() -> String {
-    // A time of this century can be written.
-    OffsetDateTime::from_unix_timestamp(TimestampMicros::now().0 / 1_000_000)
-        .ok()
-        .and_then(|now| now.format(&Rfc3339).ok())
-        .unwrap_or_default()
 }
 
 /// What repairs have put aside: nothing reads it, and it may hold what is erased.

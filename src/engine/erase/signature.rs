@@ -11,8 +11,8 @@ use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use serde_json::Value;
 
 use crate::{
-    domain::PublicKey,
-    engine::secret::{self, hex, unhex},
+    domain::{PublicKey, hex, unhex},
+    engine::secret,
 };
 
 /// The file of the private key.

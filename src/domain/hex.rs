@@ -1,0 +1,43 @@
+//! Bytes as hexadecimal digits.
+
+use std::fmt::Write as _;
+
+/// Two digits for each byte, in lower case.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
+}
+
+/// The bytes that exactly so many digits say, in either case.
+#[must_use]
+pub fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+    let value = |digit: u8| char::from(digit).to_digit(16);
+    let mut bytes = [0; N];
+    if digits.len() != 2 * N {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::try_from(value(pair[0])? << 4 | value(pair[1])?).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A key that is read back as another one opens nothing, or the wrong thing.
+    #[test]
+    fn digits_are_read_back_or_refused() {
+        assert_eq!(hex(&[0x0a, 0xff, 0]), "0aff00");
+        assert_eq!(unhex(b"0aFF00"), Some([0x0a, 0xff, 0]));
+        for wrong in ["0aff0", "0aff0g", "0aff001", "", "+aff00"] {
+            assert_eq!(unhex::<3>(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+}
