@@ -7,8 +7,11 @@
 //!
 //! Maps are ordered: the same content is always encoded to the same bytes, which
 //! hashes of bodies and of keyed batches are taken of.
+//!
+//! And it compresses the tables of OpenAI's encodings: as they are, they are two thirds of the
+//! program.
 
-use std::{env, error::Error, fs, path::PathBuf};
+use std::{env, error::Error, fs, path::{Path, PathBuf}};
 
 use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
 
@@ -25,7 +28,10 @@ const PROTOS: [&str; 8] = [
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
+    println!("cargo::rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var("OUT_DIR")?);
+
+    write_token_tables(&out)?;
 
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_imports(true).include_source_info(true);
@@ -48,6 +54,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         tonic_prost_build::configure().compile_fds_with_config(files, config)?;
     } else {
         config.compile_fds(files)?;
+    }
+    Ok(())
+}
+
+fn write_token_tables(out: &Path) -> Result<(), Box<dyn Error>> {
+    // The highest levels take 20 s, which only a release is worth.
+    let level = match env::var("PROFILE")?.as_str() {
+        "release" => 19,
+        _ => 3,
+    };
+    for (name, encoding) in [
+        ("o200k_base", bpe_openai::o200k_base()),
+        ("cl100k_base", bpe_openai::cl100k_base()),
+    ] {
+        let table = rmp_serde::to_vec(&encoding.bpe)?;
+        let table = zstd::bulk::compress(&table, level)?;
+        fs::write(out.join(format!("{name}.zst")), table)?;
     }
     Ok(())
 }

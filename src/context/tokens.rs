@@ -2,6 +2,7 @@
 //! an estimate, which recorded usage can calibrate.
 
 mod calibration;
+mod encodings;
 mod tally;
 
 use super::provider::Provider;
@@ -90,10 +91,6 @@ impl Counter {
     /// Tokens of a text. Linear in its length, whatever it holds.
     #[must_use]
     pub fn count(self, text: &str) -> u64 {
-        let encoding = match self.encoding {
-            Encoding::O200kBase => bpe_openai::o200k_base(),
-            Encoding::Cl100kBase => bpe_openai::cl100k_base(),
-        };
-        encoding.count(text) as u64
+        self.encoding.tokenizer().count(text) as u64
     }
 }

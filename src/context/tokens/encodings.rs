@@ -1,0 +1,79 @@
+//! OpenAI's encodings, embedded: their tables, which the build compresses, and how they take
+//! text apart (`tiktoken`'s `openai_public`, with its look-ahead as `bpe-openai` has it).
+
+use std::{io, sync::LazyLock};
+
+use bpe_openai::{Tokenizer, byte_pair_encoding::BytePairEncoding};
+
+use super::Encoding;
+
+static O200K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
+    const TABLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/o200k_base.zst"));
+    load(
+        TABLE,
+        &[
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+            r"\p{N}{1,3}",
+            r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+            r"\s*[\r\n]+",
+        ],
+    )
+});
+
+static CL100K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
+    const TABLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cl100k_base.zst"));
+    load(
+        TABLE,
+        &[
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+            r"[^\r\n\p{L}\p{N}]?\p{L}+",
+            r"\p{N}{1,3}",
+            r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+            r"\s*[\r\n]+",
+        ],
+    )
+});
+
+impl Encoding {
+    /// Its tokenizer. The first call unpacks it, which takes some 70 ms.
+    pub(super) fn tokenizer(self) -> &'static Tokenizer {
+        match self {
+            Self::O200kBase => &O200K_BASE,
+            Self::Cl100kBase => &CL100K_BASE,
+        }
+    }
+}
+
+/// A program whose own tables cannot be read counts nothing right: there is no going on.
+fn load(table: &[u8], pieces: &[&str]) -> Tokenizer {
+    let read = |table| -> io::Result<BytePairEncoding> {
+        let raw = zstd::Decoder::new(table)?;
+        rmp_serde::from_read(raw).map_err(io::Error::other)
+    };
+    let bpe = read(table).expect("the table was written by the build");
+    // Spaces before a word leave their last one to it, those at an end do not.
+    let pieces = format!(r"{}|\s+$", pieces.join("|"));
+    let patterns = [(pieces.as_str(), false), (r"\s+\s", true), (r"\s+", false)];
+    Tokenizer::new_lookahead(bpe, &patterns, false).expect("the patterns are valid")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // Counts that differ from OpenAI's cut requests too early, or send what is refused.
+    proptest! {
+        #[test]
+        fn texts_are_tokens_as_the_library_has_them(text in ".{0,200}|[a-zA-Z' \\r\\n/\t0-9.]{0,300}") {
+            for (ours, theirs) in [
+                (Encoding::O200kBase, bpe_openai::o200k_base()),
+                (Encoding::Cl100kBase, bpe_openai::cl100k_base()),
+            ] {
+                prop_assert_eq!(ours.tokenizer().encode(&text), theirs.encode(&text));
+            }
+        }
+    }
+}
