@@ -11,7 +11,12 @@
 //! And it compresses the tables of OpenAI's encodings: as they are, they are two thirds of the
 //! program.
 
-use std::{env, error::Error, fs, path::{Path, PathBuf}};
+use std::{
+    env,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
 

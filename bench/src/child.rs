@@ -1,6 +1,6 @@
 //! Servers in processes of their own: to be measured from outside, and killed.
 
-use std::{env, fs, path::Path, process::Stdio};
+use std::{env, ffi::OsStr, fs, path::Path, process::Stdio};
 
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
@@ -31,9 +31,17 @@ impl Child {
     /// # Errors
     /// When it does not start.
     pub async fn serve(data: &Path) -> Result<Self, CliError> {
+        Self::serve_with(data, &[]).await
+    }
+
+    /// Serves the store in a folder, with more flags.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn serve_with(data: &Path, flags: &[&OsStr]) -> Result<Self, CliError> {
         let mut command = this_program()?;
         command.args(["serve", "--listen", "127.0.0.1:0", "--until-stdin-closes"]);
-        command.arg("--data").arg(data);
+        command.arg("--data").arg(data).args(flags);
         Self::start(command).await
     }
 
@@ -62,8 +70,9 @@ impl Child {
             .ok_or_else(|| failed(STARTING, "it has no standard output"))?;
         let mut said = BufReader::new(stdout).lines();
         while let Some(line) = said.next_line().await? {
-            if let Some(at) = line.find("http://") {
-                let url = line[at..].trim_end().to_owned();
+            let words = line.split_whitespace();
+            if let Some(url) = words.rev().find(|word| word.contains("://")) {
+                let url = url.to_owned();
                 let alive = process.stdin.take();
                 return Ok(Self {
                     process,
@@ -135,7 +144,12 @@ fn this_program() -> Result<Command, CliError> {
     let program = env::current_exe().map_err(|error| failed("finding this program", error))?;
     let mut command = Command::new(program);
     // What the user's environment says about stores is not for these.
-    for name in ["TREERING_DATA", "TREERING_SERVER", "TREERING_NAMESPACE"] {
+    for name in [
+        "TREERING_DATA",
+        "TREERING_SERVER",
+        "TREERING_NAMESPACE",
+        "TREERING_CONFIG",
+    ] {
         command.env_remove(name);
     }
     Ok(command)

@@ -19,7 +19,7 @@ use super::{
     stores,
 };
 use treering::{
-    cli::{connect::Connection, error::CliError},
+    cli::{args::Credentials, connect::Connection, error::CliError},
     codec::pb::{self, append_stream_response::Outcome},
     domain::ConversationId,
 };
@@ -30,14 +30,19 @@ const STREAMS: usize = 4;
 const STREAM_UNDER_WAY: usize = 256;
 
 /// A server and the way to it.
-struct Peer {
+pub(super) struct Peer {
     child: Child,
     connection: Connection,
 }
 
 impl Peer {
     async fn to(child: Child) -> Result<Self, CliError> {
-        let connection = child.connect().await?;
+        Self::to_as(child, &Credentials::default()).await
+    }
+
+    /// Connects with a key, or over TLS.
+    pub(super) async fn to_as(child: Child, credentials: &Credentials) -> Result<Self, CliError> {
+        let connection = Connection::to_server_as(&child.url, "default", credentials).await?;
         Ok(Self { child, connection })
     }
 }
@@ -66,7 +71,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     let folder = setup.folder()?;
     let store = Peer::to(Child::serve(&folder.path().join("store")).await?).await?;
     let nothing = Peer::to(Child::empty().await?).await?;
-    let ids = conversations(&store.connection, 256).await?;
+    let ids = conversations(&store, 256).await?;
     let mut rows = Vec::new();
     let mut cpu = None;
     for in_flight in [64, 256] {
@@ -143,7 +148,8 @@ async fn call_empty(setup: &Setup, peer: &Peer, in_flight: usize) -> Result<Loop
     .await
 }
 
-async fn call_append(
+/// Appends of one 1 KiB event, so many in flight.
+pub(super) async fn call_append(
     setup: &Setup,
     peer: &Peer,
     ids: Arc<[ConversationId]>,
@@ -249,8 +255,8 @@ async fn one_stream(setup: &Setup, store: &Peer, id: ConversationId) -> Result<u
 }
 
 /// Makes conversations of one event each.
-async fn conversations(
-    server: &Connection,
+pub(super) async fn conversations(
+    server: &Peer,
     number: usize,
 ) -> Result<Arc<[ConversationId]>, CliError> {
     let ids: Vec<_> = (0..number).map(|_| ConversationId::generate()).collect();
@@ -259,6 +265,7 @@ async fn conversations(
         .map(|id| stores::request(&[created(*id)]))
         .collect();
     let mut answers = server
+        .connection
         .events()
         .append_stream(futures::stream::iter(requests))
         .await?

@@ -25,6 +25,7 @@ mod row;
 mod search;
 mod soak;
 mod stores;
+mod trust;
 mod turns;
 
 use std::{env, error::Error, fs, path::PathBuf, process::ExitCode, time::Duration};
@@ -75,6 +76,7 @@ Rows:
   build     requests, by window and by length of the history, hot, cold and over gRPC
   budget    how much of a budget requests use, and what of them a prompt cache serves
   turns     tokens sent, and served by a prefix cache, by when results give way to snapshots
+  trust     what keys, TLS, a backup that follows and erasing cost
   soak      mixed load at half the peak for --minutes: what drifts (only when it is named)
 
 Examples:
@@ -130,6 +132,7 @@ enum Group {
     Build,
     Budget,
     Turns,
+    Trust,
     Soak,
 }
 
@@ -147,6 +150,7 @@ impl Group {
             Self::Build => "build",
             Self::Budget => "budget",
             Self::Turns => "turns",
+            Self::Trust => "trust",
             Self::Soak => "soak",
         }
     }
@@ -307,6 +311,7 @@ impl Setup {
             Group::Build => build::measure(self).await,
             Group::Budget => budget::measure(self).await,
             Group::Turns => turns::measure(self).await,
+            Group::Trust => trust::measure(self).await,
             Group::Soak => soak::measure(self, &self.soak).await,
         }
     }

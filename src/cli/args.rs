@@ -6,7 +6,8 @@ use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use directories::ProjectDirs;
 
-use super::{error::CliError, keys::KeyArgument, time_arg::length};
+pub use super::keys::KeyArgument;
+use super::{error::CliError, time_arg::length};
 
 /// Environment variable with the default of `--data`.
 pub const DATA_ENV: &str = "TREERING_DATA";

@@ -1,0 +1,228 @@
+//! What trust costs: keys, TLS, a backup that follows, and erasing.
+
+use std::{ffi::OsStr, fs, path::Path, sync::Arc, time::Instant};
+
+use futures::StreamExt;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+
+use super::{
+    Setup,
+    child::Child,
+    failed,
+    grpc::{self, Peer},
+    rounds::{median, ratio},
+    row::{Row, Unit},
+    stores,
+};
+use treering::{
+    access::{self, Grant, GrantReach, KeyLimits, KeyRole, NewKey},
+    cli::{
+        args::{Credentials, KeyArgument},
+        error::CliError,
+    },
+    domain::{ConversationId, Namespace},
+    engine::{Engine, EraseCommand, EraseItem, EraseTarget},
+};
+
+/// Appends under way.
+const IN_FLIGHT: usize = 64;
+/// Events of the conversation that is erased.
+const ERASED_EVENTS: usize = 100;
+/// Files that a quick run imports: enough for a ratio.
+const QUICK_FILES_BYTES: u64 = 3 << 20;
+
+/// Measures these rows.
+///
+/// # Errors
+/// When a server, an append or an erasing fails.
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+    let mut rows = appends(setup).await?;
+    rows.extend(erasing(setup).await?);
+    Ok(rows)
+}
+
+/// A server, and the conversations that are appended to.
+struct Served {
+    peer: Peer,
+    ids: Arc<[ConversationId]>,
+    per_second: Vec<f64>,
+}
+
+impl Served {
+    async fn start(
+        data: &Path,
+        flags: &[&OsStr],
+        credentials: Credentials,
+    ) -> Result<Self, CliError> {
+        let child = Child::serve_with(data, flags).await?;
+        let peer = Peer::to_as(child, &credentials).await?;
+        let ids = grpc::conversations(&peer, IN_FLIGHT).await?;
+        Ok(Self {
+            peer,
+            ids,
+            per_second: Vec::new(),
+        })
+    }
+}
+
+/// Appends to servers that take turns, the first of which has nothing on.
+async fn appends(setup: &Setup) -> Result<Vec<Row>, CliError> {
+    const CASES: [(&str, &str); 3] = [
+        ("trust.keys", "durable append with a key"),
+        ("trust.tls", "durable append with a key, over TLS"),
+        ("trust.backup", "durable append while a backup follows"),
+    ];
+    setup.doing("trust: starting servers");
+    let folder = setup.folder()?;
+    let dir = |name: &str| -> Result<_, CliError> {
+        let dir = folder.path().join(name);
+        fs::create_dir(&dir).map_err(|error| failed("making a folder", error))?;
+        Ok(dir)
+    };
+    let (keys, tls) = (dir("keys")?, dir("tls")?);
+    let (cert, key) = certificate(folder.path())?;
+    let flags: [&OsStr; 4] = [
+        "--tls-cert".as_ref(),
+        cert.as_ref(),
+        "--tls-key".as_ref(),
+        key.as_ref(),
+    ];
+    let over_tls = Credentials {
+        ca: Some(cert.clone()),
+        ..with_key(&tls)?
+    };
+    let copy = folder.path().join("copy");
+    let mut servers = [
+        Served::start(&dir("plain")?, &[], Credentials::default()).await?,
+        Served::start(&keys, &[], with_key(&keys)?).await?,
+        Served::start(&tls, &flags, over_tls).await?,
+        Served::start(
+            &dir("followed")?,
+            &["--backup".as_ref(), copy.as_ref()],
+            Credentials::default(),
+        )
+        .await?,
+    ];
+    for round in 0..=setup.rounds() {
+        setup.doing("trust: appends");
+        for served in &mut servers {
+            let ids = Arc::clone(&served.ids);
+            let done = grpc::call_append(setup, &served.peer, ids, IN_FLIGHT).await?;
+            if round > 0 {
+                served.per_second.push(done.per_second);
+            }
+        }
+    }
+    let [plain, others @ ..] = servers;
+    let rows = CASES.into_iter().zip(&others).map(|((id, what), served)| {
+        let (ours, theirs) = (&served.per_second, &plain.per_second);
+        Row::new(id, what, median(ours), Unit::PerSecond)
+            .beside("without", median(theirs), ratio(ours, theirs))
+            .note("1 KiB events, unary, 64 in flight, each server a process on loopback")
+    });
+    Ok(rows.collect())
+}
+
+/// Makes a key in a folder, with which everything may be done.
+fn with_key(dir: &Path) -> Result<Credentials, CliError> {
+    let new = NewKey {
+        name: "bench".to_owned(),
+        roles: vec![Grant {
+            role: KeyRole::Admin,
+            namespace: GrantReach::Every,
+        }],
+        expires_in: None,
+        limits: KeyLimits::default(),
+        by: "bench".to_owned(),
+    };
+    let made = access::create(dir, new).map_err(|error| failed("making a key", error))?;
+    Ok(Credentials {
+        token: Some(KeyArgument::from(made.token.reveal().to_owned())),
+        ..Credentials::default()
+    })
+}
+
+/// The paths of a certificate for this machine, which vouches for itself, and of its key.
+fn certificate(dir: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf), CliError> {
+    const MAKING: &str = "making a certificate";
+    let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(names).map_err(|error| failed(MAKING, error))?;
+    let (cert_path, key_path) = (dir.join("cert.pem"), dir.join("key.pem"));
+    fs::write(&cert_path, cert.pem()).map_err(|error| failed(MAKING, error))?;
+    fs::write(&key_path, signing_key.serialize_pem()).map_err(|error| failed(MAKING, error))?;
+    Ok((cert_path, key_path))
+}
+
+/// One conversation of real ones is erased; none of it without them.
+async fn erasing(setup: &Setup) -> Result<Vec<Row>, CliError> {
+    let mut files = setup.trajectory_files();
+    if setup.quick {
+        files.retain(|file| fs::metadata(file).is_ok_and(|meta| meta.len() <= QUICK_FILES_BYTES));
+    }
+    if files.is_empty() {
+        setup.left_out("trust: erasing", "real conversations");
+        return Ok(Vec::new());
+    }
+    let folder = setup.folder()?;
+    setup.doing("trust: importing");
+    let engine = stores::open_dense(folder.path()).await?;
+    let gone = setup.payloads.conversation(ERASED_EVENTS - 1);
+    let conversation = gone[0].conversation;
+    stores::append(&engine, gone).await?;
+    let imported = stores::import(&engine, &files).await?;
+    stores::indexed(&engine).await?;
+    setup.doing("trust: making views and index anew");
+    let started = Instant::now();
+    stores::rebuilt(&engine, true, true).await?;
+    let anew = started.elapsed().as_secs_f64();
+    let mut rows = Vec::new();
+    for (id, what, target) in [
+        (
+            "trust.erase",
+            "erasing a conversation of 100 events",
+            EraseTarget::Conversation(conversation),
+        ),
+        (
+            "trust.literal",
+            "erasing a secret that is found in the log",
+            EraseTarget::Literal(b"mia_li_3668".to_vec()),
+        ),
+    ] {
+        setup.doing("trust: erasing");
+        let (seconds, events) = erase(&engine, target).await?;
+        rows.push(
+            Row::new(id, what, seconds, Unit::Seconds)
+                .beside("views and index anew", anew, seconds / anew)
+                .note(format!(
+                    "{events} events of {}; reads go on meanwhile, appends wait only while it is \
+                     recorded and the views are replaced",
+                    imported.events + ERASED_EVENTS as u64
+                )),
+        );
+    }
+    engine.close().await;
+    Ok(rows)
+}
+
+/// Seconds that it took, and how many events are gone.
+async fn erase(engine: &Engine, target: EraseTarget) -> Result<(f64, u64), CliError> {
+    let started = Instant::now();
+    let mut items = engine.erase(EraseCommand {
+        namespace: Namespace::default(),
+        target,
+        keep_derived: false,
+        dry_run: false,
+        reason: String::new(),
+        actor: "bench".to_owned(),
+    });
+    let mut events = 0;
+    while let Some(item) = items.next().await {
+        match item.map_err(|error| failed("erasing", error))? {
+            EraseItem::Event(_) => events += 1,
+            EraseItem::Outcome(_) => return Ok((started.elapsed().as_secs_f64(), events)),
+            _ => {}
+        }
+    }
+    Err(failed("erasing", "it ended without an outcome"))
+}
