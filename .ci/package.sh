@@ -2,7 +2,7 @@
 # The packages, as far as they can be checked here: .ci/package.sh BINARY
 #
 # The unit is understood and hardened, the Debian package is made and sound, its program serves
-# and tells systemd so, and no dependency is against deny.toml.
+# and tells systemd so, it runs where systemd does, and no dependency is against deny.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$(realpath "$1")
@@ -70,3 +70,6 @@ if need man man-db; then
     exit 1
   fi
 fi
+
+echo "-- the package, installed where systemd runs"
+bash .ci/installed.sh "$package"
