@@ -446,6 +446,42 @@ async fn called_tools_outlast_compactions() {
     engine.close().await;
 }
 
+// The first request of a session that was compacted after 1,000 calls took ten times as long as
+// any other: all of them were read to see which tools there were. What was called last is enough.
+#[tokio::test]
+async fn tools_that_were_called_long_ago_are_not_looked_for() {
+    let engine = memory().await;
+    let id = conversation(&engine).await;
+    let mut events = vec![message(id, "go on")];
+    for number in 0..400 {
+        let tool = match number {
+            0 => "list_files",
+            399 => "edit_file",
+            _ => "read_file",
+        };
+        let call_id = format!("c{number}");
+        events.push(call(id, &call_id, tool));
+        events.push(result(id, &call_id, "done"));
+    }
+    let outcome = append(&engine, events).await.unwrap();
+    let compacted = EventBody::Compacted(Compacted {
+        summary: "what was done".to_owned(),
+        cut_revision: outcome.events.last().unwrap().revision,
+        kept_turns: 0,
+        tokens_before: 0,
+        tokens_after: 0,
+        trigger: CompactionTrigger::Manual,
+        raw: None,
+    });
+    append(&engine, vec![NewEvent::new(id, compacted)])
+        .await
+        .unwrap();
+    let (draft, _) = engine.draft(query(id)).await.unwrap();
+    let offered: Vec<_> = draft.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(offered, ["read_file", "edit_file"]);
+    engine.close().await;
+}
+
 // What tools have shown is in the request when the policy asks for it, and last.
 #[tokio::test]
 async fn knowledge_is_in_when_it_is_asked_for() {
