@@ -226,7 +226,7 @@ impl Engine {
         hot.room.set_room(shares.states);
         let deltas = Deltas::default();
         let sequencer = EngineSequencer::new(
-            options.limits.clone(),
+            (options.limits.clone(), options.quotas.clone()),
             Arc::clone(&views),
             Arc::clone(&hot),
             Arc::clone(&marks),
