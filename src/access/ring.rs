@@ -252,6 +252,12 @@ impl KeyRing {
         keys.keys.values().any(lives)
     }
 
+    /// True when a certificate stands for a key.
+    #[must_use]
+    pub fn has_subjects(&self) -> bool {
+        !self.loaded.load().by_subject.is_empty()
+    }
+
     /// Reads the file again if it is another one than it was. What cannot be read is said,
     /// once, and the keys stay as they were: a file that is gone opens no store.
     pub fn look(&self) {

@@ -180,6 +180,12 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let keys = keys_of(&dir)?;
     let tls = args.certificates()?;
     check_reach(args, &keys)?;
+    if keys.has_subjects() && args.client_ca.is_none() {
+        anstream::eprintln!(
+            "WARNING: keys that certificates stand for are of no use: no client is asked for one.\n\
+             Give --client-ca, with --tls-cert and --tls-key."
+        );
+    }
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|cause| CliError::Listen {

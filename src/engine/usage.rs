@@ -81,8 +81,11 @@ impl Usage {
 
     /// The views have all up to an offset.
     pub fn published(&mut self, offset: u64) {
-        let is_old = |taken: &Taken| taken.last_offset <= offset;
-        while self.recent.pop_front_if(|taken| is_old(taken)).is_some() {}
+        // They are in the order in which they were taken.
+        let old = self
+            .recent
+            .partition_point(|taken| taken.last_offset <= offset);
+        self.recent.drain(..old);
         self.pruned_to = offset;
     }
 
