@@ -324,8 +324,8 @@ fn status_hint(status: &Status) -> Option<String> {
     let by_reason = match reason(status).as_str() {
         "NO_SPACE" => Some("free some space where the data folder is, then try again"),
         "QUOTA_EXCEEDED" => Some(
-            "`treering stats` shows what is used; `treering erase` makes room, and `serve --quota` \
-             gives more",
+            "`treering stats` shows what is used; `serve --quota` gives more, and `treering erase` \
+             gives bytes back",
         ),
         "READ_ONLY" => Some("check the data folder's owner and mode, and how it is mounted"),
         "APPENDS_STOPPED" => Some("start the server that holds the store again; reads go on"),

@@ -84,6 +84,18 @@ pub struct QuotaPassed {
     pub quota: u64,
 }
 
+impl QuotaPassed {
+    /// What makes room.
+    #[must_use]
+    pub fn advice(&self) -> &'static str {
+        match self.part {
+            QuotaPart::Bytes => "Erase what is not needed any more",
+            // An erased conversation is one still.
+            QuotaPart::Conversations => "Go on in one that is there",
+        }
+    }
+}
+
 /// The quotas of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {

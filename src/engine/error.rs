@@ -51,9 +51,9 @@ pub enum AppendError {
     /// The namespace has all that it may have. Nothing was appended.
     #[error(
         "the namespace {namespace} has used {} of its quota of {} {}, and this takes {} more: \
-         nothing was appended, and reads go on. Erase what is not needed any more, or let whoever \
-         runs the server raise the quota (`serve --quota`)",
-        .passed.used, .passed.quota, .passed.part, .passed.adds
+         nothing was appended, and reads go on. {}, or let whoever runs the server raise the quota \
+         (`serve --quota`)",
+        .passed.used, .passed.quota, .passed.part, .passed.adds, .passed.advice()
     )]
     OverQuota {
         /// The namespace.

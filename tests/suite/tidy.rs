@@ -29,7 +29,7 @@ const MAY_USE: [(&str, &[&str]); 17] = [
         "summariser",
         &["domain", "codec", "context", "engine", "measure"],
     ),
-    ("access", &["domain", "disk"]),
+    ("access", &["domain", "disk", "codec"]),
     (
         "server",
         &["access", "domain", "codec", "context", "engine", "measure"],

@@ -719,7 +719,7 @@ class QuotaExceeded(Refused):
     """The namespace has all that it may have. Nothing was appended; reads go on."""
 
     reason = "QUOTA_EXCEEDED"
-    advice = "Erase what is not needed any more, or ask for a larger quota."
+    advice = "`metadata` says what is used; erase to get bytes back, or ask for a larger quota."
 
 
 class TooSlow(Unavailable):

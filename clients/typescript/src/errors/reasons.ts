@@ -384,7 +384,7 @@ export class NoSpace extends Unavailable {
 export class QuotaExceeded extends Refused {
   static override readonly reason = "QUOTA_EXCEEDED";
   static override readonly advice: string =
-    "Erase what is not needed any more, or ask for a larger quota.";
+    "`metadata` says what is used; erase to get bytes back, or ask for a larger quota.";
 }
 
 /** The request did not arrive in time. */
