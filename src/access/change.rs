@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     file::{self, KeyFile, KeyFileError, KeyRecord, SecretRecord},
     role::Grant,
-    token::Token,
+    subject::CertificateSubject,
+    token::{KeyId, Token},
 };
 use crate::domain::TimestampMicros;
 
@@ -58,40 +59,74 @@ pub struct MadeKey {
 /// # Errors
 /// [`KeyFileError`]; no key was made then.
 pub fn create(dir: &Path, new: NewKey) -> Result<MadeKey, KeyFileError> {
-    file::check_name(&new.name).map_err(KeyFileError::Invalid)?;
-    if new.roles.is_empty() {
-        let what = "a key without a role may do nothing";
-        return Err(KeyFileError::Invalid(what.to_owned()));
-    }
-    let now = TimestampMicros::now();
     let token = Token::generate().map_err(KeyFileError::Random)?;
-    file::change(dir, |keys| {
-        let living = |key: &&KeyRecord| !key.has_ended(now);
-        if keys
-            .keys
-            .iter()
-            .filter(living)
-            .any(|key| key.name == new.name)
-        {
-            return Err(KeyFileError::NameTaken(new.name));
+    let now = TimestampMicros::now();
+    let secrets = vec![secret(&token, now, new.by.clone())];
+    let record = new.record(token.id().clone(), now, secrets, None)?;
+    let record = add(dir, record, now)?;
+    Ok(MadeKey { record, token })
+}
+
+/// Makes a key for whoever shows a certificate with this subject. It has no secret.
+///
+/// # Errors
+/// [`KeyFileError`]; no key was made then.
+pub fn create_for_certificate(
+    dir: &Path,
+    new: NewKey,
+    subject: CertificateSubject,
+) -> Result<KeyRecord, KeyFileError> {
+    let id = KeyId::generate().map_err(KeyFileError::Random)?;
+    let now = TimestampMicros::now();
+    add(dir, new.record(id, now, Vec::new(), Some(subject))?, now)
+}
+
+impl NewKey {
+    fn record(
+        self,
+        id: KeyId,
+        now: TimestampMicros,
+        secrets: Vec<SecretRecord>,
+        certificate_subject: Option<CertificateSubject>,
+    ) -> Result<KeyRecord, KeyFileError> {
+        file::check_name(&self.name).map_err(KeyFileError::Invalid)?;
+        if self.roles.is_empty() {
+            let what = "a key without a role may do nothing";
+            return Err(KeyFileError::Invalid(what.to_owned()));
         }
-        let record = KeyRecord {
-            id: token.id().clone(),
-            name: new.name,
-            roles: new.roles,
+        Ok(KeyRecord {
+            id,
+            name: self.name,
+            roles: self.roles,
             made_at: now,
-            made_by: new.by.clone(),
-            expires_at: new.expires_in.map(|wait| after(now, wait)),
+            made_by: self.by,
+            expires_at: self.expires_in.map(|wait| after(now, wait)),
             revoked_at: None,
             revoked_by: String::new(),
-            secrets: vec![secret(&token, now, new.by)],
-            limits: new.limits,
-        };
-        keys.keys.push(record.clone());
-        Ok(MadeKey {
-            record,
-            token: token.clone(),
+            certificate_subject,
+            secrets,
+            limits: self.limits,
         })
+    }
+}
+
+fn add(dir: &Path, new: KeyRecord, now: TimestampMicros) -> Result<KeyRecord, KeyFileError> {
+    file::change(dir, |keys| {
+        let mut living = keys.keys.iter().filter(|key| !key.has_ended(now));
+        if living.clone().any(|key| key.name == new.name) {
+            return Err(KeyFileError::NameTaken(new.name));
+        }
+        if let Some(subject) = &new.certificate_subject
+            && let Some(other) =
+                living.find(|key| key.certificate_subject.as_ref() == Some(subject))
+        {
+            return Err(KeyFileError::SubjectTaken {
+                key: other.name.clone(),
+                subject: subject.clone(),
+            });
+        }
+        keys.keys.push(new.clone());
+        Ok(new)
     })
 }
 
@@ -117,6 +152,9 @@ pub fn rotate(dir: &Path, which: &str, grace: Duration, by: &str) -> Result<Made
     let now = TimestampMicros::now();
     file::change(dir, |keys| {
         let key = living(keys, which, now)?;
+        if key.certificate_subject.is_some() {
+            return Err(KeyFileError::NoSecret(key.name.clone()));
+        }
         let end = after(now, grace);
         key.secrets
             .retain(|secret| secret.ends_at.is_none_or(|ends| ends > now));

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     change::KeyLimits,
     role::Grant,
+    subject::CertificateSubject,
     token::{KeyId, TokenError},
 };
 use crate::{codec::rfc3339, disk, domain::TimestampMicros};
@@ -53,6 +54,17 @@ pub enum KeyFileError {
         /// What is wrong.
         why: String,
     },
+    /// Another key has the subject.
+    #[error("the key {key} has the certificate subject {subject} already")]
+    SubjectTaken {
+        /// The other key's name.
+        key: String,
+        /// What both would have.
+        subject: CertificateSubject,
+    },
+    /// It has no secret.
+    #[error("the key {0} has no secret: whoever shows its certificate has it")]
+    NoSecret(String),
     /// No key is called so.
     #[error("there is no key {0}")]
     NotFound(String),
@@ -121,6 +133,9 @@ pub struct KeyRecord {
     /// Who revoked it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revoked_by: String,
+    /// Whoever shows a certificate with this subject has the key, without a secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_subject: Option<CertificateSubject>,
     /// The last is the newest; others are on their way out.
     pub secrets: Vec<SecretRecord>,
     /// What it may use.

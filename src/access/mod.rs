@@ -2,7 +2,7 @@
 //! commands change it, and a server looks at it before each call.
 //!
 //! `token` is a key as it is sent, `role` what it may do and where, `file` what is kept of
-//! it, `change` how keys come and go, `ring` the keys of a server that runs, `rate` how much
+//! it, `subject` whom a certificate names, `change` how keys come and go, `ring` the keys of a server that runs, `rate` how much
 //! they may use. Nothing here knows gRPC: which method needs which role is the server's matter.
 //!
 //! A folder in which no key was ever made is open. One whose keys have all ended is not.
@@ -12,11 +12,13 @@ mod file;
 mod rate;
 mod ring;
 mod role;
+mod subject;
 mod token;
 
-pub use change::{KeyLimits, MadeKey, NewKey, create, revoke, rotate};
+pub use change::{KeyLimits, MadeKey, NewKey, create, create_for_certificate, revoke, rotate};
 pub use file::{KeyFile, KeyFileError, KeyRecord, SecretRecord, last_uses, read};
 pub use rate::Rate;
-pub use ring::{Holder, KeyRefusal, KeyRing};
+pub use ring::{ClientCertificate, Holder, KeyRefusal, KeyRing};
 pub use role::{Grant, GrantError, GrantReach, KeyRole};
+pub use subject::{CertificateSubject, SubjectError};
 pub use token::{KeyId, Token, TokenError};

@@ -23,6 +23,7 @@ use super::{
     file::{self, KeyFile, KeyFileError},
     rate::Rate,
     role::{Grant, KeyRole},
+    subject::CertificateSubject,
     token::{KeyId, Token, TokenError},
 };
 use crate::domain::{Namespace, TimestampMicros};
@@ -44,6 +45,15 @@ pub enum KeyRefusal {
     /// No key has this id and secret.
     #[error("this key is not known here")]
     Unknown,
+    /// No key has the subject of the client's certificate, and no other key came.
+    #[error(
+        "no key came, and none stands for the client's certificate, whose subject is {0}: send a \
+         key, or make one with `treering keys create NAME --certificate-subject '{0}'`"
+    )]
+    SubjectUnknown(CertificateSubject),
+    /// The client's certificate names nobody, and no key came.
+    #[error("no key came, and the client's certificate has no subject that a key could stand for")]
+    SubjectMissing,
     /// It was revoked.
     #[error("the key {0} was revoked")]
     Revoked(String),
@@ -61,26 +71,47 @@ struct RingKey {
     rate: Arc<Rate>,
     expires_at: Option<TimestampMicros>,
     is_revoked: bool,
+    subject: Option<CertificateSubject>,
     secrets: Vec<(blake3::Hash, Option<TimestampMicros>)>,
     used: Arc<AtomicI64>,
 }
 
+/// The certificate that a client has shown, and that was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// Whom it names; none: nobody.
+    pub subject: Option<CertificateSubject>,
+}
+
+/// What somebody has shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Shown {
+    /// The hash of a key.
+    Secret(blake3::Hash),
+    /// A certificate.
+    Certificate(CertificateSubject),
+}
+
 impl RingKey {
-    /// Until when a secret is good; none: for ever.
+    /// Until when what was shown is good; none: for ever.
     fn good_until(
         &self,
-        secret: &blake3::Hash,
+        shown: &Shown,
         now: TimestampMicros,
     ) -> Result<Option<TimestampMicros>, KeyRefusal> {
-        // Equality of hashes takes the same time wherever they differ.
-        let known = self.secrets.iter().find(|(hash, _)| hash == secret);
-        let Some((_, ends_at)) = known else {
-            return Err(KeyRefusal::Unknown);
+        let ends_at = match shown {
+            Shown::Secret(secret) => {
+                // Equality of hashes takes the same time wherever they differ.
+                let known = self.secrets.iter().find(|(hash, _)| hash == secret);
+                known.ok_or(KeyRefusal::Unknown)?.1
+            }
+            Shown::Certificate(subject) if self.subject.as_ref() == Some(subject) => None,
+            Shown::Certificate(_) => return Err(KeyRefusal::Unknown),
         };
         if self.is_revoked {
             return Err(KeyRefusal::Revoked(self.name.to_string()));
         }
-        let until = [self.expires_at, *ends_at].into_iter().flatten().min();
+        let until = [self.expires_at, ends_at].into_iter().flatten().min();
         if until.is_some_and(|until| until <= now) {
             return Err(KeyRefusal::Expired(self.name.to_string()));
         }
@@ -134,6 +165,27 @@ impl Stamp {
 struct Loaded {
     seen: Seen,
     keys: HashMap<KeyId, Arc<RingKey>>,
+    by_subject: HashMap<CertificateSubject, Arc<RingKey>>,
+}
+
+impl Loaded {
+    /// The file's keys. `keys` has one for each of them.
+    fn new(seen: Seen, file: &KeyFile, keys: HashMap<KeyId, Arc<RingKey>>) -> Self {
+        let now = TimestampMicros::now();
+        // Of those with one subject the living one comes last, and stays.
+        let mut records: Vec<_> = file.keys.iter().collect();
+        records.sort_by_key(|record| !record.has_ended(now));
+        let by_subject = records.into_iter().filter_map(|record| {
+            let subject = record.certificate_subject.clone()?;
+            Some((subject, Arc::clone(keys.get(&record.id)?)))
+        });
+        let by_subject = by_subject.collect();
+        Self {
+            seen,
+            keys,
+            by_subject,
+        }
+    }
 }
 
 /// The keys of a data folder, as they are now.
@@ -162,7 +214,7 @@ impl KeyRing {
         }
         Ok(Arc::new(Self {
             dir: dir.to_owned(),
-            loaded: ArcSwap::from_pointee(Loaded { seen, keys }),
+            loaded: ArcSwap::from_pointee(Loaded::new(seen, &file, keys)),
             loading: Mutex::new(()),
             changes: watch::Sender::new(0),
         }))
@@ -192,10 +244,18 @@ impl KeyRing {
         let now = TimestampMicros::now();
         let keys = self.loaded.load();
         let lives = |key: &Arc<RingKey>| {
-            let mut secrets = key.secrets.iter();
-            secrets.any(|(secret, _)| key.good_until(secret, now).is_ok())
+            let secrets = key.secrets.iter().map(|(secret, _)| Shown::Secret(*secret));
+            let subject = key.subject.iter().cloned().map(Shown::Certificate);
+            let mut shown = secrets.chain(subject);
+            shown.any(|shown| key.good_until(&shown, now).is_ok())
         };
         keys.keys.values().any(lives)
+    }
+
+    /// True when a certificate stands for a key.
+    #[must_use]
+    pub fn has_subjects(&self) -> bool {
+        !self.loaded.load().by_subject.is_empty()
     }
 
     /// Reads the file again if it is another one than it was. What cannot be read is said,
@@ -216,7 +276,8 @@ impl KeyRing {
             Ok((seen, file)) if !file.keys.is_empty() || before.keys.is_empty() => {
                 let keys = ring_keys(&file, &before.keys);
                 tracing::info!(keys = keys.len(), "the keys were read again");
-                self.loaded.store(Arc::new(Loaded { seen, keys }));
+                let loaded = Loaded::new(seen, &file, keys);
+                self.loaded.store(Arc::new(loaded));
                 self.changes.send_modify(|count| *count += 1);
             }
             Ok((seen, _)) => {
@@ -239,8 +300,12 @@ impl KeyRing {
     }
 
     fn keep(&self, before: &Loaded, seen: Seen) {
-        let keys = before.keys.clone();
-        self.loaded.store(Arc::new(Loaded { seen, keys }));
+        let loaded = Loaded {
+            seen,
+            keys: before.keys.clone(),
+            by_subject: before.by_subject.clone(),
+        };
+        self.loaded.store(Arc::new(loaded));
     }
 
     /// Who sends this.
@@ -251,9 +316,27 @@ impl KeyRing {
         let token = Token::parse(text)?;
         let secret = token.hash();
         let key = self.loaded.load().keys.get(token.id()).cloned();
-        let key = key.ok_or(KeyRefusal::Unknown)?;
+        self.held(key.ok_or(KeyRefusal::Unknown)?, Shown::Secret(secret))
+    }
+
+    /// Who shows this certificate, and sends no key.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`].
+    pub fn holder_of(
+        self: &Arc<Self>,
+        certificate: &ClientCertificate,
+    ) -> Result<Arc<Holder>, KeyRefusal> {
+        let subject = certificate.subject.as_ref();
+        let subject = subject.ok_or(KeyRefusal::SubjectMissing)?;
+        let key = self.loaded.load().by_subject.get(subject).cloned();
+        let key = key.ok_or_else(|| KeyRefusal::SubjectUnknown(subject.clone()))?;
+        self.held(key, Shown::Certificate(subject.clone()))
+    }
+
+    fn held(self: &Arc<Self>, key: Arc<RingKey>, shown: Shown) -> Result<Arc<Holder>, KeyRefusal> {
         let now = TimestampMicros::now();
-        key.good_until(&secret, now)?;
+        key.good_until(&shown, now)?;
         let coarse = now.0 - now.0.rem_euclid(USED_TO_MICROS);
         if key.used.load(Ordering::Relaxed) < coarse {
             key.used.store(coarse, Ordering::Relaxed);
@@ -261,7 +344,7 @@ impl KeyRing {
         Ok(Arc::new(Holder {
             ring: Arc::clone(self),
             key,
-            secret,
+            shown,
         }))
     }
 
@@ -332,6 +415,7 @@ fn ring_keys(
             rate: rate.map_or_else(|| Arc::new(Rate::new(record.limits)), Arc::clone),
             expires_at: record.expires_at,
             is_revoked: record.revoked_at.is_some(),
+            subject: record.certificate_subject.clone(),
             secrets: secrets
                 .filter_map(|secret| Some((secret.hash()?, secret.ends_at)))
                 .collect(),
@@ -347,7 +431,7 @@ fn ring_keys(
 pub struct Holder {
     ring: Arc<KeyRing>,
     key: Arc<RingKey>,
-    secret: blake3::Hash,
+    shown: Shown,
 }
 
 impl Holder {
@@ -392,7 +476,7 @@ impl Holder {
         if key.roles != self.key.roles {
             return Err(KeyRefusal::Revoked(key.name.to_string()));
         }
-        key.good_until(&self.secret, TimestampMicros::now())
+        key.good_until(&self.shown, TimestampMicros::now())
     }
 
     /// Whether the key is still good.

@@ -22,6 +22,14 @@ const CHECKSUM_DIGITS: usize = 8;
 pub struct KeyId(Arc<str>);
 
 impl KeyId {
+    /// A new one.
+    ///
+    /// # Errors
+    /// When the system has no randomness.
+    pub fn generate() -> io::Result<Self> {
+        Ok(Self(hex(&random::<ID_BYTES>()?).into()))
+    }
+
     /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -83,8 +91,7 @@ impl Token {
     /// # Errors
     /// When the system has no randomness.
     pub fn generate() -> io::Result<Self> {
-        let id = KeyId(hex(&random::<ID_BYTES>()?).into());
-        Self::with_id(id)
+        Self::with_id(KeyId::generate()?)
     }
 
     /// A new secret for an id.

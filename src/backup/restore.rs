@@ -33,6 +33,8 @@ use crate::{
 
 /// Where a store is made in its folder, until it is whole.
 const STAGING: &str = ".restoring";
+/// In there, the names of what is moved to its place, once that begins.
+const MOVING: &str = "moving";
 
 /// Up to where a store is restored. A batch that was appended at once is there whole, or
 /// not at all.
@@ -173,14 +175,20 @@ impl Chosen {
     }
 }
 
-/// The folder in which the store is made.
+/// The folder in which the store is made. What a restore has moved there that was interrupted
+/// before it moved the log is no store, and goes.
 fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
     let staging = to.join(STAGING);
+    let moved = moved_before(&staging).map_err(failed)?;
+    let mut left = Vec::new();
     match fs::read_dir(to) {
         Ok(entries) => {
             for entry in entries {
-                if entry.map_err(failed)?.file_name() != STAGING {
+                let name = entry.map_err(failed)?.file_name();
+                if moved.iter().any(|moved| name == **moved) {
+                    left.push(to.join(name));
+                } else if name != STAGING {
                     return Err(BackupError::NotEmpty {
                         path: to.to_owned(),
                     });
@@ -190,19 +198,48 @@ fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
+    for path in left {
+        disk::remove(&path).map_err(failed)?;
+    }
     disk::remove(&staging).map_err(failed)?;
     disk::make_folder(&staging).map_err(failed)?;
     Ok(staging)
 }
 
+/// What an interrupted restore has moved, or was about to.
+fn moved_before(staging: &Path) -> io::Result<Vec<String>> {
+    let names = match fs::read_to_string(staging.join(MOVING)) {
+        Ok(names) => names,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let names = names.lines().filter(|name| *name != LOG_FOLDER);
+    Ok(names.map(str::to_owned).collect())
+}
+
 /// Gives the store its place: its log last, which is what makes a folder a store.
 fn finish(to: &Path, staging: &Path) -> io::Result<()> {
+    for name in to_move(staging)? {
+        disk::rename(&staging.join(&name), &to.join(&name))?;
+    }
+    move_log(to, staging)
+}
+
+/// Notes what is to be moved, for the next restore should this one be interrupted.
+fn to_move(staging: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
     for entry in fs::read_dir(staging)? {
-        let name = entry?.file_name();
-        if name != LOG_FOLDER && name != "LOCK" {
-            disk::rename(&staging.join(&name), &to.join(&name))?;
+        let name = entry?.file_name().into_string();
+        let name = name.map_err(|_| io::Error::other("a name in it is no text"))?;
+        if ![LOG_FOLDER, "LOCK", MOVING].contains(&&*name) {
+            names.push(name);
         }
     }
+    disk::write(&staging.join(MOVING), names.join("\n").as_bytes())?;
+    Ok(names)
+}
+
+fn move_log(to: &Path, staging: &Path) -> io::Result<()> {
     disk::rename(&staging.join(LOG_FOLDER), &to.join(LOG_FOLDER))?;
     disk::remove(staging)
 }
@@ -592,5 +629,68 @@ impl Making {
             erased,
             unread,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    // Killed between moving the views and moving the log, a restore left a folder that is no
+    // store and that no restore took again. The next one must, wherever it was killed; and what
+    // is somebody else's must stay, and keep it out.
+    #[tokio::test]
+    async fn a_restore_that_was_killed_can_be_run_again() {
+        let dir = tempfile::tempdir().unwrap();
+        for moved in 0.. {
+            let to = dir.path().join(format!("to{moved}"));
+            let staging = prepare_folder(&to).unwrap();
+            let engine = Engine::open(OpenOptions::new(&staging)).await.unwrap();
+            engine.close().await;
+            let parts = to_move(&staging).unwrap();
+            assert!(!parts.is_empty() && !parts.contains(&LOG_FOLDER.to_owned()));
+            for name in parts.iter().take(moved) {
+                disk::rename(&staging.join(name), &to.join(name)).unwrap();
+            }
+            let theirs = to.join("notes.txt");
+            fs::write(&theirs, "mine").unwrap();
+            let refused = prepare_folder(&to).unwrap_err();
+            assert!(matches!(refused, BackupError::NotEmpty { .. }), "{refused}");
+            assert_eq!(names(&to).len(), moved.min(parts.len()) + 2);
+            fs::remove_file(theirs).unwrap();
+
+            prepare_folder(&to).unwrap();
+            assert_eq!(names(&to), [STAGING]);
+            assert!(names(&staging).is_empty());
+            if moved >= parts.len() {
+                break;
+            }
+        }
+    }
+
+    // Once its log is in its place it is a store, and no later restore may take it away.
+    #[tokio::test]
+    async fn a_store_that_has_its_log_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("to");
+        let staging = prepare_folder(&to).unwrap();
+        let engine = Engine::open(OpenOptions::new(&staging)).await.unwrap();
+        engine.close().await;
+        for name in to_move(&staging).unwrap() {
+            disk::rename(&staging.join(&name), &to.join(&name)).unwrap();
+        }
+        disk::rename(&staging.join(LOG_FOLDER), &to.join(LOG_FOLDER)).unwrap();
+        let refused = prepare_folder(&to).unwrap_err();
+        assert!(matches!(refused, BackupError::NotEmpty { .. }), "{refused}");
+        let opened = Engine::open(OpenOptions::new(&to).existing()).await;
+        opened.unwrap().close().await;
     }
 }

@@ -100,6 +100,8 @@ pub struct BackupOutcome {
     pub removed: Vec<u64>,
     /// Generations of another time of the log that hold it and cannot be written anew.
     pub still_hold: Vec<u64>,
+    /// Generations that cannot be read, so that nobody knows what they hold.
+    pub unread: Vec<u64>,
 }
 
 /// A backup of a store to a target.
@@ -437,17 +439,28 @@ impl<'a> Backup<'a> {
         let (store, key) = (self.next.store, self.options.key.as_ref());
         let mut named = names(&self.next);
         self.outcome.still_hold.clear();
+        self.outcome.unread.clear();
+        let mut unnamed = HashSet::new();
         for generation in generations(self.target, store).await? {
             if generation.number >= self.next.generation {
                 continue;
             }
-            let older = Manifest::get(self.target, store, generation.number, key).await?;
+            let older = match Manifest::get(self.target, store, generation.number, key).await {
+                Ok(older) => older,
+                // It must not keep the others from being made clean.
+                Err(BackupError::Damaged { .. } | BackupError::Missing { .. }) => {
+                    self.outcome.unread.push(generation.number);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let holds = older.holds_of(&self.next).next().is_some();
             let is_contained = self.next.contains(&older);
             match (holds, is_contained) {
                 (true, true) => {
                     self.target.remove(&generation.object.name).await?;
                     self.outcome.removed.push(generation.number);
+                    unnamed.extend(names(&older));
                 }
                 (true, false) => {
                     self.outcome.still_hold.push(generation.number);
@@ -461,7 +474,9 @@ impl<'a> Backup<'a> {
         for object in self.target.list(&records_of(store)).await? {
             let is_own = self.clean_to_knows(&object.name);
             let is_old = since.is_none_or(|since| object.modified <= since) || is_own;
-            if is_old && !named.contains(&object.name) {
+            // What nobody names may be of a generation that cannot be read.
+            let may_go = self.outcome.unread.is_empty() || unnamed.contains(&object.name);
+            if is_old && may_go && !named.contains(&object.name) {
                 self.target.remove(&object.name).await?;
             }
         }

@@ -566,6 +566,42 @@ async fn a_log_that_went_back_begins_another_line() {
     assert_eq!(lost.unwrap().events, 4);
 }
 
+// One manifest that cannot be read must not keep what was erased in all other generations, nor
+// fail every backup from then on; and what only it can name must stay until somebody decides.
+#[tokio::test]
+async fn a_generation_that_cannot_be_read_keeps_nobody_from_erasing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, to) = (dir.path().join("store"), dir.path().join("to"));
+    let engine = open(&store).await;
+    let id = append(&engine, None, &["one"]).await;
+    for text in ["two", NEEDLE, "four"] {
+        back_up(&engine, &to, None).await;
+        append(&engine, Some(id), &[text]).await;
+    }
+    back_up(&engine, &to, None).await;
+    let infos = generations(&target(&to), None).await.unwrap();
+    let bad = to.join(manifest::name_of(infos[1].store, 2));
+    fs::write(&bad, "no manifest").unwrap();
+    erase(&engine, EraseTarget::Literal(NEEDLE.into())).await;
+    let done = back_up(&engine, &to, None).await;
+    assert_eq!((done.removed, done.unread), (vec![3, 4], vec![2]));
+    let aside = dir.path().join("aside");
+    fs::rename(&bad, &aside).unwrap();
+    assert_eq!(found(&to).await, [] as [String; 0]);
+    fs::rename(&aside, &bad).unwrap();
+    append(&engine, Some(id), &["five"]).await;
+    assert!(back_up(&engine, &to, None).await.is_new);
+    assert!(bad.exists());
+    let keep = Keep {
+        newest: Some(1),
+        days: None,
+    };
+    let pruned = prune(&target(&to), None, None, keep, false).await.unwrap();
+    assert!(pruned.generations.contains(&2) && !bad.exists());
+    assert_eq!(faults(&to).await, [] as [String; 0]);
+    engine.close().await;
+}
+
 // A backup in a bucket of somebody else is read by somebody else: with a key nothing of it
 // can be read or forged, without it nothing works, and a target has one kind only.
 #[tokio::test]

@@ -234,6 +234,24 @@ pub async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
     ] {
         out.line(row(name, value))?;
     }
+    let bound = |quota: Option<u64>, words: fn(u64) -> String| match quota {
+        Some(quota) => format!(" of {}", words(quota)),
+        None => String::new(),
+    };
+    let used = [
+        (
+            "quota: bytes",
+            bytes_human(stats.event_bytes) + &bound(stats.quota_bytes, bytes_human),
+        ),
+        (
+            "quota: conversations",
+            count(stats.conversations) + &bound(stats.quota_conversations, count),
+        ),
+    ];
+    let has_quota = stats.quota_bytes.is_some() || stats.quota_conversations.is_some();
+    for (name, value) in used.into_iter().filter(|_| has_quota) {
+        out.line(row(name, value))?;
+    }
     if stats.damaged_reads > 0 {
         let met = format!("{}: {}", count(stats.damaged_reads), stats.first_damage);
         out.line(row("reads that met damage", met))?;

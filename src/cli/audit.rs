@@ -17,8 +17,9 @@ use crate::server::audit::{AUDIT_TYPE, SYSTEM_NAMESPACE, audit_conversation};
 
 /// Print who used which key for what, one JSON object a line
 ///
-/// A server with keys notes who decided on calls, erased, read all of a namespace's log, and
-/// who made, rotated and revoked keys. The oldest comes first. On a server it takes an admin
+/// A server with keys notes who decided on calls, erased, exported conversations, read all of
+/// a namespace's log or a hundred conversations whole within an hour, and who made, rotated and
+/// revoked keys. The oldest comes first. On a server it takes an admin
 /// of the whole store, or a reader of _system.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\

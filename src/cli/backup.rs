@@ -16,7 +16,7 @@ use super::{
     json::{Array, Object},
     output::{BarUnit, Out, Tone, progress},
     pb,
-    text::{bytes_human, count},
+    text::{bytes_human, count, things},
 };
 use crate::{
     backup::{
@@ -263,16 +263,17 @@ fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result
             .number("bytes_total", outcome.bytes_total)
             .number("cleaned", outcome.cleaned)
             .raw("removed", &numbers(&outcome.removed))
-            .raw("still_hold", &numbers(&outcome.still_hold));
+            .raw("still_hold", &numbers(&outcome.still_hold))
+            .raw("unread", &numbers(&outcome.unread));
         return Ok(out.line(object.finish())?);
     }
     let (generation, head) = (outcome.generation, count(outcome.head));
     if outcome.is_new {
         out.line(format!(
-            "Generation {generation} in {}: {} events in {}, up to position {head}; \
+            "Generation {generation} in {}: {} in {}, up to position {head}; \
              all of it takes {}",
             target.address(),
-            count(outcome.events),
+            things(outcome.events, "event", "events"),
             bytes_human(outcome.bytes),
             bytes_human(outcome.bytes_total)
         ))?;
@@ -284,21 +285,33 @@ fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result
     }
     if outcome.cleaned > 0 {
         out.line(format!(
-            "{} objects were written anew without what was erased",
-            count(outcome.cleaned)
+            "{} written anew without what was erased",
+            things(outcome.cleaned, "object was", "objects were")
         ))?;
     }
     if !outcome.removed.is_empty() {
-        out.line(format!(
-            "Generations that held what was erased are removed: {}",
-            listed(&outcome.removed)
-        ))?;
+        let removed = match outcome.removed.as_slice() {
+            [one] => format!("Generation {one}, which held what was erased, is removed"),
+            several => format!(
+                "Generations that held what was erased are removed: {}",
+                listed(several)
+            ),
+        };
+        out.line(removed)?;
     }
     if !outcome.still_hold.is_empty() {
         let still = listed(&outcome.still_hold);
         let warning = format!(
             "Generations of before a loss still hold what was erased: {still}. They are all that \
              is left of what was lost; `treering backup prune` removes them."
+        );
+        out.line(out.paint.text(Tone::Wait, warning))?;
+    }
+    if !outcome.unread.is_empty() {
+        let unread = listed(&outcome.unread);
+        let warning = format!(
+            "Generations cannot be read, and may hold what was erased: {unread}. `treering backup \
+             prune --keep 1` removes them."
         );
         out.line(out.paint.text(Tone::Wait, warning))?;
     }
@@ -354,16 +367,20 @@ fn info_line(info: &GenerationInfo, out: &Out) -> String {
     let holds = match info.holds_erased {
         0 => String::new(),
         events => {
-            let holds = format!("  holds {} erased events", count(events));
+            let holds = format!(
+                "  holds {}",
+                things(events, "erased event", "erased events")
+            );
             out.paint.text(Tone::Bad, holds)
         }
     };
     format!(
-        "{:>6}  {made:<16}  {:>10} events, {last:<28}  {:>9} in {} objects{holds}",
+        "{:>6}  {made:<16}  {:>10} {}, {last:<28}  {:>9} in {}{holds}",
         info.generation,
         count(info.head),
+        if info.head == 1 { "event" } else { "events" },
         bytes_human(info.bytes),
-        count(info.objects),
+        things(info.objects, "object", "objects"),
     )
 }
 
@@ -407,8 +424,8 @@ async fn verify(args: &VerifyArgs, out: &mut Out) -> Result<(), CliError> {
     }
     Err(CliError::Outcome {
         what: format!(
-            "the backup is damaged: {} faults",
-            count(verified.faults.len() as u64)
+            "the backup is damaged: {}",
+            things(verified.faults.len() as u64, "fault", "faults")
         ),
         hint: "as long as the store is there, back it up to another place; what is whole of a \
                damaged one can be restored up to there with `treering restore --position`"
@@ -451,12 +468,12 @@ fn tell_verified(verified: &Verified, out: &mut Out) -> Result<(), CliError> {
         false => out.paint.text(Tone::Bad, "not sound"),
     };
     Ok(out.line(format!(
-        "{word}: {} generations, {} objects of {} read, {} events and {} large bodies checked",
-        count(verified.generations),
-        count(verified.objects),
+        "{word}: {}, {} of {} read, {} and {} checked",
+        things(verified.generations, "generation", "generations"),
+        things(verified.objects, "object", "objects"),
         bytes_human(verified.bytes),
-        count(verified.events),
-        count(verified.blobs)
+        things(verified.events, "event", "events"),
+        things(verified.blobs, "large body", "large bodies")
     ))?)
 }
 
@@ -495,8 +512,8 @@ fn tell_pruned(pruned: &Pruned, is_done: bool, out: &mut Out) -> Result<(), CliE
         several => format!("generations {}", listed(several)),
     };
     Ok(out.line(format!(
-        "{word} {generations}, and {} objects of {} that no other one names{end}",
-        count(pruned.objects),
+        "{word} {generations}, and {} of {} that no other one names{end}",
+        things(pruned.objects, "object", "objects"),
         bytes_human(pruned.bytes)
     ))?)
 }

@@ -17,7 +17,7 @@ use super::{
     output::{BarUnit, Out, Tone, progress},
     pb,
     retention::RetentionArgs,
-    text::{bytes_human, count, printable},
+    text::{bytes_human, count, printable, things},
 };
 
 /// Events that are named one by one; of more, the number is said.
@@ -112,7 +112,7 @@ pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(
             events += told.outcome.events;
             // To a script, the end tells what went.
             if args.dry_run || !out.json {
-                show(&told, "would go", out)?;
+                show(&told, ["would go", "would go"], out)?;
             }
         }
         out.flush()?;
@@ -131,11 +131,11 @@ pub async fn run(args: EraseArgs, store: &Connection, out: &mut Out) -> Result<(
     for target in targets {
         let told = call(store, request(&args, target, false)).await?;
         if args.yes || out.json {
-            show(&told, "are erased", out)?;
+            show(&told, ["is erased", "are erased"], out)?;
         } else {
             // What went was shown before it did.
-            let events = count(told.outcome.events);
-            out.line(format!("{events} events are erased"))?;
+            let events = told.outcome.events;
+            out.line(things(events, "event is erased", "events are erased"))?;
         }
         finish(&told.outcome, receipt.as_mut(), &args, out)?;
     }
@@ -256,12 +256,19 @@ fn why(event: &pb::ErasedEvent) -> &'static str {
     }
 }
 
-fn show(told: &Told, what: &str, out: &mut Out) -> Result<(), CliError> {
+/// `what` becomes of one event, and of several.
+fn show(told: &Told, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return show_json(told, out);
     }
     let outcome = &told.outcome;
-    out.line(format!("{} events {what}", count(outcome.events)))?;
+    let [one, many] = what.map(|what| [" ", what].concat());
+    let events = things(
+        outcome.events,
+        &format!("event{one}"),
+        &format!("events{many}"),
+    );
+    out.line(events)?;
     for event in told.events.iter().take(EVENTS_SHOWN_MAX) {
         let note = match event.why() {
             pb::ErasedWhy::Derived => " (made from the others)",
@@ -291,9 +298,9 @@ fn show(told: &Told, what: &str, out: &mut Out) -> Result<(), CliError> {
         ))?;
     }
     if outcome.stay > 0 {
-        let stay = count(outcome.stay);
+        let stay = things(outcome.stay, "event has", "events have");
         out.line(format!(
-            "{stay} events have it in what stays: an actor, a correlation id, an idempotency key or \
+            "{stay} it in what stays: an actor, a correlation id, an idempotency key or \
              the id of a call"
         ))?;
     }
@@ -340,8 +347,8 @@ fn confirmed(events: u64) -> Result<bool, CliError> {
     let mut stderr = anstream::stderr();
     write!(
         stderr,
-        "Erase {} events? This cannot be undone. [y/N] ",
-        count(events)
+        "Erase {}? This cannot be undone. [y/N] ",
+        things(events, "event", "events")
     )
     .and_then(|()| stderr.flush())
     .map_err(CliError::Output)?;

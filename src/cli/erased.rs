@@ -10,7 +10,7 @@ use super::{
     json::{Array, Object},
     output::{Out, Tone},
     pb, read,
-    text::count,
+    text::things,
 };
 use crate::{
     codec::envelope::arm_of_event,
@@ -102,8 +102,8 @@ fn tell(stubs: u64, signer: PublicKey, faults: &[String], out: &mut Out) -> Resu
         false => out.paint.text(Tone::Bad, "not as the receipt says"),
     };
     Ok(out.line(format!(
-        "{word}: {} events are stubs; the receipt is as {signer} signed it",
-        count(stubs)
+        "{word}: {}; the receipt is as {signer} signed it",
+        things(stubs, "event is a stub", "events are stubs")
     ))?)
 }
 

@@ -165,6 +165,8 @@ impl CliError {
             Self::OutputClosed => ExitCode::SUCCESS,
             Self::Status(status) if reason(status) == NEWER_FORMAT => Exit::Newer.into(),
             Self::Status(status) if is_broken_connection(status) => Exit::Unavailable.into(),
+            // Unlike other bounds of the store, it is not over in a moment.
+            Self::Status(status) if is_over_quota(status) => Exit::Refused.into(),
             Self::Status(status) => status_exit(status.code()).into(),
             Self::Connect { .. } | Self::Locked { .. } => Exit::Unavailable.into(),
             Self::Open { exit, .. } | Self::Outcome { exit, .. } => (*exit).into(),
@@ -302,6 +304,12 @@ fn reason(status: &Status) -> String {
         .map_or_else(String::new, |info| info.reason.clone())
 }
 
+/// True when the namespace has all that it may have.
+#[must_use]
+pub fn is_over_quota(status: &Status) -> bool {
+    reason(status) == "QUOTA_EXCEEDED"
+}
+
 /// What to do about a status: what it says itself, else what its code suggests.
 fn status_hint(status: &Status) -> Option<String> {
     if reason(status) == VIEWS_DAMAGED {
@@ -315,12 +323,20 @@ fn status_hint(status: &Status) -> Option<String> {
     // Where the code alone would suggest something that does not help.
     let by_reason = match reason(status).as_str() {
         "NO_SPACE" => Some("free some space where the data folder is, then try again"),
+        "QUOTA_EXCEEDED" => Some(
+            "`treering stats` shows what is used; `serve --quota` gives more, and `treering erase` \
+             gives bytes back",
+        ),
         "READ_ONLY" => Some("check the data folder's owner and mode, and how it is mounted"),
         "APPENDS_STOPPED" => Some("start the server that holds the store again; reads go on"),
         NEWER_FORMAT => Some("use a treering as new as the one that wrote it"),
         "KEY_MISSING" => Some(
             "set TREERING_TOKEN, or give --token; `treering keys create` makes a key, where the \
              server's data folder is",
+        ),
+        "CERTIFICATE_UNKNOWN" => Some(
+            "set TREERING_TOKEN, give --token, or show the certificate that a key stands for; \
+             `treering keys ls` lists their subjects, where the server's data folder is",
         ),
         "KEY_MALFORMED" | "KEY_UNKNOWN" | "KEY_REVOKED" | "KEY_EXPIRED" => Some(
             "set TREERING_TOKEN, or --token, to a key that `treering keys ls` shows as good, \

@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{
     access::{
-        self, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRole, MadeKey, NewKey,
+        self, CertificateSubject, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRole,
+        MadeKey, NewKey,
     },
     codec::envelope::timestamp_to_pb,
     domain::TimestampMicros,
@@ -35,6 +36,7 @@ use crate::{
 Examples:
   treering keys create ops --role 'admin:*'
   treering keys create agent --role writer --namespace team-a --expires 90d
+  treering keys create worker-7 --role writer:team-a --certificate-subject CN=worker-7,O=Acme
   treering keys create console --role approver:team-a --role reader:team-b
   export TREERING_TOKEN=$(treering keys create ci --role writer)
   treering keys ls
@@ -66,6 +68,11 @@ struct CreateArgs {
     /// behind a colon (`*`: in all); several times for several
     #[arg(long = "role", value_name = "ROLE[:NAMESPACE]", required = true)]
     roles: Vec<String>,
+    /// It has no secret: whoever shows a certificate with this subject, signed by a CA of
+    /// `serve --client-ca`, and sends no key, has it. As `openssl x509 -noout -subject
+    /// -nameopt RFC2253 -in FILE` shows it, all of it
+    #[arg(long, value_name = "SUBJECT", value_parser = subject)]
+    certificate_subject: Option<CertificateSubject>,
     /// It is refused after so long: 90d, 12h
     #[arg(long, value_name = "TIME", value_parser = term)]
     expires: Option<Duration>,
@@ -121,6 +128,10 @@ pub fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), CliErro
                 },
                 by,
             };
+            if let Some(subject) = args.certificate_subject {
+                let made = access::create_for_certificate(&dir, new, subject);
+                return show_of_certificate(&made.map_err(refused)?, out);
+            }
             let made = access::create(&dir, new).map_err(refused)?;
             show(&made, out)
         }
@@ -158,6 +169,36 @@ fn grants(roles: &[String], namespace: &str) -> Result<Vec<Grant>, CliError> {
     roles.iter().map(one).collect()
 }
 
+fn subject(text: &str) -> Result<CertificateSubject, String> {
+    CertificateSubject::parse(text).map_err(|error| error.to_string())
+}
+
+/// A key without a secret has nothing to show but what it is.
+fn show_of_certificate(key: &KeyRecord, out: &mut Out) -> Result<(), CliError> {
+    if out.json {
+        return Ok(out.line(json(key, None, None))?);
+    }
+    anstream::eprintln!(
+        "The key {} ({}) may: {}{}.\nWhoever shows a certificate with the subject {} and sends no \
+         key has it; the server wants `--client-ca`.",
+        key.name,
+        key.id,
+        roles_of(key),
+        until(key),
+        key.certificate_subject
+            .as_ref()
+            .map_or("", CertificateSubject::as_str),
+    );
+    Ok(())
+}
+
+fn until(key: &KeyRecord) -> String {
+    match key.expires_at {
+        Some(end) => format!(" until {}", day_clock(Some(&timestamp_to_pb(end)))),
+        None => String::new(),
+    }
+}
+
 /// The key on standard output, for scripts; what it is beside it.
 fn show(made: &MadeKey, out: &mut Out) -> Result<(), CliError> {
     if out.json {
@@ -166,15 +207,12 @@ fn show(made: &MadeKey, out: &mut Out) -> Result<(), CliError> {
     out.line(made.token.reveal())?;
     out.flush()?;
     let key = &made.record;
-    let until = match key.expires_at {
-        Some(end) => format!(" until {}", day_clock(Some(&timestamp_to_pb(end)))),
-        None => String::new(),
-    };
     anstream::eprintln!(
-        "The key {} ({}) may: {}{until}.",
+        "The key {} ({}) may: {}{}.",
         key.name,
         key.id,
-        roles_of(key)
+        roles_of(key),
+        until(key)
     );
     let old = key.secrets.iter().filter_map(|secret| secret.ends_at).max();
     if let Some(end) = old {
@@ -218,7 +256,14 @@ fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), CliError> {
         let name = out.paint.text(Tone::Name, &key.name);
         let state = out.paint.text(tone, state);
         let roles = roles_of(key);
-        out.row(format!("{}  {name}  {state}  {roles}  {used}", key.id))?;
+        let subject = match &key.certificate_subject {
+            Some(subject) => format!("  {subject}"),
+            None => String::new(),
+        };
+        out.row(format!(
+            "{}  {name}  {state}  {roles}  {used}{subject}",
+            key.id
+        ))?;
     }
     if keys.is_empty() && !out.json {
         out.line(
@@ -235,6 +280,9 @@ fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> 
         .string("name", &key.name);
     if let Some(token) = token {
         object.string("key", token);
+    }
+    if let Some(subject) = &key.certificate_subject {
+        object.string("certificate_subject", subject.as_str());
     }
     let roles = Array::of(&key.roles, |grant| {
         let mut role = Object::new();
@@ -283,6 +331,14 @@ pub fn refused(error: KeyFileError) -> CliError {
         KeyFileError::NameTaken(_) => outcome(
             "take another name, revoke that key first, or give it a new secret with `treering \
              keys rotate`",
+            Exit::Refused,
+        ),
+        KeyFileError::SubjectTaken { .. } => outcome(
+            "one certificate stands for one key: revoke that key first, or take another subject",
+            Exit::Refused,
+        ),
+        KeyFileError::NoSecret(_) => outcome(
+            "renew the certificate at its CA; to end what it may do, `treering keys revoke`",
             Exit::Refused,
         ),
         KeyFileError::Ended(_) => {

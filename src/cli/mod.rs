@@ -40,6 +40,7 @@ mod names;
 mod observe;
 pub mod output;
 mod pager;
+mod quota;
 mod read;
 mod repair;
 mod replay;

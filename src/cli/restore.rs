@@ -10,7 +10,7 @@ use super::{
     error::CliError,
     json::{Array, Object},
     output::{BarUnit, Out, progress},
-    text::{count, day_clock},
+    text::{count, day_clock, things},
     time_arg::Moment,
 };
 use crate::{
@@ -132,18 +132,20 @@ fn json(restored: &Restored) -> String {
 fn tell(restored: &Restored, args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
     let last = |time: TimestampMicros| day_clock(Some(&timestamp_to_pb(time)));
     out.line(format!(
-        "Restored {} of {} events of {} conversations from generation {} into {}; the last is of {}",
+        "Restored {} of {} of {} from generation {} into {}; the last is of {}",
         count(restored.events),
-        count(restored.events_there),
-        count(restored.conversations),
+        things(restored.events_there, "event", "events"),
+        things(restored.conversations, "conversation", "conversations"),
         restored.generation,
         args.to.display(),
-        restored.last_recorded_at.map_or_else(|| "never".to_owned(), last)
+        restored
+            .last_recorded_at
+            .map_or_else(|| "never".to_owned(), last)
     ))?;
     if restored.erased > 0 {
         out.line(format!(
-            "{} events were erased later, and their content is not in it",
-            count(restored.erased)
+            "{} erased later, with content that is not in it",
+            things(restored.erased, "event was", "events were")
         ))?;
     }
     Ok(out.line(format!(

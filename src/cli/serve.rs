@@ -23,6 +23,7 @@ use super::{
     keys,
     observe::ObserveArgs,
     output::{Out, Tone},
+    quota::{QuotaArg, quotas},
     retention::{RetentionPolicy, keep_to},
     summariser::SummariserArgs,
 };
@@ -70,6 +71,7 @@ Examples:
   treering serve --data ./store --listen 0.0.0.0:7171 --tls-cert server.pem --tls-key server.key
   treering serve --data ./store --backup /mnt/backups
   treering serve --data ./store --metrics 127.0.0.1:9464
+  treering serve --data ./store --quota '*=1GiB,10000' --quota team-a=50GiB
   treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
@@ -114,6 +116,11 @@ pub struct ServeArgs {
     /// `treering erase --keep-days 365 --dry-run` would erase
     #[arg(long, value_name = "POLICY")]
     retention: Vec<RetentionPolicy>,
+    /// How much a namespace may hold: `NAMESPACE=BYTES,CONVERSATIONS`, as team-a=10GiB,1000;
+    /// several times for several. `*` stands for every other namespace, `none` for no bound.
+    /// Over it appends there are refused, reads go on
+    #[arg(long, value_name = "QUOTA")]
+    quota: Vec<QuotaArg>,
     /// Keep a copy of the store there, a folder or a bucket, and bring it up to date with
     /// what is appended: a second later it is on its way. See `treering backup --help`
     #[arg(long, value_name = "TO")]
@@ -169,9 +176,16 @@ fn memory(text: &str) -> Result<usize, String> {
 /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
 pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let dir = common.data_dir()?;
+    let quotas = quotas(&args.quota)?;
     let keys = keys_of(&dir)?;
     let tls = args.certificates()?;
     check_reach(args, &keys)?;
+    if keys.has_subjects() && args.client_ca.is_none() {
+        anstream::eprintln!(
+            "WARNING: keys that certificates stand for are of no use: no client is asked for one.\n\
+             Give --client-ca, with --tls-cert and --tls-key."
+        );
+    }
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|cause| CliError::Listen {
@@ -189,6 +203,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     options.limits.check_one_in = args.check_one_in;
     options.limits.memory_bytes = args.memory;
     options.pseudonyms = args.pseudonyms;
+    options.quotas = quotas;
     options.limits.disk_floor_bytes = args.observe.disk_floor();
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,

@@ -22,6 +22,10 @@ pub const JSON_DEPTH_MAX: usize = 127;
 /// takes up to about 100 bytes for each, whatever little they take as text.
 pub const JSON_VALUES_MAX: usize = 1 << 20;
 
+/// What an event counts against a quota besides its body, in bytes: about what its header and
+/// its rows in the views take, so that events without bodies do not pass for nothing.
+pub const QUOTA_EVENT_BYTES: u64 = 128;
+
 /// Pauses before the log is asked what became of a group, while those who wait
 /// for its answer are kept waiting: 1.76 s together. Most troubles of a disk or a
 /// line are over by then; nobody should wait much longer for a "not known".

@@ -6,7 +6,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     domain::{
         ApprovalStatus, BranchId, BranchState, ChangedConversation, ContentHash, ConversationId,
-        ConversationRow, ConversationState, EventBody, EventHeader, Namespace, Placed,
+        ConversationRow, ConversationState, EventBody, EventHeader, Namespace, NamespaceUse,
+        Placed,
     },
     views::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta},
 };
@@ -25,8 +26,14 @@ impl DeltaBuilder {
         self.delta.events.len()
     }
 
-    /// Notes an event.
-    pub fn event(&mut self, header: &EventHeader, offset: u64, body: &EventBody, placed: Placed) {
+    /// Notes an event, and how long what is stored of its body is, in bytes.
+    pub fn event(
+        &mut self,
+        (header, body_bytes): (&EventHeader, u64),
+        offset: u64,
+        body: &EventBody,
+        placed: Placed,
+    ) {
         let conversation = placed.at.conversation;
         let entry = EventEntry {
             conversation,
@@ -36,6 +43,9 @@ impl DeltaBuilder {
             offset,
         };
         self.delta.events.push((header.namespace.clone(), entry));
+        let of = (header.namespace.clone(), conversation);
+        let counted = self.delta.event_bytes.entry(of).or_default();
+        *counted = counted.saturating_add(NamespaceUse::event_bytes(body_bytes));
         match body {
             EventBody::ToolCallRequested(call) => self.delta.calls.push(CallEntry {
                 conversation,

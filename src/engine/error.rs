@@ -4,7 +4,7 @@ use std::{error::Error, path::PathBuf, sync::Arc};
 
 use crate::{
     domain::{
-        Cause, ConversationId, Damage, Position, Rejection, Revision,
+        Cause, ConversationId, Damage, Namespace, Position, QuotaPassed, Rejection, Revision,
         limits::{RETRY_MIN, VIEWS_RETRY},
     },
     log::{GroupError, LogError},
@@ -48,6 +48,19 @@ pub enum AppendError {
         "the disk is full: nothing was appended; reads go on, and appends work again once there is room"
     )]
     NoSpace,
+    /// The namespace has all that it may have. Nothing was appended.
+    #[error(
+        "the namespace {namespace} has used {} of its quota of {} {}, and this takes {} more: \
+         nothing was appended, and reads go on. {}, or let whoever runs the server raise the quota \
+         (`serve --quota`)",
+        .passed.used, .passed.quota, .passed.part, .passed.adds, .passed.advice()
+    )]
+    OverQuota {
+        /// The namespace.
+        namespace: Namespace,
+        /// What is used, what there may be, and what would come.
+        passed: QuotaPassed,
+    },
     /// The folder cannot be written. Nothing was appended.
     #[error("the data folder is read-only: nothing was appended")]
     ReadOnly,

@@ -415,7 +415,7 @@ impl ViewFold {
     fn note(&mut self, offset: u64, record: &Record, body: &EventBody, at: EventRef) {
         let header = &record.header;
         self.builder.event(
-            header,
+            (header, record.body.stored_bytes()),
             offset,
             body,
             Placed {

@@ -204,6 +204,7 @@ fn reason(error: &AppendError) -> &'static str {
         AppendError::Invalid { .. } => "INVALID_EVENT",
         AppendError::TooLarge { .. } => "TOO_LARGE",
         AppendError::Busy { .. } => "BUSY",
+        AppendError::OverQuota { .. } => "QUOTA_EXCEEDED",
         AppendError::NoSpace => "NO_SPACE",
         AppendError::ReadOnly => "READ_ONLY",
         AppendError::UnknownOutcome { .. } => "UNKNOWN_OUTCOME",

@@ -56,6 +56,7 @@ mod subscribe;
 mod tool_calls;
 #[cfg(test)]
 pub(crate) mod trouble_tests;
+mod usage;
 mod verify;
 mod witness;
 mod work;
@@ -102,7 +103,7 @@ use crate::{
     disk::DiskSpace,
     domain::{
         BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits,
-        Namespace, Position, TimestampMicros,
+        Namespace, Position, Quotas, TimestampMicros,
     },
     log::{EventLog, GroupWriter, LogReader, RedbLog},
 };
@@ -124,6 +125,8 @@ pub struct OpenOptions {
     /// From now on this store has pseudonyms ([`Pseudonyms`]) in place of actors, correlation
     /// ids and idempotency keys. It has them at every later opening, whatever this says then.
     pub pseudonyms: bool,
+    /// How much each namespace may hold. What is there already stays, whatever this says.
+    pub quotas: Quotas,
 }
 
 /// When the events of a log are packed into blocks (`docs/FORMAT.md`).
@@ -149,6 +152,7 @@ impl OpenOptions {
             dense: Dense::default(),
             views_anew: false,
             pseudonyms: false,
+            quotas: Quotas::default(),
         }
     }
 

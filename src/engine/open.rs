@@ -172,6 +172,16 @@ impl Engine {
     /// A store over any log, with its views in a folder.
     #[cfg(test)]
     pub(super) async fn over(log: Arc<dyn EventLog>, dir: &Path) -> Result<Self, OpenError> {
+        Self::over_with(log, OpenOptions::new(dir)).await
+    }
+
+    /// The same with options.
+    #[cfg(test)]
+    pub(super) async fn over_with(
+        log: Arc<dyn EventLog>,
+        options: OpenOptions,
+    ) -> Result<Self, OpenError> {
+        let dir = options.data_dir.as_path();
         let views_path = dir.join(VIEWS_FILE);
         let parts = Parts {
             log,
@@ -183,7 +193,7 @@ impl Engine {
             views_path: Some(views_path),
             index: super::indexer::IndexPlace::Memory,
         };
-        Self::start(OpenOptions::new(dir), parts).await
+        Self::start(options, parts).await
     }
 
     async fn start(options: OpenOptions, parts: Parts) -> Result<Self, OpenError> {
@@ -226,7 +236,7 @@ impl Engine {
         hot.room.set_room(shares.states);
         let deltas = Deltas::default();
         let sequencer = EngineSequencer::new(
-            options.limits.clone(),
+            (options.limits.clone(), options.quotas.clone()),
             Arc::clone(&views),
             Arc::clone(&hot),
             Arc::clone(&marks),

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::domain::{
     Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
-    Damage, EventKind, JsonText, Namespace, Position, Revision, Role, StoredEvent, TimestampMicros,
-    ToolResultRecorded,
+    Damage, EventKind, JsonText, Namespace, NamespaceUse, Position, Quota, Revision, Role,
+    StoredEvent, TimestampMicros, ToolResultRecorded,
 };
 use crate::search::{Reading, Scores};
 pub use crate::views::{ListOrder, ListPlace};
@@ -667,6 +667,10 @@ pub struct Stats {
     /// Positions of the log that cannot be read, of the whole store.
     pub unreadable_positions: u64,
     pub indexed_documents: u64,
+    /// What counts against the namespace's quota.
+    pub used: NamespaceUse,
+    /// The namespace's quota.
+    pub quota: Quota,
     pub data_dir: String,
     pub started_at: TimestampMicros,
 }

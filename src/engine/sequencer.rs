@@ -17,12 +17,14 @@ use super::{
     error::AppendError,
     prepare::{Prepared, PreparedBody},
     states::{HotSet, KeyFacts, LoadedState, SharedViews, StateCache},
+    usage::Usage,
 };
 use crate::{
     domain::{
         AppendOutcome, Appended, BranchId, Cause, ContentHash, ConversationId, ConversationState,
         Decided, EventBody, EventHeader, Limits, Lookup, Namespace, Need, PastBranch, Placed,
-        Position, Rejection, Revision, Rule, TimestampMicros, Undecided, decide, decide_erasure,
+        Position, Quotas, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
+        decide_erasure,
         limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
         with_causes,
     },
@@ -89,6 +91,7 @@ pub(super) struct EngineSequencer {
     /// Bodies whose home the views may not know yet.
     recent_blobs: HashMap<(Namespace, ContentHash), u64>,
     staged_blobs: Vec<(Namespace, ContentHash)>,
+    usage: Usage,
     salts: SaltSource,
     /// [`HotSet::erasures`] when all that is known here was.
     erasures: u64,
@@ -103,7 +106,7 @@ const RECENT_BLOBS_MAX: usize = 4_096;
 
 impl EngineSequencer {
     pub fn new(
-        limits: Limits,
+        (limits, quotas): (Limits, Quotas),
         views: SharedViews,
         hot: Arc<HotSet>,
         marks: Arc<Marks>,
@@ -112,6 +115,7 @@ impl EngineSequencer {
     ) -> Self {
         let committed = published.load(Ordering::Acquire);
         Self {
+            usage: Usage::new(quotas, Arc::clone(&views), committed),
             cache: StateCache::new(views, hot, marks, committed),
             limits,
             staged: DeltaBuilder::default(),
@@ -160,6 +164,7 @@ impl EngineSequencer {
             self.recent_keys.clear();
             self.keys_pruned_to = self.published.load(Ordering::Acquire);
             self.recent_blobs.clear();
+            self.usage.forget(self.keys_pruned_to);
             self.erasures = erasures;
         }
         if request.erasures != erasures {
@@ -313,11 +318,13 @@ impl EngineSequencer {
     /// Takes a batch into the staged group.
     fn take(&mut self, prepared: &Prepared, decided: Decided, batch: &StagedBatch) {
         let command = &prepared.command;
+        self.usage.took(prepared, batch.offset() - 1);
         for (index, placed) in decided.events.iter().enumerate() {
             let offset = batch.first_offset + index as u64;
-            let header = &batch.records[index].header;
+            let record = &batch.records[index];
+            let of = (&record.header, record.body.stored_bytes());
             self.staged
-                .event(header, offset, command.events[index].body.body(), *placed);
+                .event(of, offset, command.events[index].body.body(), *placed);
         }
         for blob in &batch.blobs {
             self.staged
@@ -371,6 +378,9 @@ impl Sequencer for EngineSequencer {
             Err(Stop::Failed(error)) => return answer(WriteAnswer::Failed(error)),
             Err(Stop::Needs(need)) => return answer(WriteAnswer::Needs(Box::new(request), need)),
         };
+        if let Err(error) = self.usage.check(&request.prepared) {
+            return answer(WriteAnswer::Failed(error));
+        }
         match self.write(next_offset, &request, decided) {
             Ok(staged) => staged,
             Err(error) => answer(WriteAnswer::Failed(error)),
@@ -389,6 +399,7 @@ impl Sequencer for EngineSequencer {
         self.recent_keys
             .retain(|_, entry| entry.first_offset > published);
         self.keys_pruned_to = published;
+        self.usage.published(published);
         if self.recent_blobs.len() > RECENT_BLOBS_MAX {
             self.recent_blobs.retain(|_, home| *home > published);
         }
@@ -402,6 +413,7 @@ impl Sequencer for EngineSequencer {
             self.recent_blobs.remove(&blob);
         }
         let committed = self.committed;
+        self.usage.aborted(committed);
         self.recent_keys
             .retain(|_, entry| entry.first_offset <= committed);
         // What is forgotten here is read from the views, which must have

@@ -38,11 +38,16 @@ impl Store {
     }
 
     pub async fn over(log: Fallible) -> Self {
+        Self::with_quota(log, Quota::default()).await
+    }
+
+    async fn with_quota(log: Fallible, quota: Quota) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let log = Arc::new(log);
-        let engine = Engine::over(Arc::clone(&log) as _, dir.path())
-            .await
-            .unwrap();
+        let mut options = OpenOptions::new(dir.path());
+        options.quotas.others = quota;
+        let engine = Engine::over_with(Arc::clone(&log) as _, options);
+        let engine = engine.await.unwrap();
         let store = Self {
             log,
             engine,
@@ -141,6 +146,49 @@ async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
         assert_eq!(next.events[0].revision, Revision(3));
         assert!(store.engine.health().ready.is_ok());
         store.assert_sound(3).await;
+    }
+}
+
+// A group that was not written gives back what it had counted against a quota, and one of which
+// nobody knew for a while is counted once if it is there, and not at all if it is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_counts_what_was_written() {
+    let used = async |store: &Store| {
+        let stats = store.engine.stats(&Namespace::default()).await.unwrap();
+        stats.used.bytes
+    };
+    let free = Store::new().await;
+    let made = used(&free).await;
+    free.engine.append(free.message("some")).await.unwrap();
+    let one = used(&free).await - made;
+    for (outcome, fits) in [
+        (Ending::NoSpace, 3),
+        (Ending::LostAnswer, 2),
+        (Ending::NeverArrived, 3),
+    ] {
+        let quota = Quota {
+            bytes: Some(made + 3 * one),
+            conversations: Some(1),
+        };
+        let store = Store::with_quota(Fallible::default(), quota).await;
+        if outcome == Ending::NoSpace {
+            store.log.next_ends(outcome);
+            let full = store.engine.append(store.message("lost")).await;
+            assert!(matches!(full, Err(AppendError::NoSpace)), "{full:?}");
+        } else {
+            store.lose(outcome).await;
+            store.mend();
+        }
+        for key in ["key1", "key2", "key3"].iter().take(fits) {
+            store.insist(store.message(key)).await;
+        }
+        let over = store.engine.append(store.message("over")).await;
+        let Err(AppendError::OverQuota { passed, .. }) = over else {
+            panic!("{outcome:?}: {over:?}");
+        };
+        assert_eq!((passed.used, passed.adds), (made + 3 * one, one));
+        assert_eq!(used(&store).await, made + 3 * one);
+        store.assert_sound(4).await;
     }
 }
 

@@ -18,7 +18,10 @@ use super::{
     work::Stop,
 };
 use crate::{
-    domain::{ConversationId, EventKind, Namespace, Position, Revision, ShardId, with_causes},
+    domain::{
+        ConversationId, EventKind, Namespace, NamespaceUse, Position, Revision, ShardId,
+        with_causes,
+    },
     log::{Record, RecordBody},
     search::{passages, searchable_text},
     views::{Head, Heads, Views},
@@ -87,6 +90,11 @@ impl Engine {
                 .unwrap_or_else(|_| inner.options.data_dir.clone())
                 .display()
                 .to_string(),
+            used: NamespaceUse {
+                bytes: counts.event_bytes,
+                conversations: counts.conversations,
+            },
+            quota: inner.options.quotas.of(namespace),
             started_at: inner.started_at,
         })
     }

@@ -59,6 +59,17 @@ impl RecordBody {
         }
     }
 
+    /// The length of what is stored of it, in bytes, before anything is compressed; of an
+    /// erased one, of what is left.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Blob(blob) => blob.bytes_len,
+            Self::Stub(stub) => stub.bytes.len() as u64,
+        }
+    }
+
     /// Bytes of it that are in the record itself.
     pub(crate) fn here(&self) -> &[u8] {
         match self {

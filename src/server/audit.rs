@@ -1,4 +1,4 @@
-//! Who used which key to decide, to erase, to read everything, and who changed keys: events
+//! Who used which key to decide, to erase, to export, to read everything or very much, and who changed keys: events
 //! of the reserved namespace, durable and chained like all others.
 //!
 //! Without keys nobody can be named, and nothing is noted. What was done is not undone when
@@ -11,10 +11,14 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use super::{bounds::KNOWN_KEYS_MAX, guard::Caller};
+use super::{
+    bounds::{KNOWN_KEYS_MAX, WHOLE_READS_NOTED},
+    guard::Caller,
+    whole_reads::{self, WholeReads},
+};
 use crate::{
     access::{self, KeyRecord, KeyRing},
-    codec::body::EncodedBody,
+    codec::{body::EncodedBody, pb},
     domain::{
         AppendCommand, AppendOutcome, ConversationCreated, ConversationId, Custom, Decision,
         EventBody, Namespace, NewEvent, TimestampMicros, with_causes,
@@ -40,6 +44,7 @@ pub fn audit_conversation() -> ConversationId {
 pub(super) struct Audit {
     engine: Engine,
     begun: Arc<OnceCell<Namespace>>,
+    whole_reads: WholeReads,
 }
 
 /// A decision that is on its way.
@@ -70,6 +75,7 @@ impl Audit {
         Self {
             engine,
             begun: Arc::default(),
+            whole_reads: WholeReads::default(),
         }
     }
 
@@ -123,6 +129,24 @@ impl Audit {
     /// All that a namespace has is read, from an offset of the log on.
     pub async fn reads_all(&self, caller: &Caller) {
         self.note_or_tell("read_all", caller, json!({})).await;
+    }
+
+    /// A conversation is read: to be exported, as the client says, or as one of many.
+    pub async fn reads(
+        &self,
+        caller: &Caller,
+        conversation: ConversationId,
+        request: &pb::ReadRequest,
+    ) {
+        if request.exports {
+            let details = json!({"conversation_id": conversation.to_string()});
+            return self.note_or_tell("export", caller, details).await;
+        }
+        let Some((_, id)) = caller.key() else { return };
+        if whole_reads::is_whole(request) && self.whole_reads.are_many(id, conversation) {
+            let details = json!({"conversations": WHOLE_READS_NOTED});
+            self.note_or_tell("read_many", caller, details).await;
+        }
     }
 
     async fn note_or_tell(&self, deed: &str, caller: &Caller, details: Value) {
@@ -224,11 +248,16 @@ fn changes(key: &KeyRecord) -> Vec<Change> {
     let id = key.id.as_str();
     let about = |deed: &str| json!({"deed": deed, "key": key.name, "key_id": id});
     let roles: Vec<String> = key.roles.iter().map(ToString::to_string).collect();
+    let subject = key.certificate_subject.as_ref();
+    let made = match subject {
+        Some(subject) => json!({"roles": roles, "certificate_subject": subject.as_str()}),
+        None => json!({"roles": roles}),
+    };
     let mut changes = vec![Change {
         once: format!("made/{id}"),
         at: key.made_at,
         by: key.made_by.clone(),
-        about: joined(about("key_made"), json!({"roles": roles})),
+        about: joined(about("key_made"), made),
     }];
     let newer = key
         .secrets

@@ -20,6 +20,8 @@ pub const RESULT_CHUNK_BYTES: usize = 256 << 10;
 /// Bodies in the answer of a diff, both sides together, in bytes.
 pub const DIFF_BYTES_MAX: usize = 32 << 20;
 
+/// Conversations that one key reads whole within an hour, and of which the audit is told.
+pub const WHOLE_READS_NOTED: usize = 100;
 /// Idempotency keys of one question: some hundred KiB, answered in milliseconds.
 pub const KNOWN_KEYS_MAX: usize = 4_096;
 

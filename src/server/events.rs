@@ -59,6 +59,19 @@ impl EventsService {
         }
     }
 
+    async fn note_read(&self, call: &Call, source: &Source, request: &pb::ReadRequest) {
+        let audit = &self.0.audit;
+        match source {
+            Source::Log => audit.reads_all(&call.caller).await,
+            Source::Conversation(id)
+            | Source::Branch {
+                conversation: id, ..
+            } => {
+                audit.reads(&call.caller, *id, request).await;
+            }
+        }
+    }
+
     async fn followed_source(
         &self,
         call: &Call,
@@ -112,9 +125,7 @@ impl Events for EventsService {
         let call = Call::of(&request)?;
         let request = request.into_inner();
         let source = self.read_source(&call, &request).await?;
-        if matches!(source, Source::Log) {
-            self.0.audit.reads_all(&call.caller).await;
-        }
+        self.note_read(&call, &source, &request).await;
         let all = ReadQuery::all(call.namespace.clone(), source);
         let query = from_proto::read_query(&request, all)?;
         let headers_only = request.headers_only;
@@ -142,9 +153,13 @@ impl Events for EventsService {
         let call = Call::of(&request)?;
         let request = request.into_inner();
         let heartbeat = subscription::heartbeat(request.heartbeat_seconds);
+        let source = self.followed_source(&call, &request).await?;
+        if matches!(source, Source::Log) {
+            self.0.audit.reads_all(&call.caller).await;
+        }
         let query = SubscribeQuery {
             namespace: call.namespace.clone(),
-            source: self.followed_source(&call, &request).await?,
+            source,
             start: from_proto::start(&request)?,
             kinds: from_proto::kinds(&request.kinds)?,
         };

@@ -37,6 +37,7 @@ mod subscription;
 pub mod tls;
 mod to_proto;
 mod tools;
+mod whole_reads;
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 

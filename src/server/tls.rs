@@ -19,7 +19,10 @@ use tokio_rustls::{
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
         server::WebPkiClientVerifier,
     },
+    server::TlsStream,
 };
+
+use crate::access::{CertificateSubject, ClientCertificate};
 
 /// What clients of gRPC speak.
 const ALPN: &[u8] = b"h2";
@@ -119,6 +122,15 @@ impl ServerTls {
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }
+}
+
+/// What a client has shown, which was verified in the handshake; none: nothing was asked for.
+pub(super) fn client_certificate<IO>(stream: &TlsStream<IO>) -> Option<ClientCertificate> {
+    let (_, connection) = stream.get_ref();
+    let shown = connection.peer_certificates()?.first()?;
+    Some(ClientCertificate {
+        subject: CertificateSubject::of_certificate(shown),
+    })
 }
 
 fn stamps(files: &TlsFiles) -> Vec<Stamp> {

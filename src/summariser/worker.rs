@@ -212,8 +212,10 @@ impl Follower {
                 }
             }
             Err(WorkError::Later(why)) => {
-                let wait = self.worker.config.back_off.after(1);
-                tracing::warn!(%conversation, %branch, why, "a summary has to wait");
+                // It may be long, as with a full disk or a quota, and each try asks the model.
+                let failures = self.queue.failed(place);
+                let wait = self.worker.config.back_off.after(failures);
+                tracing::warn!(%conversation, %branch, why, failures, "a summary has to wait");
                 self.queue.postpone(place, wait);
             }
             Err(WorkError::Closing) => return false,

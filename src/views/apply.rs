@@ -23,9 +23,9 @@ use super::{
     tip::{self, Tip},
 };
 
-/// What a namespace's counts row holds: branches with waiting calls, those calls,
-/// and events by kind. The other counts follow from these.
-pub(super) type CountsRow = (u64, u64, BTreeMap<u16, u64>);
+/// What a namespace's counts row holds: branches with waiting calls, those calls, events by
+/// kind, and what those count against a quota, in bytes. The other counts follow from these.
+pub(super) type CountsRow = (u64, u64, BTreeMap<u16, u64>, u64);
 
 /// By how much a namespace's waiting branches and calls have changed.
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -337,6 +337,11 @@ fn count(
     {
         events.entry(namespace).or_default();
     }
+    let mut bytes: BTreeMap<&Namespace, u64> = BTreeMap::new();
+    for ((namespace, _), some) in &delta.event_bytes {
+        let sum = bytes.entry(namespace).or_default();
+        *sum = sum.saturating_add(*some);
+    }
     for (namespace, kinds) in events {
         let key = keys::counts(namespace);
         let mut counts = match table.get(key.as_bytes())? {
@@ -349,6 +354,8 @@ fn count(
         for (kind, number) in kinds {
             *counts.2.entry(kind).or_default() += number;
         }
+        let bytes = bytes.get(namespace).copied().unwrap_or_default();
+        counts.3 = counts.3.saturating_add(bytes);
         rows.put(&key, |bytes| codec::encode(&counts, bytes))?;
     }
     Ok(())

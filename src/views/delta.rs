@@ -1,7 +1,7 @@
 //! What a stretch of the log changes in the views. Plain values: the engine
 //! makes them, live or in a rebuild, by the same fold.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::domain::{
     BranchId, BranchState, ContentHash, ConversationId, ConversationRow, Namespace, Revision,
@@ -76,6 +76,8 @@ pub struct ViewDelta {
     pub reached: u64,
     /// New events, by offset.
     pub events: Vec<(Namespace, EventEntry)>,
+    /// What the new events count against a quota, in bytes.
+    pub event_bytes: BTreeMap<(Namespace, ConversationId), u64>,
     /// Conversations as they are now.
     pub conversations: Vec<ConversationRow>,
     /// Branches as they are now.
@@ -103,6 +105,7 @@ impl ViewDelta {
     pub fn leave_out(&mut self, damaged: impl Fn(ConversationId) -> bool) {
         self.events
             .retain(|(_, event)| !damaged(event.conversation));
+        self.event_bytes.retain(|(_, id), _| !damaged(*id));
         self.conversations.retain(|row| !damaged(row.id));
         self.branches.retain(|(id, _)| !damaged(*id));
         self.snapshots.retain(|(id, _)| !damaged(*id));

@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use crate::domain::{
-    BranchId, ContentHash, ConversationId, ConversationRow, EventKind, Namespace, TimestampMicros,
+    BranchId, ContentHash, ConversationId, ConversationRow, EventKind, Namespace, NamespaceUse,
+    TimestampMicros,
 };
 
 use super::{
@@ -34,6 +35,8 @@ pub struct NamespaceCounts {
     pub pending_calls: u64,
     /// Events by the number of their kind.
     pub by_kind: BTreeMap<u16, u64>,
+    /// What its events count against a quota, in bytes.
+    pub event_bytes: u64,
 }
 
 impl Views {
@@ -133,7 +136,8 @@ impl Views {
     pub fn counts(&self, namespace: &Namespace) -> Result<NamespaceCounts, ViewsError> {
         self.read(|reader| {
             let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
-            let (pending_branches, pending_calls, by_kind): CountsRow = row.unwrap_or_default();
+            let row: CountsRow = row.unwrap_or_default();
+            let (pending_branches, pending_calls, by_kind, event_bytes) = row;
             let of = |kind: EventKind| by_kind.get(&kind.number()).copied().unwrap_or_default();
             let conversations = of(EventKind::ConversationCreated);
             Ok(NamespaceCounts {
@@ -143,7 +147,25 @@ impl Views {
                 pending_branches,
                 pending_calls,
                 by_kind,
+                event_bytes,
             })
+        })
+    }
+
+    /// What counts against the namespace's quota, and how far the views had come.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn used(&self, namespace: &Namespace) -> Result<(u64, NamespaceUse), ViewsError> {
+        self.read(|reader| {
+            let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
+            let (_, _, by_kind, bytes): CountsRow = row.unwrap_or_default();
+            let created = EventKind::ConversationCreated.number();
+            let used = NamespaceUse {
+                bytes,
+                conversations: by_kind.get(&created).copied().unwrap_or_default(),
+            };
+            Ok((reader.reached()?, used))
         })
     }
 }

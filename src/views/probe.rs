@@ -170,7 +170,7 @@ mod tests {
         tip.extend_from_slice(&head);
         tip.extend_from_slice(chunk.as_bytes());
         tip.extend_from_slice(&encoded(&branch()));
-        let counts: CountsRow = (2, 3, [(28, 7), (29, 9)].into());
+        let counts: CountsRow = (2, 3, [(28, 7), (29, 9)].into(), 5);
         vec![
             (0, tip),
             (1, encoded(&created)),

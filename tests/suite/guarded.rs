@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
+};
 use tokio::net::TcpStream;
 
 use super::child::{PATIENCE, Server, run, run_with};
@@ -44,10 +46,30 @@ impl Authority {
         (text(&cert), text(&key))
     }
 
+    /// Signs a pair of a client, and gives the variables that name it.
+    fn client(&self, file: &str, subject: &[(DnType, &str)]) -> Vec<(&'static str, String)> {
+        let cert = self.dir.join(format!("{file}.pem"));
+        let key = self.dir.join(format!("{file}.key"));
+        let mut params = CertificateParams::new(vec!["agent.example".to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, value) in subject {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
+        self.sign_params(&params, &cert, &key);
+        vec![
+            ("TREERING_CLIENT_CERT", text(&cert)),
+            ("TREERING_CLIENT_KEY", text(&key)),
+        ]
+    }
+
     fn sign_into(&self, name: &str, cert: &Path, key: &Path) {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
+        self.sign_params(&params, cert, key);
+    }
+
+    fn sign_params(&self, params: &CertificateParams, cert: &Path, key: &Path) {
         let pair = KeyPair::generate().unwrap();
         let signed = params.signed_by(&pair, &self.issuer).unwrap();
         fs::write(key, pair.serialize_pem()).unwrap();
@@ -237,6 +259,11 @@ async fn who_used_which_key_is_noted() {
     assert_eq!(code, Some(4), "{errors}");
     let (_, errors, code) = as_key(&console, &approve).await;
     assert_eq!(code, Some(0), "{errors}");
+    // To look at a conversation is no export.
+    assert_eq!(as_key(&console, &["log", id]).await.2, Some(0));
+    let export = ["export", "--format", "markdown", id];
+    let (_, errors, code) = as_key(&console, &export).await;
+    assert_eq!(code, Some(0), "{errors}");
     let erased = format!("{id}#2");
     let (_, errors, code) = as_key(&ops, &["erase", &erased, "--yes"]).await;
     assert_eq!(code, Some(0), "{errors}");
@@ -251,7 +278,7 @@ async fn who_used_which_key_is_noted() {
             .map(|line| serde_json::from_str(line).unwrap());
         lines.collect::<Vec<serde_json::Value>>()
     };
-    until("the changes of keys", async || noted().await.len() >= 6).await;
+    until("the changes of keys", async || noted().await.len() >= 7).await;
     let noted = noted().await;
     let deeds: Vec<_> = noted
         .iter()
@@ -262,6 +289,7 @@ async fn who_used_which_key_is_noted() {
         ("key_made", "console"),
         ("key_made", "agent"),
         ("decide", "console"),
+        ("export", "console"),
         ("erase", "ops"),
         ("key_revoked", "agent"),
     ] {
@@ -397,6 +425,132 @@ async fn clients_show_certificates_where_they_must() {
         assert_eq!(code == Some(0), served, "{errors}");
     }
     server.kill().await;
+}
+
+// A fleet with certificates has no secrets to hand out: whoever shows one that a key stands for
+// has that key and no more, is named by it, and ends with it. All of the subject counts; what
+// nobody knows is told as it is to be written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_stands_for_a_key() {
+    use DnType::{CommonName, OrganizationName};
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("store");
+    let data = &text(&folder);
+    let ours = Authority::new(dir.path(), "ours");
+    let clients = Authority::new(dir.path(), "clients");
+    let strangers = Authority::new(dir.path(), "strangers");
+    let worker = [(OrganizationName, "Acme"), (CommonName, "worker-7")];
+    let known = clients.client("known", &worker);
+    let forged = strangers.client("forged", &worker);
+    let short = clients.client("short", &worker[1..]);
+    let sly = clients.client("sly", &[(CommonName, "worker-7,O=Acme")]);
+    let nameless = clients.client("nameless", &[]);
+    let grants = ["--role", "writer:a", "--requests-per-second", "1000"];
+    let subject = ["--certificate-subject", "CN=worker-7,O=Acme"];
+    let create = async |name: &str, more: &[&str]| {
+        let line = [&["keys", "create", name, "--data", data][..], more].concat();
+        said(&line, &[]).await
+    };
+    let (out, errors, code) = create("worker", &[&grants[..], &subject].concat()).await;
+    assert_eq!((code, &*out), (Some(0), ""), "{errors}");
+    assert!(errors.contains("CN=worker-7,O=Acme"), "{errors}");
+    let ops = key(data, &["ops", "--role", "admin:*"]).await;
+    // Two keys would be two names for one.
+    let (_, errors, code) = create("other", &[&grants[..], &subject].concat()).await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("the key worker has"), "{errors}");
+    for wrong in ["worker-7", "CN=worker-7, O=Acme", "", "O=,CN=a"] {
+        let wrong = ["--certificate-subject", wrong];
+        let (_, errors, code) = create("other", &[&grants[..], &wrong].concat()).await;
+        assert_eq!(code, Some(2), "{errors}");
+    }
+    let rotate = ["keys", "rotate", "worker", "--data", data];
+    let (_, errors, code) = said(&rotate, &[]).await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("has no secret"), "{errors}");
+
+    let (cert, tls_key) = ours.sign("server");
+    let ca = ours.ca();
+    let arguments = [
+        &["--listen", "127.0.0.1:0", "--tls-cert", &cert][..],
+        &["--tls-key", &tls_key, "--client-ca", &clients.ca()],
+    ];
+    let server = Server::start_with(&folder, &arguments.concat()).await;
+    let asked = async |line: &[&str], shown: &[(&str, String)], token: &str| {
+        let line = [line, &["--server", &server.url, "--ca", &ca]].concat();
+        let mut variables: Vec<_> = shown
+            .iter()
+            .map(|(name, value)| (*name, &**value))
+            .collect();
+        variables.push(("TREERING_TOKEN", token));
+        said(&line, &variables).await
+    };
+    let say = [
+        "append",
+        "new",
+        "message",
+        "user",
+        "hello",
+        "--json",
+        "--namespace",
+    ];
+    let say = |namespace| [&say[..], &[namespace]].concat();
+    let (id, errors, code) = asked(&say("a"), &known, "").await;
+    assert_eq!(code, Some(0), "{errors}");
+    let id: serde_json::Value = serde_json::from_str(&id).unwrap();
+    let id = id["events"][0]["conversation"].as_str().unwrap();
+    let (_, errors, code) = asked(&say("b"), &known, "").await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("the key worker is no writer"), "{errors}");
+    let log = ["log", id, "--json", "--namespace", "a"];
+    let (log, errors, _) = asked(&log, &known, "").await;
+    assert!(log.contains("\"actor\":\"worker\""), "{log} {errors}");
+
+    for (shown, word) in [
+        (&short, "subject is CN=worker-7:"),
+        (&sly, r"subject is CN=worker-7\,O=Acme:"),
+        (&nameless, "no subject"),
+    ] {
+        let (_, errors, code) = asked(&say("a"), shown, "").await;
+        assert_eq!(code, Some(4), "{errors}");
+        assert!(errors.contains(word), "{word}: {errors}");
+    }
+    assert_eq!(asked(&say("a"), &forged, "").await.2, Some(5));
+    // A key that is sent counts, and a bad one is not made good by a certificate.
+    assert_eq!(asked(&say("b"), &known, &ops).await.2, Some(0));
+    assert_eq!(asked(&say("b"), &short, &ops).await.2, Some(0));
+    said(&["keys", "revoke", "ops", "--data", data], &[]).await;
+    let (_, errors, code) = asked(&say("a"), &known, &ops).await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("the key ops was revoked"), "{errors}");
+
+    let (list, _, _) = said(&["keys", "ls", "--data", data], &[]).await;
+    assert!(list.contains("worker  good  writer:a"), "{list}");
+    assert!(list.contains("CN=worker-7,O=Acme"), "{list}");
+    said(&["keys", "revoke", "worker", "--data", data], &[]).await;
+    let (_, errors, code) = asked(&say("a"), &known, "").await;
+    assert_eq!(code, Some(4), "{errors}");
+    assert!(errors.contains("the key worker was revoked"), "{errors}");
+    // What was revoked keeps its subject from nobody, and what expires is over.
+    let brief = [&grants[..], &subject, &["--expires", "1s"]].concat();
+    assert_eq!(create("worker", &brief).await.2, Some(0));
+    assert_eq!(asked(&say("a"), &known, "").await.2, Some(0));
+    until("the end of the key", async || {
+        let (_, errors, code) = asked(&say("a"), &known, "").await;
+        code == Some(4) && errors.contains("the key worker has expired")
+    })
+    .await;
+    server.kill().await;
+    let (list, _, _) = said(&["keys", "ls", "--data", data, "--json"], &[]).await;
+    let used = list
+        .lines()
+        .filter(|line| line.contains("certificate_subject"));
+    assert_eq!(used.count(), 2, "{list}");
+    until("what was noted", async || {
+        let (audit, _, _) = said(&["audit", "--data", data], &[]).await;
+        audit.contains("\"certificate_subject\":\"CN=worker-7,O=Acme\"")
+    })
+    .await;
 }
 
 // Who opens connections and says nothing must not keep those out who mean it.

@@ -21,6 +21,7 @@ mod model;
 mod outside;
 mod processes;
 mod pty;
+mod quota;
 mod random;
 mod read_load;
 mod real_data;

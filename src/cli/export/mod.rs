@@ -93,6 +93,7 @@ impl Part {
     fn of_branch(&self, conversation: &str, branch: &str) -> pb::ReadRequest {
         pb::ReadRequest {
             to_revision: self.to,
+            exports: true,
             ..read::of_branch(conversation, branch)
         }
     }
@@ -332,10 +333,14 @@ async fn read_into(
 /// What is imported has its branches in its messages; of any other conversation
 /// the active branch is written.
 fn whole(summary: &pb::ConversationSummary) -> pb::ReadRequest {
-    if summary.source.is_empty() {
+    let read = if summary.source.is_empty() {
         read::of_branch(&summary.conversation_id, "")
     } else {
         read::of_conversation(&summary.conversation_id)
+    };
+    pb::ReadRequest {
+        exports: true,
+        ..read
     }
 }
 

@@ -22,7 +22,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    super::{connect::Connection, error::CliError, read},
+    super::{
+        connect::Connection,
+        error::{CliError, is_over_quota},
+        read,
+    },
     feed::{Ask, Feed, FeedItem, Ready, SourceLine, batches},
     report::{Arrival, Report},
 };
@@ -79,13 +83,15 @@ enum Refusal {
     One(String),
     /// It is not what it was when it was read.
     Moved,
-    /// The store is gone: nothing more can be done.
+    /// The store is gone, or full: nothing more can be done.
     All(CliError),
 }
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
         match status.code() {
+            // The next import goes on here, once there is room.
+            _ if is_over_quota(&status) => Self::All(status.into()),
             Code::Unavailable | Code::Unauthenticated | Code::Unimplemented => {
                 Self::All(status.into())
             }
@@ -454,7 +460,7 @@ impl<'a> Upload<'a> {
         loop {
             match self.store.events().append(request.clone()).await {
                 Ok(answer) => return Ok(answer.into_inner()),
-                Err(status) if status.code() == Code::ResourceExhausted && tries < TRIES => {
+                Err(status) if is_busy(&status) && tries < TRIES => {
                     tokio::time::sleep(PAUSE * tries).await;
                     tries += 1;
                 }
@@ -462,6 +468,11 @@ impl<'a> Upload<'a> {
             }
         }
     }
+}
+
+/// True when it may be taken in a moment.
+fn is_busy(status: &Status) -> bool {
+    status.code() == Code::ResourceExhausted && !is_over_quota(status)
 }
 
 /// Asks the store which contents it knows.

@@ -87,6 +87,8 @@ struct HeldByBackup {
     target: String,
     generation: u64,
     head: u64,
+    /// What removes it there, older generations that hold it included.
+    clean_up: String,
 }
 
 #[derive(Serialize)]
@@ -165,6 +167,7 @@ fn held_by_backups(inner: &Inner, plan: &Plan) -> Vec<HeldByBackup> {
     let notes = backups::notes(&inner.options.data_dir).into_iter();
     let holding = notes.filter(|note| note.head >= first);
     let held = holding.map(|note| HeldByBackup {
+        clean_up: format!("treering backup '{}'", note.target),
         target: note.target,
         generation: note.generation,
         head: note.head,

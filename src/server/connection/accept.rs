@@ -22,8 +22,12 @@ use super::{
     Activity, Calls, Life, Patience, ServeOptions, bounds, handshake::handshake, http2_of, serve,
 };
 use crate::server::{
-    deadline::DeadlineLayer, guard::Guard, intake::Intake, measures::ServerMeasures,
-    shutdown::StopSignal, tls::ServerTls,
+    deadline::DeadlineLayer,
+    guard::Guard,
+    intake::Intake,
+    measures::ServerMeasures,
+    shutdown::StopSignal,
+    tls::{ServerTls, client_certificate},
 };
 
 /// Connections that a process with this limit of open files takes.
@@ -152,12 +156,13 @@ impl Acceptor {
             self.known.retain(|known| known.strong_count() > 0);
         }
         self.known.push(Arc::downgrade(&activity));
-        let calls = Calls {
+        let mut calls = Calls {
             routes: DeadlineLayer.layer(self.routes.clone()),
             guard: self.guard.clone(),
             intake: self.intake.connection(),
             activity: Arc::clone(&activity),
             measures: self.measures.clone(),
+            certificate: None,
         };
         activity.shake_hands(self.tls.is_some());
         let counted = self.measures.as_ref().map(ServerMeasures::connection);
@@ -169,6 +174,7 @@ impl Acceptor {
                 None => serve(io, calls, http2, life).await,
                 Some(tls) => {
                     if let Some(io) = handshake(&tls, io, &life).await {
+                        calls.certificate = client_certificate(&io);
                         serve(io, calls, http2, life).await;
                     }
                 }

@@ -35,6 +35,7 @@ use super::{
     measures::ServerMeasures,
     shutdown::{Phase, StopSignal},
 };
+use crate::access::ClientCertificate;
 use activity::{Activity, Answer};
 use turn::{Turn, TurnIo};
 
@@ -47,6 +48,8 @@ pub(super) struct Calls {
     intake: ConnectionIntake,
     activity: Arc<Activity>,
     measures: Option<Arc<ServerMeasures>>,
+    /// What the client has shown; none: nothing was asked for.
+    certificate: Option<ClientCertificate>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Calls {
@@ -64,7 +67,9 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
         let measures = self.measures.as_ref();
         let mut watch = measures.map(|measures| measures.call(request.uri().path()));
         let mut request = request.map(Body::new);
-        if let Err(refusal) = span.in_scope(|| self.guard.admit(&mut request)) {
+        if let Err(refusal) =
+            span.in_scope(|| self.guard.admit(&mut request, self.certificate.as_ref()))
+        {
             let answer = Status::from(refusal).into_http();
             if let Some(watch) = &mut watch {
                 watch.answered(answer.headers(), 0);

@@ -1,8 +1,8 @@
 //! Who may call what. Every call of every connection passes here before anything of its
 //! body is read.
 //!
-//! `rules` says what each method needs. A key comes as `authorization: Bearer …`; while none
-//! was ever made, nobody is asked for one. Services get a [`Caller`], which they ask about
+//! `rules` says what each method needs. A key comes as `authorization: Bearer …`, or is that of
+//! the certificate of the connection; while none was ever made, nobody is asked for one. Services get a [`Caller`], which they ask about
 //! what only they can see: each event of a batch, and the actor that is written down.
 
 mod rules;
@@ -18,7 +18,7 @@ use tonic::{Status, body::Body};
 
 use super::{call, from_proto::Malformed, status::Refusal};
 use crate::{
-    access::{Holder, KeyId, KeyRefusal, KeyRing, KeyRole},
+    access::{ClientCertificate, Holder, KeyId, KeyRefusal, KeyRing, KeyRole},
     codec::body::EncodedBody,
     domain::{ApprovalDecided, EventBody, EventKind, Namespace, NewEvent},
 };
@@ -71,12 +71,16 @@ impl Guard {
     ///
     /// # Errors
     /// Why it is not let in.
-    pub fn admit(&self, request: &mut Request<Body>) -> Result<(), Refusal> {
+    pub fn admit(
+        &self,
+        request: &mut Request<Body>,
+        certificate: Option<&ClientCertificate>,
+    ) -> Result<(), Refusal> {
         let rule = rules::of(request.uri().path());
         if rule == Some(Needs::Nothing) {
             return Ok(());
         }
-        let holder = self.holder(request.headers())?;
+        let holder = self.holder(request.headers(), certificate)?;
         let needs = rule.ok_or(Denied::UnknownMethod)?;
         if needs == Needs::AnyKey {
             return Ok(());
@@ -94,7 +98,13 @@ impl Guard {
         Ok(())
     }
 
-    fn holder(&self, headers: &HeaderMap) -> Result<Option<Arc<Holder>>, KeyRefusal> {
+    /// Who calls. A key that is sent is what counts, whatever the certificate says: behind one
+    /// certificate, as that of a gateway, stand many callers. A bad one is refused.
+    fn holder(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+    ) -> Result<Option<Arc<Holder>>, KeyRefusal> {
         let Some(keys) = &self.keys else {
             return Ok(None);
         };
@@ -102,8 +112,12 @@ impl Guard {
         if keys.is_open() {
             return Ok(None);
         }
-        let key = bearer(headers).ok_or(KeyRefusal::Missing)?;
-        keys.holder(key).map(Some)
+        if headers.contains_key(AUTHORIZATION) {
+            let key = bearer(headers).ok_or(KeyRefusal::Missing)?;
+            return keys.holder(key).map(Some);
+        }
+        let certificate = certificate.ok_or(KeyRefusal::Missing)?;
+        keys.holder_of(certificate).map(Some)
     }
 }
 

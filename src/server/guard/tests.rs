@@ -73,7 +73,7 @@ fn call(path: &str, key: Option<&Token>, namespace: &str) -> Request<Body> {
 }
 
 fn refused(guard: &Guard, path: &str, key: Option<&Token>, namespace: &str) -> Option<String> {
-    let refusal = guard.admit(&mut call(path, key, namespace)).err()?;
+    let refusal = guard.admit(&mut call(path, key, namespace), None).err()?;
     let expected = if refusal.reason.starts_with("KEY_") {
         Code::Unauthenticated
     } else if refusal.reason == "UNKNOWN_METHOD" {
@@ -179,7 +179,7 @@ fn caller(dir: &Path, name: &str, roles: &[&str]) -> Caller {
     let token = key(dir, name, roles);
     let guard = Guard::new(Some(KeyRing::open(dir).unwrap()));
     let mut request = call(READ, Some(&token), "a");
-    guard.admit(&mut request).unwrap();
+    guard.admit(&mut request, None).unwrap();
     request.extensions().get::<Caller>().unwrap().clone()
 }
 

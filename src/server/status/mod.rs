@@ -201,6 +201,10 @@ impl From<KeyRefusal> for Refusal {
             KeyRefusal::Malformed(TokenError::NotAKey | TokenError::Mistyped) => {
                 of(Code::Unauthenticated, "KEY_MALFORMED")
             }
+            KeyRefusal::SubjectUnknown(subject) => {
+                of(Code::Unauthenticated, "CERTIFICATE_UNKNOWN").fact("subject", subject)
+            }
+            KeyRefusal::SubjectMissing => of(Code::Unauthenticated, "CERTIFICATE_UNKNOWN"),
             KeyRefusal::Unknown => of(Code::Unauthenticated, "KEY_UNKNOWN"),
             KeyRefusal::Revoked(name) => of(Code::Unauthenticated, "KEY_REVOKED").fact("key", name),
             KeyRefusal::Expired(name) => of(Code::Unauthenticated, "KEY_EXPIRED").fact("key", name),
@@ -267,6 +271,15 @@ impl From<AppendError> for Refusal {
                 let mut refusal = of(Code::ResourceExhausted, "BUSY");
                 refusal.retry = Some(Duration::from_millis(*retry_after_ms));
                 refusal
+            }
+            // No RetryInfo: waiting does not help.
+            AppendError::OverQuota { namespace, passed } => {
+                of(Code::ResourceExhausted, "QUOTA_EXCEEDED")
+                    .fact("namespace", namespace)
+                    .fact("limit", passed.part)
+                    .fact("used", passed.used)
+                    .fact("adds", passed.adds)
+                    .fact("quota", passed.quota)
             }
             AppendError::NoSpace => of(Code::ResourceExhausted, "NO_SPACE"),
             AppendError::ReadOnly => of(Code::FailedPrecondition, "READ_ONLY"),

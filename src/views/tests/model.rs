@@ -58,6 +58,7 @@ pub struct Model {
     pub children: BTreeSet<(ConversationId, ConversationId)>,
     pub blobs: BTreeMap<(Namespace, ContentHash), u64>,
     pub counts: BTreeMap<Namespace, BTreeMap<u16, u64>>,
+    pub event_bytes: BTreeMap<Namespace, u64>,
 }
 
 impl Model {
@@ -194,6 +195,12 @@ impl Model {
         let namespace = row.namespace.clone();
         let kinds = self.counts.entry(namespace.clone()).or_default();
         *kinds.entry(kind.number()).or_default() += 1;
+        let bytes = self.reached % 7 * 100;
+        *self.event_bytes.entry(namespace.clone()).or_default() += bytes;
+        *delta
+            .event_bytes
+            .entry((namespace.clone(), id))
+            .or_default() += bytes;
         delta.events.push((namespace, entry));
     }
 
@@ -260,6 +267,7 @@ impl Model {
             pending_branches: self.pending.iter().filter(|p| p.0 == *namespace).count() as u64,
             pending_calls: self.pending.iter().filter(|p| p.0 == *namespace).count() as u64,
             by_kind,
+            event_bytes: self.event_bytes.get(namespace).copied().unwrap_or_default(),
         }
     }
 }

@@ -47,6 +47,10 @@ impl TestServer {
     pub async fn serving(dir: &Path, limits: Limits, options: ServeOptions) -> Self {
         let mut opening = OpenOptions::new(dir);
         opening.limits = limits;
+        Self::opened(opening, options).await
+    }
+
+    pub async fn opened(opening: OpenOptions, options: ServeOptions) -> Self {
         let engine = Engine::open(opening).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

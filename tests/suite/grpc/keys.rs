@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use futures::StreamExt;
+use prost::Message;
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
@@ -11,7 +12,7 @@ use treering::{
     access::{self, Grant, GrantReach, KeyLimits, KeyRing, NewKey},
     codec::pb::{self, append_stream_response::Outcome},
     domain::*,
-    server::{NAMESPACE_KEY, ServeOptions},
+    server::{self, NAMESPACE_KEY, ServeOptions, bounds::WHOLE_READS_NOTED},
 };
 
 use super::harness::*;
@@ -475,5 +476,87 @@ async fn a_key_has_its_limits() {
     let next = answers.message().await;
     refused(next, Code::ResourceExhausted, "RATE_LIMITED");
     events.append(keyed(&other, say(100_000))).await.unwrap();
+    server.stop().done().await;
+}
+
+// Who takes a store away need not say so. Reading very many conversations whole, or following
+// all that a namespace has, must be in the audit all the same, and an agent that reads its own
+// conversation again and again must not fill it.
+#[tokio::test(flavor = "multi_thread")]
+async fn reading_very_much_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = guarded(dir.path()).await;
+    let mut ids = Vec::new();
+    for _ in 0..WHOLE_READS_NOTED {
+        let made = server.append(batch("", [created("boat")])).await;
+        ids.push(made.events[0].conversation_id.clone());
+    }
+    let ops = key(dir.path(), "ops", &["admin:*"]);
+    let thief = key(dir.path(), "thief", &["reader:default"]);
+    let agent = key(dir.path(), "agent", &["reader:default"]);
+    let whole = |id: &str| pb::ReadRequest {
+        source: Some(conversation_source(id)),
+        ..Default::default()
+    };
+    let read = async |key: &str, request: pb::ReadRequest| {
+        let mut pages = server
+            .events()
+            .read(keyed(key, request))
+            .await?
+            .into_inner();
+        while pages.message().await?.is_some() {}
+        Ok::<_, Status>(())
+    };
+    for id in &ids {
+        read(&thief, whole(id)).await.unwrap();
+        read(&agent, whole(&ids[0])).await.unwrap();
+        let page = pb::ReadRequest {
+            limit: 10,
+            ..whole(id)
+        };
+        read(&agent, page).await.unwrap();
+    }
+    let exported = pb::ReadRequest {
+        exports: true,
+        ..whole(&ids[3])
+    };
+    read(&agent, exported).await.unwrap();
+    let all = pb::SubscribeRequest {
+        source: Some(pb::subscribe_request::Source::Log(pb::LogSource {})),
+        ..Default::default()
+    };
+    let followed = server.events().subscribe(keyed(&agent, all)).await.unwrap();
+    drop(followed);
+    let audit = pb::ReadRequest {
+        source: Some(conversation_source(
+            &server::audit::audit_conversation().to_string(),
+        )),
+        ..Default::default()
+    };
+    let mut request = keyed(&ops, audit);
+    let system = server::audit::SYSTEM_NAMESPACE.parse().unwrap();
+    request.metadata_mut().insert(NAMESPACE_KEY, system);
+    let mut pages = server.events().read(request).await.unwrap().into_inner();
+    let mut deeds = Vec::new();
+    while let Some(page) = pages.message().await.unwrap() {
+        for event in page.events {
+            let Some(pb::event::Body::Custom(body)) = event.body else {
+                continue;
+            };
+            let custom = pb::Custom::decode(body).unwrap();
+            let deed: serde_json::Value = serde_json::from_slice(&custom.data).unwrap();
+            let text = |name: &str| deed[name].as_str().unwrap_or_default().to_owned();
+            if !text("deed").starts_with("key_") {
+                deeds.push((text("deed"), text("key"), text("conversation_id")));
+            }
+        }
+    }
+    let of = |deed: &str, key: &str, id: &str| (deed.to_owned(), key.to_owned(), id.to_owned());
+    let expected = [
+        of("read_many", "thief", ""),
+        of("export", "agent", &ids[3]),
+        of("read_all", "agent", ""),
+    ];
+    assert_eq!(deeds, expected);
     server.stop().done().await;
 }

@@ -48,6 +48,7 @@ __all__ = [
     "CallNotFound",
     "CallNotOpen",
     "Cancelled",
+    "CertificateUnknown",
     "Closing",
     "CommandFailed",
     "Conflict",
@@ -94,6 +95,7 @@ __all__ = [
     "OwnParent",
     "ParentIncomplete",
     "PermissionDenied",
+    "QuotaExceeded",
     "RateLimited",
     "ReadOnly",
     "RebuildRuns",
@@ -713,6 +715,13 @@ class NoSpace(Unavailable):
     advice = "Make room on the disk of the store."
 
 
+class QuotaExceeded(Refused):
+    """The namespace has all that it may have. Nothing was appended; reads go on."""
+
+    reason = "QUOTA_EXCEEDED"
+    advice = "`metadata` says what is used; erase to get bytes back, or ask for a larger quota."
+
+
 class TooSlow(Unavailable):
     """The request did not arrive in time."""
 
@@ -802,6 +811,13 @@ class KeyExpired(Unauthenticated):
 
     reason = "KEY_EXPIRED"
     advice = "Use the new secret, or ask for another key."
+
+
+class CertificateUnknown(Unauthenticated):
+    """No key came, and none stands for the client's certificate."""
+
+    reason = "CERTIFICATE_UNKNOWN"
+    advice = "Send a key, or show the certificate that a key stands for."
 
 
 class RateLimited(Unavailable):

@@ -380,6 +380,13 @@ export class NoSpace extends Unavailable {
   static override readonly advice: string = "Make room on the disk of the store.";
 }
 
+/** The namespace has all that it may have. Nothing was appended; reads go on. */
+export class QuotaExceeded extends Refused {
+  static override readonly reason = "QUOTA_EXCEEDED";
+  static override readonly advice: string =
+    "`metadata` says what is used; erase to get bytes back, or ask for a larger quota.";
+}
+
 /** The request did not arrive in time. */
 export class TooSlow extends Unavailable {
   static override readonly reason = "TOO_SLOW";
@@ -457,6 +464,13 @@ export class KeyRevoked extends Unauthenticated {
 export class KeyExpired extends Unauthenticated {
   static override readonly reason = "KEY_EXPIRED";
   static override readonly advice: string = "Use the new secret, or ask for another key.";
+}
+
+/** No key came, and none stands for the client's certificate. */
+export class CertificateUnknown extends Unauthenticated {
+  static override readonly reason = "CERTIFICATE_UNKNOWN";
+  static override readonly advice: string =
+    "Send a key, or show the certificate that a key stands for.";
 }
 
 /** The key has sent all the calls, or bytes, that it may in a second. */

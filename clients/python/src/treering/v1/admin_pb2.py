@@ -15,7 +15,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from treering.v1 import event_pb2 as treering_dot_v1_dot_event__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17treering/v1/admin.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\"\x0e\n\x0cStatsRequest\"\x8a\x05\n\rStatsResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x15\n\rconversations\x18\x02 \x01(\x04\x12\x10\n\x08\x62ranches\x18\x03 \x01(\x04\x12\x0e\n\x06\x65vents\x18\x04 \x01(\x04\x12\x19\n\x11pending_approvals\x18\x05 \x01(\x04\x12#\n\x04head\x18\x06 \x01(\x0b\x32\x15.treering.v1.Position\x12,\n\rviews_reached\x18\x07 \x01(\x0b\x32\x15.treering.v1.Position\x12,\n\rindex_reached\x18\x08 \x01(\x0b\x32\x15.treering.v1.Position\x12\x11\n\tlog_bytes\x18\t \x01(\x04\x12\x13\n\x0bviews_bytes\x18\n \x01(\x04\x12\x13\n\x0bindex_bytes\x18\x0b \x01(\x04\x12\x14\n\x0clog_segments\x18\x0c \x01(\x04\x12\x19\n\x11indexed_documents\x18\r \x01(\x04\x12\x44\n\x0e\x65vents_by_kind\x18\x0e \x03(\x0b\x32,.treering.v1.StatsResponse.EventsByKindEntry\x12\x10\n\x08\x64\x61ta_dir\x18\x0f \x01(\t\x12.\n\nstarted_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rdamaged_reads\x18\x11 \x01(\x04\x12\x14\n\x0c\x66irst_damage\x18\x12 \x01(\t\x12\x1d\n\x15\x64\x61maged_conversations\x18\x13 \x01(\x04\x12\x1c\n\x14unreadable_positions\x18\x14 \x01(\x04\x1a\x33\n\x11\x45ventsByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x1d\n\rVerifyRequest\x12\x0c\n\x04\x64\x65\x65p\x18\x01 \x01(\x08\"\x97\x01\n\x0eVerifyResponse\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.treering.v1.ProgressH\x00\x12#\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x12.treering.v1.FaultH\x00\x12-\n\x07outcome\x18\x03 \x01(\x0b\x32\x1a.treering.v1.VerifyOutcomeH\x00\x42\x06\n\x04item\"z\n\x05\x46\x61ult\x12\x0c\n\x04part\x18\x01 \x01(\t\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.treering.v1.Position\x12\x17\n\x0f\x63onversation_id\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x0f\n\x07message\x18\x05 \x01(\t\"d\n\rVerifyOutcome\x12\r\n\x05sound\x18\x01 \x01(\x08\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x04\x12\x15\n\rconversations\x18\x03 \x01(\x04\x12\r\n\x05\x62lobs\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61ults\x18\x05 \x01(\x04\"5\n\x08Progress\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\".\n\x0eRebuildRequest\x12\r\n\x05views\x18\x01 \x01(\x08\x12\r\n\x05index\x18\x02 \x01(\x08\"t\n\x0fRebuildResponse\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.treering.v1.ProgressH\x00\x12.\n\x07outcome\x18\x02 \x01(\x0b\x32\x1b.treering.v1.RebuildOutcomeH\x00\x42\x06\n\x04item\"Y\n\x0eRebuildOutcome\x12\x0e\n\x06\x65vents\x18\x01 \x01(\x04\x12\x11\n\tdocuments\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x03 \x01(\x04\x12\x13\n\x0bnot_indexed\x18\x04 \x01(\x04\x32\xd4\x01\n\x05\x41\x64min\x12>\n\x05Stats\x12\x19.treering.v1.StatsRequest\x1a\x1a.treering.v1.StatsResponse\x12\x43\n\x06Verify\x12\x1a.treering.v1.VerifyRequest\x1a\x1b.treering.v1.VerifyResponse0\x01\x12\x46\n\x07Rebuild\x12\x1b.treering.v1.RebuildRequest\x1a\x1c.treering.v1.RebuildResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17treering/v1/admin.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\"\x0e\n\x0cStatsRequest\"\x83\x06\n\rStatsResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x15\n\rconversations\x18\x02 \x01(\x04\x12\x10\n\x08\x62ranches\x18\x03 \x01(\x04\x12\x0e\n\x06\x65vents\x18\x04 \x01(\x04\x12\x19\n\x11pending_approvals\x18\x05 \x01(\x04\x12#\n\x04head\x18\x06 \x01(\x0b\x32\x15.treering.v1.Position\x12,\n\rviews_reached\x18\x07 \x01(\x0b\x32\x15.treering.v1.Position\x12,\n\rindex_reached\x18\x08 \x01(\x0b\x32\x15.treering.v1.Position\x12\x11\n\tlog_bytes\x18\t \x01(\x04\x12\x13\n\x0bviews_bytes\x18\n \x01(\x04\x12\x13\n\x0bindex_bytes\x18\x0b \x01(\x04\x12\x14\n\x0clog_segments\x18\x0c \x01(\x04\x12\x19\n\x11indexed_documents\x18\r \x01(\x04\x12\x44\n\x0e\x65vents_by_kind\x18\x0e \x03(\x0b\x32,.treering.v1.StatsResponse.EventsByKindEntry\x12\x10\n\x08\x64\x61ta_dir\x18\x0f \x01(\t\x12.\n\nstarted_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rdamaged_reads\x18\x11 \x01(\x04\x12\x14\n\x0c\x66irst_damage\x18\x12 \x01(\t\x12\x1d\n\x15\x64\x61maged_conversations\x18\x13 \x01(\x04\x12\x1c\n\x14unreadable_positions\x18\x14 \x01(\x04\x12\x13\n\x0b\x65vent_bytes\x18\x15 \x01(\x04\x12\x18\n\x0bquota_bytes\x18\x16 \x01(\x04H\x00\x88\x01\x01\x12 \n\x13quota_conversations\x18\x17 \x01(\x04H\x01\x88\x01\x01\x1a\x33\n\x11\x45ventsByKindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0e\n\x0c_quota_bytesB\x16\n\x14_quota_conversations\"\x1d\n\rVerifyRequest\x12\x0c\n\x04\x64\x65\x65p\x18\x01 \x01(\x08\"\x97\x01\n\x0eVerifyResponse\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.treering.v1.ProgressH\x00\x12#\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x12.treering.v1.FaultH\x00\x12-\n\x07outcome\x18\x03 \x01(\x0b\x32\x1a.treering.v1.VerifyOutcomeH\x00\x42\x06\n\x04item\"z\n\x05\x46\x61ult\x12\x0c\n\x04part\x18\x01 \x01(\t\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.treering.v1.Position\x12\x17\n\x0f\x63onversation_id\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x0f\n\x07message\x18\x05 \x01(\t\"d\n\rVerifyOutcome\x12\r\n\x05sound\x18\x01 \x01(\x08\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x04\x12\x15\n\rconversations\x18\x03 \x01(\x04\x12\r\n\x05\x62lobs\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61ults\x18\x05 \x01(\x04\"5\n\x08Progress\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x04\x12\r\n\x05total\x18\x03 \x01(\x04\".\n\x0eRebuildRequest\x12\r\n\x05views\x18\x01 \x01(\x08\x12\r\n\x05index\x18\x02 \x01(\x08\"t\n\x0fRebuildResponse\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.treering.v1.ProgressH\x00\x12.\n\x07outcome\x18\x02 \x01(\x0b\x32\x1b.treering.v1.RebuildOutcomeH\x00\x42\x06\n\x04item\"Y\n\x0eRebuildOutcome\x12\x0e\n\x06\x65vents\x18\x01 \x01(\x04\x12\x11\n\tdocuments\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x03 \x01(\x04\x12\x13\n\x0bnot_indexed\x18\x04 \x01(\x04\x32\xd4\x01\n\x05\x41\x64min\x12>\n\x05Stats\x12\x19.treering.v1.StatsRequest\x1a\x1a.treering.v1.StatsResponse\x12\x43\n\x06Verify\x12\x1a.treering.v1.VerifyRequest\x1a\x1b.treering.v1.VerifyResponse0\x01\x12\x46\n\x07Rebuild\x12\x1b.treering.v1.RebuildRequest\x1a\x1c.treering.v1.RebuildResponse0\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'treering.v1.admin_pb2', globals())
@@ -27,25 +27,25 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _STATSREQUEST._serialized_start=98
   _STATSREQUEST._serialized_end=112
   _STATSRESPONSE._serialized_start=115
-  _STATSRESPONSE._serialized_end=765
-  _STATSRESPONSE_EVENTSBYKINDENTRY._serialized_start=714
-  _STATSRESPONSE_EVENTSBYKINDENTRY._serialized_end=765
-  _VERIFYREQUEST._serialized_start=767
-  _VERIFYREQUEST._serialized_end=796
-  _VERIFYRESPONSE._serialized_start=799
-  _VERIFYRESPONSE._serialized_end=950
-  _FAULT._serialized_start=952
-  _FAULT._serialized_end=1074
-  _VERIFYOUTCOME._serialized_start=1076
-  _VERIFYOUTCOME._serialized_end=1176
-  _PROGRESS._serialized_start=1178
-  _PROGRESS._serialized_end=1231
-  _REBUILDREQUEST._serialized_start=1233
-  _REBUILDREQUEST._serialized_end=1279
-  _REBUILDRESPONSE._serialized_start=1281
-  _REBUILDRESPONSE._serialized_end=1397
-  _REBUILDOUTCOME._serialized_start=1399
-  _REBUILDOUTCOME._serialized_end=1488
-  _ADMIN._serialized_start=1491
-  _ADMIN._serialized_end=1703
+  _STATSRESPONSE._serialized_end=886
+  _STATSRESPONSE_EVENTSBYKINDENTRY._serialized_start=795
+  _STATSRESPONSE_EVENTSBYKINDENTRY._serialized_end=846
+  _VERIFYREQUEST._serialized_start=888
+  _VERIFYREQUEST._serialized_end=917
+  _VERIFYRESPONSE._serialized_start=920
+  _VERIFYRESPONSE._serialized_end=1071
+  _FAULT._serialized_start=1073
+  _FAULT._serialized_end=1195
+  _VERIFYOUTCOME._serialized_start=1197
+  _VERIFYOUTCOME._serialized_end=1297
+  _PROGRESS._serialized_start=1299
+  _PROGRESS._serialized_end=1352
+  _REBUILDREQUEST._serialized_start=1354
+  _REBUILDREQUEST._serialized_end=1400
+  _REBUILDRESPONSE._serialized_start=1402
+  _REBUILDRESPONSE._serialized_end=1518
+  _REBUILDOUTCOME._serialized_start=1520
+  _REBUILDOUTCOME._serialized_end=1609
+  _ADMIN._serialized_start=1612
+  _ADMIN._serialized_end=1824
 # @@protoc_insertion_point(module_scope)

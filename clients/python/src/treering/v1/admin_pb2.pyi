@@ -10,6 +10,7 @@ import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import sys
 import treering.v1.event_pb2
+import typing
 
 if sys.version_info >= (3, 8):
     import typing as typing_extensions
@@ -68,6 +69,9 @@ class StatsResponse(google.protobuf.message.Message):
     FIRST_DAMAGE_FIELD_NUMBER: builtins.int
     DAMAGED_CONVERSATIONS_FIELD_NUMBER: builtins.int
     UNREADABLE_POSITIONS_FIELD_NUMBER: builtins.int
+    EVENT_BYTES_FIELD_NUMBER: builtins.int
+    QUOTA_BYTES_FIELD_NUMBER: builtins.int
+    QUOTA_CONVERSATIONS_FIELD_NUMBER: builtins.int
     version: builtins.str
     conversations: builtins.int
     """Of the caller's namespace."""
@@ -101,6 +105,14 @@ class StatsResponse(google.protobuf.message.Message):
     """Conversations of the caller's namespace that cannot be read to their end."""
     unreadable_positions: builtins.int
     """Positions of the whole log that cannot be read."""
+    event_bytes: builtins.int
+    """What the events of the caller's namespace count against its quota, in bytes: of each its
+    body as it was sent, and 128.
+    """
+    quota_bytes: builtins.int
+    """What event_bytes may come to; absent: there is no bound."""
+    quota_conversations: builtins.int
+    """What conversations may come to; absent: there is no bound."""
     def __init__(
         self,
         *,
@@ -124,9 +136,16 @@ class StatsResponse(google.protobuf.message.Message):
         first_damage: builtins.str = ...,
         damaged_conversations: builtins.int = ...,
         unreadable_positions: builtins.int = ...,
+        event_bytes: builtins.int = ...,
+        quota_bytes: builtins.int | None = ...,
+        quota_conversations: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["head", b"head", "index_reached", b"index_reached", "started_at", b"started_at", "views_reached", b"views_reached"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["branches", b"branches", "conversations", b"conversations", "damaged_conversations", b"damaged_conversations", "damaged_reads", b"damaged_reads", "data_dir", b"data_dir", "events", b"events", "events_by_kind", b"events_by_kind", "first_damage", b"first_damage", "head", b"head", "index_bytes", b"index_bytes", "index_reached", b"index_reached", "indexed_documents", b"indexed_documents", "log_bytes", b"log_bytes", "log_segments", b"log_segments", "pending_approvals", b"pending_approvals", "started_at", b"started_at", "unreadable_positions", b"unreadable_positions", "version", b"version", "views_bytes", b"views_bytes", "views_reached", b"views_reached"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "head", b"head", "index_reached", b"index_reached", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "started_at", b"started_at", "views_reached", b"views_reached"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "branches", b"branches", "conversations", b"conversations", "damaged_conversations", b"damaged_conversations", "damaged_reads", b"damaged_reads", "data_dir", b"data_dir", "event_bytes", b"event_bytes", "events", b"events", "events_by_kind", b"events_by_kind", "first_damage", b"first_damage", "head", b"head", "index_bytes", b"index_bytes", "index_reached", b"index_reached", "indexed_documents", b"indexed_documents", "log_bytes", b"log_bytes", "log_segments", b"log_segments", "pending_approvals", b"pending_approvals", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "started_at", b"started_at", "unreadable_positions", b"unreadable_positions", "version", b"version", "views_bytes", b"views_bytes", "views_reached", b"views_reached"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_quota_bytes", b"_quota_bytes"]) -> typing_extensions.Literal["quota_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_quota_conversations", b"_quota_conversations"]) -> typing_extensions.Literal["quota_conversations"] | None: ...
 
 global___StatsResponse = StatsResponse
 

@@ -304,6 +304,7 @@ class ReadRequest(google.protobuf.message.Message):
     KINDS_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     HEADERS_ONLY_FIELD_NUMBER: builtins.int
+    EXPORTS_FIELD_NUMBER: builtins.int
     @property
     def branch(self) -> global___BranchSource: ...
     @property
@@ -326,6 +327,10 @@ class ReadRequest(google.protobuf.message.Message):
     """At most so many events; 0: no bound."""
     headers_only: builtins.bool
     """Leave the bodies out (headers only)."""
+    exports: builtins.bool
+    """What is read is taken out of the store, to be kept elsewhere. A server with keys notes that
+    before it answers; `treering export` says so.
+    """
     def __init__(
         self,
         *,
@@ -339,9 +344,10 @@ class ReadRequest(google.protobuf.message.Message):
         kinds: collections.abc.Iterable[treering.v1.event_pb2.EventKind.ValueType] | None = ...,
         limit: builtins.int = ...,
         headers_only: builtins.bool = ...,
+        exports: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation", b"conversation", "log", b"log", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["backward", b"backward", "branch", b"branch", "conversation", b"conversation", "from_offset", b"from_offset", "from_revision", b"from_revision", "headers_only", b"headers_only", "kinds", b"kinds", "limit", b"limit", "log", b"log", "source", b"source", "to_revision", b"to_revision"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["backward", b"backward", "branch", b"branch", "conversation", b"conversation", "exports", b"exports", "from_offset", b"from_offset", "from_revision", b"from_revision", "headers_only", b"headers_only", "kinds", b"kinds", "limit", b"limit", "log", b"log", "source", b"source", "to_revision", b"to_revision"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["source", b"source"]) -> typing_extensions.Literal["branch", "conversation", "log"] | None: ...
 
 global___ReadRequest = ReadRequest

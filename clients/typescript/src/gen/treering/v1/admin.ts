@@ -48,6 +48,17 @@ export interface StatsResponse {
   damagedConversations: number;
   /** Positions of the whole log that cannot be read. */
   unreadablePositions: number;
+  /**
+   * What the events of the caller's namespace count against its quota, in bytes: of each its
+   * body as it was sent, and 128.
+   */
+  eventBytes: number;
+  /** What event_bytes may come to; absent: there is no bound. */
+  quotaBytes?:
+    | number
+    | undefined;
+  /** What conversations may come to; absent: there is no bound. */
+  quotaConversations?: number | undefined;
 }
 
 export interface StatsResponse_EventsByKindEntry {
@@ -174,6 +185,9 @@ function createBaseStatsResponse(): StatsResponse {
     firstDamage: "",
     damagedConversations: 0,
     unreadablePositions: 0,
+    eventBytes: 0,
+    quotaBytes: undefined,
+    quotaConversations: undefined,
   };
 }
 
@@ -238,6 +252,15 @@ export const StatsResponse: MessageFns<StatsResponse> = {
     }
     if (message.unreadablePositions !== 0) {
       writer.uint32(160).uint64(message.unreadablePositions);
+    }
+    if (message.eventBytes !== 0) {
+      writer.uint32(168).uint64(message.eventBytes);
+    }
+    if (message.quotaBytes !== undefined) {
+      writer.uint32(176).uint64(message.quotaBytes);
+    }
+    if (message.quotaConversations !== undefined) {
+      writer.uint32(184).uint64(message.quotaConversations);
     }
     return writer;
   },
@@ -418,6 +441,30 @@ export const StatsResponse: MessageFns<StatsResponse> = {
             message.unreadablePositions = longToNumber(reader.uint64());
             continue;
           }
+          case 21: {
+            if (tag !== 168) {
+              break;
+            }
+
+            message.eventBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 22: {
+            if (tag !== 176) {
+              break;
+            }
+
+            message.quotaBytes = longToNumber(reader.uint64());
+            continue;
+          }
+          case 23: {
+            if (tag !== 184) {
+              break;
+            }
+
+            message.quotaConversations = longToNumber(reader.uint64());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -467,6 +514,9 @@ export const StatsResponse: MessageFns<StatsResponse> = {
     message.firstDamage = object.firstDamage ?? "";
     message.damagedConversations = object.damagedConversations ?? 0;
     message.unreadablePositions = object.unreadablePositions ?? 0;
+    message.eventBytes = object.eventBytes ?? 0;
+    message.quotaBytes = object.quotaBytes ?? undefined;
+    message.quotaConversations = object.quotaConversations ?? undefined;
     return message;
   },
 };

@@ -133,6 +133,11 @@ export interface ReadRequest {
   limit: number;
   /** Leave the bodies out (headers only). */
   headersOnly: boolean;
+  /**
+   * What is read is taken out of the store, to be kept elsewhere. A server with keys notes that
+   * before it answers; `treering export` says so.
+   */
+  exports: boolean;
 }
 
 /** The history of a branch: its ancestors' events up to each fork, then its own. */
@@ -1147,6 +1152,7 @@ function createBaseReadRequest(): ReadRequest {
     kinds: [],
     limit: 0,
     headersOnly: false,
+    exports: false,
   };
 }
 
@@ -1187,6 +1193,9 @@ export const ReadRequest: MessageFns<ReadRequest> = {
     }
     if (message.headersOnly !== false) {
       writer.uint32(80).bool(message.headersOnly);
+    }
+    if (message.exports !== false) {
+      writer.uint32(88).bool(message.exports);
     }
     return writer;
   },
@@ -1294,6 +1303,14 @@ export const ReadRequest: MessageFns<ReadRequest> = {
             message.headersOnly = reader.bool();
             continue;
           }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.exports = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1338,6 +1355,7 @@ export const ReadRequest: MessageFns<ReadRequest> = {
     message.kinds = object.kinds?.map((e) => e) || [];
     message.limit = object.limit ?? 0;
     message.headersOnly = object.headersOnly ?? false;
+    message.exports = object.exports ?? false;
     return message;
   },
 };

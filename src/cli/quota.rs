@@ -1,0 +1,145 @@
+//! `serve --quota`: how much each namespace may hold.
+
+use std::str::FromStr;
+
+use super::{error::CliError, serve::size};
+use crate::domain::{Namespace, Quota, Quotas};
+
+/// Stands for every namespace that is not named.
+const OTHERS: &str = "*";
+/// Largest bound: numbers above are not told apart by clients that have no whole numbers, and
+/// no store gets there.
+const BOUND_MAX: u64 = (1 << 53) - 1;
+/// Stands for no bound.
+const NONE: &str = "none";
+
+/// A quota as it is typed: `NAMESPACE=BYTES[,CONVERSATIONS]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaArg {
+    /// None: each that is not named.
+    namespace: Option<Namespace>,
+    quota: Quota,
+}
+
+impl FromStr for QuotaArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, quota) = text.split_once('=').ok_or(
+            "give NAMESPACE=BYTES,CONVERSATIONS, as in team-a=10GiB,1000; * stands for every \
+             other namespace, none for no bound",
+        )?;
+        let namespace = match name {
+            OTHERS => None,
+            name => Some(Namespace::new(name).map_err(|error| error.to_string())?),
+        };
+        if namespace.as_ref().is_some_and(Namespace::is_reserved) {
+            return Err(format!("{name} is the server's own, and has no quota"));
+        }
+        let (bytes, conversations) = quota.split_once(',').unwrap_or((quota, NONE));
+        let quota = Quota {
+            bytes: bound(bytes, size)?,
+            conversations: bound(conversations, |text| {
+                let number = text.parse::<u64>();
+                number.map_err(|_| format!("`{text}` is no number of conversations, nor `none`"))
+            })?,
+        };
+        Ok(Self { namespace, quota })
+    }
+}
+
+fn bound(
+    text: &str,
+    read: impl FnOnce(&str) -> Result<u64, String>,
+) -> Result<Option<u64>, String> {
+    match text {
+        NONE => Ok(None),
+        text => match read(text)? {
+            number if number > BOUND_MAX => Err(format!(
+                "{text} is more than {BOUND_MAX}: give `none` for no bound"
+            )),
+            number => Ok(Some(number)),
+        },
+    }
+}
+
+/// All of them together.
+///
+/// # Errors
+/// [`CliError::Usage`] when a namespace has two.
+pub fn quotas(typed: &[QuotaArg]) -> Result<Quotas, CliError> {
+    let mut quotas = Quotas::default();
+    let mut others = None;
+    for QuotaArg { namespace, quota } in typed {
+        let before = match namespace {
+            Some(namespace) => quotas.named.insert(namespace.clone(), *quota),
+            None => others.replace(*quota),
+        };
+        if before.is_some() {
+            let name = namespace.as_ref().map_or(OTHERS, Namespace::as_str);
+            return Err(CliError::Usage {
+                what: format!("--quota: {name} has two"),
+                hint: "give each namespace one, bytes and conversations together".into(),
+            });
+        }
+    }
+    quotas.others = others.unwrap_or_default();
+    Ok(quotas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A quota that is misread keeps a team out, or lets one fill the disk.
+    #[test]
+    fn quotas_are_read() {
+        let namespace = |name| Namespace::new(name).unwrap();
+        let typed = ["a=1MiB,7", "b=none,0", "c=0", "*=2GiB"].map(|text| text.parse().unwrap());
+        let read = quotas(&typed).unwrap();
+        let of = |name| {
+            let Quota {
+                bytes,
+                conversations,
+            } = read.of(&namespace(name));
+            (bytes, conversations)
+        };
+        assert_eq!(of("a"), (Some(1 << 20), Some(7)));
+        assert_eq!(of("b"), (None, Some(0)));
+        assert_eq!(of("c"), (Some(0), None));
+        assert_eq!(of("d"), (Some(2 << 30), None));
+        assert_eq!(of("_system"), (None, None));
+    }
+
+    // What cannot be meant must be told, and not taken for no bound.
+    #[test]
+    fn what_is_no_quota_is_told() {
+        for wrong in [
+            "",
+            "a",
+            "a=",
+            "a=1,",
+            "a=,1",
+            "a=-1",
+            "a=1,-1",
+            "a=1,2,3",
+            "a=1TB",
+            "=1",
+            "_system=1",
+            "**=1",
+            "a=99999999999999999999",
+            "a=18446744073709551615GiB",
+            "a=1,18446744073709551616",
+            "a=9007199254740992",
+            "a=1,9007199254740992",
+        ] {
+            assert!(wrong.parse::<QuotaArg>().is_err(), "{wrong}");
+        }
+        let largest: QuotaArg = "a=9007199254740991,9007199254740991".parse().unwrap();
+        assert_eq!(largest.quota.bytes, Some(BOUND_MAX));
+        for twice in [["a=1", "a=1"], ["*=1", "*=none"]] {
+            let typed = twice.map(|text| text.parse().unwrap());
+            assert!(quotas(&typed).is_err(), "{twice:?}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The bounds of connections on a server that runs, made small: each must be met, keep out what
+//! is too much, and let go on what is not.
+
+use std::{path::Path, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tonic::{Code, Streaming, transport::Channel};
+use treering::{
+    codec::pb::{self, admin_client::AdminClient, events_client::EventsClient},
+    domain::Limits,
+    server::ServeOptions,
+};
+
+use super::harness::*;
+
+/// Nothing here takes so long; beyond it something hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The magic of HTTP/2 and empty settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+async fn served(dir: &Path, options: ServeOptions) -> TestServer {
+    let options = ServeOptions {
+        grace: Duration::from_millis(100),
+        ..options
+    };
+    TestServer::serving(dir, Limits::default(), options).await
+}
+
+/// A call that goes on until it is dropped.
+async fn held(channel: &Channel) -> Streaming<pb::SubscribeResponse> {
+    let all = pb::SubscribeRequest {
+        source: Some(pb::subscribe_request::Source::Log(pb::LogSource {})),
+        ..Default::default()
+    };
+    let mut events = EventsClient::new(channel.clone());
+    events.subscribe(all).await.unwrap().into_inner()
+}
+
+async fn call(channel: &Channel) -> Result<(), Code> {
+    let mut admin = AdminClient::new(channel.clone());
+    let asked = timeout(PATIENCE, admin.stats(pb::StatsRequest {})).await;
+    asked.expect("it hangs").map(drop).map_err(|it| it.code())
+}
+
+/// A connection of a client that then says nothing more.
+async fn idle(server: &TestServer) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(PREFACE).await.unwrap();
+    stream
+}
+
+async fn ended(stream: &mut TcpStream) {
+    let mut bytes = Vec::new();
+    // However it ends, it ends.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes))
+        .await
+        .expect("the connection goes on");
+}
+
+// One client must not have more calls under way than it may, and those beyond wait for their
+// turn and are not lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_connection_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ServeOptions {
+        calls_per_connection_max: 3,
+        ..ServeOptions::default()
+    };
+    let server = served(dir.path(), options).await;
+    // Only once the server has said how many may be at once is that kept to.
+    call(&server.channel).await.unwrap();
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        calls.push(held(&server.channel).await);
+    }
+    let channel = server.channel.clone();
+    let mut fourth = tokio::spawn(async move { call(&channel).await });
+    let early = timeout(Duration::from_millis(300), &mut fourth).await;
+    assert!(early.is_err(), "a fourth call went with three");
+    // Another connection has its own.
+    call(&connect(server.address).await).await.unwrap();
+    calls.pop();
+    fourth.await.unwrap().unwrap();
+    drop(calls);
+    server.stop().done().await;
+}
+
+// Connections that do nothing give way to those that come; where all are at work, the one that
+// comes is not taken, and those at work do not notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ServeOptions {
+        connections_max: 4,
+        ..ServeOptions::default()
+    };
+    let server = served(dir.path(), options).await;
+    let mut first = idle(&server).await;
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        others.push(idle(&server).await);
+    }
+    ended(&mut first).await;
+    call(&connect(server.address).await).await.unwrap();
+    drop(others);
+
+    let mut at_work = Vec::new();
+    for _ in 0..4 {
+        let channel = connect(server.address).await;
+        at_work.push((held(&channel).await, channel));
+    }
+    let mut too_many = idle(&server).await;
+    ended(&mut too_many).await;
+    for (_, channel) in &at_work {
+        call(channel).await.unwrap();
+    }
+    at_work.pop();
+    call(&connect(server.address).await).await.unwrap();
+    drop(at_work);
+    server.stop().done().await;
+}
+
+// A connection that is old, or idle, for too long must end by itself; a client that calls again
+// is served on a new one, and a call that goes on must not be cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_and_idle_connections_end() {
+    let soon = Some(Duration::from_secs(1));
+    for (idle_max, connection_age_max) in [(soon, None), (None, soon)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = ServeOptions {
+            idle_max,
+            connection_age_max,
+            ..ServeOptions::default()
+        };
+        let server = served(dir.path(), options).await;
+        let id = server.conversation().await;
+        let channel = connect(server.address).await;
+        let mut following = held(&channel).await;
+        let mut quiet = idle(&server).await;
+        ended(&mut quiet).await;
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            // One that meets the end of its connection is sent again, as clients do.
+            if call(&channel).await.is_err() {
+                call(&channel).await.unwrap();
+            }
+        }
+        EventsClient::new(connect(server.address).await)
+            .append(batch(&id, [message(treering::domain::Role::User, "on")]))
+            .await
+            .unwrap();
+        loop {
+            let next = timeout(PATIENCE, following.message()).await;
+            let next = next.expect("nothing comes").unwrap().expect("it goes on");
+            if let Some(pb::subscribe_response::Item::Event(event)) = next.item
+                && event.revision == 6
+            {
+                break;
+            }
+        }
+        drop(following);
+        server.stop().done().await;
+    }
+}
