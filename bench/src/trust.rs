@@ -10,6 +10,7 @@ use super::{
     child::Child,
     failed,
     grpc::{self, Peer},
+    payload::created,
     rounds::{median, ratio},
     row::{Row, Unit},
     stores,
@@ -20,7 +21,7 @@ use treering::{
         args::{Credentials, KeyArgument},
         error::CliError,
     },
-    domain::{ConversationId, Namespace},
+    domain::{ConversationId, EventBody, MessageAppended, Namespace, NewEvent, Role},
     engine::{Engine, EraseCommand, EraseItem, EraseTarget},
 };
 
@@ -28,6 +29,8 @@ use treering::{
 const IN_FLIGHT: usize = 64;
 /// Events of the conversation that is erased.
 const ERASED_EVENTS: usize = 100;
+/// What is erased wherever it is.
+const SECRET: &str = "bench-5f0c6a51e8d24b7d";
 /// Files that a quick run imports: enough for a ratio.
 const QUICK_FILES_BYTES: u64 = 3 << 20;
 
@@ -171,6 +174,7 @@ async fn erasing(setup: &Setup) -> Result<Vec<Row>, CliError> {
     let conversation = gone[0].conversation;
     stores::append(&engine, gone).await?;
     let imported = stores::import(&engine, &files).await?;
+    stores::append(&engine, secret()).await?;
     stores::indexed(&engine).await?;
     setup.doing("trust: making views and index anew");
     let started = Instant::now();
@@ -186,7 +190,7 @@ async fn erasing(setup: &Setup) -> Result<Vec<Row>, CliError> {
         (
             "trust.literal",
             "erasing a secret that is found in the log",
-            EraseTarget::Literal(b"mia_li_3668".to_vec()),
+            EraseTarget::Literal(SECRET.into()),
         ),
     ] {
         setup.doing("trust: erasing");
@@ -203,6 +207,14 @@ async fn erasing(setup: &Setup) -> Result<Vec<Row>, CliError> {
     }
     engine.close().await;
     Ok(rows)
+}
+
+/// A conversation in which somebody pasted what he should not have.
+fn secret() -> Vec<NewEvent> {
+    let first = created(ConversationId::generate());
+    let said = MessageAppended::text(Role::User, format!("the key is {SECRET}"));
+    let second = NewEvent::new(first.conversation, EventBody::MessageAppended(said));
+    vec![first, second]
 }
 
 /// Seconds that it took, and how many events are gone.
