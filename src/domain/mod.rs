@@ -20,6 +20,7 @@ mod rejection;
 mod rules;
 mod state;
 mod stub;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod tool;
@@ -39,4 +40,5 @@ pub use message::*;
 pub use rejection::{Rejection, Rule};
 pub use state::*;
 pub use stub::ERASED;
+pub use tags::{Tags, TagsFault, check_key};
 pub use tool::*;

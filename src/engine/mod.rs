@@ -25,6 +25,7 @@ mod health;
 mod history;
 mod hit;
 mod indexer;
+mod lookup;
 mod measures;
 mod memory;
 mod news;
