@@ -146,7 +146,7 @@ pub enum ReadError {
         /// How many.
         looked_at: u64,
         /// Where to go on, see [`ReadQuery::go_on_at`](super::ReadQuery).
-        at: ReadStop,
+        at: super::query::ReadStop,
     },
     /// Stored data is damaged.
     #[error("the store is damaged at position {position}: {message}")]

@@ -131,7 +131,7 @@ impl Inner {
         let mut all = Vec::with_capacity(query.names.len());
         for name in &query.names {
             work::check()?;
-            let Some((offset, record)) = self.named(&history, &query.namespace, name).await? else {
+            let Some((offset, record)) = self.event_named(&history, &query.namespace, name).await? else {
                 all.push(NOTHING);
                 continue;
             };
@@ -151,7 +151,7 @@ impl Inner {
     }
 
     /// The record of an event by its name, if it is this namespace's.
-    async fn named(
+    async fn event_named(
         &self,
         history: &History,
         namespace: &Namespace,

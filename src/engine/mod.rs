@@ -73,7 +73,7 @@ pub use self::{
     append::Pending,
     context::{
         BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextChange,
-        ContextEntry, ContextError, ContextScope, KnowledgeAnswer, KnowledgeQuery, PlanQuery,
+        ContextEntry, ContextError, ContextScope, ContextValues, KnowledgeAnswer, KnowledgeQuery, PlanQuery,
         Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
     },
     erase::{
