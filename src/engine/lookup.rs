@@ -70,7 +70,7 @@ impl Room {
 }
 
 impl Inner {
-    async fn latest(&self, query: &LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
+    pub(super) async fn latest(&self, query: &LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
         let history = self.history();
         let mut room = Room::new(query.bytes_max, query.headers_only);
         let mut found = Vec::with_capacity(query.conversations.len() * query.wanted.len());
@@ -131,7 +131,8 @@ impl Inner {
         let mut all = Vec::with_capacity(query.names.len());
         for name in &query.names {
             work::check()?;
-            let Some((offset, record)) = self.event_named(&history, &query.namespace, name).await? else {
+            let Some((offset, record)) = self.event_named(&history, &query.namespace, name).await?
+            else {
                 all.push(NOTHING);
                 continue;
             };
@@ -208,7 +209,8 @@ fn newest<'s>(
         if without == Some(id) {
             continue;
         }
-        if index == SEGMENTS_ASKED || index > SEGMENTS_ASKED && segments[index - 1].conversation != id
+        if index == SEGMENTS_ASKED
+            || index > SEGMENTS_ASKED && segments[index - 1].conversation != id
         {
             let finding = finding(wanted);
             let any = finding.map(|by| history.views.has_event(id, by));

@@ -89,7 +89,9 @@ impl ReadFilter {
         let is = |wanted: &str, has: &str| wanted.is_empty() || wanted == has;
         is(&self.actor, &header.actor)
             && is(&self.correlation_id, &header.correlation_id)
-            && self.recorded_from.is_none_or(|from| header.recorded_at >= from)
+            && self
+                .recorded_from
+                .is_none_or(|from| header.recorded_at >= from)
             && self.recorded_to.is_none_or(|to| header.recorded_at < to)
     }
 

@@ -142,7 +142,7 @@ impl Reading {
 }
 
 impl Inner {
-    fn cursor(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
+    pub(super) fn cursor(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
         let mut cursor = self.cursor_of_all(query)?;
         if let Some(stop) = &query.go_on_at {
             cursor.go_on_at(stop, query.backward)?;
@@ -248,7 +248,7 @@ struct Stretch {
 
 type Names = BTreeMap<(ConversationId, BranchId), BranchName>;
 
-enum Cursor {
+pub(super) enum Cursor {
     Log(LogCursor),
     Entries(EntryCursor),
 }
@@ -272,12 +272,13 @@ impl Cursor {
             return Ok(());
         }
         Err(ReadError::Invalid {
-            message: "go_on_at is no place of this read: all else must be as it was when it stopped"
-                .to_owned(),
+            message:
+                "go_on_at is no place of this read: all else must be as it was when it stopped"
+                    .to_owned(),
         })
     }
 
-    async fn next(
+    pub(super) async fn next(
         &mut self,
         inner: &Inner,
         query: &ReadQuery,
@@ -291,7 +292,7 @@ impl Cursor {
 }
 
 /// Goes through the log, from either end.
-struct LogCursor {
+pub(super) struct LogCursor {
     /// What is still to be read, both ends inclusive.
     first: u64,
     last: u64,
@@ -456,7 +457,7 @@ fn finding(filter: &ReadFilter) -> Option<Finding<'_>> {
 }
 
 /// Goes through stretches of the event index.
-struct EntryCursor {
+pub(super) struct EntryCursor {
     history: History,
     names: Names,
     stretches: VecDeque<Stretch>,

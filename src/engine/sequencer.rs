@@ -21,8 +21,9 @@ use super::{
 use crate::{
     domain::{
         AppendOutcome, Appended, BranchId, Cause, ContentHash, ConversationId, ConversationState,
-        Decided, EventBody, EventHeader, EventId, Limits, Lookup, Namespace, Need, PastBranch, Placed,
-        Position, Rejection, Revision, Rule, TimestampMicros, Undecided, decide, decide_erasure,
+        Decided, EventBody, EventHeader, EventId, Limits, Lookup, Namespace, Need, PastBranch,
+        Placed, Position, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
+        decide_erasure,
         limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
         with_causes,
     },

@@ -203,7 +203,9 @@ pub(super) async fn names(
                         let field = field("place.conversation_id");
                         from_proto::required(&field, &place.conversation_id)?;
                         from_proto::check_short(&field, &place.conversation_id)?;
-                        let of = shared.engine.resolve(&call.namespace, &place.conversation_id);
+                        let of = shared
+                            .engine
+                            .resolve(&call.namespace, &place.conversation_id);
                         let of = match of.await {
                             Ok(of) => Some(of),
                             Err(ReadError::ConversationNotFound { .. }) => None,

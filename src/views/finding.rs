@@ -63,8 +63,7 @@ pub struct Within {
 
 impl Within {
     fn has(&self, branch: BranchId, revision: Revision) -> bool {
-        self.branch.is_none_or(|own| own == branch)
-            && (self.first..=self.last).contains(&revision)
+        self.branch.is_none_or(|own| own == branch) && (self.first..=self.last).contains(&revision)
     }
 }
 
@@ -181,9 +180,7 @@ impl Views {
             let table = reader.table(CONVERSATIONS);
             let first = keys::chunk_with_kind(id, branch, kind, 0);
             let last = keys::chunk_with_kind(id, branch, kind, last);
-            let newest = table
-                .range(first.as_bytes()..=last.as_bytes())
-                .next_back();
+            let newest = table.range(first.as_bytes()..=last.as_bytes()).next_back();
             let Some(row) = newest else { return Ok(None) };
             let (key, row) = row?;
             codec::checked(&key, &row)?;

@@ -65,6 +65,8 @@ mod tests;
 mod tip;
 
 pub use delta::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta};
+#[cfg(test)]
+pub(crate) use table::steps;
 #[cfg(feature = "redb")]
 pub use {
     codec::VIEWS_VERSION,

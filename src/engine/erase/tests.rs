@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// What is planted, by where.
-const NEEDLES: [&str; 12] = [
+const NEEDLES: [&str; 17] = [
     "needletitleqzx",
     "needlelabelqzx",
     "needlesourceidqzx",
@@ -42,15 +42,21 @@ const NEEDLES: [&str; 12] = [
     "needlebranchqzx",
     "needlesummaryqzx",
     "needlepromptqzx",
+    "needleeventkeyqzx",
+    "needleattributeqzx",
+    "needleattributenameqzx",
+    "needletypeqzx",
+    "needlecustomqzx",
 ];
 /// Of them, those that are in the index.
-const SEARCHED: [&str; 6] = [
+const SEARCHED: [&str; 7] = [
     "needletitleqzx",
     "needletextqzx",
     "needleblobqzx",
     "needleargumentqzx",
     "needleresultqzx",
     "needlesummaryqzx",
+    "needlecustomqzx",
 ];
 const CONVERSATION: u128 = 0x0190_0000_0000_7000_8000_0000_0000_0001;
 const OTHER: u128 = CONVERSATION + 1;
@@ -137,6 +143,12 @@ fn planted() -> Vec<EventBody> {
             from_revision: Revision(1),
             to_revision: Revision(7),
         }),
+        EventBody::Custom(Custom {
+            type_name: "needletypeqzx".into(),
+            content_type: "text/plain".into(),
+            data: b"needletypeqzx".as_slice().into(),
+            text: "needlecustomqzx".into(),
+        }),
     ]
 }
 
@@ -147,6 +159,16 @@ async fn append(engine: &Engine, of: ConversationId, bodies: Vec<EventBody>) {
     for (at, body) in bodies.into_iter().enumerate() {
         let mut event = NewEvent::new(of, body);
         event.actor = "tester".to_owned();
+        if of == id(CONVERSATION) {
+            event.tags = Tags {
+                key: format!("needleeventkeyqzx/{at}"),
+                attributes: [(
+                    "needleattributenameqzx".to_owned(),
+                    "needleattributeqzx".to_owned(),
+                )]
+                .into(),
+            };
+        }
         if fork.is_some_and(|fork| at == fork) {
             event.branch = None;
         }
