@@ -7,6 +7,7 @@ mod conversations;
 pub mod harness;
 mod hostile;
 mod keys;
+mod lookups;
 mod namespaces;
 mod reads;
 mod search_admin;
