@@ -64,7 +64,10 @@ async fn keys_and_attributes_come_back() {
         let read = read(server.events(), request).await.unwrap();
         assert_eq!(read.len(), 2);
         for (event, sent) in read.iter().zip(&sent) {
-            assert_eq!((&event.key, &event.attributes), (&sent.key, &sent.attributes));
+            assert_eq!(
+                (&event.key, &event.attributes),
+                (&sent.key, &sent.attributes)
+            );
             assert_eq!(event.type_name, "graph/checkpoint");
             let body = match &event.body {
                 Some(pb::event::Body::Custom(body)) => Some(body.clone()),
@@ -80,7 +83,9 @@ async fn keys_and_attributes_come_back() {
     let request = pb::GetManyRequest {
         events: vec![
             pb::EventName {
-                by: Some(pb::event_name::By::EventId(appended.events[1].event_id.clone())),
+                by: Some(pb::event_name::By::EventId(
+                    appended.events[1].event_id.clone(),
+                )),
             },
             place(&id, 1),
             place(&id, 99),
@@ -88,13 +93,25 @@ async fn keys_and_attributes_come_back() {
         ],
         headers_only: false,
     };
-    let got = server.events().get_many(request).await.unwrap().into_inner();
+    let got = server
+        .events()
+        .get_many(request)
+        .await
+        .unwrap()
+        .into_inner();
     let found: Vec<_> = got
         .events
         .iter()
-        .map(|got| got.event.as_ref().map(|event| (event.revision, event.key.as_str())))
+        .map(|got| {
+            got.event
+                .as_ref()
+                .map(|event| (event.revision, event.key.as_str()))
+        })
         .collect();
-    assert_eq!(found, [Some((7, "checkpoint/2")), Some((1, "")), None, None]);
+    assert_eq!(
+        found,
+        [Some((7, "checkpoint/2")), Some((1, "")), None, None]
+    );
     server.stop().done().await;
 }
 
@@ -114,10 +131,22 @@ async fn the_newest_come_in_one_call() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let (one, two) = (server.conversation().await, server.conversation().await);
-    append(&server, &one, vec![custom("state", "a", vec![1; 10]), custom("state", "b", vec![2])])
-        .await;
+    append(
+        &server,
+        &one,
+        vec![
+            custom("state", "a", vec![1; 10]),
+            custom("state", "b", vec![2]),
+        ],
+    )
+    .await;
     append(&server, &one, vec![custom("other", "a", vec![3; 10])]).await;
-    append(&server, &two, vec![custom("state", "a", vec![9; LOOKUP_BYTES_MAX + 1])]).await;
+    append(
+        &server,
+        &two,
+        vec![custom("state", "a", vec![9; LOOKUP_BYTES_MAX + 1])],
+    )
+    .await;
     append(&server, &two, vec![custom("state", "b", vec![9; 100])]).await;
     let request = pb::LatestRequest {
         conversations: vec![two.clone(), one.clone()],
@@ -126,7 +155,12 @@ async fn the_newest_come_in_one_call() {
         kinds: vec![EventKind::MessageAppended.number().into()],
         ..Default::default()
     };
-    let answer = server.events().latest(request.clone()).await.unwrap().into_inner();
+    let answer = server
+        .events()
+        .latest(request.clone())
+        .await
+        .unwrap()
+        .into_inner();
     let found: Vec<_> = answer
         .found
         .iter()
@@ -174,7 +208,12 @@ async fn reads_are_filtered_and_go_on() {
     for batch in 0..11_u32 {
         let events = (0..5_000).map(|_| custom("noise", "", vec![1])).collect();
         append(&server, &id, events).await;
-        append(&server, &id, vec![custom("state", &format!("s/{batch}"), vec![2])]).await;
+        append(
+            &server,
+            &id,
+            vec![custom("state", &format!("s/{batch}"), vec![2])],
+        )
+        .await;
     }
     let filter = pb::EventFilter {
         attributes: [("step".to_owned(), "3".to_owned())].into(),
@@ -188,7 +227,12 @@ async fn reads_are_filtered_and_go_on() {
         };
         let (mut keys, mut stops) = (Vec::new(), 0);
         loop {
-            let mut stream = server.events().read(request.clone()).await.unwrap().into_inner();
+            let mut stream = server
+                .events()
+                .read(request.clone())
+                .await
+                .unwrap()
+                .into_inner();
             request.go_on_at = None;
             while let Some(message) = stream.message().await.unwrap() {
                 assert!(request.go_on_at.is_none(), "it is the last one");
@@ -228,7 +272,12 @@ async fn reads_are_filtered_and_go_on() {
         recorded_to: middle,
         ..since.clone()
     };
-    let count = async |filter| read(server.events(), filtered(&id, filter)).await.unwrap().len();
+    let count = async |filter| {
+        read(server.events(), filtered(&id, filter))
+            .await
+            .unwrap()
+            .len()
+    };
     assert_eq!((count(since).await, count(until).await), (1, 10));
     server.stop().done().await;
 }
@@ -269,8 +318,17 @@ async fn what_is_over_a_bound_is_refused_by_its_name() {
         (latest(vec![id.clone()], vec![]), "keys"),
         (latest(vec![id.clone()], vec![String::new()]), "keys[0]"),
         (latest(vec![id.clone()], vec![long.clone()]), "keys[0]"),
-        (latest(vec![id.clone(); LATEST_CONVERSATIONS_MAX + 1], vec!["a".into()]), "conversations"),
-        (latest(both.clone(), vec!["a".into(); LOOKUPS_MAX / 2 + 1]), "conversations"),
+        (
+            latest(
+                vec![id.clone(); LATEST_CONVERSATIONS_MAX + 1],
+                vec!["a".into()],
+            ),
+            "conversations",
+        ),
+        (
+            latest(both.clone(), vec!["a".into(); LOOKUPS_MAX / 2 + 1]),
+            "conversations",
+        ),
         (
             pb::LatestRequest {
                 as_of_revision: 1,
@@ -322,7 +380,11 @@ async fn values_of_a_context_come_by_key() {
     let large = format!("\"{}\"", "x".repeat(LOOKUP_BYTES_MAX));
     let request = pb::SetContextRequest {
         conversation_id: id.clone(),
-        set: vec![set("a", "1".into()), set("b", "[2]".into()), set("large", large)],
+        set: vec![
+            set("a", "1".into()),
+            set("b", "[2]".into()),
+            set("large", large),
+        ],
         ..Default::default()
     };
     server.contexts().set(request).await.unwrap();
@@ -336,14 +398,29 @@ async fn values_of_a_context_come_by_key() {
     };
     let got = get(&["b", "none"]).await;
     assert_eq!(got.entries.len(), 1);
-    assert_eq!((got.entries[0].key.as_str(), &got.entries[0].value[..]), ("b", &b"[2]"[..]));
+    assert_eq!(
+        (got.entries[0].key.as_str(), &got.entries[0].value[..]),
+        ("b", &b"[2]"[..])
+    );
     assert_eq!(got.revision, 8);
     let all = get(&[]).await;
     let keys: Vec<_> = all.entries.iter().map(|entry| entry.key.as_str()).collect();
-    assert_eq!((keys, all.left_out), (vec!["a", "b"], vec!["large".to_owned()]));
-    assert_eq!(get(&["large"]).await.entries[0].value.len(), LOOKUP_BYTES_MAX + 2);
-    let long_term = server.contexts().get(pb::GetContextRequest::default()).await;
-    assert_eq!(long_term.unwrap().into_inner(), pb::GetContextResponse::default());
+    assert_eq!(
+        (keys, all.left_out),
+        (vec!["a", "b"], vec!["large".to_owned()])
+    );
+    assert_eq!(
+        get(&["large"]).await.entries[0].value.len(),
+        LOOKUP_BYTES_MAX + 2
+    );
+    let long_term = server
+        .contexts()
+        .get(pb::GetContextRequest::default())
+        .await;
+    assert_eq!(
+        long_term.unwrap().into_inner(),
+        pb::GetContextResponse::default()
+    );
     server.stop().done().await;
 }
 
