@@ -5,7 +5,9 @@ use super::{
         output::{Out, Paint, Tone},
         pb,
     },
-    clock, first_line, indent,
+    clock, first_line,
+    format::printable,
+    indent,
     words::say,
 };
 
