@@ -1,6 +1,6 @@
 //! Events by their keys, types and kinds, without going through their conversation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::{BranchId, ConversationId, Revision, Tags};
 
@@ -207,7 +207,7 @@ impl Views {
 }
 
 /// Type, key and attributes.
-type LargeRow = (String, String, std::collections::BTreeMap<String, String>);
+pub(super) type LargeRow = (String, String, BTreeMap<String, String>);
 
 /// A branch's rows of one key or type stand in the order of revisions.
 fn ordered(

@@ -8,12 +8,13 @@ use super::{
     chunk::Chunk,
     codec::{self, CreatedRow, KeyRow},
     error::ViewsError,
+    finding::LargeRow,
     tip::Tip,
 };
 use crate::domain::{BranchId, BranchState, ConversationId, Revision};
 
 /// Kinds of rows that [`row`] knows.
-pub const KINDS: u8 = 7;
+pub const KINDS: u8 = 8;
 
 /// What became of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,8 @@ pub fn row(kind: u8, value: &[u8]) -> Probed {
         3 => chunk(value),
         4 => again::<(BranchId, String)>(value),
         5 => again::<KeyRow>(value),
-        _ => again::<CountsRow>(value),
+        6 => again::<CountsRow>(value),
+        _ => again::<LargeRow>(value),
     };
     probed.unwrap_or(Probed::Refused)
 }

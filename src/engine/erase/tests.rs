@@ -20,9 +20,9 @@ use crate::{
     context::provider::Provider,
     domain::*,
     engine::{
-        BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
-        EraseTarget, ErasedEvent, NamedEvent, OpenOptions, ReadQuery, Retention, SearchRequest,
-        SharedBy, Source, VerifyItem, receipt_signer, salvage,
+        self, BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
+        EraseTarget, ErasedEvent, LatestQuery, NamedEvent, OpenOptions, ReadQuery, Retention,
+        SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage,
     },
     log::{BlobRef, EventLog, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, frame},
     search::searchable_text,
@@ -373,6 +373,27 @@ async fn check_reads(engine: &Engine) {
         assert!(!told.contains(needle), "{needle}");
         assert_eq!(hits(engine, needle).await, 0, "{needle}");
     }
+    assert_eq!(looked_up(engine).await, 0);
+}
+
+/// Nothing is found by what it was found by.
+async fn looked_up(engine: &Engine) -> usize {
+    let keys = (0..12).map(|at| engine::Wanted::Key(format!("needleeventkeyqzx/{at}")));
+    let types = ["needletypeqzx", ERASED].map(|name| engine::Wanted::Type(name.to_owned()));
+    let query = LatestQuery {
+        namespace: Namespace::default(),
+        conversations: vec![id(CONVERSATION), id(FORK)],
+        branch: None,
+        wanted: keys.chain(types).collect(),
+        as_of: None,
+        headers_only: true,
+        bytes_max: 1,
+    };
+    let found = engine.latest(query).await.unwrap();
+    found
+        .iter()
+        .filter(|found| found.got.event.is_some())
+        .count()
 }
 
 /// Terms stand in the index by what tells them from the one before: it is asked for them.
@@ -402,7 +423,7 @@ async fn what_is_erased_is_in_no_file() {
     )
     .await
     .unwrap();
-    assert_eq!((outcome.events, outcome.derived), (13, 0));
+    assert_eq!((outcome.events, outcome.derived), (14, 0));
     let shared = SharedBy {
         conversation: id(FORK),
         parent: id(CONVERSATION),
@@ -444,6 +465,8 @@ async fn needles_are_found_where_they_were_planted() {
     for needle in SEARCHED {
         assert!(hits(&engine, needle).await > 0, "{needle}");
     }
+    // On the branch eleven of the twelve keys, and a type; in its fork the first seven keys.
+    assert_eq!(looked_up(&engine).await, 12 + 7);
     engine.close().await;
     let found = found(dir.path(), &large).await.join("\n");
     for needle in NEEDLES {
