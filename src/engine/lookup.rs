@@ -7,11 +7,13 @@ use super::{
     Engine, Inner,
     error::ReadError,
     history::{History, Segment, same_event, stored},
-    query::{EventName, GetQuery, GotEvent, LatestEvent, LatestQuery, NamedEvent, Wanted},
+    query::{
+        BranchAddress, EventName, GetQuery, GotEvent, LatestEvent, LatestQuery, NamedEvent, Wanted,
+    },
     work::{self, Lane},
 };
 use crate::{
-    domain::{BranchId, BranchName, ConversationId, EventId, Namespace, Revision},
+    domain::{BranchId, BranchName, ConversationId, ConversationRow, EventId, Namespace, Revision},
     log::{LogError, Record},
     views::{EventEntry, Finding, Within},
 };
@@ -28,6 +30,21 @@ impl Engine {
     /// [`ReadError`] when a conversation or its branch is not there, or cannot be read.
     pub async fn latest(&self, query: LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
         let read = |engine: Self| async move { engine.inner.latest(&query).await };
+        self.on(Lane::Short, read).await
+    }
+
+    /// Whether a branch is there; none named: the active one.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the conversation or the branch is not.
+    pub async fn check_branch(&self, address: &BranchAddress) -> Result<(), ReadError> {
+        let address = address.clone();
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            let row = inner.row(&address.namespace, address.conversation)?;
+            inner.branch_id(&inner.history(), &row, address.branch.as_ref())?;
+            Ok(())
+        };
         self.on(Lane::Short, read).await
     }
 
@@ -107,21 +124,26 @@ impl Inner {
         let row = self.row(&query.namespace, conversation)?;
         let last = query.as_of.unwrap_or(row.head).min(row.head);
         self.check_whole(conversation, query.as_of.unwrap_or(Revision(u64::MAX)))?;
-        let branch = match &query.branch {
-            None => row.active,
-            Some(name) => {
-                let main = BranchId::MAIN;
-                let known = [row.active, main].into_iter().find_map(|branch| {
-                    let called = history.branch_name(conversation, branch);
-                    (called.as_ref().ok() == Some(name)).then_some(branch)
-                });
-                match known {
-                    Some(branch) => branch,
-                    None => self.branch(&query.namespace, conversation, Some(name))?.id,
-                }
-            }
-        };
+        let branch = self.branch_id(history, &row, query.branch.as_ref())?;
         history.lineage_to(conversation, branch, last)
+    }
+
+    /// A branch by name, without its state if it is the active one or the first.
+    fn branch_id(
+        &self,
+        history: &History,
+        row: &ConversationRow,
+        name: Option<&BranchName>,
+    ) -> Result<BranchId, ReadError> {
+        let Some(name) = name else {
+            return Ok(row.active);
+        };
+        for branch in [row.active, BranchId::MAIN] {
+            if history.branch_name(row.id, branch)? == *name {
+                return Ok(branch);
+            }
+        }
+        Ok(self.branch(&row.namespace, row.id, Some(name))?.id)
     }
 
     async fn get_events(&self, query: &GetQuery) -> Result<Vec<GotEvent>, ReadError> {

@@ -218,7 +218,7 @@ impl Contexts for ContextsService {
                 conversation: *id,
                 branch: branch.clone(),
             };
-            engine.conversation(&address, None).await?;
+            engine.check_branch(&address).await?;
         }
         let changes = engine.watch_context(call.namespace.clone(), scope, request.keys);
         let items = changes.map(|change| Ok(proto::context_change(change?)));
