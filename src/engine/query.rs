@@ -59,7 +59,7 @@ pub struct ReadQuery {
 /// What a read wants of events. What is empty or none wants nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadFilter {
-    /// Their key, whole. Has an index.
+    /// Their key, whole; an empty one: that they have none. Has an index, unless it is empty.
     pub key: Option<String>,
     /// What their key begins with. Has an index.
     pub key_prefix: String,

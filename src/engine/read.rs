@@ -449,10 +449,10 @@ fn matches(history: &History, record: &Record, query: &ReadQuery) -> Result<bool
 /// What the index can be asked for.
 fn finding(filter: &ReadFilter) -> Option<Finding<'_>> {
     match (&filter.key, filter.types.as_slice()) {
-        (Some(key), _) => Some(Finding::Key(key)),
-        (None, [type_name]) => Some(Finding::Type(type_name)),
-        (None, _) if !filter.key_prefix.is_empty() => Some(Finding::KeyFrom(&filter.key_prefix)),
-        (None, _) => None,
+        (Some(key), _) if !key.is_empty() => Some(Finding::Key(key)),
+        (_, [type_name]) => Some(Finding::Type(type_name)),
+        _ if !filter.key_prefix.is_empty() => Some(Finding::KeyFrom(&filter.key_prefix)),
+        _ => None,
     }
 }
 

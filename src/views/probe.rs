@@ -172,6 +172,8 @@ mod tests {
         tip.extend_from_slice(&head);
         tip.extend_from_slice(chunk.as_bytes());
         tip.extend_from_slice(&encoded(&branch()));
+        let attributes = [("color".to_owned(), "red".to_owned())].into();
+        let large: LargeRow = ("state".to_owned(), "a/1".to_owned(), attributes);
         let counts: CountsRow = (2, 3, [(28, 7), (29, 9)].into());
         vec![
             (0, tip),
@@ -184,6 +186,7 @@ mod tests {
                 encoded(&(ContentHash([1; 32]), Some([2_u8; 16]), 9_u64, 2_u32)),
             ),
             (6, encoded(&counts)),
+            (7, encoded(&large)),
         ]
     }
 

@@ -58,6 +58,8 @@ const SEARCHED: [&str; 7] = [
     "needlesummaryqzx",
     "needlecustomqzx",
 ];
+/// Where the large body is in what is planted.
+const LARGE_AT: usize = 6;
 const CONVERSATION: u128 = 0x0190_0000_0000_7000_8000_0000_0000_0001;
 const OTHER: u128 = CONVERSATION + 1;
 const FORK: u128 = CONVERSATION + 2;
@@ -159,7 +161,8 @@ async fn append(engine: &Engine, of: ConversationId, bodies: Vec<EventBody>) {
     for (at, body) in bodies.into_iter().enumerate() {
         let mut event = NewEvent::new(of, body);
         event.actor = "tester".to_owned();
-        if of == id(CONVERSATION) {
+        // With tags, the large body would not be the same as another one's.
+        if of == id(CONVERSATION) && at != LARGE_AT {
             event.tags = Tags {
                 key: format!("needleeventkeyqzx/{at}"),
                 attributes: [(
@@ -465,8 +468,8 @@ async fn needles_are_found_where_they_were_planted() {
     for needle in SEARCHED {
         assert!(hits(&engine, needle).await > 0, "{needle}");
     }
-    // On the branch eleven of the twelve keys, and a type; in its fork the first seven keys.
-    assert_eq!(looked_up(&engine).await, 12 + 7);
+    // On the branch ten of the eleven keys, and a type; in its fork the first six keys.
+    assert_eq!(looked_up(&engine).await, 11 + 6);
     engine.close().await;
     let found = found(dir.path(), &large).await.join("\n");
     for needle in NEEDLES {
