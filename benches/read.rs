@@ -73,5 +73,75 @@ fn reads(criterion: &mut Criterion) {
     runtime.block_on(engine.close());
 }
 
-criterion_group!(benches, reads);
+/// The newest event with a key, and of a type, in the middle of conversations of growing
+/// length, beside going back to it event by event.
+fn look_ups(criterion: &mut Criterion) {
+    let runtime = Runtime::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut group = criterion.benchmark_group("look up");
+    group.sample_size(50);
+    for length in [200_u64, 2_000, 20_000] {
+        let dir = folder.path().join(length.to_string());
+        let (engine, id) = runtime.block_on(checkpoints(&dir, length));
+        let middle = format!("checkpoint/{}", length / 2);
+        let latest = |wanted: Vec<Wanted>| LatestQuery {
+            namespace: Namespace::default(),
+            conversations: vec![id],
+            branch: None,
+            wanted,
+            as_of: None,
+            headers_only: false,
+            bytes_max: 1 << 20,
+        };
+        for (name, wanted) in [
+            ("by key", Wanted::Key(middle.clone())),
+            ("by type", Wanted::Type("checkpoint".into())),
+        ] {
+            let query = latest(vec![wanted]);
+            group.bench_function(format!("{name}, {length} events"), |bencher| {
+                bencher.iter(|| runtime.block_on(engine.latest(query.clone())).unwrap());
+            });
+        }
+        let source = Source::Branch {
+            conversation: id,
+            branch: None,
+        };
+        let query = ReadQuery {
+            backward: true,
+            limit: length / 2,
+            ..ReadQuery::all(Namespace::default(), source)
+        };
+        group.bench_function(format!("backward, {length} events"), |bencher| {
+            bencher.iter(|| runtime.block_on(engine.read_all(query.clone())).unwrap());
+        });
+        runtime.block_on(engine.close());
+    }
+    group.finish();
+}
+
+/// A conversation of a framework's checkpoints, each with its key.
+async fn checkpoints(dir: &std::path::Path, length: u64) -> (Engine, ConversationId) {
+    let engine = Engine::open(OpenOptions::new(dir)).await.unwrap();
+    let id = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let mut events = vec![NewEvent::new(id, created)];
+    for number in 0..length {
+        let checkpoint = EventBody::Custom(Custom {
+            type_name: "checkpoint".into(),
+            content_type: "text/plain".into(),
+            data: TEXT.repeat(8).into(),
+            text: String::new(),
+        });
+        let key = format!("checkpoint/{number}");
+        events.push(NewEvent::new(id, checkpoint).with_key(key));
+        if events.len() >= 1_000 || number + 1 == length {
+            let events = std::mem::take(&mut events);
+            let batch = AppendCommand::new(Namespace::default(), events);
+            engine.append(batch).await.unwrap();
+        }
+    }
+    (engine, id)
+}
+
+criterion_group!(benches, reads, look_ups);
 criterion_main!(benches);

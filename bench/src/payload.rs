@@ -90,6 +90,7 @@ fn custom(data: Bytes) -> EventBody {
         type_name: "bench".to_owned(),
         content_type: "application/octet-stream".to_owned(),
         data,
+        text: String::new(),
     })
 }
 

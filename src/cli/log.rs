@@ -5,6 +5,7 @@ use clap::Args;
 use super::{
     connect::Connection,
     error::CliError,
+    found_by::FilterArgs,
     json,
     named::Named,
     names,
@@ -29,6 +30,7 @@ Examples:
   treering log CONVERSATION#57                    around the event that a search has found
   treering log @last --around 57 -B 2 -A 20
   treering log CONVERSATION --branch retry --kind tool_call_requested,tool_result_recorded
+  treering log CONVERSATION --key-prefix checkpoint/ --reverse --limit 1
   treering log CONVERSATION --json | jq -r 'select(.kind == \"message_appended\") | .body.role'")]
 pub struct LogArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title
@@ -51,7 +53,10 @@ pub struct LogArgs {
         value_name = "REVISION",
         default_value_t = 0,
         hide_default_value = true,
-        conflicts_with_all = ["all", "reverse", "limit", "from", "to"]
+        conflicts_with_all = [
+            "all", "reverse", "limit", "from", "to", "key", "key_prefix", "types", "by",
+            "attributes",
+        ]
     )]
     around: u64,
     /// So many events after it [default: 5]
@@ -92,6 +97,8 @@ pub struct LogArgs {
     /// Show contents whole, however long
     #[arg(long)]
     full: bool,
+    #[command(flatten)]
+    found_by: FilterArgs,
 }
 
 impl LogArgs {
@@ -154,23 +161,44 @@ pub async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
     } else {
         (args.from, args.to)
     };
-    let request = pb::ReadRequest {
+    let mut request = pb::ReadRequest {
         from_revision,
         to_revision,
         backward: args.reverse,
-        limit: args.limit.unwrap_or(0),
+        filter: args.found_by.filter()?,
         ..args.source()
     };
-    let mut events = read::start(store, request).await?;
-    while let Some(batch) = events.message().await? {
-        for event in &batch.events {
-            printer.print(event, out)?;
+    loop {
+        // Of what it looks at, a read may stop before it has found enough.
+        request.limit = args.limit.map_or(0, |limit| limit - printer.shown);
+        request.go_on_at = print_all(store, request.clone(), &mut printer, out).await?;
+        let is_enough = args.limit.is_some_and(|limit| printer.shown >= limit);
+        if request.go_on_at.is_none() || is_enough {
+            break;
         }
     }
     if printer.shown == 0 && !out.json {
         nothing(args, store, out).await?;
     }
     Ok(())
+}
+
+/// Prints what a read brings, and says where it has stopped.
+async fn print_all(
+    store: &Connection,
+    request: pb::ReadRequest,
+    printer: &mut Printer,
+    out: &mut Out,
+) -> Result<Option<pb::ReadStop>, CliError> {
+    let mut stopped_at = None;
+    let mut events = read::start(store, request).await?;
+    while let Some(batch) = events.message().await? {
+        for event in &batch.events {
+            printer.print(event, out)?;
+        }
+        stopped_at = batch.stopped_at;
+    }
+    Ok(stopped_at)
 }
 
 /// What is said with each day of a conversation whose times are not its own.
@@ -246,7 +274,9 @@ async fn nothing(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<()
     let branch = args.branch.as_deref().unwrap_or("");
     let state = read::state(store, &args.conversation, branch, 0).await?;
     let of_branch = state.branch.unwrap_or_default();
-    let why = if args.kinds.is_empty() {
+    let why = if args.found_by.filter()?.is_some() {
+        "No events there that are found so.".to_owned()
+    } else if args.kinds.is_empty() {
         format!(
             "No events there: {} ends with #{}.",
             of_branch.name, of_branch.head

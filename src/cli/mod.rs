@@ -28,6 +28,7 @@ mod erased;
 pub mod error;
 mod export;
 mod fork;
+mod found_by;
 mod import;
 mod json;
 mod keys;

@@ -248,12 +248,13 @@ fn context_body(kind: EventKind) -> BoxedStrategy<EventBody> {
                 })
                 .boxed()
         }
-        _ => (name(), text(), bytes())
-            .prop_map(|(type_name, content_type, data)| {
+        _ => (name(), text(), bytes(), text())
+            .prop_map(|(type_name, content_type, data, text)| {
                 EventBody::Custom(Custom {
                     type_name,
                     content_type,
                     data,
+                    text,
                 })
             })
             .boxed(),

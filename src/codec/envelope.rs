@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 use super::{
     body::{BodyFault, Encode, EncodedBody},
-    pb,
+    pb, tags,
 };
 use crate::domain::{
     BranchId, BranchName, ContentHash, ConversationId, EventBody, EventHeader, EventId, EventKind,
-    NameError, Namespace, NewEvent, Position, Revision, ShardId, StoredEvent, TimestampMicros,
-    event_kinds, limits::SHORT_TEXT_BYTES_MAX,
+    NameError, Namespace, NewEvent, Position, Revision, ShardId, StoredEvent, Tags, TagsFault,
+    TimestampMicros, event_kinds, limits::SHORT_TEXT_BYTES_MAX,
 };
 
 /// An envelope that cannot be taken.
@@ -51,6 +51,9 @@ pub enum EnvelopeFault {
     /// A branch name that is not allowed.
     #[error(transparent)]
     Branch(#[from] NameError),
+    /// A key or attributes over their bounds.
+    #[error(transparent)]
+    Tags(#[from] TagsFault),
     /// The chain hash has another length than 32 bytes.
     #[error("chain_hash must have 32 bytes, but has {bytes}")]
     HashLength {
@@ -151,6 +154,7 @@ pub fn position_from_pb(position: &pb::Position) -> Position {
 #[must_use]
 pub fn event_to_pb(event: &StoredEvent, branch_name: Option<&str>, with_body: bool) -> pb::Event {
     let header = &event.header;
+    let (tags, body) = tags::split(&event.body);
     pb::Event {
         id: header.id.to_string(),
         conversation_id: header.conversation.to_string(),
@@ -168,8 +172,11 @@ pub fn event_to_pb(event: &StoredEvent, branch_name: Option<&str>, with_body: bo
         kind: header.kind.into(),
         chain_hash: Bytes::copy_from_slice(&event.chain_hash.get().0),
         erased: event.erased,
+        key: tags.key,
+        attributes: tags.attributes,
+        type_name: tags::type_name(header.kind, &body),
         body: if with_body {
-            event_arm(header.kind, event.body.clone())
+            event_arm(header.kind, body)
         } else {
             None
         },
@@ -188,6 +195,10 @@ pub fn event_from_pb(event: pb::Event, namespace: Namespace) -> Result<StoredEve
     let (kind, body) = match event.body.map(arm_of_event) {
         Some((kind, body)) => (kind.number(), body),
         None => (number, Bytes::new()),
+    };
+    let sent = Tags {
+        key: event.key,
+        attributes: event.attributes,
     };
     let chain_hash: Result<[u8; 32], _> = event.chain_hash.as_ref().try_into();
     let bytes = event.chain_hash.len();
@@ -213,7 +224,7 @@ pub fn event_from_pb(event: pb::Event, namespace: Namespace) -> Result<StoredEve
         chain_hash: chain_hash
             .map(|bytes| ContentHash(bytes).into())
             .map_err(|_| EnvelopeFault::HashLength { bytes })?,
-        body,
+        body: tags::join(&sent, &body),
         erased: event.erased,
     })
 }
@@ -232,6 +243,8 @@ pub fn new_event_to_pb<B: Encode>(event: &NewEvent<B>) -> pb::NewEvent {
             .map_or_else(String::new, |id| id.to_string()),
         correlation_id: event.correlation_id.clone(),
         actor: event.actor.clone(),
+        key: event.tags.key.clone(),
+        attributes: event.tags.attributes.clone(),
         body: Some(arm),
     }
 }
@@ -247,6 +260,11 @@ pub fn new_event_from_pb(
     conversation: ConversationId,
 ) -> Result<NewEvent<EncodedBody>, EnvelopeFault> {
     let (kind, bytes) = arm_of_new(event.body.ok_or(EnvelopeFault::MissingBody)?);
+    let tags = Tags {
+        key: event.key,
+        attributes: event.attributes,
+    };
+    tags.check()?;
     Ok(NewEvent {
         conversation,
         branch: branch_from_pb(&event.branch)?,
@@ -254,6 +272,7 @@ pub fn new_event_from_pb(
         actor: bounded("actor", event.actor)?,
         causation_id: causation(&event.causation_id)?,
         correlation_id: bounded("correlation_id", event.correlation_id)?,
+        tags,
         body: EncodedBody::received(kind, bytes)?,
     })
 }
@@ -452,14 +471,18 @@ mod tests {
             new.branch = Some(BranchName::default());
             new.occurred_at = Some(TimestampMicros(5));
             new.actor = "me".into();
+            new.tags.key = "checkpoint/7".into();
+            new.tags.attributes.insert("step".into(), "7".into());
             let sent = new_event_to_pb(&new);
             let sent = pb::NewEvent::decode(sent.encode_to_vec().as_slice()).unwrap();
             let taken = new_event_from_pb(sent, new.conversation).unwrap();
             prop_assert_eq!(taken.body.body(), &new.body);
             prop_assert_eq!(&taken.branch, &new.branch);
             prop_assert_eq!(taken.occurred_at, new.occurred_at);
+            prop_assert_eq!(&taken.tags, &new.tags);
 
-            let event = stored(new.body.kind().number(), new.body.to_bytes());
+            let body = tags::join(&new.tags, &new.body.to_bytes());
+            let event = stored(new.body.kind().number(), body);
             let sent = event_to_pb(&event, None, true).encode_to_vec();
             let sent = pb::Event::decode(sent.as_slice()).unwrap();
             prop_assert_eq!(event_from_pb(sent, Namespace::default()).unwrap(), event);

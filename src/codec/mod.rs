@@ -10,6 +10,7 @@ pub mod envelope;
 pub mod json;
 pub mod pb;
 pub mod rfc3339;
+pub mod tags;
 
 #[cfg(test)]
 pub(crate) mod arbitrary;

@@ -12,6 +12,7 @@ use super::{
     },
     kind::{EventBody, EventKind},
     message::{JsonText, RawMessage},
+    tags::Tags,
 };
 
 /// Everything about a stored event but its body.
@@ -59,7 +60,8 @@ pub struct StoredEvent {
     /// BLAKE3 over the conversation's previous hash, the header and the body's
     /// hash.
     pub chain_hash: ChainHash,
-    /// The protobuf body; of one that was erased, its stub.
+    /// The protobuf body, with its tags in front (`codec::tags` takes them apart); of one that
+    /// was erased, its stub.
     pub body: Bytes,
     /// Its content was erased.
     pub erased: bool,
@@ -81,6 +83,8 @@ pub struct NewEvent<B = EventBody> {
     pub causation_id: Option<EventId>,
     /// What belongs together across conversations, or empty.
     pub correlation_id: String,
+    /// What it is found by.
+    pub tags: Tags,
     /// What happened.
     pub body: B,
 }
@@ -96,6 +100,7 @@ impl<B> NewEvent<B> {
             actor: String::new(),
             causation_id: None,
             correlation_id: String::new(),
+            tags: Tags::default(),
             body,
         }
     }
@@ -112,8 +117,16 @@ impl<B> NewEvent<B> {
             actor: self.actor,
             causation_id: self.causation_id,
             correlation_id: self.correlation_id,
+            tags: self.tags,
             body: form(self.body)?,
         })
+    }
+
+    /// The same with a key to find it by.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<String>) -> Self {
+        self.tags.key = key.into();
+        self
     }
 
     /// The same on another branch.

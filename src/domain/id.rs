@@ -96,12 +96,41 @@ impl ConversationId {
 }
 
 impl EventId {
-    /// A new id (UUIDv7).
+    /// A new id (UUIDv7), of no place in a log.
     #[must_use]
     pub fn generate() -> Self {
         Self(id_at(SystemTime::now()))
     }
+
+    /// The id of the event at an offset of the log (UUIDv7): after the time come the offset's
+    /// 48 bits, so that the event is found by its id, and then what is random. Of two stores,
+    /// two events at one offset and of one millisecond differ by that.
+    #[must_use]
+    pub fn at(time: TimestampMicros, offset: u64) -> Self {
+        let millis = (time.0.max(0).unsigned_abs() / 1_000).min((1 << 48) - 1);
+        let offset = offset & ((1 << OFFSET_BITS) - 1);
+        let (above, below) = (offset >> OFFSET_BITS_BELOW, offset & OFFSET_BELOW);
+        let first = millis << 16 | 0x7000 | above;
+        let random = Uuid::new_v4().as_u64_pair().1 & ((1 << ID_RANDOM_BITS) - 1);
+        let second = 1 << 63 | below << ID_RANDOM_BITS | random;
+        Self(Uuid::from_u64_pair(first, second))
+    }
+
+    /// The offset that the event of this id has in its log. What has another id there, or is
+    /// not there, is not the event.
+    #[must_use]
+    pub fn offset(self) -> u64 {
+        let (first, second) = self.0.as_u64_pair();
+        (first & 0xfff) << OFFSET_BITS_BELOW | second >> ID_RANDOM_BITS & OFFSET_BELOW
+    }
 }
+
+/// Bits of an offset that are in an event's id: 281 million millions of events.
+const OFFSET_BITS: u32 = 48;
+/// Those of them that stand behind the id's variant.
+const OFFSET_BITS_BELOW: u32 = 36;
+const OFFSET_BELOW: u64 = (1 << OFFSET_BITS_BELOW) - 1;
+const ID_RANDOM_BITS: u32 = 26;
 
 /// A UUIDv7 of a time. `Uuid::now_v7` panics when the clock is before 1970, as it
 /// is on a machine whose battery is empty; such times count as 1970 here.

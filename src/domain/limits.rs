@@ -12,6 +12,20 @@ pub const BRANCH_NAME_BYTES_MAX: usize = 200;
 /// Longest call id, tool name, key, actor or other short text, in bytes.
 /// Providers' call ids have up to 64; synthetic ones in real data are longer.
 pub const SHORT_TEXT_BYTES_MAX: usize = 512;
+/// Longest key of an event, in bytes. It is in the index, in a row of its own.
+pub const EVENT_KEY_BYTES_MAX: usize = 512;
+/// Most attributes of an event.
+pub const ATTRIBUTES_MAX: usize = 32;
+/// Longest name of an attribute, in bytes.
+pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 128;
+/// Names and values of an event's attributes, together, in bytes: they are read with every
+/// header, so they stay small.
+pub const ATTRIBUTES_BYTES_MAX: usize = 8 * 1024;
+/// Events that one read looks at, when its filter has no index: some hundred milliseconds.
+pub const READ_SCAN_EVENTS_MAX: u64 = 50_000;
+/// Rows of the index that one read takes at once: 16 bytes each. With more it looks at the
+/// events themselves.
+pub const READ_INDEX_ROWS_MAX: usize = 100_000;
 /// Longest idempotency key, in bytes. It is in the index, once for each batch.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 /// A body above this goes to the blob table, once for each content. In bytes.

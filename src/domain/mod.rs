@@ -21,6 +21,7 @@ mod rejection;
 mod rules;
 mod state;
 mod stub;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod tool;
@@ -41,4 +42,5 @@ pub use quota::*;
 pub use rejection::{Rejection, Rule};
 pub use state::*;
 pub use stub::ERASED;
+pub use tags::{Tags, TagsFault, check_key};
 pub use tool::*;

@@ -453,11 +453,13 @@ impl Custom {
             type_name,
             content_type,
             data: _,
+            text,
         } = self;
         Self {
             type_name: marker(type_name),
             content_type: gone(content_type),
             data: Default::default(),
+            text: gone(text),
         }
     }
 }

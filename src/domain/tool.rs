@@ -186,4 +186,6 @@ pub struct Custom {
     pub content_type: String,
     /// Opaque.
     pub data: Bytes,
+    /// What a search finds it by, or empty.
+    pub text: String,
 }

@@ -7,9 +7,9 @@ use crate::{
     domain::{
         ApprovalStatus, BranchId, BranchState, ChangedConversation, ContentHash, ConversationId,
         ConversationRow, ConversationState, EventBody, EventHeader, Namespace, NamespaceUse,
-        Placed,
+        Placed, Tags,
     },
-    views::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta},
+    views::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta},
 };
 
 /// Collects changes, in order.
@@ -63,6 +63,26 @@ impl DeltaBuilder {
             }
             _ => {}
         }
+    }
+
+    /// Notes what an event can be found by beside its place, once it was noted itself.
+    pub fn found_by(&mut self, body: &EventBody, tags: &Tags, is_large: bool) {
+        let Some((_, event)) = self.delta.events.last() else {
+            return;
+        };
+        let type_name = match body {
+            EventBody::Custom(custom) => custom.type_name.as_str(),
+            _ => "",
+        };
+        if tags.key.is_empty() && type_name.is_empty() && (!is_large || tags.is_empty()) {
+            return;
+        }
+        self.delta.found_by.push(FoundBy {
+            event: *event,
+            type_name: type_name.to_owned(),
+            tags: tags.clone(),
+            is_large,
+        });
     }
 
     /// Notes an idempotency key.

@@ -153,6 +153,14 @@ pub enum ReadError {
         /// What is wrong.
         message: String,
     },
+    /// A read with a filter has looked at as many events as one may.
+    #[error("the read looked at {looked_at} events, as many as one may: read on where it stopped")]
+    ScanBound {
+        /// How many.
+        looked_at: u64,
+        /// Where to go on, see [`ReadQuery::go_on_at`](super::ReadQuery).
+        at: super::query::ReadStop,
+    },
     /// Stored data is damaged.
     #[error("the store is damaged at position {position}: {message}")]
     Damaged {

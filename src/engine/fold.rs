@@ -21,6 +21,7 @@ use super::{
     witness,
 };
 use crate::{
+    codec::tags,
     domain::{
         BranchForked, BranchId, BranchState, ChangedConversation, ConversationCreated,
         ConversationId, ConversationInfo, ConversationRow, ConversationState, Damage, DamageKind,
@@ -319,6 +320,10 @@ impl ViewFold {
             changed.row.first_position = Position::local(offset);
         }
         self.note(offset, record, &body, at);
+        if !record.is_erased() {
+            let is_large = matches!(record.body, RecordBody::Blob(_));
+            self.builder.found_by(&body, &tags::of(&bytes), is_large);
+        }
         let state = self.builder.absorb(state, changed);
         self.states.insert(id, state);
         Ok(())

@@ -13,12 +13,12 @@ use super::{
     work::{self, Stop},
 };
 use crate::{
-    codec,
+    codec::{self, tags},
     domain::{
         BranchId, BranchName, BranchState, ConversationId, Custom, EventBody, EventKind, EventRef,
         ForkPoint, Namespace, PastBranch, Position, Revision, StoredEvent,
     },
-    log::{LogError, LogReader, Record, reader::record_bytes},
+    log::{LogError, LogReader, Record, RecordBody, reader::record_bytes},
     views::{Ancestor, EventEntry, Views},
 };
 
@@ -95,6 +95,39 @@ impl History {
             up.visit(ancestor, &mut go_on)
         })?;
         Ok(up.segments)
+    }
+
+    /// The same of a branch of which nothing is read but where it came from, up to a revision.
+    pub fn lineage_to(
+        &self,
+        conversation: ConversationId,
+        branch: BranchId,
+        last: Revision,
+    ) -> Result<Vec<Segment>, ReadError> {
+        let mut up = Up {
+            segments: Vec::new(),
+            last,
+        };
+        self.ancestors(conversation, branch, |ancestor| {
+            up.visit(ancestor, &mut |_| true)
+        })?;
+        Ok(up.segments)
+    }
+
+    /// What a record's event is found by; with headers only that is all that is read of it.
+    pub fn found_by(&self, record: &Record) -> Result<Bytes, ReadError> {
+        let header = &record.header;
+        match &record.body {
+            RecordBody::Inline(bytes) => Ok(tags::alone(header.kind, bytes)),
+            RecordBody::Stub(stub) => Ok(tags::alone(header.kind, &stub.bytes)),
+            RecordBody::Blob(_) => {
+                let found = self
+                    .views
+                    .tags_of_large(header.conversation, header.revision)?;
+                let found = found.map(|(type_name, tags)| tags::found_by(&tags, &type_name));
+                Ok(found.unwrap_or_default())
+            }
+        }
     }
 
     /// From a branch up to the root; all of them must be there.
@@ -476,6 +509,7 @@ pub(super) fn decode_body(offset: u64, kind: u16, bytes: &Bytes) -> Result<Event
             type_name: String::new(),
             content_type: String::new(),
             data: Bytes::new(),
+            text: String::new(),
         }));
     };
     codec::body::decode(kind, bytes).map_err(|fault| ReadError::Damaged {

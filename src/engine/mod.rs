@@ -25,6 +25,9 @@ mod health;
 mod history;
 mod hit;
 mod indexer;
+mod lookup;
+#[cfg(test)]
+mod lookup_tests;
 mod measures;
 mod memory;
 mod news;
@@ -73,8 +76,8 @@ pub use self::{
     append::Pending,
     context::{
         BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan, ContextChange,
-        ContextEntry, ContextError, ContextScope, KnowledgeAnswer, KnowledgeQuery, PlanQuery,
-        Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
+        ContextEntry, ContextError, ContextScope, ContextValues, KnowledgeAnswer, KnowledgeQuery,
+        PlanQuery, Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
     },
     erase::{
         EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, ErasedEvent, ErasedWhy,

@@ -5,9 +5,12 @@ use bytes::Bytes;
 
 use super::error::AppendError;
 use crate::{
-    codec::body::{Encode, EncodedBody},
+    codec::{
+        body::{Encode, EncodedBody},
+        tags,
+    },
     domain::{
-        AppendCommand, ContentHash, ConversationId, EventBody, EventId, Limits, NewEvent,
+        AppendCommand, ContentHash, ConversationId, EventBody, Limits, NewEvent,
         limits::{IDEMPOTENCY_KEY_BYTES_MAX, INLINE_BODY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
     },
     log::{BlobRef, KeySalt, Record},
@@ -17,7 +20,7 @@ use crate::{
 /// A body as it will be stored.
 #[derive(Clone, Debug)]
 pub(super) struct PreparedBody {
-    pub id: EventId,
+    /// With its tags.
     pub bytes: Bytes,
     pub hash: ContentHash,
 }
@@ -68,7 +71,7 @@ impl Prepared {
         for (event_index, event) in command.events.into_iter().enumerate() {
             check_short_texts(event_index, &event)?;
             let event = encoded(event_index, event)?;
-            let body = event.body.bytes().clone();
+            let body = tags::join(&event.tags, event.body.bytes());
             within(
                 "an event's body, in bytes,",
                 body.len(),
@@ -77,7 +80,6 @@ impl Prepared {
             )?;
             bytes += body.len();
             bodies.push(PreparedBody {
-                id: EventId::generate(),
                 hash: Record::hash_body(&body),
                 bytes: body,
             });
@@ -197,7 +199,10 @@ fn check_short_texts<B>(event_index: usize, event: &NewEvent<B>) -> Result<(), A
             });
         }
     }
-    Ok(())
+    event.tags.check().map_err(|fault| AppendError::Invalid {
+        event_index,
+        message: fault.to_string(),
+    })
 }
 
 fn check_key(key: &str) -> Result<(), AppendError> {

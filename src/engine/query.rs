@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::domain::{
     Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
-    Damage, EventKind, JsonText, Namespace, NamespaceUse, Position, Quota, Revision, Role,
-    StoredEvent, TimestampMicros, ToolResultRecorded,
+    Damage, EventHeader, EventId, EventKind, EventRef, JsonText, Namespace, NamespaceUse, Position,
+    Quota, Revision, Role, StoredEvent, Tags, TimestampMicros, ToolResultRecorded,
+    limits::READ_SCAN_EVENTS_MAX,
 };
 use crate::search::{Reading, Scores};
 pub use crate::views::{ListOrder, ListPlace};
@@ -44,8 +45,159 @@ pub struct ReadQuery {
     pub kinds: Vec<EventKind>,
     /// At most so many events.
     pub limit: u64,
-    /// Leave the bodies empty.
+    /// Of the bodies give only what the events are found by: `codec::tags` reads it, and of a
+    /// framework's event its type.
     pub headers_only: bool,
+    /// Only events that match all of this.
+    pub filter: ReadFilter,
+    /// Where an earlier read ended with [`ReadError::ScanBound`](super::ReadError): this one,
+    /// which is the same otherwise, goes on there.
+    pub go_on_at: Option<ReadStop>,
+    /// With a filter, look at no more than so many events, and end with that error then.
+    pub scan_max: u64,
+}
+
+/// What a read wants of events. What is empty or none wants nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadFilter {
+    /// Their key, whole; an empty one: that they have none. Has an index, unless it is empty.
+    pub key: Option<String>,
+    /// What their key begins with. Has an index.
+    pub key_prefix: String,
+    /// One of these types of frameworks' events. One by itself has an index.
+    pub types: Vec<String>,
+    /// Who appended them.
+    pub actor: String,
+    /// What they belong to.
+    pub correlation_id: String,
+    /// All of these, with these values.
+    pub attributes: BTreeMap<String, String>,
+    /// Recorded then or later …
+    pub recorded_from: Option<TimestampMicros>,
+    /// … and before then.
+    pub recorded_to: Option<TimestampMicros>,
+}
+
+impl ReadFilter {
+    /// True when every event matches.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether a header matches, as far as that can be told from it.
+    pub(super) fn takes_header(&self, header: &EventHeader) -> bool {
+        let is = |wanted: &str, has: &str| wanted.is_empty() || wanted == has;
+        is(&self.actor, &header.actor)
+            && is(&self.correlation_id, &header.correlation_id)
+            && self
+                .recorded_from
+                .is_none_or(|from| header.recorded_at >= from)
+            && self.recorded_to.is_none_or(|to| header.recorded_at < to)
+    }
+
+    /// Whether a header is not all that is asked for.
+    pub(super) fn asks_for_tags(&self) -> bool {
+        self.key.is_some()
+            || !self.key_prefix.is_empty()
+            || !self.types.is_empty()
+            || !self.attributes.is_empty()
+    }
+
+    pub(super) fn takes_tags(&self, type_name: &str, tags: &Tags) -> bool {
+        self.key.as_ref().is_none_or(|key| *key == tags.key)
+            && tags.key.starts_with(&self.key_prefix)
+            && (self.types.is_empty() || self.types.iter().any(|wanted| wanted == type_name))
+            && self
+                .attributes
+                .iter()
+                .all(|(name, value)| tags.attributes.get(name) == Some(value))
+    }
+
+    pub(super) fn takes_kind(&self, kind: u16) -> bool {
+        self.types.is_empty() || kind == EventKind::Custom.number()
+    }
+}
+
+/// The first event that a read did not look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadStop {
+    /// Of a branch or a conversation.
+    Event(EventRef),
+    /// Of the log.
+    Offset(u64),
+}
+
+/// What is looked for of a branch's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The newest event with this key.
+    Key(String),
+    /// The newest event of a framework of this type.
+    Type(String),
+    /// The newest event of this kind.
+    Kind(EventKind),
+}
+
+/// The newest events of some conversations.
+#[derive(Clone, Debug)]
+pub struct LatestQuery {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Which.
+    pub conversations: Vec<ConversationId>,
+    /// The branch of each; none: the active one.
+    pub branch: Option<BranchName>,
+    /// What is looked for in each of them.
+    pub wanted: Vec<Wanted>,
+    /// Only what was there at this revision.
+    pub as_of: Option<Revision>,
+    /// See [`ReadQuery::headers_only`].
+    pub headers_only: bool,
+    /// Bodies in the answer, together, in bytes. The first one comes however large it is.
+    pub bytes_max: usize,
+}
+
+/// The names of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventName {
+    /// Its id.
+    Id(EventId),
+    /// Its place.
+    Place(EventRef),
+}
+
+/// Some events by name.
+#[derive(Clone, Debug)]
+pub struct GetQuery {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Which.
+    pub names: Vec<EventName>,
+    /// See [`ReadQuery::headers_only`].
+    pub headers_only: bool,
+    /// See [`LatestQuery::bytes_max`].
+    pub bytes_max: usize,
+}
+
+/// An event that was looked up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GotEvent {
+    /// None: there is none.
+    pub event: Option<NamedEvent>,
+    /// Its body was left out, because others took the room: it is as with headers only.
+    pub body_left_out: bool,
+}
+
+/// An event that was the newest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatestEvent {
+    /// The conversation that was asked for.
+    pub conversation: ConversationId,
+    /// What was looked for in it.
+    pub wanted: Wanted,
+    /// What was found.
+    pub got: GotEvent,
 }
 
 impl ReadQuery {
@@ -61,6 +213,9 @@ impl ReadQuery {
             kinds: Vec::new(),
             limit: u64::MAX,
             headers_only: false,
+            filter: ReadFilter::default(),
+            go_on_at: None,
+            scan_max: READ_SCAN_EVENTS_MAX,
         }
     }
 }

@@ -13,13 +13,16 @@ use super::{
     Engine, Inner,
     error::ReadError,
     history::{ENTRIES_PAGE, History, PAGE_BYTES, Segment, stored},
-    query::{NamedEvent, ReadQuery, Source},
+    query::{NamedEvent, ReadFilter, ReadQuery, ReadStop, Source},
     work::{self, Lane},
 };
 use crate::{
-    domain::{BranchId, BranchName, ConversationId, EventKind, Revision},
+    codec::tags,
+    domain::{
+        BranchId, BranchName, ConversationId, EventRef, Revision, limits::READ_INDEX_ROWS_MAX,
+    },
     log::{LogError, Record},
-    views::EventEntry,
+    views::{EventEntry, Finding, Within},
 };
 
 /// Records of the log that are looked at for one batch.
@@ -77,6 +80,9 @@ impl Engine {
                     left -= events;
                     yield made;
                 }
+                if left > 0 && let Some(stop) = reading.stops(&query) {
+                    Err(stop)?;
+                }
             }
         }
         .boxed()
@@ -122,8 +128,29 @@ impl Reading {
     }
 }
 
+impl Reading {
+    /// The error with which a read ends that has looked at as many events as one may.
+    fn stops(&self, query: &ReadQuery) -> Option<ReadError> {
+        let Self::At(cursor) = self else { return None };
+        let (looked_at, at) = match cursor {
+            Cursor::Log(cursor) => (cursor.looked_at, cursor.next_at(query.backward)),
+            Cursor::Entries(cursor) => (cursor.looked_at, cursor.next_at()),
+        };
+        let at = at.filter(|_| !query.filter.is_empty() && looked_at >= query.scan_max)?;
+        Some(ReadError::ScanBound { looked_at, at })
+    }
+}
+
 impl Inner {
-    fn cursor(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
+    pub(super) fn cursor(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
+        let mut cursor = self.cursor_of_all(query)?;
+        if let Some(stop) = &query.go_on_at {
+            cursor.go_on_at(stop, query.backward)?;
+        }
+        Ok(cursor)
+    }
+
+    fn cursor_of_all(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
         let history = self.history();
         match &query.source {
             Source::Log => {
@@ -133,6 +160,8 @@ impl Inner {
                     first,
                     last,
                     page: FIRST_PAGE,
+                    looked_at: 0,
+                    history,
                 }))
             }
             Source::Conversation(id) => {
@@ -219,13 +248,37 @@ struct Stretch {
 
 type Names = BTreeMap<(ConversationId, BranchId), BranchName>;
 
-enum Cursor {
+pub(super) enum Cursor {
     Log(LogCursor),
     Entries(EntryCursor),
 }
 
 impl Cursor {
-    async fn next(
+    /// Leaves out what an earlier read has looked at.
+    fn go_on_at(&mut self, stop: &ReadStop, backward: bool) -> Result<(), ReadError> {
+        let is_there = match (self, stop) {
+            (Self::Log(cursor), ReadStop::Offset(offset)) => {
+                let is_there = (cursor.first..=cursor.last).contains(offset);
+                match backward {
+                    true => cursor.last = *offset,
+                    false => cursor.first = *offset,
+                }
+                is_there
+            }
+            (Self::Entries(cursor), ReadStop::Event(at)) => cursor.skip_to(at),
+            _ => false,
+        };
+        if is_there {
+            return Ok(());
+        }
+        Err(ReadError::Invalid {
+            message:
+                "go_on_at is no place of this read: all else must be as it was when it stopped"
+                    .to_owned(),
+        })
+    }
+
+    pub(super) async fn next(
         &mut self,
         inner: &Inner,
         query: &ReadQuery,
@@ -239,12 +292,14 @@ impl Cursor {
 }
 
 /// Goes through the log, from either end.
-struct LogCursor {
+pub(super) struct LogCursor {
     /// What is still to be read, both ends inclusive.
     first: u64,
     last: u64,
     /// Records that a read from the end tries next.
     page: u64,
+    looked_at: u64,
+    history: History,
 }
 
 impl LogCursor {
@@ -267,13 +322,15 @@ impl LogCursor {
         }
         let most = usize::try_from(left).unwrap_or(usize::MAX);
         let mut events = Vec::with_capacity(records.len().min(most));
+        self.looked_at += records.len() as u64;
         for (offset, record) in records {
             if (events.len() as u64) < left
                 && record.header.namespace == query.namespace
-                && wanted(record.header.kind, &query.kinds)
+                && is_of_kind(record.header.kind, query)
+                && matches(&self.history, &record, query)?
             {
                 work::check()?;
-                let body = body(inner, &record, query.headers_only).await?;
+                let body = body(&self.history, &record, query.headers_only).await?;
                 events.push(NamedEvent {
                     event: stored(offset, record, body),
                     branch: None,
@@ -281,6 +338,11 @@ impl LogCursor {
             }
         }
         Ok(Some(events))
+    }
+
+    fn next_at(&self, backward: bool) -> Option<ReadStop> {
+        let next = if backward { self.last } else { self.first };
+        (self.first <= self.last).then_some(ReadStop::Offset(next))
     }
 
     async fn forward(&mut self, inner: &Inner) -> Result<Vec<(u64, Record)>, ReadError> {
@@ -352,25 +414,59 @@ where
     }
 }
 
-async fn body(inner: &Inner, record: &Record, headers_only: bool) -> Result<Bytes, ReadError> {
+async fn body(history: &History, record: &Record, headers_only: bool) -> Result<Bytes, ReadError> {
     if headers_only {
-        return Ok(Bytes::new());
+        return history.found_by(record);
     }
-    Ok(inner.reader.body(record).await?)
+    Ok(history.reader.body(record).await?)
 }
 
-fn wanted(kind: u16, kinds: &[EventKind]) -> bool {
-    kinds.is_empty() || kinds.iter().any(|wanted| wanted.number() == kind)
+fn is_of_kind(kind: u16, query: &ReadQuery) -> bool {
+    let kinds = &query.kinds;
+    (kinds.is_empty() || kinds.iter().any(|wanted| wanted.number() == kind))
+        && query.filter.takes_kind(kind)
+}
+
+/// Whether an event of a kind that is wanted matches the rest of the filter. No large body is
+/// read for that.
+fn matches(history: &History, record: &Record, query: &ReadQuery) -> Result<bool, ReadError> {
+    let filter = &query.filter;
+    if !filter.takes_header(&record.header) {
+        return Ok(false);
+    }
+    if !filter.asks_for_tags() {
+        return Ok(true);
+    }
+    // What is left of an event that was erased has nothing to be found by.
+    if record.is_erased() {
+        return Ok(false);
+    }
+    let (tags, body) = tags::split(&history.found_by(record)?);
+    let type_name = tags::type_name(record.header.kind, &body);
+    Ok(filter.takes_tags(&type_name, &tags))
+}
+
+/// What the index can be asked for.
+fn finding(filter: &ReadFilter) -> Option<Finding<'_>> {
+    match (&filter.key, filter.types.as_slice()) {
+        (Some(key), _) if !key.is_empty() => Some(Finding::Key(key)),
+        (_, [type_name]) => Some(Finding::Type(type_name)),
+        _ if !filter.key_prefix.is_empty() => Some(Finding::KeyFrom(&filter.key_prefix)),
+        _ => None,
+    }
 }
 
 /// Goes through stretches of the event index.
-struct EntryCursor {
+pub(super) struct EntryCursor {
     history: History,
     names: Names,
     stretches: VecDeque<Stretch>,
     backward: bool,
     waiting: VecDeque<EventEntry>,
     page: Option<Page>,
+    looked_at: u64,
+    /// The index would have to read too many rows.
+    is_unindexed: bool,
 }
 
 /// Entries of a conversation, on any branch, in the order of their revisions. A
@@ -403,7 +499,42 @@ impl EntryCursor {
             backward,
             waiting: VecDeque::new(),
             page: None,
+            looked_at: 0,
+            is_unindexed: false,
         }
+    }
+
+    /// Leaves out what comes before an event; false: that is not among what is read.
+    fn skip_to(&mut self, at: &EventRef) -> bool {
+        let has = |stretch: &Stretch| {
+            stretch.conversation == at.conversation
+                && (stretch.first..=stretch.last).contains(&at.revision)
+        };
+        let Some(index) = self.stretches.iter().position(has) else {
+            return false;
+        };
+        self.stretches.drain(..index);
+        if let Some(stretch) = self.stretches.front_mut() {
+            match self.backward {
+                true => stretch.last = at.revision,
+                false => stretch.first = at.revision,
+            }
+        }
+        true
+    }
+
+    /// The event that is looked at next.
+    fn next_at(&self) -> Option<ReadStop> {
+        let waiting = self.waiting.front();
+        let waiting = waiting.map(|entry| (entry.conversation, entry.revision));
+        let stretch = self.stretches.front();
+        let next = waiting.or(stretch.map(|stretch| (stretch.conversation, self.next_of(stretch))));
+        next.map(|(conversation, revision)| {
+            ReadStop::Event(EventRef {
+                conversation,
+                revision,
+            })
+        })
     }
 
     async fn next(
@@ -411,7 +542,12 @@ impl EntryCursor {
         query: &ReadQuery,
         left: u64,
     ) -> Result<Option<Vec<NamedEvent>>, ReadError> {
-        let most = usize::try_from(left)
+        // Of what is filtered further, few may be left.
+        let most = match query.filter.is_empty() || finding(&query.filter).is_some() {
+            true => left,
+            false => u64::MAX,
+        };
+        let most = usize::try_from(most)
             .unwrap_or(usize::MAX)
             .min(ENTRIES_PAGE);
         self.fill(query, most)?;
@@ -425,13 +561,16 @@ impl EntryCursor {
             .await?;
         self.waiting.drain(..records.len());
         let mut events = Vec::with_capacity(records.len());
+        self.looked_at += records.len() as u64;
         for (entry, record) in entries.iter().zip(records) {
             work::check()?;
-            let body = if query.headers_only {
-                Bytes::new()
-            } else {
-                self.history.reader.body(&record).await?
-            };
+            if events.len() as u64 >= left {
+                break;
+            }
+            if !matches(&self.history, &record, query)? {
+                continue;
+            }
+            let body = body(&self.history, &record, query.headers_only).await?;
             let branch = self.names.get(&(entry.conversation, entry.branch)).cloned();
             events.push(NamedEvent {
                 event: stored(entry.offset, record, body),
@@ -444,6 +583,9 @@ impl EntryCursor {
     /// Fetches entries until there are so many, or until some are there and more
     /// would have to be looked up.
     fn fill(&mut self, query: &ReadQuery, most: usize) -> Result<(), ReadError> {
+        if let Some(by) = finding(&query.filter) {
+            self.find(query, by, most)?;
+        }
         while self.waiting.len() < most {
             work::check()?;
             let Some(stretch) = self.stretches.front() else {
@@ -458,6 +600,41 @@ impl EntryCursor {
             };
             self.take_from(&page, query);
             self.page = Some(page);
+        }
+        Ok(())
+    }
+
+    /// Fetches entries from the index, as long as that is not too much at once.
+    fn find(&mut self, query: &ReadQuery, by: Finding<'_>, most: usize) -> Result<(), ReadError> {
+        while !self.is_unindexed && self.waiting.len() < most {
+            work::check()?;
+            let Some(stretch) = self.stretches.front_mut() else {
+                break;
+            };
+            let within = Within {
+                conversation: stretch.conversation,
+                branch: stretch.branch,
+                first: stretch.first,
+                last: stretch.last,
+            };
+            let bounds = (most, READ_INDEX_ROWS_MAX);
+            let views = &self.history.views;
+            let Some(found) = views.find_events(&within, by, bounds, self.backward)? else {
+                self.is_unindexed = true;
+                break;
+            };
+            match found.entries.last() {
+                Some(last) if !found.is_all && self.backward => {
+                    stretch.last = Revision(last.revision.0.saturating_sub(1));
+                }
+                Some(last) if !found.is_all => stretch.first = last.revision.next(),
+                _ => {
+                    self.stretches.pop_front();
+                }
+            }
+            let entries = found.entries.into_iter();
+            self.waiting
+                .extend(entries.filter(|entry| is_of_kind(entry.kind, query)));
         }
         Ok(())
     }
@@ -525,7 +702,7 @@ impl EntryCursor {
             self.stretches.pop_front();
         }
         let found = page.between(first, last).iter().filter(|entry| {
-            branch.is_none_or(|branch| branch == entry.branch) && wanted(entry.kind, &query.kinds)
+            branch.is_none_or(|branch| branch == entry.branch) && is_of_kind(entry.kind, query)
         });
         if self.backward {
             self.waiting.extend(found.rev());

@@ -313,6 +313,7 @@ fn custom(id: ConversationId, data: &[u8]) -> NewEvent {
         type_name: "noise".to_owned(),
         content_type: String::new(),
         data: bytes::Bytes::copy_from_slice(data),
+        text: String::new(),
     };
     NewEvent::new(id, EventBody::Custom(custom))
 }

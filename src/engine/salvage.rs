@@ -531,6 +531,7 @@ impl LeftOut {
                 type_name: LEFT_OUT.to_owned(),
                 content_type: "text/plain".to_owned(),
                 data: Bytes::from_static(why.as_bytes()),
+                text: String::new(),
             })
         };
         let namespace = Namespace::new(SALVAGE_NAMESPACE);

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     domain::{
         AppendOutcome, Appended, BranchId, Cause, ContentHash, ConversationId, ConversationState,
-        Decided, EventBody, EventHeader, Limits, Lookup, Namespace, Need, PastBranch, Placed,
-        Position, Quotas, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
+        Decided, EventBody, EventHeader, EventId, Limits, Lookup, Namespace, Need, PastBranch,
+        Placed, Position, Quotas, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
         decide_erasure,
         limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
         with_causes,
@@ -237,7 +237,7 @@ impl EngineSequencer {
         let mut batch = StagedBatch::new(next_offset, prepared.bodies.len());
         for (index, (placed, body)) in decided.events.iter().zip(&prepared.bodies).enumerate() {
             let stored = self.stored_body(request, body, &mut batch);
-            let header = header(prepared, index, *placed, now);
+            let header = header(prepared, index, *placed, now, batch.offset());
             let previous = match decided.changed.get(&placed.at.conversation) {
                 Some(changed) => changed.row.chain_hash,
                 None => ContentHash::default(),
@@ -325,6 +325,10 @@ impl EngineSequencer {
             let of = (&record.header, record.body.stored_bytes());
             self.staged
                 .event(of, offset, command.events[index].body.body(), *placed);
+            let event = &command.events[index];
+            let is_large = prepared.bodies[index].is_blob();
+            self.staged
+                .found_by(event.body.body(), &event.tags, is_large);
         }
         for blob in &batch.blobs {
             self.staged
@@ -534,10 +538,16 @@ impl StagedBatch {
     }
 }
 
-fn header(prepared: &Prepared, index: usize, placed: Placed, now: TimestampMicros) -> EventHeader {
+fn header(
+    prepared: &Prepared,
+    index: usize,
+    placed: Placed,
+    now: TimestampMicros,
+    offset: u64,
+) -> EventHeader {
     let event = &prepared.command.events[index];
     EventHeader {
-        id: prepared.bodies[index].id,
+        id: EventId::at(now, offset),
         namespace: prepared.command.namespace.clone(),
         conversation: placed.at.conversation,
         branch: placed.branch,

@@ -312,6 +312,7 @@ impl Import {
             type_name: MESSAGE_TYPE.to_owned(),
             content_type: "application/json".to_owned(),
             data: bytes::Bytes::copy_from_slice(message.text.as_bytes()),
+            text: String::new(),
         };
         self.transcript.push(branch, EventBody::Custom(custom));
     }

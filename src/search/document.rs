@@ -60,7 +60,8 @@ pub struct SearchableEvent {
 ///   as they are and not as JSON writes them.
 /// - A dialogue summary, a compaction, a returned sub-context, a tool snapshot,
 ///   a sealed conversation: the summary.
-/// - A new conversation: its title. An annotation: its label and its comment.
+/// - A new conversation: its title. An annotation: its label and its comment. A framework's
+///   event: the text that it was given to be found by.
 ///
 /// A single part is borrowed, not copied.
 #[must_use]
@@ -75,6 +76,7 @@ pub fn searchable_text(body: &EventBody) -> Option<Cow<'_, str>> {
         EventBody::ConversationSealed { summary, .. } => Cow::from(summary),
         EventBody::ToolCallRequested(call) => Cow::from(call_text(call.arguments.as_str())),
         EventBody::ConversationCreated(created) => Cow::from(&created.title),
+        EventBody::Custom(custom) => Cow::from(&custom.text),
         EventBody::AnnotationAdded(annotation) => {
             join([annotation.label.as_str(), annotation.comment.as_str()].into_iter())
         }

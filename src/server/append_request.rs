@@ -142,6 +142,7 @@ fn new_event(
             | EnvelopeFault::Time { field }
             | EnvelopeFault::TooLong { field, .. } => (*field).to_owned(),
             EnvelopeFault::Branch(_) => "branch".to_owned(),
+            EnvelopeFault::Tags(fault) => fault.field().to_owned(),
             EnvelopeFault::HashLength { .. } => "chain_hash".to_owned(),
             EnvelopeFault::Kind { .. } => "kind".to_owned(),
         };

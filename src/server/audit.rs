@@ -290,6 +290,7 @@ fn event(actor: &str, about: Value, at: Option<TimestampMicros>) -> NewEvent {
         type_name: AUDIT_TYPE.to_owned(),
         content_type: "application/json".to_owned(),
         data: about.to_string().into(),
+        text: String::new(),
     });
     NewEvent {
         actor: actor.to_owned(),

@@ -25,6 +25,22 @@ pub const WHOLE_READS_NOTED: usize = 100;
 /// Idempotency keys of one question: some hundred KiB, answered in milliseconds.
 pub const KNOWN_KEYS_MAX: usize = 4_096;
 
+/// Conversations of one look-up of their newest events.
+pub const LATEST_CONVERSATIONS_MAX: usize = 256;
+
+/// Events of one look-up. Each may unpack a frame of its own: some hundred milliseconds.
+pub const LOOKUPS_MAX: usize = 4_096;
+
+/// Bodies, or values, in the answer of a look-up, in bytes: a client with tonic's default
+/// bound of 4 MiB can read it. A larger one goes alone.
+pub const LOOKUP_BYTES_MAX: usize = 3 << 20;
+
+/// Types of one filter. Each event is compared with all of them.
+pub const FILTER_TYPES_MAX: usize = 64;
+
+/// Keys of one look-up in an active context: as many as that has by default.
+pub const CONTEXT_KEYS_MAX: usize = 10_000;
+
 /// Requests of one append stream that wait for their answers.
 pub const STREAM_APPENDS_MAX: usize = 256;
 

@@ -4,7 +4,7 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    bounds::BUILD_WAIT_MAX,
+    bounds::{BUILD_WAIT_MAX, CONTEXT_KEYS_MAX, LOOKUP_BYTES_MAX},
     call::{Call, Shared, shutting_down},
     context_proto as proto,
     from_proto::{self, Malformed},
@@ -178,6 +178,26 @@ impl Contexts for ContextsService {
         Ok(Response::new(bound))
     }
 
+    async fn get(
+        &self,
+        request: Request<pb::GetContextRequest>,
+    ) -> Result<Response<pb::GetContextResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let scope = self
+            .scope(&call, &request.conversation_id, &request.branch)
+            .await?;
+        from_proto::at_most_entries("keys", request.keys.len(), CONTEXT_KEYS_MAX)?;
+        for (index, key) in request.keys.iter().enumerate() {
+            proto::check_key(&format!("keys[{index}]"), key)?;
+        }
+        let engine = &self.0.engine;
+        let values = engine
+            .context_values(&call.namespace, &scope, request.keys, LOOKUP_BYTES_MAX)
+            .await?;
+        Ok(Response::new(proto::context_values(values)))
+    }
+
     async fn watch(
         &self,
         request: Request<pb::WatchContextRequest>,
@@ -198,7 +218,7 @@ impl Contexts for ContextsService {
                 conversation: *id,
                 branch: branch.clone(),
             };
-            engine.conversation(&address, None).await?;
+            engine.check_branch(&address).await?;
         }
         let changes = engine.watch_context(call.namespace.clone(), scope, request.keys);
         let items = changes.map(|change| Ok(proto::context_change(change?)));

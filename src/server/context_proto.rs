@@ -15,7 +15,7 @@ use crate::{
         SharedPrefix, TokenBasis,
     },
     domain::{CompactionTrigger, Config, ContextSet, ConversationId},
-    engine::{CompactOutcome, CompactionPlan, ContextChange, ContextEntry},
+    engine::{CompactOutcome, CompactionPlan, ContextChange, ContextEntry, ContextValues},
 };
 
 /// Whose body; unspecified: neutral.
@@ -108,6 +108,15 @@ pub(super) fn context_change(change: ContextChange) -> pb::WatchContextResponse 
         }),
     };
     pb::WatchContextResponse { item: Some(item) }
+}
+
+/// Values of an active context.
+pub(super) fn context_values(values: ContextValues) -> pb::GetContextResponse {
+    pb::GetContextResponse {
+        entries: values.entries.into_iter().map(context_entry).collect(),
+        left_out: values.left_out,
+        revision: values.revision.0,
+    }
 }
 
 fn context_entry(entry: ContextEntry) -> pb::ContextEntry {

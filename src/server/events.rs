@@ -5,8 +5,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     append_request, append_stream, audit,
+    bounds::LOOKUP_BYTES_MAX,
     call::{Call, Shared},
-    from_proto, read,
+    from_proto, lookup, read,
     shutdown::Phase,
     status::Refusal,
     subscription, to_proto,
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     codec::pb::{self, events_server::Events},
     domain::BranchName,
-    engine::{ReadQuery, Source, SubscribeQuery},
+    engine::{EventName, GetQuery, ReadQuery, Source, SubscribeQuery},
 };
 
 /// Thin over the engine.
@@ -133,6 +134,49 @@ impl Events for EventsService {
         let messages = read::messages(self.0.engine.read_as(query, convert));
         let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
+    }
+
+    async fn latest(
+        &self,
+        request: Request<pb::LatestRequest>,
+    ) -> Result<Response<pb::LatestResponse>, Status> {
+        let call = Call::of(&request)?;
+        let query = lookup::latest(&self.0, &call, request.into_inner()).await?;
+        let headers_only = query.headers_only;
+        let found = self.0.engine.latest(query).await?;
+        let found = found.into_iter();
+        Ok(Response::new(pb::LatestResponse {
+            found: found
+                .map(|found| lookup::latest_event(found, headers_only))
+                .collect(),
+        }))
+    }
+
+    async fn get_many(
+        &self,
+        request: Request<pb::GetManyRequest>,
+    ) -> Result<Response<pb::GetManyResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let headers_only = request.headers_only;
+        let names = lookup::names(&self.0, &call, request.events).await?;
+        // Those of conversations that are not there are not there.
+        let query = GetQuery {
+            namespace: call.namespace,
+            names: names.iter().copied().flatten().collect(),
+            headers_only,
+            bytes_max: LOOKUP_BYTES_MAX,
+        };
+        let mut got = self.0.engine.get_events(query).await?.into_iter();
+        let got = |name: Option<EventName>| {
+            let got = name.and_then(|_| got.next());
+            got.map_or_else(pb::GotEvent::default, |got| {
+                lookup::got_event(got, headers_only)
+            })
+        };
+        Ok(Response::new(pb::GetManyResponse {
+            events: names.into_iter().map(got).collect(),
+        }))
     }
 
     async fn known_keys(

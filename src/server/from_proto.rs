@@ -13,7 +13,7 @@ use crate::{
         limits::{IDEMPOTENCY_KEY_BYTES_MAX, SHORT_TEXT_BYTES_MAX},
     },
     engine::{ListOrder, ListPlace, ReadQuery, Source, StartAfter},
-    server::bounds::KNOWN_KEYS_MAX,
+    server::{bounds::KNOWN_KEYS_MAX, lookup},
 };
 
 /// A field of a request that cannot be taken.
@@ -108,6 +108,15 @@ pub(super) fn expected(expected: Option<pb::ExpectedRevision>) -> ExpectedRevisi
         Some(Expected::NoStream(_)) => ExpectedRevision::NoStream,
         Some(Expected::Revision(revision)) => ExpectedRevision::Exact(Revision(revision)),
     }
+}
+
+/// No more entries than one request may have.
+pub(super) fn at_most_entries(field: &str, entries: usize, max: usize) -> Result<(), Malformed> {
+    if entries > max {
+        let message = format!("has {entries} entries; at most {max} are allowed");
+        return Err(Malformed::new(field, message));
+    }
+    Ok(())
 }
 
 /// Kinds to filter by.
@@ -214,6 +223,12 @@ pub(super) fn read_query(
     query.kinds = kinds(&request.kinds)?;
     query.limit = unbounded(request.limit);
     query.headers_only = request.headers_only;
+    if let Some(filter) = &request.filter {
+        query.filter = lookup::filter(filter)?;
+    }
+    if let Some(stop) = &request.go_on_at {
+        query.go_on_at = lookup::go_on_at(stop, log)?;
+    }
     Ok(query)
 }
 

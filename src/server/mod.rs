@@ -24,6 +24,7 @@ mod guard;
 mod health;
 mod intake;
 mod knowledge;
+mod lookup;
 mod measures;
 #[cfg(feature = "metrics")]
 pub mod metrics;

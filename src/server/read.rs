@@ -4,7 +4,7 @@
 use futures::{Stream, StreamExt};
 use tonic::Status;
 
-use super::{bounds::READ_MESSAGE_BYTES, to_proto};
+use super::{bounds::READ_MESSAGE_BYTES, lookup, to_proto};
 use crate::{
     codec::pb,
     engine::{NamedEvent, ReadError},
@@ -31,6 +31,11 @@ pub(super) fn messages(
             // What was read before a fault is sent before it.
             let batch = match batch {
                 Ok(batch) => batch,
+                Err(ReadError::ScanBound { at, .. }) => {
+                    let stopped_at = Some(lookup::read_stop(at));
+                    yield pb::ReadResponse { stopped_at, ..page.take() };
+                    break;
+                }
                 Err(error) => {
                     if !page.events.is_empty() {
                         yield page.take();
@@ -72,6 +77,7 @@ impl Page {
         self.bytes = 0;
         pb::ReadResponse {
             events: std::mem::take(&mut self.events),
+            stopped_at: None,
         }
     }
 }

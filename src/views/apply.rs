@@ -14,7 +14,7 @@ use super::{
     damage,
     delta::{EventEntry, PendingEntry, ViewDelta},
     error::ViewsError,
-    keys,
+    finding, keys,
     layers::Writer,
     marks::{reached_in, set_reached},
     rows::Rows,
@@ -116,6 +116,10 @@ fn conversation_rows<'a>(
         let value = (call.branch, &call.tool);
         rows.put(&key, |bytes| codec::encode(&value, bytes))?;
     }
+    for found in &delta.found_by {
+        finding::put(&mut rows, found)?;
+    }
+    finding::put_kinds(&mut rows, delta.events.iter().map(|(_, event)| event))?;
     for (parent, child) in &delta.children {
         rows.put_bytes(&keys::child(*parent, *child), &[])?;
     }

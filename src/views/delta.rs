@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::domain::{
-    BranchId, BranchState, ContentHash, ConversationId, ConversationRow, Namespace, Revision,
+    BranchId, BranchState, ContentHash, ConversationId, ConversationRow, Namespace, Revision, Tags,
 };
 
 /// Where an event is, and what it is about.
@@ -20,6 +20,19 @@ pub struct EventEntry {
     pub kind: u16,
     /// Its log offset.
     pub offset: u64,
+}
+
+/// What an event is found by beside its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundBy {
+    /// Where it is.
+    pub event: EventEntry,
+    /// Of a framework's event, the framework's name for it; or empty.
+    pub type_name: String,
+    /// Its key and its attributes.
+    pub tags: Tags,
+    /// Its body is kept apart: whoever reads the header does not read all of that for these.
+    pub is_large: bool,
 }
 
 /// A tool call by its provider's id.
@@ -78,6 +91,8 @@ pub struct ViewDelta {
     pub events: Vec<(Namespace, EventEntry)>,
     /// What the new events count against a quota, in bytes.
     pub event_bytes: BTreeMap<(Namespace, ConversationId), u64>,
+    /// What of these is found by more than its place.
+    pub found_by: Vec<FoundBy>,
     /// Conversations as they are now.
     pub conversations: Vec<ConversationRow>,
     /// Branches as they are now.
@@ -106,6 +121,8 @@ impl ViewDelta {
         self.events
             .retain(|(_, event)| !damaged(event.conversation));
         self.event_bytes.retain(|(_, id), _| !damaged(*id));
+        self.found_by
+            .retain(|found| !damaged(found.event.conversation));
         self.conversations.retain(|row| !damaged(row.id));
         self.branches.retain(|(id, _)| !damaged(*id));
         self.snapshots.retain(|(id, _)| !damaged(*id));

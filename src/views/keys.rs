@@ -11,6 +11,10 @@
 //! | | id, 4, branch, revision | a branch as it was |
 //! | | id, 5, call id, request | a call |
 //! | | id, 6, child | a conversation that was forked or spawned from it |
+//! | | id, 7, event's key, branch, revision | an event with that key |
+//! | | id, 8, type, branch, revision | an event of a framework, by its type |
+//! | | id, 9, branch, kind, chunk | that chunk has events of that kind |
+//! | | id, 10, revision | what an event with a large body is found by |
 //! | `namespaces` | ns, 0 | counts |
 //! | | ns, 1, offset | a conversation, by its first event |
 //! | | ns, 2, source, offset | the same, of one source |
@@ -23,7 +27,8 @@
 //!
 //! Numbers are big endian, so that they sort; of a second, the sign is turned round. A text is its length (LEB128) and
 //! its bytes, so that no text is the beginning of another; an idempotency key is
-//! last in its row's key and needs no length.
+//! last in its row's key and needs no length; an event's key ends with a zero byte, which it
+//! cannot have, so that keys with a common beginning stand together.
 
 use crate::domain::{BranchId, ContentHash, ConversationId, Namespace, Revision, TimestampMicros};
 
@@ -36,6 +41,10 @@ const EVENTS: u8 = 3;
 const SNAPSHOT: u8 = 4;
 const CALL: u8 = 5;
 const CHILD: u8 = 6;
+const EVENT_KEY: u8 = 7;
+const EVENT_TYPE: u8 = 8;
+const EVENT_KIND: u8 = 9;
+const LARGE: u8 = 10;
 
 const COUNTS: u8 = 0;
 const LISTED: u8 = 1;
@@ -154,6 +163,42 @@ pub(super) fn children(id: ConversationId) -> Key {
 
 pub(super) fn child(parent: ConversationId, child: ConversationId) -> Key {
     children(parent).bytes(child.0.as_bytes())
+}
+
+/// Under this: all events whose key begins so.
+pub(super) fn events_with_key_from(id: ConversationId, beginning: &str) -> Key {
+    Key::of(id, EVENT_KEY).bytes(beginning.as_bytes())
+}
+
+/// Under this: all events with this key.
+pub(super) fn events_with_key(id: ConversationId, key: &str) -> Key {
+    events_with_key_from(id, key).bytes(&[0])
+}
+
+/// Under this: all events of this type.
+pub(super) fn events_of_type(id: ConversationId, type_name: &str) -> Key {
+    Key::of(id, EVENT_TYPE).text(type_name)
+}
+
+/// An event under one of those.
+pub(super) fn event_under(under: Key, branch: BranchId, revision: Revision) -> Key {
+    under.number(branch.0).number(revision.0)
+}
+
+/// Branch and revision, which end the key of an event.
+pub(super) fn last_event(key: &[u8]) -> Option<(BranchId, Revision)> {
+    let (before, revision) = key.split_last_chunk::<8>()?;
+    let branch = last_number(before)?;
+    Some((BranchId(branch), Revision(u64::from_be_bytes(*revision))))
+}
+
+pub(super) fn chunk_with_kind(id: ConversationId, branch: BranchId, kind: u16, chunk: u64) -> Key {
+    let key = Key::of(id, EVENT_KIND).number(branch.0);
+    key.bytes(&kind.to_be_bytes()).number(chunk)
+}
+
+pub(super) fn large(id: ConversationId, revision: Revision) -> Key {
+    Key::of(id, LARGE).number(revision.0)
 }
 
 pub(super) fn counts(namespace: &Namespace) -> Key {

@@ -27,6 +27,8 @@ mod digest;
 #[cfg(feature = "redb")]
 mod error;
 #[cfg(feature = "redb")]
+mod finding;
+#[cfg(feature = "redb")]
 mod heads;
 #[cfg(feature = "redb")]
 mod keys;
@@ -62,11 +64,14 @@ mod tests;
 #[cfg(feature = "redb")]
 mod tip;
 
-pub use delta::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta};
+pub use delta::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta};
+#[cfg(test)]
+pub(crate) use table::steps;
 #[cfg(feature = "redb")]
 pub use {
     codec::VIEWS_VERSION,
     error::ViewsError,
+    finding::{Finding, Found, Within},
     heads::{Head, Heads},
     namespace::{ListOrder, ListPage, ListPlace, NamespaceCounts},
     origin::Origin,

@@ -8,12 +8,13 @@ use super::{
     chunk::Chunk,
     codec::{self, CreatedRow, KeyRow},
     error::ViewsError,
+    finding::LargeRow,
     tip::Tip,
 };
 use crate::domain::{BranchId, BranchState, ConversationId, Revision};
 
 /// Kinds of rows that [`row`] knows.
-pub const KINDS: u8 = 7;
+pub const KINDS: u8 = 8;
 
 /// What became of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,8 @@ pub fn row(kind: u8, value: &[u8]) -> Probed {
         3 => chunk(value),
         4 => again::<(BranchId, String)>(value),
         5 => again::<KeyRow>(value),
-        _ => again::<CountsRow>(value),
+        6 => again::<CountsRow>(value),
+        _ => again::<LargeRow>(value),
     };
     probed.unwrap_or(Probed::Refused)
 }
@@ -170,6 +172,8 @@ mod tests {
         tip.extend_from_slice(&head);
         tip.extend_from_slice(chunk.as_bytes());
         tip.extend_from_slice(&encoded(&branch()));
+        let attributes = [("color".to_owned(), "red".to_owned())].into();
+        let large: LargeRow = ("state".to_owned(), "a/1".to_owned(), attributes);
         let counts: CountsRow = (2, 3, [(28, 7), (29, 9)].into(), 5);
         vec![
             (0, tip),
@@ -182,6 +186,7 @@ mod tests {
                 encoded(&(ContentHash([1; 32]), Some([2_u8; 16]), 9_u64, 2_u32)),
             ),
             (6, encoded(&counts)),
+            (7, encoded(&large)),
         ]
     }
 

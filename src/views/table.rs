@@ -53,7 +53,28 @@ pub(super) struct ReadTable {
 
 impl Get for ReadTable {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ViewsError> {
+        steps::took(1);
         self.snapshot.get(self.table, key)
+    }
+}
+
+/// Rows that a thread has fetched, for tests of what a look-up costs.
+pub(crate) mod steps {
+    #[cfg(test)]
+    thread_local! {
+        static TAKEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    pub(super) fn took(rows: usize) {
+        #[cfg(test)]
+        TAKEN.set(TAKEN.get() + rows);
+        let _ = rows;
+    }
+
+    /// Rows since this thread asked before.
+    #[cfg(test)]
+    pub(crate) fn taken() -> usize {
+        TAKEN.replace(0)
     }
 }
 
@@ -212,7 +233,10 @@ impl Range {
         }
         if self.piece.is_empty() {
             match self.table.piece(&self.bounds, backward, self.rows) {
-                Ok(piece) => self.piece = piece,
+                Ok(piece) => {
+                    steps::took(piece.len());
+                    self.piece = piece;
+                }
                 Err(error) => {
                     self.failed = true;
                     return Some(Err(error));

@@ -267,6 +267,7 @@ fn context_bodies() -> Vec<EventBody> {
             type_name: text("framework/state"),
             content_type: text("application/octet-stream"),
             data: vec![0, 1, 254, 255].into(),
+            text: String::new(),
         }),
     ]
 }

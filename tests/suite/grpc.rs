@@ -8,6 +8,7 @@ pub mod harness;
 mod hostile;
 mod keys;
 mod limits;
+mod lookups;
 mod namespaces;
 mod quota;
 mod reads;

@@ -32,10 +32,19 @@ import {
 import { keyOrNew } from "./keys.js";
 import { findBinary, runCommand } from "./local/binary.js";
 import { Folder } from "./local/folder.js";
+import type { EventNamed } from "./lookup.js";
+import * as lookup from "./lookup.js";
 import * as make from "./make.js";
 import { admin, conversations, events as eventMethods, search, tools } from "./methods.js";
 import { readEvents } from "./reading.js";
-import type { AppendOptions, NewConversation, SearchFilters, WriteOptions } from "./requests.js";
+import type {
+  AppendOptions,
+  EventFilters,
+  LatestOptions,
+  NewConversation,
+  SearchFilters,
+  WriteOptions,
+} from "./requests.js";
 import * as requests from "./requests.js";
 import { ContextWatch, type SubscribeOptions, Subscription } from "./subscription.js";
 import { type CallOptions, Transport } from "./transport.js";
@@ -96,7 +105,7 @@ export interface LocalOptions extends ClientOptions {
 }
 
 /** Which events of the namespace's log are read. */
-export interface LogOptions {
+export interface LogOptions extends EventFilters {
   kinds?: readonly KindName[] | undefined;
   /** First offset. */
   first?: number | undefined;
@@ -348,6 +357,7 @@ export class Treering implements AsyncDisposable {
       kinds: numbers<EventKind>(EventKind, options.kinds ?? []),
       limit: options.limit ?? 0,
       headersOnly: options.headersOnly ?? false,
+      filter: requests.eventFilter(options),
     });
     return readEvents(this.#transport, eventMethods.read, request, options.limit);
   }
@@ -358,6 +368,30 @@ export class Treering implements AsyncDisposable {
    */
   subscribe(options: SubscribeOptions = {}): Subscription {
     return new Subscription(this.#transport, undefined, options);
+  }
+
+  /**
+   * The newest event with each key, of each type and of each kind, of each of these
+   * conversations, in one call. Undefined where there is none; in the order asked, all of the
+   * first conversation before the second.
+   */
+  async latest(
+    conversations: readonly string[],
+    { branch = "", ...options }: LatestOptions & { branch?: string },
+  ): Promise<(Event | undefined)[]> {
+    const request = requests.latest(conversations, branch, options);
+    return lookup.latest(this.#transport, request, options);
+  }
+
+  /**
+   * Events by their ids, or by conversation and revision, in this order; undefined where there
+   * is none.
+   */
+  async getEvents(
+    names: Iterable<EventNamed>,
+    options: CallOptions & { headersOnly?: boolean } = {},
+  ): Promise<(Event | undefined)[]> {
+    return lookup.getMany(this.#transport, names, options);
   }
 
   /** Which idempotency keys were used, one answer for each (at most 4,096). */

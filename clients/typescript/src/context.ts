@@ -1,6 +1,6 @@
 // Reading and writing a context: a branch's active one, or the namespace's long-term one.
 
-import { SetContextRequest, WatchContextRequest } from "./gen/treering/v1/context.js";
+import { GetContextRequest, SetContextRequest } from "./gen/treering/v1/context.js";
 import { keyOrNew } from "./keys.js";
 import { contexts } from "./methods.js";
 import type { WriteOptions } from "./requests.js";
@@ -27,12 +27,15 @@ export async function getContext(
   of: ContextOf,
   keys: readonly string[],
 ): Promise<Record<string, Parsed>> {
-  const request = WatchContextRequest.fromPartial({ ...of, keys: [...keys] });
   const values = new Map<string, Parsed>();
-  for await (const { item } of transport.read(contexts.watch, () => request)) {
-    if (item?.$case === "entry") values.set(item.value.key, fromJson(item.value.value));
-    else if (item?.$case === "caughtUp") break;
-  }
+  let wanted = [...keys];
+  do {
+    const request = GetContextRequest.fromPartial({ ...of, keys: wanted });
+    const answer = await transport.unary(contexts.get, request);
+    for (const entry of answer.entries) values.set(entry.key, fromJson(entry.value));
+    // An answer holds at least one value, so this ends.
+    wanted = answer.leftOut;
+  } while (wanted.length);
   return Object.fromEntries(values);
 }
 

@@ -380,16 +380,38 @@ export const annotation = (targetRevision = 0, options: AnnotationOptions = {}):
     },
   });
 
-/** An event of your own. Bytes are kept as they are, all else is kept as JSON. */
-export function custom(typeName: string, data: unknown, { contentType = "" } = {}): NewEvent {
+/** What an event is found by: a key, the newest event with which is its latest, and more. */
+export interface FoundBy {
+  /** Need not be unique. */
+  key?: string | undefined;
+  attributes?: Readonly<Record<string, string>> | undefined;
+}
+
+/** The same event, with what it is found by. Both are content: erased with the event. */
+export const foundBy = (event: NewEvent, { key = "", attributes = {} }: FoundBy): NewEvent => ({
+  ...event,
+  key: key || event.key,
+  attributes: { ...event.attributes, ...attributes },
+});
+
+/**
+ * An event of your own. Bytes are kept as they are, all else is kept as JSON. A search finds it
+ * by its `text`.
+ */
+export function custom(
+  typeName: string,
+  data: unknown,
+  { contentType = "", text = "", ...by }: FoundBy & { contentType?: string; text?: string } = {},
+): NewEvent {
   const isBytes = data instanceof Uint8Array;
   const usual = isBytes ? "application/octet-stream" : "application/json";
   const value = {
     typeName,
     contentType: contentType || usual,
     data: isBytes ? data : jsonBytes(data),
+    text,
   };
-  return event({ $case: "custom", value });
+  return foundBy(event({ $case: "custom", value }), by);
 }
 
 /** The same event, with the time at which it happened (which is otherwise now). */

@@ -1,6 +1,7 @@
 // Reads of many events that go on where they were after a break.
 
 import type { Event as EventMessage } from "./gen/treering/v1/event.js";
+import type { ReadStop } from "./gen/treering/v1/events.js";
 import type { Method } from "./methods.js";
 import type { Transport } from "./transport.js";
 import { Event } from "./types.js";
@@ -14,28 +15,39 @@ import { Event } from "./types.js";
  */
 export async function* readEvents<Q extends object>(
   transport: Transport,
-  method: Method<Q, { events: EventMessage[] }>,
+  method: Method<Q, { events: EventMessage[]; stoppedAt?: ReadStop | undefined }>,
   request: Q,
   limit = 0,
 ): AsyncGenerator<Event, void, undefined> {
   let lastId = "";
   let passingTo = "";
   let handedOut = 0;
+  let goOnAt: ReadStop | undefined;
   const again = () => {
     passingTo = lastId;
+    const asked = goOnAt ? { ...request, goOnAt } : request;
     // Backward, there may be newer ones before it now.
-    return lastId && limit ? { ...request, limit: 0 } : request;
+    return lastId && limit ? { ...asked, limit: 0 } : asked;
   };
-  for await (const { events } of transport.read(method, again)) {
-    for (const event of events) {
-      if (passingTo) {
-        if (event.id === passingTo) passingTo = "";
-        continue;
+  for (;;) {
+    let stopped: ReadStop | undefined;
+    for await (const { events, stoppedAt } of transport.read(method, again)) {
+      for (const event of events) {
+        if (passingTo) {
+          if (event.id === passingTo) passingTo = "";
+          continue;
+        }
+        lastId = event.id;
+        handedOut += 1;
+        yield new Event(event);
+        if (handedOut === limit) return;
       }
-      lastId = event.id;
-      handedOut += 1;
-      yield new Event(event);
-      if (handedOut === limit) return;
+      stopped = stoppedAt;
     }
+    if (!stopped) return;
+    // It has looked at as many events as one read may: the next one goes on there.
+    goOnAt = stopped;
+    lastId = "";
+    passingTo = "";
   }
 }

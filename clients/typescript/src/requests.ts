@@ -13,7 +13,10 @@ import {
 import {
   AppendRequest as Append,
   type AppendRequest,
+  type EventFilter,
   type ExpectedRevision,
+  LatestRequest as Latest,
+  type LatestRequest,
   ReadRequest as Read,
   type ReadRequest,
 } from "./gen/treering/v1/events.js";
@@ -118,8 +121,39 @@ export interface NewConversation extends ConfigOptions, WriteOptions {
   id?: string | undefined;
 }
 
+/**
+ * What events are narrowed by. Those with `key`, `keyPrefix` or one of `types` are found
+ * without going through the others of their conversation.
+ */
+export interface EventFilters {
+  /** Their key, whole. */
+  key?: string | undefined;
+  /** What their key begins with. */
+  keyPrefix?: string | undefined;
+  /** Only frameworks' events of these types. */
+  types?: string | readonly string[] | undefined;
+  actor?: string | undefined;
+  correlationId?: string | undefined;
+  /** All of these, with these values. */
+  attributes?: Readonly<Record<string, string>> | undefined;
+  /** Recorded then or later. */
+  since?: Date | undefined;
+  /** Recorded before. */
+  until?: Date | undefined;
+}
+
+/** What is looked for of a branch's history: its newest events with this. */
+export interface LatestOptions extends CallOptions {
+  keys?: readonly string[] | undefined;
+  /** Of frameworks' events. */
+  types?: readonly string[] | undefined;
+  kinds?: readonly KindName[] | undefined;
+  /** Leave the bodies out. */
+  headersOnly?: boolean | undefined;
+}
+
 /** What a read of events is narrowed by. */
-export interface ReadOptions {
+export interface ReadOptions extends EventFilters {
   /** Only these kinds. */
   kinds?: readonly KindName[] | undefined;
   /** First revision, inclusive. */
@@ -279,7 +313,44 @@ export function read(conversationId: string, branch: string, options: ReadOption
     kinds: numbers<EventKind>(EventKind, options.kinds ?? []),
     limit: options.limit ?? 0,
     headersOnly: options.headersOnly ?? false,
+    filter: eventFilter(options),
   };
+}
+
+/** What a read wants of events; undefined: all of them. */
+export function eventFilter(options: EventFilters): EventFilter | undefined {
+  const filter: EventFilter = {
+    key: options.key ?? "",
+    keyPrefix: options.keyPrefix ?? "",
+    types: several(options.types),
+    actor: options.actor ?? "",
+    correlationId: options.correlationId ?? "",
+    attributes: { ...options.attributes },
+    recordedFrom: options.since,
+    recordedTo: options.until,
+  };
+  const isEmpty = Object.values(filter).every(
+    (each) => !each || (!(each instanceof Date) && Object.keys(each).length === 0),
+  );
+  return isEmpty ? undefined : filter;
+}
+
+/** The newest events with keys, of types and of kinds. */
+export function latest(
+  ids: readonly string[],
+  branch: string,
+  options: LatestOptions,
+  asOf = 0,
+): LatestRequest {
+  return Latest.fromPartial({
+    conversations: [...ids],
+    branch,
+    keys: [...(options.keys ?? [])],
+    types: [...(options.types ?? [])],
+    kinds: numbers<EventKind>(EventKind, options.kinds ?? []),
+    asOfRevision: asOf,
+    headersOnly: options.headersOnly ?? false,
+  });
 }
 
 /** A search; `seen` is the last position that this client wrote. */

@@ -81,6 +81,21 @@ export class Event {
     return this.proto.erased;
   }
 
+  /** What its author gave it to be found by, or empty. */
+  get key(): string {
+    return this.proto.key;
+  }
+
+  /** More of that. */
+  get attributes(): Readonly<Record<string, string>> {
+    return this.proto.attributes;
+  }
+
+  /** What a framework calls its event; empty of other kinds. */
+  get typeName(): string {
+    return this.proto.typeName;
+  }
+
   /** Offset in the log. */
   get position(): number {
     return this.proto.position?.offset ?? 0;

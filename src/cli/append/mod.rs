@@ -9,6 +9,7 @@ use super::{
     approve::person,
     connect::Connection,
     error::CliError,
+    found_by::TagsArgs,
     json::{self, Object},
     named::Named,
     output::{Out, Tone},
@@ -46,6 +47,8 @@ pub struct AppendArgs {
     /// Only when the branch's head is this revision
     #[arg(long, value_name = "REVISION", global = true)]
     expect: Option<u64>,
+    #[command(flatten)]
+    tags: TagsArgs,
     #[command(subcommand)]
     what: BodyArgs,
 }
@@ -135,6 +138,10 @@ pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<
         body: Some(body),
         ..Default::default()
     });
+    let mut events: Vec<_> = events.collect();
+    if let Some(event) = events.last_mut() {
+        args.tags.give(event)?;
+    }
     let request = pb::AppendRequest {
         conversation_id: if begins {
             String::new()
@@ -142,7 +149,7 @@ pub async fn run(args: AppendArgs, store: &Connection, out: &mut Out) -> Result<
             args.conversation
         },
         branch: args.branch.unwrap_or_default(),
-        events: events.collect(),
+        events,
         idempotency_key: args.key.unwrap_or_default(),
         expected: args.expect.map(exactly),
         ..Default::default()

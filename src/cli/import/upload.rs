@@ -363,6 +363,7 @@ impl<'a> Upload<'a> {
             type_name: importer::MARK_TYPE.to_owned(),
             content_type: "application/json".to_owned(),
             data: "{}".into(),
+            text: String::new(),
         };
         let event =
             NewEvent::new(conversation, EventBody::Custom(custom)).on_branch(BranchName::default());

@@ -22,7 +22,7 @@ const VIEWS: &[(&str, &str)] = &[
     (
         "Event",
         "id conversation_id branch_id branch revision position! kind recorded_at occurred_at \
-         actor causation_id correlation_id chain_hash:hex erased?",
+         actor causation_id correlation_id chain_hash:hex erased? key? attributes? type_name?",
     ),
     ("Position", "shard offset"),
     ("EventRef", "conversation_id revision"),
@@ -96,7 +96,7 @@ const VIEWS: &[(&str, &str)] = &[
         "ToolDefinition",
         "name description? input_schema? source? approval=needs_approval:pending",
     ),
-    ("Custom", "type_name content_type? data?"),
+    ("Custom", "type_name content_type? data? text?"),
     (
         "ContentErased",
         "revisions reason? stubs_hash?:hex signed_by?:hex",

@@ -5,7 +5,9 @@ use super::{
         output::{Out, Paint, Tone},
         pb,
     },
-    clock, first_line, indent,
+    clock, first_line,
+    format::printable,
+    indent,
     words::say,
 };
 
@@ -133,7 +135,7 @@ pub fn event_lines(event: &pb::Event, how: EventText) -> Vec<String> {
         paint.text(Tone::Dim, time),
         paint.text(said.tone, &said.title)
     );
-    for note in [&said.note, &actor_note(event, how)] {
+    for note in [&said.note, &actor_note(event, how), &key_note(event)] {
         if !note.is_empty() {
             header.push_str("  ");
             header.push_str(&paint.text(Tone::Dim, first_line(note, how.chars_max)));
@@ -152,6 +154,13 @@ fn actor_note(event: &pb::Event, how: EventText) -> String {
         (false, false) => format!("by {}", event.actor),
         (true, true) => format!("on {}", event.branch),
         (false, true) => format!("by {} on {}", event.actor, event.branch),
+    }
+}
+
+fn key_note(event: &pb::Event) -> String {
+    match event.key.is_empty() {
+        true => String::new(),
+        false => format!("key {}", printable(&event.key)),
     }
 }
 

@@ -305,7 +305,9 @@ impl pb::AnnotationAdded {
 impl pb::Custom {
     fn said(self) -> EventWords {
         let size = bytes_human(self.data.len() as u64);
-        EventWords::new(Tone::Strong, self.type_name).note(pair(&self.content_type, &size))
+        EventWords::new(Tone::Strong, self.type_name)
+            .note(pair(&self.content_type, &size))
+            .content(self.text)
     }
 }
 

@@ -193,6 +193,7 @@ impl pb::Custom {
             type_name: name("type_name", self.type_name)?,
             content_type: short("content_type", self.content_type)?,
             data: self.data,
+            text: self.text,
         }))
     }
 
@@ -201,6 +202,7 @@ impl pb::Custom {
             type_name: custom.type_name.clone(),
             content_type: custom.content_type.clone(),
             data: custom.data.clone(),
+            text: custom.text.clone(),
         }
     }
 }

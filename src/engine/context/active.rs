@@ -21,7 +21,7 @@ use crate::{
         error::{AppendError, ReadError},
         history::decode_body,
         query::{NamedEvent, Source, StartAfter, SubscribeQuery, Subscribed},
-        work::Lane,
+        work::{self, Lane},
     },
 };
 
@@ -81,6 +81,17 @@ pub struct ContextEntry {
     pub provider: String,
     /// The event that set it.
     pub at: EventRef,
+}
+
+/// Values of an active context.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContextValues {
+    /// Those that are set, by key.
+    pub entries: Vec<ContextEntry>,
+    /// Keys whose values had no room.
+    pub left_out: Vec<String>,
+    /// The head of the branch that it was read at; 0: there is no long-term context.
+    pub revision: Revision,
 }
 
 /// What a watch of an active context brings.
@@ -165,6 +176,52 @@ impl Engine {
         self.on(Lane::Short, read).await
     }
 
+    /// The values of some keys of an active context; none named: of all. As many as have so
+    /// many bytes together, and at least one.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the conversation or the branch is not there.
+    pub async fn context_values(
+        &self,
+        namespace: &Namespace,
+        scope: &ContextScope,
+        keys: Vec<String>,
+        bytes_max: usize,
+    ) -> Result<ContextValues, ReadError> {
+        let (namespace, scope) = (namespace.clone(), scope.clone());
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            let Some((id, branch)) = inner.watched(&namespace, &scope)? else {
+                return Ok(ContextValues::default());
+            };
+            inner.check_whole(id, Revision(u64::MAX))?;
+            let mut values = ContextValues {
+                revision: branch.head,
+                ..ContextValues::default()
+            };
+            let mut bytes = 0_usize;
+            for (key, at) in wanted_of(&branch, &keys.into_iter().collect()) {
+                work::check()?;
+                if bytes >= bytes_max {
+                    values.left_out.push(key.to_owned());
+                    continue;
+                }
+                let Some(entry) = inner.context_entry(&namespace, at).await? else {
+                    continue;
+                };
+                let size = entry.value.as_bytes().len();
+                if bytes + size > bytes_max && bytes > 0 {
+                    values.left_out.push(entry.key);
+                    continue;
+                }
+                bytes += size;
+                values.entries.push(entry);
+            }
+            Ok(values)
+        };
+        self.on(Lane::Short, read).await
+    }
+
     /// Follows an active context: its keys as they are, then
     /// [`ContextChange::CaughtUp`], then every change of that branch in order.
     /// Only the given keys; none given: all. A slow reader reads on from the log
@@ -185,8 +242,8 @@ impl Engine {
             let mut after = Revision::NONE;
             if let Some((_, branch)) = &watched {
                 after = branch.head;
-                for entry in inner.context_entries(&namespace, branch).await? {
-                    if wanted(&entry.key) {
+                for (_, at) in wanted_of(branch, &keys) {
+                    if let Some(entry) = inner.context_entry(&namespace, at).await? {
                         yield ContextChange::Set(entry);
                     }
                 }
@@ -327,6 +384,17 @@ fn change(
     })
 }
 
+/// The events that have set these keys; none named: that have set any.
+fn wanted_of<'b>(branch: &'b BranchState, keys: &BTreeSet<String>) -> Vec<(&'b str, EventRef)> {
+    let context = &branch.active_context;
+    let place = |(key, at): (&'b String, &EventRef)| (key.as_str(), *at);
+    if keys.is_empty() {
+        return context.iter().map(place).collect();
+    }
+    let set = keys.iter().filter_map(|key| context.get_key_value(key));
+    set.map(place).collect()
+}
+
 fn entry(set: ContextSet, at: EventRef) -> ContextEntry {
     ContextEntry {
         key: set.key,
@@ -359,12 +427,22 @@ impl Inner {
     ) -> Result<Vec<ContextEntry>, ReadError> {
         let mut entries = Vec::with_capacity(branch.active_context.len());
         for at in branch.active_context.values() {
-            if let EventBody::ContextSet(set) = &self.window_event(Some(namespace), *at).await?.body
-            {
-                entries.push(entry(set.clone(), *at));
-            }
+            entries.extend(self.context_entry(namespace, *at).await?);
         }
         Ok(entries)
+    }
+
+    /// What an event has set.
+    async fn context_entry(
+        &self,
+        namespace: &Namespace,
+        at: EventRef,
+    ) -> Result<Option<ContextEntry>, ReadError> {
+        let event = self.window_event(Some(namespace), at).await?;
+        Ok(match &event.body {
+            EventBody::ContextSet(set) => Some(entry(set.clone(), at)),
+            _ => None,
+        })
     }
 
     /// The namespace's long-term context as of a position of the log.

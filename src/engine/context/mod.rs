@@ -14,7 +14,9 @@ mod sub_contexts;
 mod window;
 
 pub use self::{
-    active::{ContextChange, ContextEntry, ContextScope, LONG_TERM_LABEL, SetContext},
+    active::{
+        ContextChange, ContextEntry, ContextScope, ContextValues, LONG_TERM_LABEL, SetContext,
+    },
     build::Assembled,
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
     knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites},

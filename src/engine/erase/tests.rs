@@ -20,16 +20,16 @@ use crate::{
     context::provider::Provider,
     domain::*,
     engine::{
-        BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
-        EraseTarget, ErasedEvent, NamedEvent, OpenOptions, ReadQuery, Retention, SearchRequest,
-        SharedBy, Source, VerifyItem, receipt_signer, salvage,
+        self, BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
+        EraseTarget, ErasedEvent, LatestQuery, NamedEvent, OpenOptions, ReadQuery, Retention,
+        SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage,
     },
     log::{BlobRef, EventLog, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, frame},
     search::searchable_text,
 };
 
 /// What is planted, by where.
-const NEEDLES: [&str; 12] = [
+const NEEDLES: [&str; 17] = [
     "needletitleqzx",
     "needlelabelqzx",
     "needlesourceidqzx",
@@ -42,16 +42,24 @@ const NEEDLES: [&str; 12] = [
     "needlebranchqzx",
     "needlesummaryqzx",
     "needlepromptqzx",
+    "needleeventkeyqzx",
+    "needleattributeqzx",
+    "needleattributenameqzx",
+    "needletypeqzx",
+    "needlecustomqzx",
 ];
 /// Of them, those that are in the index.
-const SEARCHED: [&str; 6] = [
+const SEARCHED: [&str; 7] = [
     "needletitleqzx",
     "needletextqzx",
     "needleblobqzx",
     "needleargumentqzx",
     "needleresultqzx",
     "needlesummaryqzx",
+    "needlecustomqzx",
 ];
+/// Where the large body is in what is planted.
+const LARGE_AT: usize = 6;
 const CONVERSATION: u128 = 0x0190_0000_0000_7000_8000_0000_0000_0001;
 const OTHER: u128 = CONVERSATION + 1;
 const FORK: u128 = CONVERSATION + 2;
@@ -137,6 +145,12 @@ fn planted() -> Vec<EventBody> {
             from_revision: Revision(1),
             to_revision: Revision(7),
         }),
+        EventBody::Custom(Custom {
+            type_name: "needletypeqzx".into(),
+            content_type: "text/plain".into(),
+            data: b"needletypeqzx".as_slice().into(),
+            text: "needlecustomqzx".into(),
+        }),
     ]
 }
 
@@ -147,6 +161,17 @@ async fn append(engine: &Engine, of: ConversationId, bodies: Vec<EventBody>) {
     for (at, body) in bodies.into_iter().enumerate() {
         let mut event = NewEvent::new(of, body);
         event.actor = "tester".to_owned();
+        // With tags, the large body would not be the same as another one's.
+        if of == id(CONVERSATION) && at != LARGE_AT {
+            event.tags = Tags {
+                key: format!("needleeventkeyqzx/{at}"),
+                attributes: [(
+                    "needleattributenameqzx".to_owned(),
+                    "needleattributeqzx".to_owned(),
+                )]
+                .into(),
+            };
+        }
         if fork.is_some_and(|fork| at == fork) {
             event.branch = None;
         }
@@ -351,6 +376,27 @@ async fn check_reads(engine: &Engine) {
         assert!(!told.contains(needle), "{needle}");
         assert_eq!(hits(engine, needle).await, 0, "{needle}");
     }
+    assert_eq!(looked_up(engine).await, 0);
+}
+
+/// Nothing is found by what it was found by.
+async fn looked_up(engine: &Engine) -> usize {
+    let keys = (0..12).map(|at| engine::Wanted::Key(format!("needleeventkeyqzx/{at}")));
+    let types = ["needletypeqzx", ERASED].map(|name| engine::Wanted::Type(name.to_owned()));
+    let query = LatestQuery {
+        namespace: Namespace::default(),
+        conversations: vec![id(CONVERSATION), id(FORK)],
+        branch: None,
+        wanted: keys.chain(types).collect(),
+        as_of: None,
+        headers_only: true,
+        bytes_max: 1,
+    };
+    let found = engine.latest(query).await.unwrap();
+    found
+        .iter()
+        .filter(|found| found.got.event.is_some())
+        .count()
 }
 
 /// Terms stand in the index by what tells them from the one before: it is asked for them.
@@ -380,7 +426,7 @@ async fn what_is_erased_is_in_no_file() {
     )
     .await
     .unwrap();
-    assert_eq!((outcome.events, outcome.derived), (13, 0));
+    assert_eq!((outcome.events, outcome.derived), (14, 0));
     let shared = SharedBy {
         conversation: id(FORK),
         parent: id(CONVERSATION),
@@ -422,6 +468,8 @@ async fn needles_are_found_where_they_were_planted() {
     for needle in SEARCHED {
         assert!(hits(&engine, needle).await > 0, "{needle}");
     }
+    // On the branch ten of the eleven keys, and a type; in its fork the first six keys.
+    assert_eq!(looked_up(&engine).await, 11 + 6);
     engine.close().await;
     let found = found(dir.path(), &large).await.join("\n");
     for needle in NEEDLES {

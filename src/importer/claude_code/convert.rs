@@ -302,6 +302,7 @@ impl Converter {
             type_name,
             content_type: content_type.to_owned(),
             data: line.text.clone(),
+            text: String::new(),
         };
         self.transcript.push(branch, EventBody::Custom(custom));
     }

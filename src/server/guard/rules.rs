@@ -34,10 +34,12 @@ impl Needs {
 }
 
 /// Every method that is served.
-pub(super) const RULES: [(&str, Needs); 43] = [
+pub(super) const RULES: [(&str, Needs); 46] = [
     ("/treering.v1.Events/Append", Appending),
     ("/treering.v1.Events/AppendStream", Appending),
     ("/treering.v1.Events/Read", Role(Reader)),
+    ("/treering.v1.Events/Latest", Role(Reader)),
+    ("/treering.v1.Events/GetMany", Role(Reader)),
     ("/treering.v1.Events/KnownKeys", Role(Reader)),
     ("/treering.v1.Events/Subscribe", Role(Reader)),
     ("/treering.v1.Conversations/Get", Role(Reader)),
@@ -52,6 +54,7 @@ pub(super) const RULES: [(&str, Needs); 43] = [
     ("/treering.v1.Contexts/Explain", Role(Reader)),
     ("/treering.v1.Contexts/PlanCompaction", Role(Reader)),
     ("/treering.v1.Contexts/Expand", Role(Reader)),
+    ("/treering.v1.Contexts/Get", Role(Reader)),
     ("/treering.v1.Contexts/Watch", Role(Reader)),
     ("/treering.v1.Contexts/Compact", Role(Writer)),
     ("/treering.v1.Contexts/Set", Role(Writer)),

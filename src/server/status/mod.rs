@@ -332,6 +332,10 @@ impl From<ReadError> for Refusal {
             ReadError::Invalid { .. } => {
                 of(Code::InvalidArgument, "INVALID_REQUEST").field("request")
             }
+            // Reads with a filter say it in their last message; nothing else has one.
+            ReadError::ScanBound { .. } => {
+                of(Code::InvalidArgument, "INVALID_REQUEST").field("filter")
+            }
             ReadError::Damaged { position, .. } => {
                 of(Code::DataLoss, "DAMAGED").fact("position", position)
             }

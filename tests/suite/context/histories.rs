@@ -144,6 +144,7 @@ impl History {
                 type_name: "mine".to_owned(),
                 content_type: String::new(),
                 data: vec![1].into(),
+                text: String::new(),
             }),
         })
     }

@@ -61,10 +61,12 @@ async fn call_raw(server: &TestServer, path: &str, bytes: &[u8]) -> Result<(), S
     Ok(())
 }
 
-const METHODS: [&str; 19] = [
+const METHODS: [&str; 22] = [
     "Events/Append",
     "Events/AppendStream",
     "Events/Read",
+    "Events/Latest",
+    "Events/GetMany",
     "Events/KnownKeys",
     "Events/Subscribe",
     "Conversations/Get",
@@ -73,6 +75,7 @@ const METHODS: [&str; 19] = [
     "Conversations/Lineage",
     "Conversations/Diff",
     "Conversations/Seal",
+    "Contexts/Get",
     "Tools/History",
     "Tools/Pending",
     "Tools/WaitForDecision",

@@ -382,6 +382,7 @@ fn body(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
             type_name: "mine".into(),
             content_type: String::new(),
             data: vec![0, 255].into(),
+            text: String::new(),
         }),
         What::Erase => B::ContentErased {
             revisions: vec![Revision(1)],

@@ -70,6 +70,8 @@ APPEND_STREAM = _of(
 )
 READ = _of("Events", "Read", events.ReadRequest, events.ReadResponse, streams_out=True)
 KNOWN_KEYS = _of("Events", "KnownKeys", events.KnownKeysRequest, events.KnownKeysResponse)
+LATEST = _of("Events", "Latest", events.LatestRequest, events.LatestResponse)
+GET_MANY = _of("Events", "GetMany", events.GetManyRequest, events.GetManyResponse)
 SUBSCRIBE = _of(
     "Events", "Subscribe", events.SubscribeRequest, events.SubscribeResponse, streams_out=True
 )
@@ -108,6 +110,7 @@ PLAN_COMPACTION = _of(
 )
 COMPACT = _of("Contexts", "Compact", context.CompactRequest, context.CompactResponse, KEY)
 EXPAND = _of("Contexts", "Expand", context.ExpandRequest, context.ExpandResponse, streams_out=True)
+GET_CONTEXT = _of("Contexts", "Get", context.GetContextRequest, context.GetContextResponse)
 WATCH = _of(
     "Contexts",
     "Watch",

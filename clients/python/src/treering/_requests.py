@@ -165,9 +165,11 @@ def read(
     backward: bool,
     limit: int,
     headers_only: bool,
+    filters: EventFilters,
 ) -> events_pb2.ReadRequest:
     """Events of a branch, or of all of a conversation."""
     request = events_pb2.ReadRequest(
+        filter=event_filter(filters),
         from_revision=first,
         to_revision=last,
         backward=backward,
@@ -181,6 +183,70 @@ def read(
         request.branch.conversation_id = conversation
         request.branch.branch = branch
     return request
+
+
+class EventFilters(TypedDict, total=False):
+    """What events are narrowed by. Those with `key`, `key_prefix` or one of `types` are found
+    without going through the others."""
+
+    key: str
+    """Their key, whole."""
+    key_prefix: str
+    """What their key begins with."""
+    types: str | Sequence[str]
+    """Only frameworks' events of these types."""
+    actor: str
+    correlation_id: str
+    attributes: Mapping[str, str] | None
+    """All of these, with these values."""
+    since: datetime | None
+    """Recorded then or later."""
+    until: datetime | None
+    """Recorded before."""
+
+
+FILTER_NAMES = tuple(EventFilters.__annotations__)
+
+
+def event_filter(filters: EventFilters) -> events_pb2.EventFilter | None:
+    """What a read wants of events; None: all of them."""
+    if unknown := set(filters) - set(FILTER_NAMES):
+        names = ", ".join(sorted(unknown))
+        raise TypeError(f"events has no {names}; it has {', '.join(FILTER_NAMES)}")
+    if not filters:
+        return None
+    return events_pb2.EventFilter(
+        key=filters.get("key", ""),
+        key_prefix=filters.get("key_prefix", ""),
+        types=_several(filters.get("types", ())),
+        actor=filters.get("actor", ""),
+        correlation_id=filters.get("correlation_id", ""),
+        attributes=filters.get("attributes") or {},
+        recorded_from=timestamp(filters.get("since")),
+        recorded_to=timestamp(filters.get("until")),
+    )
+
+
+def latest(
+    conversations: Iterable[str],
+    branch: str,
+    *,
+    keys: Iterable[str],
+    types: Iterable[str],
+    kinds: Iterable[KindName],
+    as_of: int,
+    headers_only: bool,
+) -> events_pb2.LatestRequest:
+    """The newest events with keys, of types and of kinds."""
+    return events_pb2.LatestRequest(
+        conversations=list(conversations),
+        branch=branch,
+        keys=list(keys),
+        types=list(types),
+        kinds=numbers(event_pb2.EventKind, "EVENT_KIND", list(kinds)),
+        as_of_revision=as_of,
+        headers_only=headers_only,
+    )
 
 
 def timestamp(time: datetime | None) -> Timestamp | None:

@@ -447,15 +447,42 @@ def annotation(
     )
 
 
-def custom(type_name: str, data: Any, *, content_type: str = "") -> NewEvent:
-    """An event of your own. `bytes` are kept as they are, all else is kept as JSON."""
+def custom(
+    type_name: str,
+    data: Any,
+    *,
+    content_type: str = "",
+    text: str = "",
+    key: str = "",
+    attributes: Mapping[str, str] | None = None,
+) -> NewEvent:
+    """An event of your own. `bytes` are kept as they are, all else is kept as JSON.
+
+    A search finds it by its `text`. See `found_by` for `key` and `attributes`.
+    """
     if isinstance(data, bytes):
         content = data
         content_type = content_type or "application/octet-stream"
     else:
         content = json_bytes(data)
         content_type = content_type or "application/json"
-    return NewEvent(custom=pb.Custom(type_name=type_name, content_type=content_type, data=content))
+    said = pb.Custom(type_name=type_name, content_type=content_type, data=content, text=text)
+    return found_by(NewEvent(custom=said), key, attributes)
+
+
+def found_by(
+    event: NewEvent, key: str = "", attributes: Mapping[str, str] | None = None
+) -> NewEvent:
+    """The same event, with what it is found by: a key, the newest event with which is its
+    latest, and attributes. Both are content: erased with the event.
+
+    >>> done = conv.append([new.found_by(new.user("Step one."), "step/1", {"by": "planner"})])
+    >>> conv.latest(key="step/1").text
+    'Step one.'
+    """
+    event.key = key or event.key
+    event.attributes.update(attributes or {})
+    return event
 
 
 def happened(event: NewEvent, at: datetime) -> NewEvent:

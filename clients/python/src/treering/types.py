@@ -124,6 +124,21 @@ class Event:
         return self.proto.erased
 
     @property
+    def key(self) -> str:
+        """What its author gave it to be found by, or empty."""
+        return self.proto.key
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """More of that."""
+        return dict(self.proto.attributes)
+
+    @property
+    def type_name(self) -> str:
+        """What a framework calls its event; empty of other kinds."""
+        return self.proto.type_name
+
+    @property
     def position(self) -> int:
         """Offset in the log."""
         return self.proto.position.offset

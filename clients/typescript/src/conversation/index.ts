@@ -15,6 +15,7 @@ import type {
 } from "../gen/treering/v1/conversation.js";
 import { ConversationState as State } from "../gen/treering/v1/conversation.js";
 import { keyOrNew, unique } from "../keys.js";
+import * as lookup from "../lookup.js";
 import * as make from "../make.js";
 import {
   contexts,
@@ -35,7 +36,7 @@ import {
   Hits,
   type Receipt,
 } from "../types.js";
-import { jsonTexts, type Parsed, type ProviderName } from "../words.js";
+import { jsonTexts, type KindName, type Parsed, type ProviderName } from "../words.js";
 import {
   type CompactOptions,
   compact,
@@ -156,6 +157,35 @@ export class Conversation extends Tools {
   events(options: ReadOptions = {}): AsyncGenerator<Event, void, undefined> {
     const request = requests.read(this.id, this.branch, options);
     return readEvents(this.transport, eventMethods.read, request, options.limit);
+  }
+
+  /**
+   * The newest event of the branch's history with a key, of a type or of a kind, at a cost that
+   * does not grow with the history. For several at once see `Treering.latest`.
+   *
+   *     const last = await conv.latest({ key: "note/1" });
+   */
+  async latest(
+    of: { key: string } | { type: string } | { kind: KindName },
+    { asOf = 0, headersOnly = false } = {},
+  ): Promise<Event | undefined> {
+    const options = {
+      keys: "key" in of ? [of.key] : [],
+      types: "type" in of ? [of.type] : [],
+      kinds: "kind" in of ? [of.kind] : [],
+      headersOnly,
+    };
+    const request = requests.latest([this.id], this.branch, options, asOf);
+    return (await lookup.latest(this.transport, request))[0];
+  }
+
+  /** Events by their revisions, in this order; undefined where there is none. */
+  async getEvents(
+    revisions: Iterable<number>,
+    options: { headersOnly?: boolean } = {},
+  ): Promise<(Event | undefined)[]> {
+    const names = [...revisions].map((revision) => [this.id, revision] as const);
+    return lookup.getMany(this.transport, names, options);
   }
 
   /** Events after a revision, then those that come, across restarts of the server. */

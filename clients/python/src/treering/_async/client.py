@@ -11,7 +11,7 @@ import grpc
 
 from treering import _methods as m
 from treering import _requests, errors, new
-from treering._async import context
+from treering._async import context, lookup
 from treering._async.conversation import AsyncConversation
 from treering._async.reading import read_events
 from treering._async.subscription import AsyncContextWatch, AsyncSubscription
@@ -282,9 +282,13 @@ class AsyncTreering:
         backward: bool = False,
         limit: int = 0,
         headers_only: bool = False,
+        **filters: Unpack[_requests.EventFilters],
     ) -> AsyncIterator[Event]:
-        """All events of the namespace in the order of the log. `first` is an offset."""
+        """All events of the namespace in the order of the log. `first` is an offset. `filters`
+        are those of `EventFilters`; here none has an index.
+        """
         request = events_pb2.ReadRequest(
+            filter=_requests.event_filter(filters),
             log=events_pb2.LogSource(),
             from_offset=first,
             backward=backward,
@@ -317,6 +321,50 @@ class AsyncTreering:
         return AsyncSubscription(
             self._transport, after=after, from_now=from_now, kinds=kinds, heartbeat=heartbeat
         )
+
+    async def latest(
+        self,
+        conversations: Sequence[str],
+        *,
+        branch: str = "",
+        keys: Sequence[str] = (),
+        types: Sequence[str] = (),
+        kinds: Sequence[KindName] = (),
+        headers_only: bool = False,
+    ) -> list[Event | None]:
+        """The newest event with each key, of each type and of each kind, of each of these
+        conversations, in one call. None where there is none; in the order asked, all of the
+        first conversation before the second.
+
+        >>> conv = await db.create("Notes")
+        >>> done = await conv.append([new.custom("note", {"n": 1}, key="a")])
+        >>> [each and each.key for each in await db.latest([conv.id], keys=["a", "b"])]
+        ['a', None]
+        """
+        request = _requests.latest(
+            conversations,
+            branch,
+            keys=keys,
+            types=types,
+            kinds=kinds,
+            as_of=0,
+            headers_only=headers_only,
+        )
+        return await lookup.latest(self._transport, request)
+
+    async def get_events(
+        self, names: Iterable[str | tuple[str, int]], *, headers_only: bool = False
+    ) -> list[Event | None]:
+        """Events by their ids, or by conversation and revision, in this order; None where
+        there is none.
+
+        >>> conv = await db.create("By name")
+        >>> one = await conv.user("One")
+        >>> events = await db.get_events([one.event_ids[0], (conv.id, 1), (conv.id, 99)])
+        >>> [event and event.revision for event in events]
+        [2, 1, None]
+        """
+        return await lookup.get_many(self._transport, names, headers_only)
 
     async def known_keys(self, keys: Sequence[str]) -> list[bool]:
         """Which idempotency keys were used, one answer for each (at most 4,096)."""

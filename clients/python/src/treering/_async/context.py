@@ -7,7 +7,7 @@ from typing import Any
 
 from treering._async.transport import AsyncTransport
 from treering._keys import key_or_new
-from treering._methods import SET, WATCH
+from treering._methods import GET_CONTEXT, SET
 from treering._words import from_json, json_bytes
 from treering.types import Receipt
 from treering.v1 import context_pb2, event_pb2
@@ -16,22 +16,20 @@ from treering.v1 import context_pb2, event_pb2
 async def get(
     transport: AsyncTransport, conversation_id: str, branch: str, keys: Iterable[str]
 ) -> dict[str, Any]:
-    """All keys as they are now."""
-    request = context_pb2.WatchContextRequest(
-        conversation_id=conversation_id, branch=branch, keys=list(keys)
-    )
+    """These keys as they are now, or all."""
+    wanted = list(keys)
     values: dict[str, Any] = {}
-    answers = transport.read(WATCH, lambda: request)
-    try:
-        async for answer in answers:
-            which = answer.WhichOneof("item")
-            if which == "entry":
-                values[answer.entry.key] = from_json(answer.entry.value)
-            elif which == "caught_up":
-                break
-    finally:
-        await answers.aclose()
-    return values
+    while True:
+        request = context_pb2.GetContextRequest(
+            conversation_id=conversation_id, branch=branch, keys=wanted
+        )
+        answer = await transport.unary(GET_CONTEXT, request)
+        for entry in answer.entries:
+            values[entry.key] = from_json(entry.value)
+        if not answer.left_out:
+            return dict(sorted(values.items()))
+        # An answer holds at least one value, so this ends.
+        wanted = list(answer.left_out)
 
 
 async def change(

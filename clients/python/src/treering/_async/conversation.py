@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from treering import _answers, _requests, new
 from treering import _methods as m
-from treering._async import context
+from treering._async import context, lookup
 from treering._async.calls import ERROR_CHARS_MAX, AsyncAnswer, AsyncCall
 from treering._async.reading import read_events
 from treering._async.replay import AsyncReplay
@@ -685,6 +685,7 @@ class AsyncConversation:
         limit: int = 0,
         headers_only: bool = False,
         all_branches: bool = False,
+        **filters: Unpack[_requests.EventFilters],
     ) -> AsyncIterator[Event]:
         """The history of the branch, with what it inherited, oldest first.
 
@@ -694,6 +695,12 @@ class AsyncConversation:
         >>> said = await conv.user("One"), await conv.user("Two")
         >>> [event.text async for event in conv.events(backward=True, limit=2)]
         ['Two', 'One']
+
+        `filters` are those of `EventFilters`; `new.found_by` gives events keys.
+
+        >>> found = conv.events(types="note", attributes={"by": "planner"})
+        >>> [event.key async for event in found]
+        []
         """
         request = _requests.read(
             self.id,
@@ -705,9 +712,48 @@ class AsyncConversation:
             backward=backward,
             limit=limit,
             headers_only=headers_only,
+            filters=filters,
         )
         async for event in read_events(self._transport, m.READ, request, limit):
             yield event
+
+    async def latest(
+        self,
+        *,
+        key: str = "",
+        type: str = "",
+        kind: KindName | None = None,
+        as_of: int = 0,
+        headers_only: bool = False,
+    ) -> Event | None:
+        """The newest event of the branch's history with a key, of a type or of a kind, at a
+        cost that does not grow with the history. For several at once see `Treering.latest`.
+
+        >>> done = await conv.append([new.custom("note", {"n": 1}, key="note/1")])
+        >>> (await conv.latest(key="note/1")).body.type_name
+        'note'
+        >>> await conv.latest(key="note/2")
+        """
+        request = _requests.latest(
+            [self.id],
+            self.branch,
+            keys=[key] if key else [],
+            types=[type] if type else [],
+            kinds=[kind] if kind else [],
+            as_of=as_of,
+            headers_only=headers_only,
+        )
+        found = await lookup.latest(self._transport, request)
+        if len(found) != 1:
+            raise ValueError("name a key, a type or a kind, and only one of them")
+        return found[0]
+
+    async def get_events(
+        self, revisions: Iterable[int], *, headers_only: bool = False
+    ) -> list[Event | None]:
+        """Events by their revisions, in this order; None where there is none."""
+        names = [(self.id, revision) for revision in revisions]
+        return await lookup.get_many(self._transport, names, headers_only)
 
     def subscribe(
         self,

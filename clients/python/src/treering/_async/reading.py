@@ -8,6 +8,7 @@ from typing import Any
 from treering._async.transport import AsyncTransport
 from treering._methods import Method
 from treering.types import Event
+from treering.v1 import events_pb2
 
 
 async def read_events(
@@ -30,17 +31,26 @@ async def read_events(
             request.limit = 0
         return request
 
-    answers = transport.read(method, again)
-    try:
-        async for answer in answers:
-            for event in answer.events:
-                if passing_to:
-                    passing_to = "" if event.id == passing_to else passing_to
-                    continue
-                last_id = event.id
-                handed_out += 1
-                yield Event.of(event)
-                if handed_out == limit:
-                    return
-    finally:
-        await answers.aclose()
+    while True:
+        stopped_at = None
+        answers = transport.read(method, again)
+        try:
+            async for answer in answers:
+                for event in answer.events:
+                    if passing_to:
+                        passing_to = "" if event.id == passing_to else passing_to
+                        continue
+                    last_id = event.id
+                    handed_out += 1
+                    yield Event.of(event)
+                    if handed_out == limit:
+                        return
+                if isinstance(answer, events_pb2.ReadResponse) and answer.HasField("stopped_at"):
+                    stopped_at = answer.stopped_at
+        finally:
+            await answers.aclose()
+        if stopped_at is None:
+            return
+        # It has looked at as many events as one read may: the next one goes on there.
+        request.go_on_at.CopyFrom(stopped_at)
+        last_id = passing_to = ""

@@ -15,7 +15,7 @@ from treering import _requests, errors, new
 from treering._entry import Entry
 from treering._keys import key_or_new
 from treering._local import Endpoint, Fixed, Local, run_command
-from treering._sync import context
+from treering._sync import context, lookup
 from treering._sync.conversation import Conversation
 from treering._sync.reading import read_events
 from treering._sync.subscription import ContextWatch, Subscription
@@ -281,9 +281,13 @@ class Treering:
         backward: bool = False,
         limit: int = 0,
         headers_only: bool = False,
+        **filters: Unpack[_requests.EventFilters],
     ) -> Iterator[Event]:
-        """All events of the namespace in the order of the log. `first` is an offset."""
+        """All events of the namespace in the order of the log. `first` is an offset. `filters`
+        are those of `EventFilters`; here none has an index.
+        """
         request = events_pb2.ReadRequest(
+            filter=_requests.event_filter(filters),
             log=events_pb2.LogSource(),
             from_offset=first,
             backward=backward,
@@ -316,6 +320,50 @@ class Treering:
         return Subscription(
             self._transport, after=after, from_now=from_now, kinds=kinds, heartbeat=heartbeat
         )
+
+    def latest(
+        self,
+        conversations: Sequence[str],
+        *,
+        branch: str = "",
+        keys: Sequence[str] = (),
+        types: Sequence[str] = (),
+        kinds: Sequence[KindName] = (),
+        headers_only: bool = False,
+    ) -> list[Event | None]:
+        """The newest event with each key, of each type and of each kind, of each of these
+        conversations, in one call. None where there is none; in the order asked, all of the
+        first conversation before the second.
+
+        >>> conv = db.create("Notes")
+        >>> done = conv.append([new.custom("note", {"n": 1}, key="a")])
+        >>> [each and each.key for each in db.latest([conv.id], keys=["a", "b"])]
+        ['a', None]
+        """
+        request = _requests.latest(
+            conversations,
+            branch,
+            keys=keys,
+            types=types,
+            kinds=kinds,
+            as_of=0,
+            headers_only=headers_only,
+        )
+        return lookup.latest(self._transport, request)
+
+    def get_events(
+        self, names: Iterable[str | tuple[str, int]], *, headers_only: bool = False
+    ) -> list[Event | None]:
+        """Events by their ids, or by conversation and revision, in this order; None where
+        there is none.
+
+        >>> conv = db.create("By name")
+        >>> one = conv.user("One")
+        >>> events = db.get_events([one.event_ids[0], (conv.id, 1), (conv.id, 99)])
+        >>> [event and event.revision for event in events]
+        [2, 1, None]
+        """
+        return lookup.get_many(self._transport, names, headers_only)
 
     def known_keys(self, keys: Sequence[str]) -> list[bool]:
         """Which idempotency keys were used, one answer for each (at most 4,096)."""

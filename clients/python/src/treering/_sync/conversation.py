@@ -12,7 +12,7 @@ from treering import _answers, _requests, new
 from treering import _methods as m
 from treering._background import despite_sync
 from treering._keys import key_or_new
-from treering._sync import context
+from treering._sync import context, lookup
 from treering._sync.calls import ERROR_CHARS_MAX, Answer, Call
 from treering._sync.reading import read_events
 from treering._sync.replay import Replay
@@ -674,6 +674,7 @@ class Conversation:
         limit: int = 0,
         headers_only: bool = False,
         all_branches: bool = False,
+        **filters: Unpack[_requests.EventFilters],
     ) -> Iterator[Event]:
         """The history of the branch, with what it inherited, oldest first.
 
@@ -683,6 +684,12 @@ class Conversation:
         >>> said = conv.user("One"), conv.user("Two")
         >>> [event.text for event in conv.events(backward=True, limit=2)]
         ['Two', 'One']
+
+        `filters` are those of `EventFilters`; `new.found_by` gives events keys.
+
+        >>> found = conv.events(types="note", attributes={"by": "planner"})
+        >>> [event.key for event in found]
+        []
         """
         request = _requests.read(
             self.id,
@@ -694,9 +701,48 @@ class Conversation:
             backward=backward,
             limit=limit,
             headers_only=headers_only,
+            filters=filters,
         )
         for event in read_events(self._transport, m.READ, request, limit):
             yield event
+
+    def latest(
+        self,
+        *,
+        key: str = "",
+        type: str = "",
+        kind: KindName | None = None,
+        as_of: int = 0,
+        headers_only: bool = False,
+    ) -> Event | None:
+        """The newest event of the branch's history with a key, of a type or of a kind, at a
+        cost that does not grow with the history. For several at once see `Treering.latest`.
+
+        >>> done = conv.append([new.custom("note", {"n": 1}, key="note/1")])
+        >>> (conv.latest(key="note/1")).body.type_name
+        'note'
+        >>> conv.latest(key="note/2")
+        """
+        request = _requests.latest(
+            [self.id],
+            self.branch,
+            keys=[key] if key else [],
+            types=[type] if type else [],
+            kinds=[kind] if kind else [],
+            as_of=as_of,
+            headers_only=headers_only,
+        )
+        found = lookup.latest(self._transport, request)
+        if len(found) != 1:
+            raise ValueError("name a key, a type or a kind, and only one of them")
+        return found[0]
+
+    def get_events(
+        self, revisions: Iterable[int], *, headers_only: bool = False
+    ) -> list[Event | None]:
+        """Events by their revisions, in this order; None where there is none."""
+        names = [(self.id, revision) for revision in revisions]
+        return lookup.get_many(self._transport, names, headers_only)
 
     def subscribe(
         self,

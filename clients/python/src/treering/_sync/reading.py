@@ -9,6 +9,7 @@ from typing import Any
 from treering._methods import Method
 from treering._sync.transport import Transport
 from treering.types import Event
+from treering.v1 import events_pb2
 
 
 def read_events(
@@ -31,17 +32,26 @@ def read_events(
             request.limit = 0
         return request
 
-    answers = transport.read(method, again)
-    try:
-        for answer in answers:
-            for event in answer.events:
-                if passing_to:
-                    passing_to = "" if event.id == passing_to else passing_to
-                    continue
-                last_id = event.id
-                handed_out += 1
-                yield Event.of(event)
-                if handed_out == limit:
-                    return
-    finally:
-        answers.close()
+    while True:
+        stopped_at = None
+        answers = transport.read(method, again)
+        try:
+            for answer in answers:
+                for event in answer.events:
+                    if passing_to:
+                        passing_to = "" if event.id == passing_to else passing_to
+                        continue
+                    last_id = event.id
+                    handed_out += 1
+                    yield Event.of(event)
+                    if handed_out == limit:
+                        return
+                if isinstance(answer, events_pb2.ReadResponse) and answer.HasField("stopped_at"):
+                    stopped_at = answer.stopped_at
+        finally:
+            answers.close()
+        if stopped_at is None:
+            return
+        # It has looked at as many events as one read may: the next one goes on there.
+        request.go_on_at.CopyFrom(stopped_at)
+        last_id = passing_to = ""

@@ -664,6 +664,58 @@ class ExpandResponse(google.protobuf.message.Message):
 global___ExpandResponse = ExpandResponse
 
 @typing_extensions.final
+class GetContextRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    BRANCH_FIELD_NUMBER: builtins.int
+    KEYS_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    """Empty: the namespace's long-term context."""
+    branch: builtins.str
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Only these keys, at most 10,000; empty: all."""
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        branch: builtins.str = ...,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation_id", b"conversation_id", "keys", b"keys"]) -> None: ...
+
+global___GetContextRequest = GetContextRequest
+
+@typing_extensions.final
+class GetContextResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    REVISION_FIELD_NUMBER: builtins.int
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ContextEntry]:
+        """Those that are set, by key."""
+    @property
+    def left_out(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Keys whose values were left out because the answer has as many bytes as one may: ask
+        for them alone.
+        """
+    revision: builtins.int
+    """The branch's revision that this was read at; 0: there is no long-term context."""
+    def __init__(
+        self,
+        *,
+        entries: collections.abc.Iterable[global___ContextEntry] | None = ...,
+        left_out: collections.abc.Iterable[builtins.str] | None = ...,
+        revision: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["entries", b"entries", "left_out", b"left_out", "revision", b"revision"]) -> None: ...
+
+global___GetContextResponse = GetContextResponse
+
+@typing_extensions.final
 class WatchContextRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -250,6 +250,22 @@ class Event(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing_extensions.final
+    class AttributesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     ID_FIELD_NUMBER: builtins.int
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_ID_FIELD_NUMBER: builtins.int
@@ -264,6 +280,9 @@ class Event(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     CHAIN_HASH_FIELD_NUMBER: builtins.int
     ERASED_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
+    ATTRIBUTES_FIELD_NUMBER: builtins.int
+    TYPE_NAME_FIELD_NUMBER: builtins.int
     CONVERSATION_CREATED_FIELD_NUMBER: builtins.int
     CONFIG_CHANGED_FIELD_NUMBER: builtins.int
     BRANCH_FORKED_FIELD_NUMBER: builtins.int
@@ -325,6 +344,14 @@ class Event(google.protobuf.message.Message):
     """
     erased: builtins.bool
     """Its content was erased: the body is what is left, without texts."""
+    key: builtins.str
+    """What its author gave it to be found by; gone when the content was erased. Also with
+    headers only.
+    """
+    @property
+    def attributes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    type_name: builtins.str
+    """`type_name` of a Custom event. Also with headers only."""
     @property
     def conversation_created(self) -> global___ConversationCreated: ...
     @property
@@ -400,6 +427,9 @@ class Event(google.protobuf.message.Message):
         kind: global___EventKind.ValueType = ...,
         chain_hash: builtins.bytes = ...,
         erased: builtins.bool = ...,
+        key: builtins.str = ...,
+        attributes: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        type_name: builtins.str = ...,
         conversation_created: global___ConversationCreated | None = ...,
         config_changed: global___ConfigChanged | None = ...,
         branch_forked: global___BranchForked | None = ...,
@@ -431,7 +461,7 @@ class Event(google.protobuf.message.Message):
         content_erased: global___ContentErased | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_sealed", b"conversation_sealed", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_id", b"branch_id", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "chain_hash", b"chain_hash", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "erased", b"erased", "guidance_given", b"guidance_given", "id", b"id", "kind", b"kind", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "attributes", b"attributes", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_id", b"branch_id", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "chain_hash", b"chain_hash", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "erased", b"erased", "guidance_given", b"guidance_given", "id", b"id", "key", b"key", "kind", b"kind", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "type_name", b"type_name", "user_prompt_set", b"user_prompt_set"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["body", b"body"]) -> typing_extensions.Literal["conversation_created", "config_changed", "branch_forked", "branch_activated", "branch_renamed", "branch_archived", "system_prompt_set", "user_prompt_set", "message_appended", "tool_call_requested", "approval_decided", "tool_call_started", "tool_result_recorded", "tool_call_cancelled", "tool_snapshot_recorded", "context_set", "context_removed", "tools_discovered", "guidance_given", "entities_noted", "summary_recorded", "compacted", "sub_context_spawned", "sub_context_returned", "conversation_sealed", "tools_defined", "annotation_added", "custom", "content_erased"] | None: ...
 
 global___Event = Event
@@ -442,12 +472,30 @@ class NewEvent(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing_extensions.final
+    class AttributesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     OCCURRED_AT_FIELD_NUMBER: builtins.int
     CAUSATION_ID_FIELD_NUMBER: builtins.int
     CORRELATION_ID_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
+    ATTRIBUTES_FIELD_NUMBER: builtins.int
     CONVERSATION_CREATED_FIELD_NUMBER: builtins.int
     CONFIG_CHANGED_FIELD_NUMBER: builtins.int
     BRANCH_FORKED_FIELD_NUMBER: builtins.int
@@ -486,6 +534,13 @@ class NewEvent(google.protobuf.message.Message):
     causation_id: builtins.str
     correlation_id: builtins.str
     actor: builtins.str
+    key: builtins.str
+    """A name to find it by, at most 512 bytes and without NUL. Need not be unique: the newest
+    event of a branch's history with a key is its latest, see Events.Latest.
+    """
+    @property
+    def attributes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """More to find it by: at most 32, with names of 1 to 128 bytes and 8,192 bytes together."""
     @property
     def conversation_created(self) -> global___ConversationCreated: ...
     @property
@@ -553,6 +608,8 @@ class NewEvent(google.protobuf.message.Message):
         causation_id: builtins.str = ...,
         correlation_id: builtins.str = ...,
         actor: builtins.str = ...,
+        key: builtins.str = ...,
+        attributes: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         conversation_created: global___ConversationCreated | None = ...,
         config_changed: global___ConfigChanged | None = ...,
         branch_forked: global___BranchForked | None = ...,
@@ -584,7 +641,7 @@ class NewEvent(google.protobuf.message.Message):
         content_erased: global___ContentErased | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_sealed", b"conversation_sealed", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "attributes", b"attributes", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "key", b"key", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["body", b"body"]) -> typing_extensions.Literal["conversation_created", "config_changed", "branch_forked", "branch_activated", "branch_renamed", "branch_archived", "system_prompt_set", "user_prompt_set", "message_appended", "tool_call_requested", "approval_decided", "tool_call_started", "tool_result_recorded", "tool_call_cancelled", "tool_snapshot_recorded", "context_set", "context_removed", "tools_discovered", "guidance_given", "entities_noted", "summary_recorded", "compacted", "sub_context_spawned", "sub_context_returned", "conversation_sealed", "tools_defined", "annotation_added", "custom", "content_erased"] | None: ...
 
 global___NewEvent = NewEvent
@@ -1579,19 +1636,62 @@ class Custom(google.protobuf.message.Message):
     TYPE_NAME_FIELD_NUMBER: builtins.int
     CONTENT_TYPE_FIELD_NUMBER: builtins.int
     DATA_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
     type_name: builtins.str
     content_type: builtins.str
     data: builtins.bytes
+    text: builtins.str
+    """What a search finds it by. Empty: it is not found."""
     def __init__(
         self,
         *,
         type_name: builtins.str = ...,
         content_type: builtins.str = ...,
         data: builtins.bytes = ...,
+        text: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["content_type", b"content_type", "data", b"data", "type_name", b"type_name"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["content_type", b"content_type", "data", b"data", "text", b"text", "type_name", b"type_name"]) -> None: ...
 
 global___Custom = Custom
+
+@typing_extensions.final
+class EventTags(google.protobuf.message.Message):
+    """`NewEvent.key` and `NewEvent.attributes` as the log keeps them: field 2047 of the body,
+    in front of what was received. So they are erased with it.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing_extensions.final
+    class AttributesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    KEY_FIELD_NUMBER: builtins.int
+    ATTRIBUTES_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    @property
+    def attributes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        attributes: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["attributes", b"attributes", "key", b"key"]) -> None: ...
+
+global___EventTags = EventTags
 
 @typing_extensions.final
 class ContentErased(google.protobuf.message.Message):

@@ -15,7 +15,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from treering.v1 import event_pb2 as treering_dot_v1_dot_event__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18treering/v1/events.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\"\xb4\x01\n\x10\x45xpectedRevision\x12\x30\n\x03\x61ny\x18\x01 \x01(\x0b\x32!.treering.v1.ExpectedRevision.AnyH\x00\x12;\n\tno_stream\x18\x02 \x01(\x0b\x32&.treering.v1.ExpectedRevision.NoStreamH\x00\x12\x12\n\x08revision\x18\x03 \x01(\x04H\x00\x1a\x05\n\x03\x41ny\x1a\n\n\x08NoStreamB\n\n\x08\x65xpected\"m\n\x11\x42ranchExpectation\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12/\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1d.treering.v1.ExpectedRevision\"\xdf\x01\n\rAppendRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12/\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1d.treering.v1.ExpectedRevision\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\x12%\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x15.treering.v1.NewEvent\x12\x34\n\x0c\x65xpectations\x18\x06 \x03(\x0b\x32\x1e.treering.v1.BranchExpectation\"\x83\x01\n\x08\x41ppended\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x11\n\tbranch_id\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\'\n\x08position\x18\x05 \x01(\x0b\x32\x15.treering.v1.Position\"_\n\x0e\x41ppendResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.treering.v1.Appended\x12\x14\n\x0crepeated_key\x18\x02 \x01(\x08\x12\x10\n\x08warnings\x18\x03 \x03(\t\",\n\x10KnownKeysRequest\x12\x18\n\x10idempotency_keys\x18\x01 \x03(\t\"\"\n\x11KnownKeysResponse\x12\r\n\x05known\x18\x01 \x03(\x08\"}\n\x14\x41ppendStreamResponse\x12/\n\x08\x61ppended\x18\x01 \x01(\x0b\x32\x1b.treering.v1.AppendResponseH\x00\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.treering.v1.AppendErrorH\x00\x42\t\n\x07outcome\"\xa7\x01\n\x0b\x41ppendError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.treering.v1.AppendError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd4\x02\n\x0bReadRequest\x12+\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x19.treering.v1.BranchSourceH\x00\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.treering.v1.ConversationSourceH\x00\x12%\n\x03log\x18\x03 \x01(\x0b\x32\x16.treering.v1.LogSourceH\x00\x12\x15\n\rfrom_revision\x18\x04 \x01(\x04\x12\x13\n\x0bto_revision\x18\x05 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x06 \x01(\x04\x12\x10\n\x08\x62\x61\x63kward\x18\x07 \x01(\x08\x12%\n\x05kinds\x18\x08 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\r\n\x05limit\x18\t \x01(\x04\x12\x14\n\x0cheaders_only\x18\n \x01(\x08\x12\x0f\n\x07\x65xports\x18\x0b \x01(\x08\x42\x08\n\x06source\"7\n\x0c\x42ranchSource\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\"-\n\x12\x43onversationSource\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"\x0b\n\tLogSource\"2\n\x0cReadResponse\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.treering.v1.Event\"\xc1\x02\n\x10SubscribeRequest\x12+\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x19.treering.v1.BranchSourceH\x00\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.treering.v1.ConversationSourceH\x00\x12%\n\x03log\x18\x03 \x01(\x0b\x32\x16.treering.v1.LogSourceH\x00\x12\x16\n\x0e\x61\x66ter_revision\x18\x04 \x01(\x04\x12\x19\n\x0c\x61\x66ter_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12%\n\x05kinds\x18\x06 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\x10\n\x08\x66rom_now\x18\x07 \x01(\x08\x12\x19\n\x11heartbeat_seconds\x18\x08 \x01(\rB\x08\n\x06sourceB\x0f\n\r_after_offset\"\xc9\x01\n\x11SubscribeResponse\x12#\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x12.treering.v1.EventH\x00\x12*\n\tcaught_up\x18\x02 \x01(\x0b\x32\x15.treering.v1.CaughtUpH\x00\x12+\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.treering.v1.HeartbeatH\x00\x12.\n\x0b\x66\x65ll_behind\x18\x04 \x01(\x0b\x32\x17.treering.v1.FellBehindH\x00\x42\x06\n\x04item\"3\n\x08\x43\x61ughtUp\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\"^\n\tHeartbeat\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"5\n\nFellBehind\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position2\xf7\x02\n\x06\x45vents\x12\x41\n\x06\x41ppend\x12\x1a.treering.v1.AppendRequest\x1a\x1b.treering.v1.AppendResponse\x12Q\n\x0c\x41ppendStream\x12\x1a.treering.v1.AppendRequest\x1a!.treering.v1.AppendStreamResponse(\x01\x30\x01\x12=\n\x04Read\x12\x18.treering.v1.ReadRequest\x1a\x19.treering.v1.ReadResponse0\x01\x12J\n\tKnownKeys\x12\x1d.treering.v1.KnownKeysRequest\x1a\x1e.treering.v1.KnownKeysResponse\x12L\n\tSubscribe\x12\x1d.treering.v1.SubscribeRequest\x1a\x1e.treering.v1.SubscribeResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18treering/v1/events.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\"\xb4\x01\n\x10\x45xpectedRevision\x12\x30\n\x03\x61ny\x18\x01 \x01(\x0b\x32!.treering.v1.ExpectedRevision.AnyH\x00\x12;\n\tno_stream\x18\x02 \x01(\x0b\x32&.treering.v1.ExpectedRevision.NoStreamH\x00\x12\x12\n\x08revision\x18\x03 \x01(\x04H\x00\x1a\x05\n\x03\x41ny\x1a\n\n\x08NoStreamB\n\n\x08\x65xpected\"m\n\x11\x42ranchExpectation\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12/\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1d.treering.v1.ExpectedRevision\"\xdf\x01\n\rAppendRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12/\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1d.treering.v1.ExpectedRevision\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\x12%\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x15.treering.v1.NewEvent\x12\x34\n\x0c\x65xpectations\x18\x06 \x03(\x0b\x32\x1e.treering.v1.BranchExpectation\"\x83\x01\n\x08\x41ppended\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x11\n\tbranch_id\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\'\n\x08position\x18\x05 \x01(\x0b\x32\x15.treering.v1.Position\"_\n\x0e\x41ppendResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.treering.v1.Appended\x12\x14\n\x0crepeated_key\x18\x02 \x01(\x08\x12\x10\n\x08warnings\x18\x03 \x03(\t\",\n\x10KnownKeysRequest\x12\x18\n\x10idempotency_keys\x18\x01 \x03(\t\"\"\n\x11KnownKeysResponse\x12\r\n\x05known\x18\x01 \x03(\x08\"}\n\x14\x41ppendStreamResponse\x12/\n\x08\x61ppended\x18\x01 \x01(\x0b\x32\x1b.treering.v1.AppendResponseH\x00\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.treering.v1.AppendErrorH\x00\x42\t\n\x07outcome\"\xa7\x01\n\x0b\x41ppendError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.treering.v1.AppendError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa7\x03\n\x0bReadRequest\x12+\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x19.treering.v1.BranchSourceH\x00\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.treering.v1.ConversationSourceH\x00\x12%\n\x03log\x18\x03 \x01(\x0b\x32\x16.treering.v1.LogSourceH\x00\x12\x15\n\rfrom_revision\x18\x04 \x01(\x04\x12\x13\n\x0bto_revision\x18\x05 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x06 \x01(\x04\x12\x10\n\x08\x62\x61\x63kward\x18\x07 \x01(\x08\x12%\n\x05kinds\x18\x08 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\r\n\x05limit\x18\t \x01(\x04\x12\x14\n\x0cheaders_only\x18\n \x01(\x08\x12(\n\x06\x66ilter\x18\x0b \x01(\x0b\x32\x18.treering.v1.EventFilter\x12\'\n\x08go_on_at\x18\x0c \x01(\x0b\x32\x15.treering.v1.ReadStop\x12\x0f\n\x07\x65xports\x18\r \x01(\x08\x42\x08\n\x06source\"\xb9\x02\n\x0b\x45ventFilter\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\nkey_prefix\x18\x02 \x01(\t\x12\r\n\x05types\x18\x03 \x03(\t\x12\r\n\x05\x61\x63tor\x18\x04 \x01(\t\x12\x16\n\x0e\x63orrelation_id\x18\x05 \x01(\t\x12<\n\nattributes\x18\x06 \x03(\x0b\x32(.treering.v1.EventFilter.AttributesEntry\x12\x31\n\rrecorded_from\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brecorded_to\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"7\n\nEventPlace\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"L\n\x08ReadStop\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x17.treering.v1.EventPlaceH\x00\x12\x10\n\x06offset\x18\x02 \x01(\x04H\x00\x42\x04\n\x02\x61t\"7\n\x0c\x42ranchSource\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\"-\n\x12\x43onversationSource\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"\x0b\n\tLogSource\"]\n\x0cReadResponse\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.treering.v1.Event\x12)\n\nstopped_at\x18\x02 \x01(\x0b\x32\x15.treering.v1.ReadStop\"\xa8\x01\n\rLatestRequest\x12\x15\n\rconversations\x18\x01 \x03(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\r\n\x05types\x18\x04 \x03(\t\x12%\n\x05kinds\x18\x05 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\x16\n\x0e\x61s_of_revision\x18\x06 \x01(\x04\x12\x14\n\x0cheaders_only\x18\x07 \x01(\x08\"9\n\x0eLatestResponse\x12\'\n\x05\x66ound\x18\x01 \x03(\x0b\x32\x18.treering.v1.LatestEvent\"\xad\x01\n\x0bLatestEvent\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\r\n\x03key\x18\x02 \x01(\tH\x00\x12\x0e\n\x04type\x18\x03 \x01(\tH\x00\x12&\n\x04kind\x18\x04 \x01(\x0e\x32\x16.treering.v1.EventKindH\x00\x12!\n\x05\x65vent\x18\x05 \x01(\x0b\x32\x12.treering.v1.Event\x12\x15\n\rbody_left_out\x18\x06 \x01(\x08\x42\x04\n\x02of\"N\n\x0eGetManyRequest\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.treering.v1.EventName\x12\x14\n\x0cheaders_only\x18\x02 \x01(\x08\"O\n\tEventName\x12\x12\n\x08\x65vent_id\x18\x01 \x01(\tH\x00\x12(\n\x05place\x18\x02 \x01(\x0b\x32\x17.treering.v1.EventPlaceH\x00\x42\x04\n\x02\x62y\"8\n\x0fGetManyResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.treering.v1.GotEvent\"D\n\x08GotEvent\x12!\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x12.treering.v1.Event\x12\x15\n\rbody_left_out\x18\x02 \x01(\x08\"\xc1\x02\n\x10SubscribeRequest\x12+\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x19.treering.v1.BranchSourceH\x00\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.treering.v1.ConversationSourceH\x00\x12%\n\x03log\x18\x03 \x01(\x0b\x32\x16.treering.v1.LogSourceH\x00\x12\x16\n\x0e\x61\x66ter_revision\x18\x04 \x01(\x04\x12\x19\n\x0c\x61\x66ter_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12%\n\x05kinds\x18\x06 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\x10\n\x08\x66rom_now\x18\x07 \x01(\x08\x12\x19\n\x11heartbeat_seconds\x18\x08 \x01(\rB\x08\n\x06sourceB\x0f\n\r_after_offset\"\xc9\x01\n\x11SubscribeResponse\x12#\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x12.treering.v1.EventH\x00\x12*\n\tcaught_up\x18\x02 \x01(\x0b\x32\x15.treering.v1.CaughtUpH\x00\x12+\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.treering.v1.HeartbeatH\x00\x12.\n\x0b\x66\x65ll_behind\x18\x04 \x01(\x0b\x32\x17.treering.v1.FellBehindH\x00\x42\x06\n\x04item\"3\n\x08\x43\x61ughtUp\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\"^\n\tHeartbeat\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"5\n\nFellBehind\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position2\x80\x04\n\x06\x45vents\x12\x41\n\x06\x41ppend\x12\x1a.treering.v1.AppendRequest\x1a\x1b.treering.v1.AppendResponse\x12Q\n\x0c\x41ppendStream\x12\x1a.treering.v1.AppendRequest\x1a!.treering.v1.AppendStreamResponse(\x01\x30\x01\x12=\n\x04Read\x12\x18.treering.v1.ReadRequest\x1a\x19.treering.v1.ReadResponse0\x01\x12\x41\n\x06Latest\x12\x1a.treering.v1.LatestRequest\x1a\x1b.treering.v1.LatestResponse\x12\x44\n\x07GetMany\x12\x1b.treering.v1.GetManyRequest\x1a\x1c.treering.v1.GetManyResponse\x12J\n\tKnownKeys\x12\x1d.treering.v1.KnownKeysRequest\x1a\x1e.treering.v1.KnownKeysResponse\x12L\n\tSubscribe\x12\x1d.treering.v1.SubscribeRequest\x1a\x1e.treering.v1.SubscribeResponse0\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'treering.v1.events_pb2', globals())
@@ -24,6 +24,8 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _APPENDERROR_METADATAENTRY._options = None
   _APPENDERROR_METADATAENTRY._serialized_options = b'8\001'
+  _EVENTFILTER_ATTRIBUTESENTRY._options = None
+  _EVENTFILTER_ATTRIBUTESENTRY._serialized_options = b'8\001'
   _EXPECTEDREVISION._serialized_start=100
   _EXPECTEDREVISION._serialized_end=280
   _EXPECTEDREVISION_ANY._serialized_start=251
@@ -49,25 +51,47 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _APPENDERROR_METADATAENTRY._serialized_start=1180
   _APPENDERROR_METADATAENTRY._serialized_end=1227
   _READREQUEST._serialized_start=1230
-  _READREQUEST._serialized_end=1570
-  _BRANCHSOURCE._serialized_start=1572
-  _BRANCHSOURCE._serialized_end=1627
-  _CONVERSATIONSOURCE._serialized_start=1629
-  _CONVERSATIONSOURCE._serialized_end=1674
-  _LOGSOURCE._serialized_start=1676
-  _LOGSOURCE._serialized_end=1687
-  _READRESPONSE._serialized_start=1689
-  _READRESPONSE._serialized_end=1739
-  _SUBSCRIBEREQUEST._serialized_start=1742
-  _SUBSCRIBEREQUEST._serialized_end=2063
-  _SUBSCRIBERESPONSE._serialized_start=2066
-  _SUBSCRIBERESPONSE._serialized_end=2267
-  _CAUGHTUP._serialized_start=2269
-  _CAUGHTUP._serialized_end=2320
-  _HEARTBEAT._serialized_start=2322
-  _HEARTBEAT._serialized_end=2416
-  _FELLBEHIND._serialized_start=2418
-  _FELLBEHIND._serialized_end=2471
-  _EVENTS._serialized_start=2474
-  _EVENTS._serialized_end=2849
+  _READREQUEST._serialized_end=1653
+  _EVENTFILTER._serialized_start=1656
+  _EVENTFILTER._serialized_end=1969
+  _EVENTFILTER_ATTRIBUTESENTRY._serialized_start=1920
+  _EVENTFILTER_ATTRIBUTESENTRY._serialized_end=1969
+  _EVENTPLACE._serialized_start=1971
+  _EVENTPLACE._serialized_end=2026
+  _READSTOP._serialized_start=2028
+  _READSTOP._serialized_end=2104
+  _BRANCHSOURCE._serialized_start=2106
+  _BRANCHSOURCE._serialized_end=2161
+  _CONVERSATIONSOURCE._serialized_start=2163
+  _CONVERSATIONSOURCE._serialized_end=2208
+  _LOGSOURCE._serialized_start=2210
+  _LOGSOURCE._serialized_end=2221
+  _READRESPONSE._serialized_start=2223
+  _READRESPONSE._serialized_end=2316
+  _LATESTREQUEST._serialized_start=2319
+  _LATESTREQUEST._serialized_end=2487
+  _LATESTRESPONSE._serialized_start=2489
+  _LATESTRESPONSE._serialized_end=2546
+  _LATESTEVENT._serialized_start=2549
+  _LATESTEVENT._serialized_end=2722
+  _GETMANYREQUEST._serialized_start=2724
+  _GETMANYREQUEST._serialized_end=2802
+  _EVENTNAME._serialized_start=2804
+  _EVENTNAME._serialized_end=2883
+  _GETMANYRESPONSE._serialized_start=2885
+  _GETMANYRESPONSE._serialized_end=2941
+  _GOTEVENT._serialized_start=2943
+  _GOTEVENT._serialized_end=3011
+  _SUBSCRIBEREQUEST._serialized_start=3014
+  _SUBSCRIBEREQUEST._serialized_end=3335
+  _SUBSCRIBERESPONSE._serialized_start=3338
+  _SUBSCRIBERESPONSE._serialized_end=3539
+  _CAUGHTUP._serialized_start=3541
+  _CAUGHTUP._serialized_end=3592
+  _HEARTBEAT._serialized_start=3594
+  _HEARTBEAT._serialized_end=3688
+  _FELLBEHIND._serialized_start=3690
+  _FELLBEHIND._serialized_end=3743
+  _EVENTS._serialized_start=3746
+  _EVENTS._serialized_end=4258
 # @@protoc_insertion_point(module_scope)

@@ -304,6 +304,8 @@ class ReadRequest(google.protobuf.message.Message):
     KINDS_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     HEADERS_ONLY_FIELD_NUMBER: builtins.int
+    FILTER_FIELD_NUMBER: builtins.int
+    GO_ON_AT_FIELD_NUMBER: builtins.int
     EXPORTS_FIELD_NUMBER: builtins.int
     @property
     def branch(self) -> global___BranchSource: ...
@@ -327,6 +329,15 @@ class ReadRequest(google.protobuf.message.Message):
     """At most so many events; 0: no bound."""
     headers_only: builtins.bool
     """Leave the bodies out (headers only)."""
+    @property
+    def filter(self) -> global___EventFilter:
+        """Only events that match all of this. A key and types have an index (but not in the log
+        source); what has none is looked for event by event, in at most 50,000 of them. A read
+        that stops there says so, see ReadResponse.stopped_at.
+        """
+    @property
+    def go_on_at(self) -> global___ReadStop:
+        """Where an earlier read stopped: this one goes on there, and all else must be the same."""
     exports: builtins.bool
     """What is read is taken out of the store, to be kept elsewhere. A server with keys notes that
     before it answers; `treering export` says so.
@@ -344,13 +355,125 @@ class ReadRequest(google.protobuf.message.Message):
         kinds: collections.abc.Iterable[treering.v1.event_pb2.EventKind.ValueType] | None = ...,
         limit: builtins.int = ...,
         headers_only: builtins.bool = ...,
+        filter: global___EventFilter | None = ...,
+        go_on_at: global___ReadStop | None = ...,
         exports: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation", b"conversation", "log", b"log", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["backward", b"backward", "branch", b"branch", "conversation", b"conversation", "exports", b"exports", "from_offset", b"from_offset", "from_revision", b"from_revision", "headers_only", b"headers_only", "kinds", b"kinds", "limit", b"limit", "log", b"log", "source", b"source", "to_revision", b"to_revision"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation", b"conversation", "filter", b"filter", "go_on_at", b"go_on_at", "log", b"log", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["backward", b"backward", "branch", b"branch", "conversation", b"conversation", "exports", b"exports", "filter", b"filter", "from_offset", b"from_offset", "from_revision", b"from_revision", "go_on_at", b"go_on_at", "headers_only", b"headers_only", "kinds", b"kinds", "limit", b"limit", "log", b"log", "source", b"source", "to_revision", b"to_revision"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["source", b"source"]) -> typing_extensions.Literal["branch", "conversation", "log"] | None: ...
 
 global___ReadRequest = ReadRequest
+
+@typing_extensions.final
+class EventFilter(google.protobuf.message.Message):
+    """What is empty or absent filters nothing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing_extensions.final
+    class AttributesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    KEY_FIELD_NUMBER: builtins.int
+    KEY_PREFIX_FIELD_NUMBER: builtins.int
+    TYPES_FIELD_NUMBER: builtins.int
+    ACTOR_FIELD_NUMBER: builtins.int
+    CORRELATION_ID_FIELD_NUMBER: builtins.int
+    ATTRIBUTES_FIELD_NUMBER: builtins.int
+    RECORDED_FROM_FIELD_NUMBER: builtins.int
+    RECORDED_TO_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """The event's key, whole."""
+    key_prefix: builtins.str
+    """What the key begins with."""
+    @property
+    def types(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Only Custom events of one of these types."""
+    actor: builtins.str
+    correlation_id: builtins.str
+    @property
+    def attributes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """All of these attributes, with these values."""
+    @property
+    def recorded_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Recorded at this time or later …"""
+    @property
+    def recorded_to(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """… and before this one."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        key_prefix: builtins.str = ...,
+        types: collections.abc.Iterable[builtins.str] | None = ...,
+        actor: builtins.str = ...,
+        correlation_id: builtins.str = ...,
+        attributes: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        recorded_from: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        recorded_to: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["recorded_from", b"recorded_from", "recorded_to", b"recorded_to"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "attributes", b"attributes", "correlation_id", b"correlation_id", "key", b"key", "key_prefix", b"key_prefix", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "types", b"types"]) -> None: ...
+
+global___EventFilter = EventFilter
+
+@typing_extensions.final
+class EventPlace(google.protobuf.message.Message):
+    """An event by its place."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    REVISION_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    revision: builtins.int
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        revision: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "revision", b"revision"]) -> None: ...
+
+global___EventPlace = EventPlace
+
+@typing_extensions.final
+class ReadStop(google.protobuf.message.Message):
+    """The first event that a read did not look at."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    @property
+    def event(self) -> global___EventPlace:
+        """Of a branch or a conversation."""
+    offset: builtins.int
+    """Of the log."""
+    def __init__(
+        self,
+        *,
+        event: global___EventPlace | None = ...,
+        offset: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["at", b"at", "event", b"event", "offset", b"offset"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["at", b"at", "event", b"event", "offset", b"offset"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["at", b"at"]) -> typing_extensions.Literal["event", "offset"] | None: ...
+
+global___ReadStop = ReadStop
 
 @typing_extensions.final
 class BranchSource(google.protobuf.message.Message):
@@ -407,16 +530,203 @@ class ReadResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: builtins.int
+    STOPPED_AT_FIELD_NUMBER: builtins.int
     @property
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]: ...
+    @property
+    def stopped_at(self) -> global___ReadStop:
+        """In the last message of a read that looked at as many events as one may: put it into
+        ReadRequest.go_on_at to read on.
+        """
     def __init__(
         self,
         *,
         events: collections.abc.Iterable[treering.v1.event_pb2.Event] | None = ...,
+        stopped_at: global___ReadStop | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["stopped_at", b"stopped_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["events", b"events", "stopped_at", b"stopped_at"]) -> None: ...
+
+global___ReadResponse = ReadResponse
+
+@typing_extensions.final
+class LatestRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATIONS_FIELD_NUMBER: builtins.int
+    BRANCH_FIELD_NUMBER: builtins.int
+    KEYS_FIELD_NUMBER: builtins.int
+    TYPES_FIELD_NUMBER: builtins.int
+    KINDS_FIELD_NUMBER: builtins.int
+    AS_OF_REVISION_FIELD_NUMBER: builtins.int
+    HEADERS_ONLY_FIELD_NUMBER: builtins.int
+    @property
+    def conversations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """UUIDs or source ids; at most 256."""
+    branch: builtins.str
+    """Of each of them. Empty: the active one."""
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Keys of events."""
+    @property
+    def types(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Types of Custom events."""
+    @property
+    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]: ...
+    as_of_revision: builtins.int
+    """Only what was there at this revision; 0: now. With one conversation."""
+    headers_only: builtins.bool
+    """Leave the bodies out."""
+    def __init__(
+        self,
+        *,
+        conversations: collections.abc.Iterable[builtins.str] | None = ...,
+        branch: builtins.str = ...,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+        types: collections.abc.Iterable[builtins.str] | None = ...,
+        kinds: collections.abc.Iterable[treering.v1.event_pb2.EventKind.ValueType] | None = ...,
+        as_of_revision: builtins.int = ...,
+        headers_only: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["as_of_revision", b"as_of_revision", "branch", b"branch", "conversations", b"conversations", "headers_only", b"headers_only", "keys", b"keys", "kinds", b"kinds", "types", b"types"]) -> None: ...
+
+global___LatestRequest = LatestRequest
+
+@typing_extensions.final
+class LatestResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FOUND_FIELD_NUMBER: builtins.int
+    @property
+    def found(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LatestEvent]:
+        """For each conversation its keys, then its types, then its kinds, in the order asked;
+        at most 4,096.
+        """
+    def __init__(
+        self,
+        *,
+        found: collections.abc.Iterable[global___LatestEvent] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["found", b"found"]) -> None: ...
+
+global___LatestResponse = LatestResponse
+
+@typing_extensions.final
+class LatestEvent(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
+    TYPE_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    EVENT_FIELD_NUMBER: builtins.int
+    BODY_LEFT_OUT_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    key: builtins.str
+    type: builtins.str
+    kind: treering.v1.event_pb2.EventKind.ValueType
+    @property
+    def event(self) -> treering.v1.event_pb2.Event:
+        """Absent: there is none."""
+    body_left_out: builtins.bool
+    """Its body was left out because the answer has as many bytes as one may: ask for it alone."""
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        key: builtins.str = ...,
+        type: builtins.str = ...,
+        kind: treering.v1.event_pb2.EventKind.ValueType = ...,
+        event: treering.v1.event_pb2.Event | None = ...,
+        body_left_out: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["event", b"event", "key", b"key", "kind", b"kind", "of", b"of", "type", b"type"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["body_left_out", b"body_left_out", "conversation_id", b"conversation_id", "event", b"event", "key", b"key", "kind", b"kind", "of", b"of", "type", b"type"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["of", b"of"]) -> typing_extensions.Literal["key", "type", "kind"] | None: ...
+
+global___LatestEvent = LatestEvent
+
+@typing_extensions.final
+class GetManyRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: builtins.int
+    HEADERS_ONLY_FIELD_NUMBER: builtins.int
+    @property
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EventName]:
+        """At most 4,096."""
+    headers_only: builtins.bool
+    """Leave the bodies out."""
+    def __init__(
+        self,
+        *,
+        events: collections.abc.Iterable[global___EventName] | None = ...,
+        headers_only: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["events", b"events", "headers_only", b"headers_only"]) -> None: ...
+
+global___GetManyRequest = GetManyRequest
+
+@typing_extensions.final
+class EventName(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENT_ID_FIELD_NUMBER: builtins.int
+    PLACE_FIELD_NUMBER: builtins.int
+    event_id: builtins.str
+    @property
+    def place(self) -> global___EventPlace:
+        """Its conversation by UUID or source id."""
+    def __init__(
+        self,
+        *,
+        event_id: builtins.str = ...,
+        place: global___EventPlace | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["by", b"by", "event_id", b"event_id", "place", b"place"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["by", b"by", "event_id", b"event_id", "place", b"place"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["by", b"by"]) -> typing_extensions.Literal["event_id", "place"] | None: ...
+
+global___EventName = EventName
+
+@typing_extensions.final
+class GetManyResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: builtins.int
+    @property
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GotEvent]:
+        """One for each that was asked for, in that order."""
+    def __init__(
+        self,
+        *,
+        events: collections.abc.Iterable[global___GotEvent] | None = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing_extensions.Literal["events", b"events"]) -> None: ...
 
-global___ReadResponse = ReadResponse
+global___GetManyResponse = GetManyResponse
+
+@typing_extensions.final
+class GotEvent(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: builtins.int
+    BODY_LEFT_OUT_FIELD_NUMBER: builtins.int
+    @property
+    def event(self) -> treering.v1.event_pb2.Event:
+        """Absent: there is none in the namespace."""
+    body_left_out: builtins.bool
+    """Its body was left out because the answer has as many bytes as one may: ask for it alone."""
+    def __init__(
+        self,
+        *,
+        event: treering.v1.event_pb2.Event | None = ...,
+        body_left_out: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["event", b"event"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["body_left_out", b"body_left_out", "event", b"event"]) -> None: ...
+
+global___GotEvent = GotEvent
 
 @typing_extensions.final
 class SubscribeRequest(google.protobuf.message.Message):

@@ -101,7 +101,9 @@ class SearchRequest(google.protobuf.message.Message):
     def recorded_to(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]:
-        """Tool results, calls, messages, summaries, titles, annotations; empty: all."""
+        """Tool results, calls, messages, summaries, titles, annotations, events of frameworks with
+        a text; empty: all.
+        """
     @property
     def at_least(self) -> treering.v1.event_pb2.Position:
         """Wait until the index has reached this position (read your own writes). See

@@ -256,6 +256,26 @@ export interface ExpandResponse {
   events: Event[];
 }
 
+export interface GetContextRequest {
+  /** Empty: the namespace's long-term context. */
+  conversationId: string;
+  branch: string;
+  /** Only these keys, at most 10,000; empty: all. */
+  keys: string[];
+}
+
+export interface GetContextResponse {
+  /** Those that are set, by key. */
+  entries: ContextEntry[];
+  /**
+   * Keys whose values were left out because the answer has as many bytes as one may: ask
+   * for them alone.
+   */
+  leftOut: string[];
+  /** The branch's revision that this was read at; 0: there is no long-term context. */
+  revision: number;
+}
+
 export interface WatchContextRequest {
   /** Empty: the namespace's long-term context. */
   conversationId: string;
@@ -2264,6 +2284,164 @@ export const ExpandResponse: MessageFns<ExpandResponse> = {
   },
 };
 
+function createBaseGetContextRequest(): GetContextRequest {
+  return { conversationId: "", branch: "", keys: [] };
+}
+
+export const GetContextRequest: MessageFns<GetContextRequest> = {
+  encode(message: GetContextRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.branch !== "") {
+      writer.uint32(18).string(message.branch);
+    }
+    for (const v of message.keys) {
+      writer.uint32(26).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetContextRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetContextRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.branch = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.keys.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetContextRequest>): GetContextRequest {
+    return GetContextRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetContextRequest>): GetContextRequest {
+    const message = createBaseGetContextRequest();
+    message.conversationId = object.conversationId ?? "";
+    message.branch = object.branch ?? "";
+    message.keys = object.keys?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseGetContextResponse(): GetContextResponse {
+  return { entries: [], leftOut: [], revision: 0 };
+}
+
+export const GetContextResponse: MessageFns<GetContextResponse> = {
+  encode(message: GetContextResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.entries) {
+      ContextEntry.encode(v!, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.leftOut) {
+      writer.uint32(18).string(v!);
+    }
+    if (message.revision !== 0) {
+      writer.uint32(24).uint64(message.revision);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetContextResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetContextResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.entries.push(ContextEntry.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.leftOut.push(reader.string());
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.revision = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetContextResponse>): GetContextResponse {
+    return GetContextResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetContextResponse>): GetContextResponse {
+    const message = createBaseGetContextResponse();
+    message.entries = object.entries?.map((e) => ContextEntry.fromPartial(e)) || [];
+    message.leftOut = object.leftOut?.map((e) => e) || [];
+    message.revision = object.revision ?? 0;
+    return message;
+  },
+};
+
 function createBaseWatchContextRequest(): WatchContextRequest {
   return { conversationId: "", branch: "", keys: [] };
 }
@@ -3299,6 +3477,15 @@ export const ContextsDefinition = {
       requestStream: false,
       responseType: ExpandResponse as typeof ExpandResponse,
       responseStream: true,
+      options: {},
+    },
+    /** Values of the active context, by key. */
+    get: {
+      name: "Get",
+      requestType: GetContextRequest as typeof GetContextRequest,
+      requestStream: false,
+      responseType: GetContextResponse as typeof GetContextResponse,
+      responseStream: false,
       options: {},
     },
     /** The active context: its keys now, then every change. */

@@ -145,6 +145,14 @@ export interface Event {
   chainHash: Uint8Array;
   /** Its content was erased: the body is what is left, without texts. */
   erased: boolean;
+  /**
+   * What its author gave it to be found by; gone when the content was erased. Also with
+   * headers only.
+   */
+  key: string;
+  attributes: { [key: string]: string };
+  /** `type_name` of a Custom event. Also with headers only. */
+  typeName: string;
   body:
     | { $case: "conversationCreated"; value: ConversationCreated }
     | { $case: "configChanged"; value: ConfigChanged }
@@ -178,6 +186,11 @@ export interface Event {
     | undefined;
 }
 
+export interface Event_AttributesEntry {
+  key: string;
+  value: string;
+}
+
 /** A fact on its way in. Empty fields take the request's value. */
 export interface NewEvent {
   /** UUID. Empty: the request's conversation. */
@@ -188,6 +201,13 @@ export interface NewEvent {
   causationId: string;
   correlationId: string;
   actor: string;
+  /**
+   * A name to find it by, at most 512 bytes and without NUL. Need not be unique: the newest
+   * event of a branch's history with a key is its latest, see Events.Latest.
+   */
+  key: string;
+  /** More to find it by: at most 32, with names of 1 to 128 bytes and 8,192 bytes together. */
+  attributes: { [key: string]: string };
   body:
     | { $case: "conversationCreated"; value: ConversationCreated }
     | { $case: "configChanged"; value: ConfigChanged }
@@ -219,6 +239,11 @@ export interface NewEvent {
     | { $case: "custom"; value: Custom }
     | { $case: "contentErased"; value: ContentErased }
     | undefined;
+}
+
+export interface NewEvent_AttributesEntry {
+  key: string;
+  value: string;
 }
 
 /** Model settings of a conversation. */
@@ -546,6 +571,22 @@ export interface Custom {
   typeName: string;
   contentType: string;
   data: Uint8Array;
+  /** What a search finds it by. Empty: it is not found. */
+  text: string;
+}
+
+/**
+ * `NewEvent.key` and `NewEvent.attributes` as the log keeps them: field 2047 of the body,
+ * in front of what was received. So they are erased with it.
+ */
+export interface EventTags {
+  key: string;
+  attributes: { [key: string]: string };
+}
+
+export interface EventTags_AttributesEntry {
+  key: string;
+  value: string;
 }
 
 /**
@@ -647,6 +688,9 @@ function createBaseEvent(): Event {
     kind: 0,
     chainHash: new Uint8Array(0),
     erased: false,
+    key: "",
+    attributes: {},
+    typeName: "",
     body: undefined,
   };
 }
@@ -694,6 +738,15 @@ export const Event: MessageFns<Event> = {
     }
     if (message.erased !== false) {
       writer.uint32(112).bool(message.erased);
+    }
+    if (message.key !== "") {
+      writer.uint32(122).string(message.key);
+    }
+    globalThis.Object.entries(message.attributes).forEach(([key, value]: [string, string]) => {
+      Event_AttributesEntry.encode({ key: key as any, value }, writer.uint32(130).fork()).join();
+    });
+    if (message.typeName !== "") {
+      writer.uint32(138).string(message.typeName);
     }
     switch (message.body?.$case) {
       case "conversationCreated":
@@ -910,6 +963,33 @@ export const Event: MessageFns<Event> = {
             }
 
             message.erased = reader.bool();
+            continue;
+          }
+          case 15: {
+            if (tag !== 122) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 16: {
+            if (tag !== 130) {
+              break;
+            }
+
+            const entry16 = Event_AttributesEntry.decode(reader, reader.uint32());
+            if (entry16.value !== undefined) {
+              message.attributes[entry16.key] = entry16.value;
+            }
+            continue;
+          }
+          case 17: {
+            if (tag !== 138) {
+              break;
+            }
+
+            message.typeName = reader.string();
             continue;
           }
           case 20: {
@@ -1180,6 +1260,17 @@ export const Event: MessageFns<Event> = {
     message.kind = object.kind ?? 0;
     message.chainHash = object.chainHash ?? new Uint8Array(0);
     message.erased = object.erased ?? false;
+    message.key = object.key ?? "";
+    message.attributes = (globalThis.Object.entries(object.attributes ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.typeName = object.typeName ?? "";
     switch (object.body?.$case) {
       case "conversationCreated": {
         if (object.body?.value !== undefined && object.body?.value !== null) {
@@ -1360,6 +1451,73 @@ export const Event: MessageFns<Event> = {
   },
 };
 
+function createBaseEvent_AttributesEntry(): Event_AttributesEntry {
+  return { key: "", value: "" };
+}
+
+export const Event_AttributesEntry: MessageFns<Event_AttributesEntry> = {
+  encode(message: Event_AttributesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Event_AttributesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEvent_AttributesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Event_AttributesEntry>): Event_AttributesEntry {
+    return Event_AttributesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Event_AttributesEntry>): Event_AttributesEntry {
+    const message = createBaseEvent_AttributesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
 function createBaseNewEvent(): NewEvent {
   return {
     conversationId: "",
@@ -1368,6 +1526,8 @@ function createBaseNewEvent(): NewEvent {
     causationId: "",
     correlationId: "",
     actor: "",
+    key: "",
+    attributes: {},
     body: undefined,
   };
 }
@@ -1392,6 +1552,12 @@ export const NewEvent: MessageFns<NewEvent> = {
     if (message.actor !== "") {
       writer.uint32(50).string(message.actor);
     }
+    if (message.key !== "") {
+      writer.uint32(58).string(message.key);
+    }
+    globalThis.Object.entries(message.attributes).forEach(([key, value]: [string, string]) => {
+      NewEvent_AttributesEntry.encode({ key: key as any, value }, writer.uint32(66).fork()).join();
+    });
     switch (message.body?.$case) {
       case "conversationCreated":
         ConversationCreated.encode(message.body.value, writer.uint32(162).fork()).join();
@@ -1543,6 +1709,25 @@ export const NewEvent: MessageFns<NewEvent> = {
             }
 
             message.actor = reader.string();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            const entry8 = NewEvent_AttributesEntry.decode(reader, reader.uint32());
+            if (entry8.value !== undefined) {
+              message.attributes[entry8.key] = entry8.value;
+            }
             continue;
           }
           case 20: {
@@ -1803,6 +1988,16 @@ export const NewEvent: MessageFns<NewEvent> = {
     message.causationId = object.causationId ?? "";
     message.correlationId = object.correlationId ?? "";
     message.actor = object.actor ?? "";
+    message.key = object.key ?? "";
+    message.attributes = (globalThis.Object.entries(object.attributes ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
     switch (object.body?.$case) {
       case "conversationCreated": {
         if (object.body?.value !== undefined && object.body?.value !== null) {
@@ -1979,6 +2174,73 @@ export const NewEvent: MessageFns<NewEvent> = {
         break;
       }
     }
+    return message;
+  },
+};
+
+function createBaseNewEvent_AttributesEntry(): NewEvent_AttributesEntry {
+  return { key: "", value: "" };
+}
+
+export const NewEvent_AttributesEntry: MessageFns<NewEvent_AttributesEntry> = {
+  encode(message: NewEvent_AttributesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): NewEvent_AttributesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseNewEvent_AttributesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<NewEvent_AttributesEntry>): NewEvent_AttributesEntry {
+    return NewEvent_AttributesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<NewEvent_AttributesEntry>): NewEvent_AttributesEntry {
+    const message = createBaseNewEvent_AttributesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };
@@ -5507,7 +5769,7 @@ export const AnnotationAdded: MessageFns<AnnotationAdded> = {
 };
 
 function createBaseCustom(): Custom {
-  return { typeName: "", contentType: "", data: new Uint8Array(0) };
+  return { typeName: "", contentType: "", data: new Uint8Array(0), text: "" };
 }
 
 export const Custom: MessageFns<Custom> = {
@@ -5520,6 +5782,9 @@ export const Custom: MessageFns<Custom> = {
     }
     if (message.data.length !== 0) {
       writer.uint32(26).bytes(message.data);
+    }
+    if (message.text !== "") {
+      writer.uint32(34).string(message.text);
     }
     return writer;
   },
@@ -5561,6 +5826,14 @@ export const Custom: MessageFns<Custom> = {
             message.data = reader.bytes();
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.text = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5581,6 +5854,152 @@ export const Custom: MessageFns<Custom> = {
     message.typeName = object.typeName ?? "";
     message.contentType = object.contentType ?? "";
     message.data = object.data ?? new Uint8Array(0);
+    message.text = object.text ?? "";
+    return message;
+  },
+};
+
+function createBaseEventTags(): EventTags {
+  return { key: "", attributes: {} };
+}
+
+export const EventTags: MessageFns<EventTags> = {
+  encode(message: EventTags, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    globalThis.Object.entries(message.attributes).forEach(([key, value]: [string, string]) => {
+      EventTags_AttributesEntry.encode({ key: key as any, value }, writer.uint32(18).fork()).join();
+    });
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EventTags {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEventTags();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            const entry2 = EventTags_AttributesEntry.decode(reader, reader.uint32());
+            if (entry2.value !== undefined) {
+              message.attributes[entry2.key] = entry2.value;
+            }
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EventTags>): EventTags {
+    return EventTags.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EventTags>): EventTags {
+    const message = createBaseEventTags();
+    message.key = object.key ?? "";
+    message.attributes = (globalThis.Object.entries(object.attributes ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    return message;
+  },
+};
+
+function createBaseEventTags_AttributesEntry(): EventTags_AttributesEntry {
+  return { key: "", value: "" };
+}
+
+export const EventTags_AttributesEntry: MessageFns<EventTags_AttributesEntry> = {
+  encode(message: EventTags_AttributesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EventTags_AttributesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEventTags_AttributesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EventTags_AttributesEntry>): EventTags_AttributesEntry {
+    return EventTags_AttributesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EventTags_AttributesEntry>): EventTags_AttributesEntry {
+    const message = createBaseEventTags_AttributesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };

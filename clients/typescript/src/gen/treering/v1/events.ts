@@ -134,10 +134,65 @@ export interface ReadRequest {
   /** Leave the bodies out (headers only). */
   headersOnly: boolean;
   /**
+   * Only events that match all of this. A key and types have an index (but not in the log
+   * source); what has none is looked for event by event, in at most 50,000 of them. A read
+   * that stops there says so, see ReadResponse.stopped_at.
+   */
+  filter:
+    | EventFilter
+    | undefined;
+  /** Where an earlier read stopped: this one goes on there, and all else must be the same. */
+  goOnAt:
+    | ReadStop
+    | undefined;
+  /**
    * What is read is taken out of the store, to be kept elsewhere. A server with keys notes that
    * before it answers; `treering export` says so.
    */
   exports: boolean;
+}
+
+/** What is empty or absent filters nothing. */
+export interface EventFilter {
+  /** The event's key, whole. */
+  key: string;
+  /** What the key begins with. */
+  keyPrefix: string;
+  /** Only Custom events of one of these types. */
+  types: string[];
+  actor: string;
+  correlationId: string;
+  /** All of these attributes, with these values. */
+  attributes: { [key: string]: string };
+  /** Recorded at this time or later … */
+  recordedFrom:
+    | Date
+    | undefined;
+  /** … and before this one. */
+  recordedTo: Date | undefined;
+}
+
+export interface EventFilter_AttributesEntry {
+  key: string;
+  value: string;
+}
+
+/** An event by its place. */
+export interface EventPlace {
+  conversationId: string;
+  revision: number;
+}
+
+/** The first event that a read did not look at. */
+export interface ReadStop {
+  at:
+    | //
+    /** Of a branch or a conversation. */
+    { $case: "event"; value: EventPlace }
+    | //
+    /** Of the log. */
+    { $case: "offset"; value: number }
+    | undefined;
 }
 
 /** The history of a branch: its ancestors' events up to each fork, then its own. */
@@ -158,6 +213,77 @@ export interface LogSource {
 
 export interface ReadResponse {
   events: Event[];
+  /**
+   * In the last message of a read that looked at as many events as one may: put it into
+   * ReadRequest.go_on_at to read on.
+   */
+  stoppedAt: ReadStop | undefined;
+}
+
+export interface LatestRequest {
+  /** UUIDs or source ids; at most 256. */
+  conversations: string[];
+  /** Of each of them. Empty: the active one. */
+  branch: string;
+  /** Keys of events. */
+  keys: string[];
+  /** Types of Custom events. */
+  types: string[];
+  kinds: EventKind[];
+  /** Only what was there at this revision; 0: now. With one conversation. */
+  asOfRevision: number;
+  /** Leave the bodies out. */
+  headersOnly: boolean;
+}
+
+export interface LatestResponse {
+  /**
+   * For each conversation its keys, then its types, then its kinds, in the order asked;
+   * at most 4,096.
+   */
+  found: LatestEvent[];
+}
+
+export interface LatestEvent {
+  conversationId: string;
+  of:
+    | { $case: "key"; value: string }
+    | { $case: "type"; value: string }
+    | { $case: "kind"; value: EventKind }
+    | undefined;
+  /** Absent: there is none. */
+  event:
+    | Event
+    | undefined;
+  /** Its body was left out because the answer has as many bytes as one may: ask for it alone. */
+  bodyLeftOut: boolean;
+}
+
+export interface GetManyRequest {
+  /** At most 4,096. */
+  events: EventName[];
+  /** Leave the bodies out. */
+  headersOnly: boolean;
+}
+
+export interface EventName {
+  by: { $case: "eventId"; value: string } | //
+  /** Its conversation by UUID or source id. */
+  { $case: "place"; value: EventPlace } | undefined;
+}
+
+export interface GetManyResponse {
+  /** One for each that was asked for, in that order. */
+  events: GotEvent[];
+}
+
+export interface GotEvent {
+  /** Absent: there is none in the namespace. */
+  event:
+    | Event
+    | undefined;
+  /** Its body was left out because the answer has as many bytes as one may: ask for it alone. */
+  bodyLeftOut: boolean;
 }
 
 export interface SubscribeRequest {
@@ -1152,6 +1278,8 @@ function createBaseReadRequest(): ReadRequest {
     kinds: [],
     limit: 0,
     headersOnly: false,
+    filter: undefined,
+    goOnAt: undefined,
     exports: false,
   };
 }
@@ -1194,8 +1322,14 @@ export const ReadRequest: MessageFns<ReadRequest> = {
     if (message.headersOnly !== false) {
       writer.uint32(80).bool(message.headersOnly);
     }
+    if (message.filter !== undefined) {
+      EventFilter.encode(message.filter, writer.uint32(90).fork()).join();
+    }
+    if (message.goOnAt !== undefined) {
+      ReadStop.encode(message.goOnAt, writer.uint32(98).fork()).join();
+    }
     if (message.exports !== false) {
-      writer.uint32(88).bool(message.exports);
+      writer.uint32(104).bool(message.exports);
     }
     return writer;
   },
@@ -1304,7 +1438,23 @@ export const ReadRequest: MessageFns<ReadRequest> = {
             continue;
           }
           case 11: {
-            if (tag !== 88) {
+            if (tag !== 90) {
+              break;
+            }
+
+            message.filter = EventFilter.decode(reader, reader.uint32());
+            continue;
+          }
+          case 12: {
+            if (tag !== 98) {
+              break;
+            }
+
+            message.goOnAt = ReadStop.decode(reader, reader.uint32());
+            continue;
+          }
+          case 13: {
+            if (tag !== 104) {
               break;
             }
 
@@ -1355,7 +1505,387 @@ export const ReadRequest: MessageFns<ReadRequest> = {
     message.kinds = object.kinds?.map((e) => e) || [];
     message.limit = object.limit ?? 0;
     message.headersOnly = object.headersOnly ?? false;
+    message.filter = (object.filter !== undefined && object.filter !== null)
+      ? EventFilter.fromPartial(object.filter)
+      : undefined;
+    message.goOnAt = (object.goOnAt !== undefined && object.goOnAt !== null)
+      ? ReadStop.fromPartial(object.goOnAt)
+      : undefined;
     message.exports = object.exports ?? false;
+    return message;
+  },
+};
+
+function createBaseEventFilter(): EventFilter {
+  return {
+    key: "",
+    keyPrefix: "",
+    types: [],
+    actor: "",
+    correlationId: "",
+    attributes: {},
+    recordedFrom: undefined,
+    recordedTo: undefined,
+  };
+}
+
+export const EventFilter: MessageFns<EventFilter> = {
+  encode(message: EventFilter, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.keyPrefix !== "") {
+      writer.uint32(18).string(message.keyPrefix);
+    }
+    for (const v of message.types) {
+      writer.uint32(26).string(v!);
+    }
+    if (message.actor !== "") {
+      writer.uint32(34).string(message.actor);
+    }
+    if (message.correlationId !== "") {
+      writer.uint32(42).string(message.correlationId);
+    }
+    globalThis.Object.entries(message.attributes).forEach(([key, value]: [string, string]) => {
+      EventFilter_AttributesEntry.encode({ key: key as any, value }, writer.uint32(50).fork()).join();
+    });
+    if (message.recordedFrom !== undefined) {
+      Timestamp.encode(toTimestamp(message.recordedFrom), writer.uint32(58).fork()).join();
+    }
+    if (message.recordedTo !== undefined) {
+      Timestamp.encode(toTimestamp(message.recordedTo), writer.uint32(66).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EventFilter {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEventFilter();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.keyPrefix = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.types.push(reader.string());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.correlationId = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            const entry6 = EventFilter_AttributesEntry.decode(reader, reader.uint32());
+            if (entry6.value !== undefined) {
+              message.attributes[entry6.key] = entry6.value;
+            }
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.recordedFrom = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.recordedTo = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EventFilter>): EventFilter {
+    return EventFilter.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EventFilter>): EventFilter {
+    const message = createBaseEventFilter();
+    message.key = object.key ?? "";
+    message.keyPrefix = object.keyPrefix ?? "";
+    message.types = object.types?.map((e) => e) || [];
+    message.actor = object.actor ?? "";
+    message.correlationId = object.correlationId ?? "";
+    message.attributes = (globalThis.Object.entries(object.attributes ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.recordedFrom = object.recordedFrom ?? undefined;
+    message.recordedTo = object.recordedTo ?? undefined;
+    return message;
+  },
+};
+
+function createBaseEventFilter_AttributesEntry(): EventFilter_AttributesEntry {
+  return { key: "", value: "" };
+}
+
+export const EventFilter_AttributesEntry: MessageFns<EventFilter_AttributesEntry> = {
+  encode(message: EventFilter_AttributesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EventFilter_AttributesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEventFilter_AttributesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EventFilter_AttributesEntry>): EventFilter_AttributesEntry {
+    return EventFilter_AttributesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EventFilter_AttributesEntry>): EventFilter_AttributesEntry {
+    const message = createBaseEventFilter_AttributesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseEventPlace(): EventPlace {
+  return { conversationId: "", revision: 0 };
+}
+
+export const EventPlace: MessageFns<EventPlace> = {
+  encode(message: EventPlace, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.revision !== 0) {
+      writer.uint32(16).uint64(message.revision);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EventPlace {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEventPlace();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.revision = longToNumber(reader.uint64());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EventPlace>): EventPlace {
+    return EventPlace.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EventPlace>): EventPlace {
+    const message = createBaseEventPlace();
+    message.conversationId = object.conversationId ?? "";
+    message.revision = object.revision ?? 0;
+    return message;
+  },
+};
+
+function createBaseReadStop(): ReadStop {
+  return { at: undefined };
+}
+
+export const ReadStop: MessageFns<ReadStop> = {
+  encode(message: ReadStop, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.at?.$case) {
+      case "event":
+        EventPlace.encode(message.at.value, writer.uint32(10).fork()).join();
+        break;
+      case "offset":
+        writer.uint32(16).uint64(message.at.value);
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ReadStop {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseReadStop();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.at = { $case: "event", value: EventPlace.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.at = { $case: "offset", value: longToNumber(reader.uint64()) };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ReadStop>): ReadStop {
+    return ReadStop.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ReadStop>): ReadStop {
+    const message = createBaseReadStop();
+    switch (object.at?.$case) {
+      case "event": {
+        if (object.at?.value !== undefined && object.at?.value !== null) {
+          message.at = { $case: "event", value: EventPlace.fromPartial(object.at.value) };
+        }
+        break;
+      }
+      case "offset": {
+        if (object.at?.value !== undefined && object.at?.value !== null) {
+          message.at = { $case: "offset", value: object.at.value };
+        }
+        break;
+      }
+    }
     return message;
   },
 };
@@ -1526,13 +2056,16 @@ export const LogSource: MessageFns<LogSource> = {
 };
 
 function createBaseReadResponse(): ReadResponse {
-  return { events: [] };
+  return { events: [], stoppedAt: undefined };
 }
 
 export const ReadResponse: MessageFns<ReadResponse> = {
   encode(message: ReadResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     for (const v of message.events) {
       Event.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.stoppedAt !== undefined) {
+      ReadStop.encode(message.stoppedAt, writer.uint32(18).fork()).join();
     }
     return writer;
   },
@@ -1558,6 +2091,14 @@ export const ReadResponse: MessageFns<ReadResponse> = {
             message.events.push(Event.decode(reader, reader.uint32()));
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.stoppedAt = ReadStop.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1576,6 +2117,609 @@ export const ReadResponse: MessageFns<ReadResponse> = {
   fromPartial(object: DeepPartial<ReadResponse>): ReadResponse {
     const message = createBaseReadResponse();
     message.events = object.events?.map((e) => Event.fromPartial(e)) || [];
+    message.stoppedAt = (object.stoppedAt !== undefined && object.stoppedAt !== null)
+      ? ReadStop.fromPartial(object.stoppedAt)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseLatestRequest(): LatestRequest {
+  return { conversations: [], branch: "", keys: [], types: [], kinds: [], asOfRevision: 0, headersOnly: false };
+}
+
+export const LatestRequest: MessageFns<LatestRequest> = {
+  encode(message: LatestRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.conversations) {
+      writer.uint32(10).string(v!);
+    }
+    if (message.branch !== "") {
+      writer.uint32(18).string(message.branch);
+    }
+    for (const v of message.keys) {
+      writer.uint32(26).string(v!);
+    }
+    for (const v of message.types) {
+      writer.uint32(34).string(v!);
+    }
+    if (message.kinds.length !== 0) {
+      writer.uint32(42).fork();
+      for (const v of message.kinds) {
+        writer.int32(v);
+      }
+      writer.join();
+    }
+    if (message.asOfRevision !== 0) {
+      writer.uint32(48).uint64(message.asOfRevision);
+    }
+    if (message.headersOnly !== false) {
+      writer.uint32(56).bool(message.headersOnly);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): LatestRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseLatestRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversations.push(reader.string());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.branch = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.keys.push(reader.string());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.types.push(reader.string());
+            continue;
+          }
+          case 5: {
+            if (tag === 40) {
+              message.kinds.push(reader.int32() as any);
+
+              continue;
+            }
+
+            if (tag === 42) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.kinds.push(reader.int32() as any);
+              }
+
+              continue;
+            }
+
+            break;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.asOfRevision = longToNumber(reader.uint64());
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.headersOnly = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<LatestRequest>): LatestRequest {
+    return LatestRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<LatestRequest>): LatestRequest {
+    const message = createBaseLatestRequest();
+    message.conversations = object.conversations?.map((e) => e) || [];
+    message.branch = object.branch ?? "";
+    message.keys = object.keys?.map((e) => e) || [];
+    message.types = object.types?.map((e) => e) || [];
+    message.kinds = object.kinds?.map((e) => e) || [];
+    message.asOfRevision = object.asOfRevision ?? 0;
+    message.headersOnly = object.headersOnly ?? false;
+    return message;
+  },
+};
+
+function createBaseLatestResponse(): LatestResponse {
+  return { found: [] };
+}
+
+export const LatestResponse: MessageFns<LatestResponse> = {
+  encode(message: LatestResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.found) {
+      LatestEvent.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): LatestResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseLatestResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.found.push(LatestEvent.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<LatestResponse>): LatestResponse {
+    return LatestResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<LatestResponse>): LatestResponse {
+    const message = createBaseLatestResponse();
+    message.found = object.found?.map((e) => LatestEvent.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseLatestEvent(): LatestEvent {
+  return { conversationId: "", of: undefined, event: undefined, bodyLeftOut: false };
+}
+
+export const LatestEvent: MessageFns<LatestEvent> = {
+  encode(message: LatestEvent, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    switch (message.of?.$case) {
+      case "key":
+        writer.uint32(18).string(message.of.value);
+        break;
+      case "type":
+        writer.uint32(26).string(message.of.value);
+        break;
+      case "kind":
+        writer.uint32(32).int32(message.of.value);
+        break;
+    }
+    if (message.event !== undefined) {
+      Event.encode(message.event, writer.uint32(42).fork()).join();
+    }
+    if (message.bodyLeftOut !== false) {
+      writer.uint32(48).bool(message.bodyLeftOut);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): LatestEvent {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseLatestEvent();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.of = { $case: "key", value: reader.string() };
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.of = { $case: "type", value: reader.string() };
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.of = { $case: "kind", value: reader.int32() as any };
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.event = Event.decode(reader, reader.uint32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.bodyLeftOut = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<LatestEvent>): LatestEvent {
+    return LatestEvent.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<LatestEvent>): LatestEvent {
+    const message = createBaseLatestEvent();
+    message.conversationId = object.conversationId ?? "";
+    switch (object.of?.$case) {
+      case "key": {
+        if (object.of?.value !== undefined && object.of?.value !== null) {
+          message.of = { $case: "key", value: object.of.value };
+        }
+        break;
+      }
+      case "type": {
+        if (object.of?.value !== undefined && object.of?.value !== null) {
+          message.of = { $case: "type", value: object.of.value };
+        }
+        break;
+      }
+      case "kind": {
+        if (object.of?.value !== undefined && object.of?.value !== null) {
+          message.of = { $case: "kind", value: object.of.value };
+        }
+        break;
+      }
+    }
+    message.event = (object.event !== undefined && object.event !== null) ? Event.fromPartial(object.event) : undefined;
+    message.bodyLeftOut = object.bodyLeftOut ?? false;
+    return message;
+  },
+};
+
+function createBaseGetManyRequest(): GetManyRequest {
+  return { events: [], headersOnly: false };
+}
+
+export const GetManyRequest: MessageFns<GetManyRequest> = {
+  encode(message: GetManyRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.events) {
+      EventName.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.headersOnly !== false) {
+      writer.uint32(16).bool(message.headersOnly);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetManyRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetManyRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.events.push(EventName.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.headersOnly = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetManyRequest>): GetManyRequest {
+    return GetManyRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetManyRequest>): GetManyRequest {
+    const message = createBaseGetManyRequest();
+    message.events = object.events?.map((e) => EventName.fromPartial(e)) || [];
+    message.headersOnly = object.headersOnly ?? false;
+    return message;
+  },
+};
+
+function createBaseEventName(): EventName {
+  return { by: undefined };
+}
+
+export const EventName: MessageFns<EventName> = {
+  encode(message: EventName, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.by?.$case) {
+      case "eventId":
+        writer.uint32(10).string(message.by.value);
+        break;
+      case "place":
+        EventPlace.encode(message.by.value, writer.uint32(18).fork()).join();
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EventName {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEventName();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.by = { $case: "eventId", value: reader.string() };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.by = { $case: "place", value: EventPlace.decode(reader, reader.uint32()) };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<EventName>): EventName {
+    return EventName.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EventName>): EventName {
+    const message = createBaseEventName();
+    switch (object.by?.$case) {
+      case "eventId": {
+        if (object.by?.value !== undefined && object.by?.value !== null) {
+          message.by = { $case: "eventId", value: object.by.value };
+        }
+        break;
+      }
+      case "place": {
+        if (object.by?.value !== undefined && object.by?.value !== null) {
+          message.by = { $case: "place", value: EventPlace.fromPartial(object.by.value) };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseGetManyResponse(): GetManyResponse {
+  return { events: [] };
+}
+
+export const GetManyResponse: MessageFns<GetManyResponse> = {
+  encode(message: GetManyResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.events) {
+      GotEvent.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetManyResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetManyResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.events.push(GotEvent.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetManyResponse>): GetManyResponse {
+    return GetManyResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetManyResponse>): GetManyResponse {
+    const message = createBaseGetManyResponse();
+    message.events = object.events?.map((e) => GotEvent.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseGotEvent(): GotEvent {
+  return { event: undefined, bodyLeftOut: false };
+}
+
+export const GotEvent: MessageFns<GotEvent> = {
+  encode(message: GotEvent, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.event !== undefined) {
+      Event.encode(message.event, writer.uint32(10).fork()).join();
+    }
+    if (message.bodyLeftOut !== false) {
+      writer.uint32(16).bool(message.bodyLeftOut);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GotEvent {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGotEvent();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.event = Event.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.bodyLeftOut = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GotEvent>): GotEvent {
+    return GotEvent.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GotEvent>): GotEvent {
+    const message = createBaseGotEvent();
+    message.event = (object.event !== undefined && object.event !== null) ? Event.fromPartial(object.event) : undefined;
+    message.bodyLeftOut = object.bodyLeftOut ?? false;
     return message;
   },
 };
@@ -2097,6 +3241,27 @@ export const EventsDefinition = {
       requestStream: false,
       responseType: ReadResponse as typeof ReadResponse,
       responseStream: true,
+      options: {},
+    },
+    /**
+     * The newest event of a branch's history with each key, type or kind that is asked for.
+     * Costs the same however long the history is.
+     */
+    latest: {
+      name: "Latest",
+      requestType: LatestRequest as typeof LatestRequest,
+      requestStream: false,
+      responseType: LatestResponse as typeof LatestResponse,
+      responseStream: false,
+      options: {},
+    },
+    /** Events by their ids or places, in the order asked. */
+    getMany: {
+      name: "GetMany",
+      requestType: GetManyRequest as typeof GetManyRequest,
+      requestStream: false,
+      responseType: GetManyResponse as typeof GetManyResponse,
+      responseStream: false,
       options: {},
     },
     /**

@@ -49,7 +49,10 @@ export interface SearchRequest {
   recordedTo:
     | Date
     | undefined;
-  /** Tool results, calls, messages, summaries, titles, annotations; empty: all. */
+  /**
+   * Tool results, calls, messages, summaries, titles, annotations, events of frameworks with
+   * a text; empty: all.
+   */
   kinds: EventKind[];
   /**
    * Wait until the index has reached this position (read your own writes). See

@@ -1,0 +1,73 @@
+# Made of _async/lookup.py by scripts/make_sync.py: change that, and run it again.
+"""Events by keys, types, ids and places, with all their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from treering import _methods as m
+from treering._sync.transport import Transport
+from treering.types import Event
+from treering.v1 import events_pb2
+
+NAMES_MAX = 4096
+"""So many events are asked for in one call."""
+
+
+def latest(transport: Transport, request: events_pb2.LatestRequest) -> list[Event | None]:
+    """One for each conversation and each of its keys, types and kinds; None: there is none."""
+    found = list((transport.unary(m.LATEST, request)).found)
+    bodies = _left_out(transport, [each for each in found if each.body_left_out])
+    return [_event(each, bodies) for each in found]
+
+
+def get_many(
+    transport: Transport, names: Iterable[str | tuple[str, int]], headers_only: bool
+) -> list[Event | None]:
+    """Events by their ids, or by conversation and revision; None: there is none."""
+    asked = [_name(name) for name in names]
+    events: list[Event | None] = []
+    for start in range(0, len(asked), NAMES_MAX):
+        request = events_pb2.GetManyRequest(
+            events=asked[start : start + NAMES_MAX], headers_only=headers_only
+        )
+        got = list((transport.unary(m.GET_MANY, request)).events)
+        bodies = _left_out(transport, [each for each in got if each.body_left_out])
+        events += [_event(each, bodies) for each in got]
+    return events
+
+
+def _left_out(
+    transport: Transport, left: Sequence[events_pb2.LatestEvent | events_pb2.GotEvent]
+) -> dict[str, Event]:
+    """The events whose bodies had no room in an answer, by id. Each answer has one or more."""
+    ids = list(dict.fromkeys(each.event.id for each in left))
+    whole: dict[str, Event] = {}
+    while ids:
+        request = events_pb2.GetManyRequest(
+            events=[events_pb2.EventName(event_id=id) for id in ids[:NAMES_MAX]]
+        )
+        for got in (transport.unary(m.GET_MANY, request)).events:
+            if got.HasField("event") and not got.body_left_out:
+                whole[got.event.id] = Event.of(got.event)
+        missing = [id for id in ids if id not in whole]
+        if len(missing) == len(ids):
+            break
+        ids = missing
+    return whole
+
+
+def _event(
+    got: events_pb2.LatestEvent | events_pb2.GotEvent, bodies: dict[str, Event]
+) -> Event | None:
+    if not got.HasField("event"):
+        return None
+    return bodies.get(got.event.id) or Event.of(got.event)
+
+
+def _name(name: str | tuple[str, int]) -> events_pb2.EventName:
+    if isinstance(name, str):
+        return events_pb2.EventName(event_id=name)
+    conversation, revision = name
+    place = events_pb2.EventPlace(conversation_id=conversation, revision=revision)
+    return events_pb2.EventName(place=place)

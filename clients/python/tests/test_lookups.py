@@ -1,0 +1,88 @@
+"""Keys, attributes, and look-ups by them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+import treering
+from treering import errors, new
+
+
+def there(event: treering.Event | None) -> treering.Event:
+    """It was found."""
+    assert event
+    return event
+
+
+def test_events_are_found_by_key_type_and_kind(db: treering.Treering) -> None:
+    # A framework resumes from its newest state; on another branch that is another one.
+    conv = db.create("States")
+    for number in range(5):
+        event = new.custom("state", {"n": number}, key=f"state/{number}", text=f"state no {number}")
+        conv.append([new.found_by(event, attributes={"even": str(number % 2 == 0)})])
+    other = conv.fork(at=3, name="other")
+    other.append([new.custom("state", {"n": 99}, key="state/0")])
+
+    main = conv.on("main")
+    assert there(main.latest(key="state/3")).body.type_name == "state"
+    assert there(main.latest(type="state")).key == "state/4"
+    assert there(other.latest(type="state")).key == "state/0"
+    assert other.latest(key="state/3") is None
+    assert there(main.latest(kind="conversation_created")).revision == 1
+    assert there(main.latest(type="state", as_of=3)).key == "state/1"
+    with pytest.raises(ValueError, match="only one"):
+        conv.latest(key="a", type="b")
+
+    found = db.latest([conv.id], branch="main", keys=["state/1", "no"], types=["state"])
+    assert [event and event.revision for event in found] == [3, None, 6]
+    even = main.events(attributes={"even": "True"}, types="state", headers_only=True)
+    assert [(event.key, event.type_name) for event in even] == [
+        ("state/0", "state"),
+        ("state/2", "state"),
+        ("state/4", "state"),
+    ]
+    prefix = main.events(key_prefix="state/", backward=True, limit=2)
+    assert [event.attributes for event in prefix] == [{"even": "True"}, {"even": "False"}]
+    soon = datetime.now(timezone.utc) + timedelta(minutes=1)
+    assert not list(conv.events(since=soon, key_prefix="state/"))
+    with pytest.raises(TypeError, match="events has no colour"):
+        list(conv.events(colour="red"))  # type: ignore[call-arg]
+    assert db.search("state no 3", kinds=["custom"])[0].revision == 5
+
+
+def test_events_come_by_name_with_all_their_bodies(db: treering.Treering) -> None:
+    # What an answer has no room for is asked for again: nobody gets half of what he asked for.
+    conv = db.create("Large")
+    done = [
+        conv.append([new.custom("large", bytes([number]) * (1 << 20), key=f"k{number}")])
+        for number in range(6)
+    ]
+    ids = [receipt.event_ids[0] for receipt in done]
+    nowhere = "00000000-0000-7000-8000-000000000001"
+    got = db.get_events([*reversed(ids), nowhere, (conv.id, 1), (conv.id, 99), ("no such", 1)])
+    assert [event and event.revision for event in got] == [7, 6, 5, 4, 3, 2, None, 1, None, None]
+    assert all(len(event.body.data) == 1 << 20 for event in got[:6] if event)
+    latest = db.latest([conv.id], keys=[f"k{number}" for number in range(6)])
+    assert [event and event.body.data[:1] for event in latest] == [bytes([n]) for n in range(6)]
+    headers = conv.get_events([2, 3], headers_only=True)
+    assert [event and (event.key, event.body) for event in headers] == [("k0", None), ("k1", None)]
+
+
+def test_a_context_is_asked_for_by_key(db: treering.Treering) -> None:
+    # Values that have no room in one answer come with the next.
+    conv = db.create("Context")
+    large = "x" * (2 << 20)
+    conv.set_context({"a": 1, "large 1": large, "large 2": large, "b": [2]})
+    assert conv.context("b", "none") == {"b": [2]}
+    assert conv.context() == {"a": 1, "b": [2], "large 1": large, "large 2": large}
+
+
+def test_a_key_is_bounded(db: treering.Treering) -> None:
+    # What cannot be stored is refused with its name, and nothing is stored.
+    conv = db.create("Bounds")
+    for key in ["k" * 513, "a\0b"]:
+        with pytest.raises(errors.Invalid, match="key"):
+            conv.append([new.found_by(new.user("no"), key)])
+    assert conv.head() == 1

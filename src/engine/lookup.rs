@@ -1,0 +1,312 @@
+//! Events by their names: the newest with a key, of a type or of a kind, and any by its id or
+//! its place. None of it goes through a conversation.
+
+use std::{collections::HashMap, sync::atomic::Ordering};
+
+use super::{
+    Engine, Inner,
+    error::ReadError,
+    history::{History, Segment, same_event, stored},
+    query::{
+        BranchAddress, EventName, GetQuery, GotEvent, LatestEvent, LatestQuery, NamedEvent, Wanted,
+    },
+    work::{self, Lane},
+};
+use crate::{
+    domain::{BranchId, BranchName, ConversationId, ConversationRow, EventId, Namespace, Revision},
+    log::{LogError, Record},
+    views::{EventEntry, Finding, Within},
+};
+
+/// Up to so many branches each is asked by itself; of more, those in conversations that have
+/// nothing of the kind on any branch are passed over at once.
+const SEGMENTS_ASKED: usize = 4;
+
+impl Engine {
+    /// The newest event with each key, of each type and of each kind, of each conversation:
+    /// in that order, as it was asked.
+    ///
+    /// # Errors
+    /// [`ReadError`] when a conversation or its branch is not there, or cannot be read.
+    pub async fn latest(&self, query: LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
+        let read = |engine: Self| async move { engine.inner.latest(&query).await };
+        self.on(Lane::Short, read).await
+    }
+
+    /// Whether a branch is there; none named: the active one.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the conversation or the branch is not.
+    pub async fn check_branch(&self, address: &BranchAddress) -> Result<(), ReadError> {
+        let address = address.clone();
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            let row = inner.row(&address.namespace, address.conversation)?;
+            inner.branch_id(&inner.history(), &row, address.branch.as_ref())?;
+            Ok(())
+        };
+        self.on(Lane::Short, read).await
+    }
+
+    /// Events by their names, in the order asked.
+    ///
+    /// # Errors
+    /// [`ReadError`] when what is there cannot be read.
+    pub async fn get_events(&self, query: GetQuery) -> Result<Vec<GotEvent>, ReadError> {
+        let read = |engine: Self| async move { engine.inner.get_events(&query).await };
+        self.on(Lane::Short, read).await
+    }
+}
+
+/// What an answer has taken of its room.
+struct Room {
+    bytes_left: usize,
+    is_empty: bool,
+    headers_only: bool,
+}
+
+impl Room {
+    fn new(bytes_max: usize, headers_only: bool) -> Self {
+        Self {
+            bytes_left: bytes_max,
+            is_empty: true,
+            headers_only,
+        }
+    }
+
+    /// Whether a body still goes in; then it is counted.
+    fn takes(&mut self, bytes: u64) -> bool {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if bytes > self.bytes_left && !self.is_empty {
+            return false;
+        }
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        self.is_empty = false;
+        true
+    }
+}
+
+impl Inner {
+    pub(super) async fn latest(&self, query: &LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
+        let history = self.history();
+        let mut room = Room::new(query.bytes_max, query.headers_only);
+        let mut found = Vec::with_capacity(query.conversations.len() * query.wanted.len());
+        for conversation in &query.conversations {
+            let segments = self.looked_through(&history, query, *conversation)?;
+            for wanted in &query.wanted {
+                work::check()?;
+                let got = match newest(&history, &segments, wanted)? {
+                    Some((entry, branch)) => {
+                        let record = record_of(&history, &query.namespace, &entry).await?;
+                        let branch = Some(branch.clone());
+                        got(&history, entry.offset, record, branch, &mut room).await?
+                    }
+                    None => NOTHING,
+                };
+                found.push(LatestEvent {
+                    conversation: *conversation,
+                    wanted: wanted.clone(),
+                    got,
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// The history that is looked through. Of the branch nothing is read but where it came
+    /// from: its state may be large.
+    fn looked_through(
+        &self,
+        history: &History,
+        query: &LatestQuery,
+        conversation: ConversationId,
+    ) -> Result<Vec<Segment>, ReadError> {
+        let row = self.row(&query.namespace, conversation)?;
+        let last = query.as_of.unwrap_or(row.head).min(row.head);
+        self.check_whole(conversation, query.as_of.unwrap_or(Revision(u64::MAX)))?;
+        let branch = self.branch_id(history, &row, query.branch.as_ref())?;
+        history.lineage_to(conversation, branch, last)
+    }
+
+    /// A branch by name, without its state if it is the active one or the first.
+    fn branch_id(
+        &self,
+        history: &History,
+        row: &ConversationRow,
+        name: Option<&BranchName>,
+    ) -> Result<BranchId, ReadError> {
+        let Some(name) = name else {
+            return Ok(row.active);
+        };
+        for branch in [row.active, BranchId::MAIN] {
+            if history.branch_name(row.id, branch)? == *name {
+                return Ok(branch);
+            }
+        }
+        Ok(self.branch(&row.namespace, row.id, Some(name))?.id)
+    }
+
+    async fn get_events(&self, query: &GetQuery) -> Result<Vec<GotEvent>, ReadError> {
+        let history = self.history();
+        let mut room = Room::new(query.bytes_max, query.headers_only);
+        let mut names = HashMap::new();
+        let mut all = Vec::with_capacity(query.names.len());
+        for name in &query.names {
+            work::check()?;
+            let Some((offset, record)) = self.event_named(&history, &query.namespace, name).await?
+            else {
+                all.push(NOTHING);
+                continue;
+            };
+            let header = &record.header;
+            self.check_whole(header.conversation, header.revision)?;
+            let branch = match names.get(&(header.conversation, header.branch)) {
+                Some(name) => BranchName::clone(name),
+                None => {
+                    let name = history.branch_name(header.conversation, header.branch)?;
+                    names.insert((header.conversation, header.branch), name.clone());
+                    name
+                }
+            };
+            all.push(got(&history, offset, record, Some(branch), &mut room).await?);
+        }
+        Ok(all)
+    }
+
+    /// The record of an event by its name, if it is this namespace's.
+    async fn event_named(
+        &self,
+        history: &History,
+        namespace: &Namespace,
+        name: &EventName,
+    ) -> Result<Option<(u64, Record)>, ReadError> {
+        match name {
+            EventName::Id(id) => self.of_id(history, namespace, *id).await,
+            EventName::Place(at) => {
+                if self.find_row(namespace, at.conversation)?.is_none() {
+                    return Ok(None);
+                }
+                self.check_whole(at.conversation, at.revision)?;
+                history.event(Some(namespace), *at).await
+            }
+        }
+    }
+
+    /// An id says where its event is; whether it is that event, its header says.
+    async fn of_id(
+        &self,
+        history: &History,
+        namespace: &Namespace,
+        id: EventId,
+    ) -> Result<Option<(u64, Record)>, ReadError> {
+        let offset = id.offset();
+        if offset == 0 || offset > self.published.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let record = match history.reader.record(offset).await {
+            Ok(record) => record,
+            Err(LogError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let is_it = record.header.id == id && record.header.namespace == *namespace;
+        Ok(is_it.then_some((offset, record)))
+    }
+}
+
+const NOTHING: GotEvent = GotEvent {
+    event: None,
+    body_left_out: false,
+};
+
+/// The newest event of a history, and the name of its branch.
+fn newest<'s>(
+    history: &History,
+    segments: &'s [Segment],
+    wanted: &Wanted,
+) -> Result<Option<(EventEntry, &'s BranchName)>, ReadError> {
+    let mut without: Option<ConversationId> = None;
+    for (index, segment) in segments.iter().enumerate() {
+        work::check()?;
+        let id = segment.conversation;
+        if without == Some(id) {
+            continue;
+        }
+        if index == SEGMENTS_ASKED
+            || index > SEGMENTS_ASKED && segments[index - 1].conversation != id
+        {
+            let finding = finding(wanted);
+            let any = finding.map(|by| history.views.has_event(id, by));
+            if any.transpose()? == Some(false) {
+                without = Some(id);
+                continue;
+            }
+        }
+        if let Some(entry) = newest_own(history, segment, wanted)? {
+            return Ok(Some((entry, &segment.name)));
+        }
+    }
+    Ok(None)
+}
+
+fn finding(wanted: &Wanted) -> Option<Finding<'_>> {
+    match wanted {
+        Wanted::Key(key) => Some(Finding::Key(key)),
+        Wanted::Type(type_name) => Some(Finding::Type(type_name)),
+        Wanted::Kind(_) => None,
+    }
+}
+
+fn newest_own(
+    history: &History,
+    segment: &Segment,
+    wanted: &Wanted,
+) -> Result<Option<EventEntry>, ReadError> {
+    let views = &history.views;
+    let within = Within {
+        conversation: segment.conversation,
+        branch: Some(segment.branch),
+        first: segment.first,
+        last: segment.last,
+    };
+    let found = match wanted {
+        Wanted::Key(key) => views.latest_event(&within, Finding::Key(key)),
+        Wanted::Type(type_name) => views.latest_event(&within, Finding::Type(type_name)),
+        Wanted::Kind(kind) => {
+            let bounds = (segment.first, segment.last);
+            views.latest_of_kind(segment.conversation, segment.branch, kind.number(), bounds)
+        }
+    };
+    Ok(found?)
+}
+
+async fn record_of(
+    history: &History,
+    namespace: &Namespace,
+    entry: &EventEntry,
+) -> Result<Record, ReadError> {
+    let record = history.reader.record(entry.offset).await?;
+    same_event(entry, namespace, &record)?;
+    Ok(record)
+}
+
+/// An event, with its body if there is room for that.
+async fn got(
+    history: &History,
+    offset: u64,
+    record: Record,
+    branch: Option<BranchName>,
+    room: &mut Room,
+) -> Result<GotEvent, ReadError> {
+    let has_body = !room.headers_only && room.takes(record.body.bytes_len());
+    let body = match has_body {
+        true => history.reader.body(&record).await?,
+        false => history.found_by(&record)?,
+    };
+    Ok(GotEvent {
+        event: Some(NamedEvent {
+            event: stored(offset, record, body),
+            branch,
+        }),
+        body_left_out: !has_body && !room.headers_only,
+    })
+}

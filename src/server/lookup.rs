@@ -1,0 +1,228 @@
+//! Filters of reads, and look-ups of events: messages ↔ queries of the engine.
+
+use std::collections::HashMap;
+
+use super::{
+    bounds::{FILTER_TYPES_MAX, LATEST_CONVERSATIONS_MAX, LOOKUP_BYTES_MAX, LOOKUPS_MAX},
+    call::{Call, Shared},
+    from_proto::{self, Malformed},
+    status::Refusal,
+    to_proto,
+};
+use crate::{
+    codec::pb,
+    domain::{ConversationId, EventRef, Revision, check_key},
+    engine::{
+        EventName, GotEvent, LatestEvent, LatestQuery, ReadError, ReadFilter, ReadStop, Wanted,
+    },
+};
+
+/// What a read wants of events.
+pub(super) fn filter(filter: &pb::EventFilter) -> Result<ReadFilter, Malformed> {
+    key("filter.key", &filter.key)?;
+    key("filter.key_prefix", &filter.key_prefix)?;
+    from_proto::at_most_entries("filter.types", filter.types.len(), FILTER_TYPES_MAX)?;
+    check_names("filter.types", &filter.types)?;
+    from_proto::check_short("filter.actor", &filter.actor)?;
+    from_proto::check_short("filter.correlation_id", &filter.correlation_id)?;
+    let recorded_from = filter.recorded_from.as_ref();
+    Ok(ReadFilter {
+        key: (!filter.key.is_empty()).then(|| filter.key.clone()),
+        key_prefix: filter.key_prefix.clone(),
+        types: filter.types.clone(),
+        actor: filter.actor.clone(),
+        correlation_id: filter.correlation_id.clone(),
+        attributes: filter.attributes.clone(),
+        recorded_from: from_proto::time("filter.recorded_from", recorded_from)?,
+        recorded_to: from_proto::time("filter.recorded_to", filter.recorded_to.as_ref())?,
+    })
+}
+
+fn key(field: &str, text: &str) -> Result<(), Malformed> {
+    check_key(text).map_err(|fault| Malformed::new(field, fault.to_string()))
+}
+
+/// Texts that are there, and within the bound of names.
+fn check_names(field: &str, texts: &[String]) -> Result<(), Malformed> {
+    for (index, text) in texts.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        from_proto::required(&field, text)?;
+        from_proto::check_short(&field, text)?;
+    }
+    Ok(())
+}
+
+/// Where a read goes on; none: it says nothing.
+pub(super) fn go_on_at(stop: &pb::ReadStop, log: bool) -> Result<Option<ReadStop>, Malformed> {
+    use pb::read_stop::At;
+    let stop = match &stop.at {
+        None => return Ok(None),
+        Some(At::Offset(offset)) if log => ReadStop::Offset(*offset),
+        Some(At::Event(place)) if !log => {
+            let id = place.conversation_id.parse();
+            let id = id.map_err(|_| Malformed::new("go_on_at.event", "names no UUID"))?;
+            ReadStop::Event(EventRef {
+                conversation: id,
+                revision: Revision(place.revision),
+            })
+        }
+        Some(_) => {
+            let message = "is of another source: give back what the read itself said";
+            return Err(Malformed::new("go_on_at", message));
+        }
+    };
+    Ok(Some(stop))
+}
+
+/// Where a read stopped.
+pub(super) fn read_stop(stop: ReadStop) -> pb::ReadStop {
+    use pb::read_stop::At;
+    pb::ReadStop {
+        at: Some(match stop {
+            ReadStop::Offset(offset) => At::Offset(offset),
+            ReadStop::Event(at) => At::Event(pb::EventPlace {
+                conversation_id: at.conversation.to_string(),
+                revision: at.revision.0,
+            }),
+        }),
+    }
+}
+
+/// Newest events that are asked for.
+pub(super) async fn latest(
+    shared: &Shared,
+    call: &Call,
+    request: pb::LatestRequest,
+) -> Result<LatestQuery, Refusal> {
+    let conversations = request.conversations.len();
+    from_proto::at_most_entries("conversations", conversations, LATEST_CONVERSATIONS_MAX)?;
+    if conversations == 0 {
+        return Err(Malformed::new("conversations", "is empty, but required").into());
+    }
+    if request.as_of_revision != 0 && conversations > 1 {
+        let message = "a revision is of one conversation, but several are named";
+        return Err(Malformed::new("as_of_revision", message).into());
+    }
+    let wanted = wanted(&request)?;
+    let lookups = conversations.saturating_mul(wanted.len());
+    if lookups > LOOKUPS_MAX {
+        let message = format!(
+            "{conversations} conversations with {} each are {lookups} look-ups; \
+             at most {LOOKUPS_MAX} are allowed",
+            wanted.len()
+        );
+        return Err(Malformed::new("conversations", message).into());
+    }
+    let mut ids = Vec::with_capacity(conversations);
+    for (index, id) in request.conversations.iter().enumerate() {
+        let field = format!("conversations[{index}]");
+        ids.push(shared.conversation(call, &field, id).await?);
+    }
+    Ok(LatestQuery {
+        namespace: call.namespace.clone(),
+        conversations: ids,
+        branch: from_proto::branch("branch", &request.branch)?,
+        wanted,
+        as_of: from_proto::revision(request.as_of_revision),
+        headers_only: request.headers_only,
+        bytes_max: LOOKUP_BYTES_MAX,
+    })
+}
+
+fn wanted(request: &pb::LatestRequest) -> Result<Vec<Wanted>, Malformed> {
+    for (index, text) in request.keys.iter().enumerate() {
+        let field = format!("keys[{index}]");
+        from_proto::required(&field, text)?;
+        key(&field, text)?;
+    }
+    check_names("types", &request.types)?;
+    let kinds = from_proto::kinds(&request.kinds)?;
+    let keys = request.keys.iter().cloned().map(Wanted::Key);
+    let types = request.types.iter().cloned().map(Wanted::Type);
+    let kinds = kinds.into_iter().map(Wanted::Kind);
+    let wanted: Vec<_> = keys.chain(types).chain(kinds).collect();
+    if wanted.is_empty() {
+        let message = "nothing is asked for: give keys, types or kinds";
+        return Err(Malformed::new("keys", message));
+    }
+    Ok(wanted)
+}
+
+/// What was found of a key, a type or a kind.
+pub(super) fn latest_event(found: LatestEvent, headers_only: bool) -> pb::LatestEvent {
+    use pb::latest_event::Of;
+    let got = got_event(found.got, headers_only);
+    pb::LatestEvent {
+        conversation_id: found.conversation.to_string(),
+        of: Some(match found.wanted {
+            Wanted::Key(key) => Of::Key(key),
+            Wanted::Type(type_name) => Of::Type(type_name),
+            Wanted::Kind(kind) => Of::Kind(kind.number().into()),
+        }),
+        event: got.event,
+        body_left_out: got.body_left_out,
+    }
+}
+
+/// An event that was looked up.
+pub(super) fn got_event(got: GotEvent, headers_only: bool) -> pb::GotEvent {
+    let headers_only = headers_only || got.body_left_out;
+    let event = got.event.as_ref();
+    pb::GotEvent {
+        event: event.map(|named| to_proto::event(named, headers_only)),
+        body_left_out: got.body_left_out,
+    }
+}
+
+/// Names of events. None: its conversation is not there.
+pub(super) async fn names(
+    shared: &Shared,
+    call: &Call,
+    events: Vec<pb::EventName>,
+) -> Result<Vec<Option<EventName>>, Refusal> {
+    use pb::event_name::By;
+    from_proto::at_most_entries("events", events.len(), LOOKUPS_MAX)?;
+    let mut known: HashMap<String, Option<ConversationId>> = HashMap::new();
+    let mut names = Vec::with_capacity(events.len());
+    for (index, name) in events.into_iter().enumerate() {
+        let field = |name: &str| format!("events[{index}].{name}");
+        names.push(match name.by {
+            None => {
+                let message = "names no event: give an id or a place";
+                return Err(Malformed::new(format!("events[{index}]"), message).into());
+            }
+            Some(By::EventId(id)) => {
+                let id = id.parse();
+                let id = id.map_err(|_| Malformed::new(field("event_id"), "must be a UUID"))?;
+                Some(EventName::Id(id))
+            }
+            Some(By::Place(place)) => {
+                let of = match known.get(&place.conversation_id) {
+                    Some(of) => *of,
+                    None => {
+                        let field = field("place.conversation_id");
+                        from_proto::required(&field, &place.conversation_id)?;
+                        from_proto::check_short(&field, &place.conversation_id)?;
+                        let of = shared
+                            .engine
+                            .resolve(&call.namespace, &place.conversation_id);
+                        let of = match of.await {
+                            Ok(of) => Some(of),
+                            Err(ReadError::ConversationNotFound { .. }) => None,
+                            Err(error) => return Err(error.into()),
+                        };
+                        known.insert(place.conversation_id, of);
+                        of
+                    }
+                };
+                of.map(|conversation| {
+                    EventName::Place(EventRef {
+                        conversation,
+                        revision: Revision(place.revision),
+                    })
+                })
+            }
+        });
+    }
+    Ok(names)
+}

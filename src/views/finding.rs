@@ -1,0 +1,335 @@
+//! Events by their keys, types and kinds, without going through their conversation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::domain::{BranchId, ConversationId, Revision, Tags};
+
+use super::{
+    chunk::{CHUNK_EVENTS, chunk_of, first_revision},
+    codec,
+    delta::{EventEntry, FoundBy},
+    error::ViewsError,
+    keys::{self, Key},
+    read::{get, prefix},
+    rows::Rows,
+    store::Views,
+    table::{CONVERSATIONS, Range, ReadTable},
+};
+
+/// Offset and kind, little endian: what a row says of its event.
+const ROW_BYTES: usize = 8 + 2;
+
+/// By what events are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding<'a> {
+    /// Their key.
+    Key(&'a str),
+    /// What their key begins with.
+    KeyFrom(&'a str),
+    /// The type of a framework's event.
+    Type(&'a str),
+}
+
+impl Finding<'_> {
+    fn under(self, id: ConversationId) -> Key {
+        match self {
+            Self::Key(key) => keys::events_with_key(id, key),
+            Self::KeyFrom(beginning) => keys::events_with_key_from(id, beginning),
+            Self::Type(type_name) => keys::events_of_type(id, type_name),
+        }
+    }
+
+    /// Rows of a branch stand together, by revision.
+    fn is_exact(self) -> bool {
+        match self {
+            Self::Key(_) | Self::Type(_) => true,
+            Self::KeyFrom(_) => false,
+        }
+    }
+}
+
+/// Where events are looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Within {
+    /// Conversation.
+    pub conversation: ConversationId,
+    /// Only this branch's own events.
+    pub branch: Option<BranchId>,
+    /// First revision.
+    pub first: Revision,
+    /// Last revision, inclusive.
+    pub last: Revision,
+}
+
+impl Within {
+    fn has(&self, branch: BranchId, revision: Revision) -> bool {
+        self.branch.is_none_or(|own| own == branch) && (self.first..=self.last).contains(&revision)
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// In the order asked for.
+    pub entries: Vec<EventEntry>,
+    /// There are no more; else look again behind the last one.
+    pub is_all: bool,
+}
+
+/// All errors of reads: [`ViewsError::Damaged`], [`ViewsError::Closed`],
+/// [`ViewsError::Storage`].
+impl Views {
+    /// The events found so, by revision: a page of them where they stand in that order, else
+    /// all. None: for that, more than `rows_max` rows would have to be read.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn find_events(
+        &self,
+        within: &Within,
+        by: Finding<'_>,
+        (page, rows_max): (usize, usize),
+        backward: bool,
+    ) -> Result<Option<Found>, ViewsError> {
+        if within.first > within.last {
+            return Ok(Some(Found {
+                is_all: true,
+                ..Found::default()
+            }));
+        }
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS);
+            match within.branch {
+                Some(branch) if by.is_exact() => {
+                    ordered(&table, within, branch, by, page, backward).map(Some)
+                }
+                _ => sorted(&table, within, by, rows_max, backward),
+            }
+        })
+    }
+
+    /// The newest event that is found so among a branch's own.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn latest_event(
+        &self,
+        within: &Within,
+        by: Finding<'_>,
+    ) -> Result<Option<EventEntry>, ViewsError> {
+        let found = self.find_events(within, by, (1, usize::MAX), true)?;
+        Ok(found.and_then(|found| found.entries.into_iter().next()))
+    }
+
+    /// Whether a conversation has an event that is found so, on any branch.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn has_event(&self, id: ConversationId, by: Finding<'_>) -> Result<bool, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS);
+            let first = prefix(&table, &by.under(id)).next();
+            first.map_or(Ok(false), |row| row.map(|_| true))
+        })
+    }
+
+    /// The newest event of a kind among a branch's own.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn latest_of_kind(
+        &self,
+        id: ConversationId,
+        branch: BranchId,
+        kind: u16,
+        (first, last): (Revision, Revision),
+    ) -> Result<Option<EventEntry>, ViewsError> {
+        let mut last_chunk = chunk_of(last);
+        loop {
+            let Some(chunk) = self.chunk_with_kind(id, branch, kind, last_chunk)? else {
+                return Ok(None);
+            };
+            let from = first_revision(chunk);
+            if from.0.saturating_add(CHUNK_EVENTS) <= first.0 {
+                return Ok(None);
+            }
+            let to = Revision(from.0.saturating_add(CHUNK_EVENTS - 1));
+            let (from, to) = (from.max(first), to.min(last));
+            let mut entries = self.entries(id, from, to, CHUNK_EVENTS as usize, true)?;
+            entries.retain(|entry| entry.branch == branch && entry.kind == kind);
+            if let Some(newest) = entries.into_iter().next() {
+                return Ok(Some(newest));
+            }
+            // The bounds may cut the last chunk and the first one, so this ends soon.
+            let Some(before) = chunk.checked_sub(1) else {
+                return Ok(None);
+            };
+            last_chunk = before;
+        }
+    }
+
+    /// The last chunk up to this one that has events of a kind of a branch.
+    fn chunk_with_kind(
+        &self,
+        id: ConversationId,
+        branch: BranchId,
+        kind: u16,
+        last: u64,
+    ) -> Result<Option<u64>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS);
+            let first = keys::chunk_with_kind(id, branch, kind, 0);
+            let last = keys::chunk_with_kind(id, branch, kind, last);
+            let newest = table.range(first.as_bytes()..=last.as_bytes()).next_back();
+            let Some(row) = newest else { return Ok(None) };
+            let (key, row) = row?;
+            codec::checked(&key, &row)?;
+            Ok(keys::last_number(&key))
+        })
+    }
+
+    /// Type, key and attributes of an event whose body is kept apart; none: it has none.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn tags_of_large(
+        &self,
+        id: ConversationId,
+        revision: Revision,
+    ) -> Result<Option<(String, Tags)>, ViewsError> {
+        let read = self.read(|reader| {
+            let table = reader.table(CONVERSATIONS);
+            get(&table, &keys::large(id, revision))
+        });
+        let found: Option<LargeRow> = read?;
+        Ok(found.map(|(type_name, key, attributes)| (type_name, Tags { key, attributes })))
+    }
+}
+
+/// Type, key and attributes.
+pub(super) type LargeRow = (String, String, BTreeMap<String, String>);
+
+/// A branch's rows of one key or type stand in the order of revisions.
+fn ordered(
+    table: &ReadTable,
+    within: &Within,
+    branch: BranchId,
+    by: Finding<'_>,
+    page: usize,
+    backward: bool,
+) -> Result<Found, ViewsError> {
+    let id = within.conversation;
+    let first = keys::event_under(by.under(id), branch, within.first);
+    let last = keys::event_under(by.under(id), branch, within.last);
+    let mut range = table.range(first.as_bytes()..=last.as_bytes());
+    let mut found = Found::default();
+    while found.entries.len() < page {
+        match next(&mut range, backward) {
+            Some(row) => {
+                let (key, row) = row?;
+                found.entries.push(entry(id, &key, &row)?);
+            }
+            None => {
+                found.is_all = true;
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Rows of several branches or keys are taken together and sorted.
+fn sorted(
+    table: &ReadTable,
+    within: &Within,
+    by: Finding<'_>,
+    rows_max: usize,
+    backward: bool,
+) -> Result<Option<Found>, ViewsError> {
+    let id = within.conversation;
+    let mut entries = Vec::new();
+    for (count, row) in prefix(table, &by.under(id)).enumerate() {
+        if count >= rows_max {
+            return Ok(None);
+        }
+        let (key, row) = row?;
+        let entry = entry(id, &key, &row)?;
+        if within.has(entry.branch, entry.revision) {
+            entries.push(entry);
+        }
+    }
+    entries.sort_unstable_by_key(|entry| entry.revision);
+    if backward {
+        entries.reverse();
+    }
+    Ok(Some(Found {
+        entries,
+        is_all: true,
+    }))
+}
+
+fn next(range: &mut Range, backward: bool) -> Option<<Range as Iterator>::Item> {
+    if backward {
+        range.next_back()
+    } else {
+        range.next()
+    }
+}
+
+fn entry(id: ConversationId, key: &[u8], row: &[u8]) -> Result<EventEntry, ViewsError> {
+    let value = codec::checked(key, row)?;
+    let place = keys::last_event(key);
+    let (Some((branch, revision)), Ok(value)) = (place, <[u8; ROW_BYTES]>::try_from(value)) else {
+        return Err(ViewsError::damaged("a row of the index does not add up"));
+    };
+    let [o0, o1, o2, o3, o4, o5, o6, o7, k0, k1] = value;
+    Ok(EventEntry {
+        conversation: id,
+        revision,
+        branch,
+        kind: u16::from_le_bytes([k0, k1]),
+        offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, o7]),
+    })
+}
+
+/// Adds the rows that an event is found by.
+pub(super) fn put(rows: &mut Rows, found: &FoundBy) -> Result<(), ViewsError> {
+    let event = &found.event;
+    let id = event.conversation;
+    let mut value = [0; ROW_BYTES];
+    value[..8].copy_from_slice(&event.offset.to_le_bytes());
+    value[8..].copy_from_slice(&event.kind.to_le_bytes());
+    let mut put = |under| {
+        let key = keys::event_under(under, event.branch, event.revision);
+        rows.put_bytes(&key, &value)
+    };
+    if !found.tags.key.is_empty() {
+        put(keys::events_with_key(id, &found.tags.key))?;
+    }
+    if !found.type_name.is_empty() {
+        put(keys::events_of_type(id, &found.type_name))?;
+    }
+    if found.is_large {
+        let row = (&found.type_name, &found.tags.key, &found.tags.attributes);
+        let key = keys::large(id, event.revision);
+        rows.put(&key, |bytes| codec::encode(&row, bytes))?;
+    }
+    Ok(())
+}
+
+/// Adds which chunks have which kinds.
+pub(super) fn put_kinds<'a>(
+    rows: &mut Rows,
+    events: impl Iterator<Item = &'a EventEntry>,
+) -> Result<(), ViewsError> {
+    let chunks: BTreeSet<_> = events
+        .map(|event| {
+            let chunk = chunk_of(event.revision);
+            (event.conversation, event.branch, event.kind, chunk)
+        })
+        .collect();
+    for (id, branch, kind, chunk) in chunks {
+        rows.put_bytes(&keys::chunk_with_kind(id, branch, kind, chunk), &[])?;
+    }
+    Ok(())
+}
