@@ -1,7 +1,14 @@
 //! `backup`: a copy of the log somewhere else, and what can be said of it. `restore` is a
 //! file of its own.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use clap::{Args, Subcommand};
@@ -579,8 +586,10 @@ impl Following {
     /// Follows a store that this process has.
     pub fn start(self, engine: &Engine) -> Followed {
         let (target, options, store) = (self.target.clone(), self.options.clone(), engine.clone());
+        let reached = Arc::new(BackupReached::default());
+        let told = Arc::clone(&reached);
         let task = tokio::spawn(async move {
-            let followed = backup::follow(&store, &target, &options, |_| {}).await;
+            let followed = backup::follow(&store, &target, &options, |step| told.note(step)).await;
             if let Err(error) = followed {
                 let (error, to) = (with_causes(&error).to_string(), target.address());
                 tracing::error!(
@@ -593,6 +602,7 @@ impl Following {
         Followed {
             following: self,
             engine: engine.clone(),
+            reached,
             task,
         }
     }
@@ -602,10 +612,38 @@ impl Following {
 pub struct Followed {
     following: Following,
     engine: Engine,
+    reached: Arc<BackupReached>,
     task: JoinHandle<()>,
 }
 
+/// How far a backup is.
+#[derive(Debug, Default)]
+pub struct BackupReached {
+    /// One more than the last offset; 0 while it is not known.
+    next: AtomicU64,
+}
+
+impl BackupReached {
+    fn note(&self, step: BackupStep) {
+        if let BackupStep::Found { head } | BackupStep::Generation { head, .. } = step {
+            self.next.store(head.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// The last offset that it holds. None: it is not known yet.
+    #[must_use]
+    pub fn get(&self) -> Option<u64> {
+        self.next.load(Ordering::Relaxed).checked_sub(1)
+    }
+}
+
 impl Followed {
+    /// How far it is.
+    #[must_use]
+    pub fn reached(&self) -> Arc<BackupReached> {
+        Arc::clone(&self.reached)
+    }
+
     /// Ends it, with what was appended last if that does not take long.
     pub async fn stop(self) {
         let is_over = self.task.is_finished();

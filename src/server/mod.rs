@@ -27,6 +27,8 @@ mod knowledge;
 mod measures;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 mod read;
 mod result_text;
 mod search;
@@ -70,7 +72,7 @@ use crate::{
 
 pub use call::NAMESPACE_KEY;
 pub use health::{LIVE, READY};
-pub use measures::{MethodCalls, ServerMeasures};
+pub use measures::{CallSpans, MethodCalls, ServerMeasures};
 pub use status::ERROR_DOMAIN;
 
 /// What reflection serves: the descriptors of `proto/treering/v1`.
