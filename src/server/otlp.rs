@@ -406,3 +406,121 @@ async fn until(due: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::{Span as _, Tracer};
+    use tokio::time;
+
+    use super::*;
+
+    fn options(endpoint: &str) -> TraceOptions {
+        TraceOptions {
+            endpoint: endpoint.to_owned(),
+            ca: None,
+            ratio: 1.0,
+            namespaces: false,
+        }
+    }
+
+    /// Takes nothing, and says nothing.
+    #[derive(Debug)]
+    struct Hanging;
+
+    impl SpanExporter for Hanging {
+        async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+            std::future::pending().await
+        }
+    }
+
+    // A collector that hangs must cost a queue and no more: whoever ends a span is never held
+    // up, and each span that has no room is counted.
+    #[tokio::test(start_paused = true)]
+    async fn what_has_no_room_is_lost_and_counted() {
+        let measures = Arc::new(TraceMeasures::default());
+        let (sender, spans) = mpsc::channel(TRACE_QUEUE_SPANS);
+        let queue = Queue {
+            sender,
+            measures: Arc::clone(&measures),
+        };
+        let provider = SdkTracerProvider::builder()
+            .with_span_processor(queue)
+            .build();
+        let tracer = provider.tracer("test");
+        for _ in 0..TRACE_QUEUE_SPANS + 7 {
+            tracer.start("a").end();
+        }
+        assert_eq!(measures.lost.get(), 7);
+        let sending = Sending {
+            spans,
+            exporter: Hanging,
+            endpoint: String::new(),
+            measures: Arc::clone(&measures),
+            fails: AtomicBool::new(false),
+        };
+        let (_stop, stopped) = oneshot::channel();
+        let sending = tokio::spawn(sending.run(stopped));
+        time::sleep(TRACE_SEND_WAIT * 2 + TRACE_SEND_EVERY).await;
+        let batches = 2 * TRACE_BATCH_SPANS as u64;
+        assert_eq!(measures.lost.get(), 7 + batches);
+        assert_eq!(measures.sent.get(), 0);
+        sending.abort();
+    }
+
+    // Headers are anybody's: what is no trace, or too long, makes a call of its own and is
+    // carried nowhere.
+    #[tokio::test]
+    async fn callers_are_believed_within_bounds() {
+        let traces = Traces::start(&TraceOptions {
+            ratio: 0.0,
+            ..options("http://127.0.0.1:9")
+        });
+        let traces = traces.unwrap();
+        let wanted = |headers: &[(&'static str, String)]| {
+            let headers = headers.iter();
+            let headers =
+                headers.map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap()));
+            let headers: HeaderMap = headers.collect();
+            let parent = traces
+                .propagator
+                .extract_with_context(&Context::new(), &Carrier(&headers));
+            let state = parent.span().span_context().trace_state().header();
+            (traces.is_wanted(&parent), state)
+        };
+        let parent = |flags: &str| {
+            let value = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}");
+            ("traceparent", value)
+        };
+        assert_eq!(wanted(&[]), (false, String::new()));
+        assert_eq!(wanted(&[parent("01")]), (true, String::new()));
+        assert_eq!(wanted(&[parent("00")]), (false, String::new()));
+        assert_eq!(wanted(&[("traceparent", "00-zz-zz-01".into())]).0, false);
+        let state = ("tracestate", "a=1".to_owned());
+        assert_eq!(wanted(&[parent("01"), state]), (true, "a=1".into()));
+        let long = (
+            "tracestate",
+            format!("a={}", "x".repeat(TRACE_STATE_BYTES_MAX)),
+        );
+        assert_eq!(wanted(&[parent("01"), long]), (true, String::new()));
+    }
+
+    #[tokio::test]
+    async fn addresses_are_checked_at_the_start() {
+        for wrong in ["", "collector:4317", "ftp://h:1", "http://"] {
+            let refused = Traces::start(&options(wrong));
+            assert!(
+                matches!(refused, Err(TraceError::Endpoint { .. })),
+                "{wrong:?}"
+            );
+        }
+        let ca = TraceOptions {
+            ca: Some("/nowhere".into()),
+            ..options("https://127.0.0.1:9")
+        };
+        assert!(matches!(
+            Traces::start(&ca),
+            Err(TraceError::Certificates { .. })
+        ));
+        Traces::start(&options("https://127.0.0.1:9")).unwrap();
+    }
+}

@@ -8,13 +8,14 @@ use std::{
 
 /// What each module may use of this crate, besides itself. The compiler holds
 /// the outer arrows, because adapters are features; this holds the inner ones.
-const MAY_USE: [(&str, &[&str]); 17] = [
+const MAY_USE: [(&str, &[&str]); 18] = [
     ("contained", &[]),
     ("domain", &[]),
     ("disk", &[]),
     ("measure", &[]),
+    ("traced", &[]),
     ("codec", &["domain"]),
-    ("log", &["contained", "domain", "disk", "measure"]),
+    ("log", &["contained", "domain", "disk", "measure", "traced"]),
     ("views", &["contained", "domain", "disk"]),
     ("search", &["contained", "domain"]),
     ("importer", &["domain", "codec"]),
@@ -32,7 +33,9 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("access", &["domain", "disk"]),
     (
         "server",
-        &["access", "domain", "codec", "context", "engine", "measure"],
+        &[
+            "access", "domain", "codec", "context", "engine", "measure", "traced",
+        ],
     ),
     ("backup", &["disk", "domain", "codec", "log", "engine"]),
     (

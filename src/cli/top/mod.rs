@@ -10,7 +10,7 @@ mod view;
 
 use std::{
     io::{self, IsTerminal},
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -35,7 +35,7 @@ use self::{
 };
 use super::{
     args::{Common, Target},
-    config,
+    config::{self, Configured},
     error::{CliError, Exit},
     output::Out,
     serve::{listen_default, stop_signal},
@@ -54,12 +54,14 @@ const PLAIN_ROWS: u16 = 200;
 /// Fewest columns of such a frame.
 const PLAIN_COLUMNS_MIN: usize = 40;
 const KEYS_MAX: usize = 64;
+/// Where packages keep the configuration of the server.
+const INSTALLED_CONFIG: &str = "/etc/treering/treering.toml";
 
 /// Watch a running server: rates, latencies, queues, room, requests by method
 ///
 /// Without an address it looks for the server of the data folder (--data) and for its
 /// metrics: what the server wrote into its folder, else `metrics` of the configuration
-/// file. A server without metrics (serve --metrics ADDR turns them on), and one that
+/// file, or of /etc/treering/treering.toml. A server without metrics (serve --metrics ADDR turns them on), and one that
 /// --server names, is asked by gRPC, which tells less. q or Ctrl-C ends it.
 ///
 /// With --once, or when the output is no terminal, it looks twice and prints one frame as
@@ -215,23 +217,32 @@ fn find(args: &TopArgs, common: &Common) -> Result<Source, CliError> {
     if let Some(url) = &args.url {
         return Ok(Source::Metrics(MetricsUrl::read(url)?));
     }
-    let configured = config::of_serve(args.config.as_deref())?;
-    let dir = match (common.target()?, &configured.data) {
+    let named = config::of_serve(args.config.as_deref())?;
+    let dir = match (common.target()?, &named.data) {
         (Target::Server(url), _) => return Ok(Source::Services(url)),
         (Target::Data(_), Some(dir)) if common.data.is_none() => dir.clone(),
         (Target::Data(dir), _) => dir,
     };
     let served = holder_of(&dir);
-    let metrics = served.metrics.or_else(|| {
-        let fixed = configured.metrics.filter(|it| !it.ends_with(":0"));
-        fixed.filter(|_| common.data.is_none())
-    });
-    if let Some(url) = metrics {
+    let configured = match common.data {
+        Some(_) => None,
+        None if named.metrics.is_some() || served.address.is_some() => named.metrics,
+        None => installed().metrics,
+    };
+    let fixed = configured.filter(|address| !address.ends_with(":0"));
+    if let Some(url) = served.metrics.or(fixed) {
         return Ok(Source::Metrics(MetricsUrl::read(&url)?));
     }
     let services = served.address;
     let services = services.unwrap_or_else(|| format!("http://{}", listen_default()));
     Ok(Source::Services(services))
+}
+
+/// What a server from a package is told. One that cannot be read is none of ours.
+fn installed() -> Configured {
+    let file = Path::new(INSTALLED_CONFIG);
+    let read = file.is_file().then(|| config::of_serve(Some(file)));
+    read.and_then(Result::ok).unwrap_or_default()
 }
 
 /// Puts an answer into what is shown.
