@@ -1,14 +1,7 @@
 //! `backup`: a copy of the log somewhere else, and what can be said of it. `restore` is a
 //! file of its own.
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use clap::{Args, Subcommand};
@@ -21,6 +14,7 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     json::{Array, Object},
+    observe::BackupReached,
     output::{BarUnit, Out, Tone, progress},
     pb,
     text::{bytes_human, count},
@@ -614,27 +608,6 @@ pub struct Followed {
     engine: Engine,
     reached: Arc<BackupReached>,
     task: JoinHandle<()>,
-}
-
-/// How far a backup is.
-#[derive(Debug, Default)]
-pub struct BackupReached {
-    /// One more than the last offset; 0 while it is not known.
-    next: AtomicU64,
-}
-
-impl BackupReached {
-    fn note(&self, step: BackupStep) {
-        if let BackupStep::Found { head } | BackupStep::Generation { head, .. } = step {
-            self.next.store(head.saturating_add(1), Ordering::Relaxed);
-        }
-    }
-
-    /// The last offset that it holds. None: it is not known yet.
-    #[must_use]
-    pub fn get(&self) -> Option<u64> {
-        self.next.load(Ordering::Relaxed).checked_sub(1)
-    }
 }
 
 impl Followed {

@@ -5,15 +5,19 @@ use std::{
     env, io,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use clap::Args;
 use tokio::{net::TcpListener, task::JoinHandle};
 
-use super::{backup::BackupReached, error::CliError, serve::size, time_arg::length};
+use super::{error::CliError, serve::size, time_arg::length};
 use crate::{
+    backup::BackupStep,
     engine::Engine,
     server::{
         CallSpans, ServerMeasures,
@@ -248,6 +252,28 @@ pub fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
             })),
         },
     ]
+}
+
+/// How far a backup is.
+#[derive(Debug, Default)]
+pub struct BackupReached {
+    /// One more than the last offset; 0 while it is not known.
+    next: AtomicU64,
+}
+
+impl BackupReached {
+    /// Notes a step of it.
+    pub fn note(&self, step: BackupStep) {
+        if let BackupStep::Found { head } | BackupStep::Generation { head, .. } = step {
+            self.next.store(head.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// The last offset that it holds. None: it is not known yet.
+    #[must_use]
+    pub fn get(&self) -> Option<u64> {
+        self.next.load(Ordering::Relaxed).checked_sub(1)
+    }
 }
 
 /// A store that is shown; no more once this is dropped.

@@ -58,7 +58,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
 ];
 
 /// Crates, and the clock, that only some modules may name, and which.
-const KEPT_TO: [(&str, &[&str]); 11] = [
+const KEPT_TO: [(&str, &[&str]); 13] = [
     ("redb::", &["disk", "log/redb", "views"]),
     ("tantivy::", &["search"]),
     ("tonic::", &["server", "cli"]),
@@ -69,6 +69,8 @@ const KEPT_TO: [(&str, &[&str]); 11] = [
         &["server/tls.rs", "server/connection/handshake.rs"],
     ),
     ("ureq::", &["summariser"]),
+    ("ratatui::", &["cli/top"]),
+    ("opentelemetry::", &["server/otlp.rs"]),
     ("object_store::", &["backup"]),
     // The clock, which may be anywhere: read in one place. The second one panics
     // before 1970.

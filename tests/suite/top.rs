@@ -109,7 +109,13 @@ impl Terminal {
     }
 
     /// The program has left the terminal as it found it.
-    fn is_left(&self) {
+    async fn is_left(&self) {
+        for _ in 0..PATIENCE.as_millis() / 50 {
+            if self.all().contains(LEFT) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         let all = self.all();
         let left = all.rfind(LEFT).unwrap_or_else(|| panic!("{all:?}"));
         assert!(all.find(ENTERED).unwrap() < left);
@@ -293,14 +299,18 @@ async fn the_terminal_is_left_as_it_was() {
         terminal.until("live").await;
         (&terminal.keys).write_all(key.as_bytes()).unwrap();
         assert!(ended(process).await.success(), "{key:?}");
-        terminal.is_left();
+        terminal.is_left().await;
     }
     let terminal = Terminal::open(COLUMNS, ROWS);
     let process = terminal.run(&top);
     terminal.until("live").await;
+    // A smaller terminal, and then this one again: all of it is drawn anew.
     terminal.resize(20, 5);
+    (&terminal.keys).write_all(b"\x0c").unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
     terminal.resize(COLUMNS, ROWS);
-    terminal.until("METHOD").await;
+    (&terminal.keys).write_all(b"\x0c").unwrap();
+    terminal.until("caches").await;
     let metrics = server.metrics.clone();
     server.end().await;
     let screen = terminal.until("NO ANSWER").await;
@@ -314,7 +324,7 @@ async fn the_terminal_is_left_as_it_was() {
     let pid = Pid::from_raw(i32::try_from(process.id().unwrap()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert!(ended(process).await.success());
-    terminal.is_left();
+    terminal.is_left().await;
     again.end().await;
 }
 
@@ -351,6 +361,6 @@ async fn a_key_is_heard_while_an_answer_is_waited_for() {
     assert!(ended(process).await.success());
     // Half of what an answer is waited for.
     assert!(pressed.elapsed() < Duration::from_millis(2_500));
-    terminal.is_left();
+    terminal.is_left().await;
     server.end().await;
 }

@@ -12,7 +12,7 @@ use std::{
     io::{self, IsTerminal},
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use clap::Args;
@@ -30,8 +30,8 @@ use tokio::{
 use self::{
     figures::Figures,
     scrape::Scrape,
-    source::{Asker, MetricsUrl, Source},
-    view::Shown,
+    source::{Asker, MetricsUrl, ServerPlace},
+    view::Glance,
 };
 use super::{
     args::{Common, Target},
@@ -41,7 +41,7 @@ use super::{
     serve::{listen_default, stop_signal},
     time_arg::length,
 };
-use crate::engine::holder_of;
+use crate::{domain::TimestampMicros, engine::holder_of};
 
 /// Between looks at the keys by the thread that reads them.
 const KEYS_LOOK: Duration = Duration::from_millis(100);
@@ -143,7 +143,7 @@ struct Look {
     args: TopArgs,
     common: Common,
     asker: Asker,
-    source: Source,
+    source: ServerPlace,
 }
 
 impl Look {
@@ -174,17 +174,17 @@ impl Look {
         }
     }
 
-    fn shown(&self) -> Shown {
-        Shown {
+    fn shown(&self) -> Glance {
+        Glance {
             from: self.source.to_string(),
             hint: hint(&self.source),
-            ..Shown::default()
+            ..Glance::default()
         }
     }
 }
 
-fn hint(source: &Source) -> Option<String> {
-    matches!(source, Source::Services(_)).then(|| {
+fn hint(source: &ServerPlace) -> Option<String> {
+    matches!(source, ServerPlace::Services(_)).then(|| {
         "less is told by gRPC: for rates and latencies start it with serve --metrics \
          127.0.0.1:9464"
             .to_owned()
@@ -192,15 +192,15 @@ fn hint(source: &Source) -> Option<String> {
 }
 
 /// With what to do about it.
-fn told(error: CliError, source: &Source) -> CliError {
+fn told(error: CliError, source: &ServerPlace) -> CliError {
     match error {
         CliError::Connect { url, cause } => CliError::Outcome {
             what: format!("no server can be watched at {url}: {cause}"),
             hint: match source {
-                Source::Metrics(_) => {
+                ServerPlace::Metrics(_) => {
                     "is it running, and is this the address of its `serve --metrics`?"
                 }
-                Source::Services(_) => {
+                ServerPlace::Services(_) => {
                     "start one with `treering serve`, name its folder with --data, or give the \
                      address of its metrics: treering top http://HOST:PORT"
                 }
@@ -213,13 +213,13 @@ fn told(error: CliError, source: &Source) -> CliError {
 }
 
 /// Where the server is that the options mean.
-fn find(args: &TopArgs, common: &Common) -> Result<Source, CliError> {
+fn find(args: &TopArgs, common: &Common) -> Result<ServerPlace, CliError> {
     if let Some(url) = &args.url {
-        return Ok(Source::Metrics(MetricsUrl::read(url)?));
+        return Ok(ServerPlace::Metrics(MetricsUrl::read(url)?));
     }
     let named = config::of_serve(args.config.as_deref())?;
     let dir = match (common.target()?, &named.data) {
-        (Target::Server(url), _) => return Ok(Source::Services(url)),
+        (Target::Server(url), _) => return Ok(ServerPlace::Services(url)),
         (Target::Data(_), Some(dir)) if common.data.is_none() => dir.clone(),
         (Target::Data(dir), _) => dir,
     };
@@ -231,11 +231,11 @@ fn find(args: &TopArgs, common: &Common) -> Result<Source, CliError> {
     };
     let fixed = configured.filter(|address| !address.ends_with(":0"));
     if let Some(url) = served.metrics.or(fixed) {
-        return Ok(Source::Metrics(MetricsUrl::read(&url)?));
+        return Ok(ServerPlace::Metrics(MetricsUrl::read(&url)?));
     }
     let services = served.address;
     let services = services.unwrap_or_else(|| format!("http://{}", listen_default()));
-    Ok(Source::Services(services))
+    Ok(ServerPlace::Services(services))
 }
 
 /// What a server from a package is told. One that cannot be read is none of ours.
@@ -246,7 +246,7 @@ fn installed() -> Configured {
 }
 
 /// Puts an answer into what is shown.
-fn see(shown: &mut Shown, seen: &Seen, before: Option<&Seen>) {
+fn see(shown: &mut Glance, seen: &Seen, before: Option<&Seen>) {
     let seconds = before.map_or(0.0, |before| (seen.at - before.at).as_secs_f64());
     let before = before.map(|before| &before.scrape);
     shown.take(Figures::of(&seen.scrape, before, seconds));
@@ -254,9 +254,9 @@ fn see(shown: &mut Shown, seen: &Seen, before: Option<&Seen>) {
 }
 
 /// In seconds since 1970.
+#[allow(clippy::cast_precision_loss)] // Shown in whole seconds.
 fn now() -> f64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
+    TimestampMicros::now().0 as f64 / 1e6
 }
 
 /// What a key, or the terminal, asks for.
@@ -306,10 +306,17 @@ impl Screen {
         opened.map(Self)
     }
 
-    fn draw(&mut self, shown: &Shown) -> io::Result<()> {
+    fn draw(&mut self, shown: &Glance) -> io::Result<()> {
         self.0
             .draw(|frame| view::draw(shown, frame.area(), frame.buffer_mut()))
             .map(drop)
+    }
+
+    /// The next drawing draws all of it. [`Terminal::clear`](ratatui::Terminal::clear) would ask
+    /// the terminal where its cursor is, and the answer comes as keys do, to another thread.
+    fn clear(&mut self) -> io::Result<()> {
+        let size = self.0.size()?;
+        self.0.resize(size.into())
     }
 }
 
@@ -342,7 +349,7 @@ fn keys() -> mpsc::Receiver<Asked> {
 }
 
 /// What is known of a server that is looked at again and again.
-type Looked = (Source, Result<Seen, String>);
+type Looked = (ServerPlace, Result<Seen, String>);
 
 async fn look_again(mut look: Look, every: Duration, sender: mpsc::Sender<Looked>) {
     let mut ticks = interval(every);
@@ -376,16 +383,28 @@ async fn watch(look: Look, first: Seen, every: Duration) -> Result<(), CliError>
             () = &mut stop => return Ok(()),
             Some(asked) = keys.recv() => match asked {
                 Asked::Quit => return Ok(()),
-                Asked::Redraw => screen.0.clear()?,
+                Asked::Redraw => screen.clear()?,
                 Asked::Nothing => {}
             },
-            Some((source, seen)) = looked.recv() => take(&mut shown, &mut last, &source, seen),
+            seen = looked.recv() => match seen {
+                Some((source, seen)) => take(&mut shown, &mut last, &source, seen),
+                // It panicked, and the terminal is not ours any more.
+                None => return Err(broken()),
+            },
             _ = clock.tick() => grow_older(&mut shown, &last),
         }
     }
 }
 
-fn take(shown: &mut Shown, last: &mut Seen, source: &Source, seen: Result<Seen, String>) {
+fn broken() -> CliError {
+    CliError::Outcome {
+        what: "what asks the server has broken off".into(),
+        hint: "this is a fault in treering: please report it, with what stands above".into(),
+        exit: Exit::Failed,
+    }
+}
+
+fn take(shown: &mut Glance, last: &mut Seen, source: &ServerPlace, seen: Result<Seen, String>) {
     match seen {
         Ok(seen) => {
             shown.from = source.to_string();
@@ -398,7 +417,7 @@ fn take(shown: &mut Shown, last: &mut Seen, source: &Source, seen: Result<Seen, 
 }
 
 /// What changes though nobody answers.
-fn grow_older(shown: &mut Shown, last: &Seen) {
+fn grow_older(shown: &mut Glance, last: &Seen) {
     if let Some((since, _)) = &mut shown.trouble {
         *since = last.at.elapsed().as_secs();
     }

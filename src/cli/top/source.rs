@@ -30,7 +30,7 @@ const SIGN: &str = "treering_build_info";
 
 /// A server that can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ServerPlace {
     /// Its metrics' listener.
     Metrics(MetricsUrl),
     /// Its services.
@@ -80,7 +80,7 @@ impl MetricsUrl {
     }
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for ServerPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Metrics(url) => write!(f, "http://{}", url.authority),
@@ -110,15 +110,15 @@ impl Asker {
     ///
     /// # Errors
     /// [`CliError::Connect`] when it does not answer, or not so; what it refuses.
-    pub async fn ask(&mut self, source: &Source) -> Result<Scrape, CliError> {
+    pub async fn ask(&mut self, source: &ServerPlace) -> Result<Scrape, CliError> {
         let unreached = |cause: String| CliError::Connect {
             url: source.to_string(),
             cause,
         };
         let asked = async {
             match source {
-                Source::Metrics(url) => scrape(url).await.map_err(unreached),
-                Source::Services(url) => self.services(url).await,
+                ServerPlace::Metrics(url) => scrape(url).await.map_err(unreached),
+                ServerPlace::Services(url) => self.services(url).await,
             }
         };
         let late = || unreached(format!("no answer within {} s", ANSWER_WAIT.as_secs()));
@@ -155,7 +155,7 @@ async fn is_serving(store: &Connection, service: &str) -> Result<bool, CliError>
 }
 
 /// Under the names that the metrics have.
-#[allow(clippy::cast_precision_loss)] // Shown to three digits.
+#[allow(clippy::cast_precision_loss)] // Glance to three digits.
 fn of_stats(stats: &pb::StatsResponse) -> Scrape {
     let mut scrape = Scrape::default();
     let mut put = |name: &str, value: u64| scrape.set(name, value as f64);
@@ -246,7 +246,7 @@ mod tests {
         ] {
             let url = MetricsUrl::read(text).unwrap();
             assert_eq!(
-                Source::Metrics(url.clone()).to_string(),
+                ServerPlace::Metrics(url.clone()).to_string(),
                 "http://127.0.0.1:9464"
             );
             assert_eq!(url.path, "/metrics", "{text}");
@@ -328,7 +328,7 @@ mod tests {
         )
         .await;
         let mut asker = Asker::new(Common::for_tests());
-        let error = asker.ask(&Source::Metrics(url)).await.unwrap_err();
+        let error = asker.ask(&ServerPlace::Metrics(url)).await.unwrap_err();
         assert!(
             error.to_string().ends_with("no answer within 5 s"),
             "{error}"

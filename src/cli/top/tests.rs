@@ -54,7 +54,10 @@ fn a_server_is_found_by_its_folder() {
     let both = "pid 1\naddress http://127.0.0.1:9\nmetrics http://127.0.0.1:8/metrics\n";
     std::fs::write(&lock, both).unwrap();
     assert_eq!(found(&common), "http://127.0.0.1:8");
-    assert!(matches!(find(&args(None), &common), Ok(Source::Metrics(_))));
+    assert!(matches!(
+        find(&args(None), &common),
+        Ok(ServerPlace::Metrics(_))
+    ));
 
     let file = folder.path().join("t.toml");
     let text = format!("data = {:?}\nmetrics = '127.0.0.1:7'\n", folder.path());
@@ -79,7 +82,7 @@ fn a_server_is_found_by_its_folder() {
     };
     assert_eq!(
         find(&args(None), &server).unwrap(),
-        Source::Services("http://h:1".into())
+        ServerPlace::Services("http://h:1".into())
     );
     let typed = find(&args(Some("h:2")), &common).unwrap();
     assert_eq!(typed.to_string(), "http://h:2");

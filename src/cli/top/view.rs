@@ -35,7 +35,7 @@ const NAME_COLUMNS_MAX: u16 = 48;
 
 /// All that is known of a server.
 #[derive(Clone, Debug, Default)]
-pub struct Shown {
+pub struct Glance {
     /// Where it is.
     pub from: String,
     /// What it said last.
@@ -52,7 +52,7 @@ pub struct Shown {
     pub commits: VecDeque<f64>,
 }
 
-impl Shown {
+impl Glance {
     /// Remembers a look.
     pub fn take(&mut self, figures: Figures) {
         for (history, value) in [
@@ -71,7 +71,7 @@ impl Shown {
 
 /// A screen as plain lines, without what is empty at their ends.
 #[must_use]
-pub fn plain(shown: &Shown, columns: u16, rows: u16) -> Vec<String> {
+pub fn plain(shown: &Glance, columns: u16, rows: u16) -> Vec<String> {
     let area = Rect::new(0, 0, columns, rows);
     let mut buffer = Buffer::empty(area);
     draw(shown, area, &mut buffer);
@@ -88,7 +88,7 @@ pub fn plain(shown: &Shown, columns: u16, rows: u16) -> Vec<String> {
 }
 
 /// Draws it.
-pub fn draw(shown: &Shown, area: Rect, buffer: &mut Buffer) {
+pub fn draw(shown: &Glance, area: Rect, buffer: &mut Buffer) {
     let mut page = Page {
         area,
         row: 0,
@@ -222,7 +222,7 @@ impl Page<'_> {
     }
 }
 
-fn heading(shown: &Shown, columns: u16) -> Line<'static> {
+fn heading(shown: &Glance, columns: u16) -> Line<'static> {
     let figures = &shown.figures;
     let version = figures.version.as_deref().unwrap_or("?");
     let mut spans = vec![Span::styled(
@@ -264,7 +264,7 @@ fn heading(shown: &Shown, columns: u16) -> Line<'static> {
     Line::from(spans)
 }
 
-fn notes(shown: &Shown) -> Vec<(String, Style)> {
+fn notes(shown: &Glance) -> Vec<(String, Style)> {
     let mut notes = Vec::new();
     if let Some((since, why)) = &shown.trouble {
         notes.push((format!("for {since} s: {}", printable(why)), bad()));

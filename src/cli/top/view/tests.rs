@@ -7,19 +7,19 @@ use crate::cli::top::scrape::Scrape;
 const BEFORE: &str = include_str!("before.txt");
 const AFTER: &str = include_str!("after.txt");
 
-fn shown() -> Shown {
+fn shown() -> Glance {
     let (before, after) = (Scrape::read(BEFORE).unwrap(), Scrape::read(AFTER).unwrap());
-    let mut shown = Shown {
+    let mut shown = Glance {
         from: "http://127.0.0.1:9464".into(),
         up_seconds: Some(11_530.0),
-        ..Shown::default()
+        ..Glance::default()
     };
     shown.take(Figures::of(&before, None, 0.0));
     shown.take(Figures::of(&after, Some(&before), 2.0));
     shown
 }
 
-fn screen(shown: &Shown, columns: u16, rows: u16) -> Vec<String> {
+fn screen(shown: &Glance, columns: u16, rows: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     terminal
         .draw(|frame| draw(shown, frame.area(), frame.buffer_mut()))
@@ -99,7 +99,7 @@ fn names_of_others_stay_in_their_places() {
         assert!(!lines.contains(['\u{1b}', '\u{202e}']), "{lines}");
         let line = lines.lines().find(|line| line.contains("…")).unwrap();
         assert!(
-            line.starts_with("othe") && line.contains("Very/Call "),
+            line.starts_with("othe") && line.contains("y/Call "),
             "{line}"
         );
     }
