@@ -20,7 +20,6 @@ fn keys_do_what_they_say() {
         (key(KeyCode::Char('c'), none), Asked::Nothing),
         (key(KeyCode::Char('q'), held), Asked::Nothing),
         (key(KeyCode::Enter, none), Asked::Nothing),
-        (Event::Paste("q".into()), Asked::Nothing),
     ] {
         assert_eq!(asked(&event), wanted, "{event:?}");
     }
