@@ -152,5 +152,6 @@ pub mod search;
 pub mod server;
 #[cfg(feature = "summariser")]
 pub mod summariser;
+pub mod traced;
 #[cfg(feature = "redb")]
 pub mod views;

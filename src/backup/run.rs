@@ -55,6 +55,11 @@ pub struct BackupOptions {
 /// How far a backup is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackupStep {
+    /// What the target had already.
+    Found {
+        /// The last offset that it holds.
+        head: u64,
+    },
     /// Records that are on their way, of all that there are.
     Shipped {
         /// The last offset.
@@ -225,6 +230,9 @@ impl<'a> Backup<'a> {
             follow: self.options.follow,
         };
         let mut items = self.source.ship(query).await?;
+        report(BackupStep::Found {
+            head: self.next.head(),
+        });
         let mut gathering = Gathering::new(self.next.head() + 1, self.every());
         loop {
             let item = tokio::select! {

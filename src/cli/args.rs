@@ -130,6 +130,22 @@ impl Common {
             .map_or_else(platform_data_dir, Ok)
     }
 
+    /// Options of nobody.
+    #[cfg(test)]
+    pub fn for_tests() -> Self {
+        Self {
+            data: None,
+            server: None,
+            wait: Duration::ZERO,
+            namespace: "default".into(),
+            credentials: Credentials::default(),
+            json: false,
+            absolute: false,
+            no_pager: false,
+            color: Color::Auto,
+        }
+    }
+
     fn target_from(
         &self,
         server_env: Option<OsString>,
@@ -222,13 +238,7 @@ mod tests {
         Common {
             data: data.map(PathBuf::from),
             server: server.map(str::to_owned),
-            wait: Duration::ZERO,
-            namespace: "default".into(),
-            credentials: Credentials::default(),
-            json: false,
-            absolute: false,
-            no_pager: false,
-            color: Color::Auto,
+            ..Common::for_tests()
         }
     }
 

@@ -1,7 +1,7 @@
 //! `backup`: a copy of the log somewhere else, and what can be said of it. `restore` is a
 //! file of its own.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use clap::{Args, Subcommand};
@@ -14,6 +14,7 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     json::{Array, Object},
+    observe::BackupReached,
     output::{BarUnit, Out, Tone, progress},
     pb,
     text::{bytes_human, count, things},
@@ -596,8 +597,10 @@ impl Following {
     /// Follows a store that this process has.
     pub fn start(self, engine: &Engine) -> Followed {
         let (target, options, store) = (self.target.clone(), self.options.clone(), engine.clone());
+        let reached = Arc::new(BackupReached::default());
+        let told = Arc::clone(&reached);
         let task = tokio::spawn(async move {
-            let followed = backup::follow(&store, &target, &options, |_| {}).await;
+            let followed = backup::follow(&store, &target, &options, |step| told.note(step)).await;
             if let Err(error) = followed {
                 let (error, to) = (with_causes(&error).to_string(), target.address());
                 tracing::error!(
@@ -610,6 +613,7 @@ impl Following {
         Followed {
             following: self,
             engine: engine.clone(),
+            reached,
             task,
         }
     }
@@ -619,10 +623,17 @@ impl Following {
 pub struct Followed {
     following: Following,
     engine: Engine,
+    reached: Arc<BackupReached>,
     task: JoinHandle<()>,
 }
 
 impl Followed {
+    /// How far it is.
+    #[must_use]
+    pub fn reached(&self) -> Arc<BackupReached> {
+        Arc::clone(&self.reached)
+    }
+
     /// Ends it, with what was appended last if that does not take long.
     pub async fn stop(self) {
         let is_over = self.task.is_finished();

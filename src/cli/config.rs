@@ -165,6 +165,36 @@ pub fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError
     Ok(words)
 }
 
+/// What the environment and the file say of a server that is looked for.
+#[derive(Debug, Default)]
+pub struct Configured {
+    /// Its folder.
+    pub data: Option<PathBuf>,
+    /// Where its metrics are.
+    pub metrics: Option<String>,
+}
+
+/// What a server would be told that is started here, by this file if one is named.
+///
+/// # Errors
+/// As [`with_settings`].
+pub fn of_serve(file: Option<&Path>) -> Result<Configured, CliError> {
+    let mut words = vec!["treering".into(), SERVE.into()];
+    if let Some(file) = file {
+        words.push("--config".into());
+        words.push(file.into());
+    }
+    let put = Put::together(&words, &os_env)?.unwrap_or_default();
+    let value = |name: &str| {
+        let setting = put.0.iter().find(|setting| setting.name == name);
+        setting.and_then(|setting| setting.values.first().cloned())
+    };
+    Ok(Configured {
+        data: value("data").map(PathBuf::from),
+        metrics: value("metrics"),
+    })
+}
+
 /// What is said by others than the line that was typed.
 #[derive(Debug, Default)]
 struct Put(Vec<Setting>);

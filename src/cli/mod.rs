@@ -60,11 +60,13 @@ mod text_arg;
 mod time_arg;
 mod tool_stats;
 mod tools;
+mod top;
 mod upgrade;
 
 use std::{env, io::Write, process::ExitCode, time::Instant};
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt};
 
 pub use args::{Color, Common};
 pub use connect::{Connection, Opening};
@@ -75,6 +77,7 @@ use crate::{
     codec::pb,
     disk,
     engine::{Dense, OpenMode},
+    server::otlp::Traces,
 };
 
 /// Keeps what agents do, and lets you read, fork, replay and search it
@@ -130,6 +133,7 @@ enum Command {
     Restore(restore::RestoreArgs),
     Upgrade(upgrade::UpgradeArgs),
     Stats(admin::StatsArgs),
+    Top(top::TopArgs),
     Bench(bench::BenchArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
@@ -149,7 +153,10 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse_from(words);
     disk::keep_private();
     crate::contained::keep_contained_panics_quiet();
-    log_to_stderr(matches!(cli.command, Command::Serve(_)));
+    // A server has to know first where its traces go.
+    if !matches!(cli.command, Command::Serve(_)) {
+        log_to_stderr(Logging::Command);
+    }
     let mut out = Out::stdout(cli.common.color, cli.common.json);
     out.absolute = cli.common.absolute;
     if !cli.common.no_pager && cli.command.is_read_at_length() {
@@ -181,24 +188,49 @@ pub fn main_with(color: Color, program: impl Future<Output = Result<(), CliError
     }
 }
 
-/// Logs go to standard error: a server says what it does, other commands only
-/// what they should not hide; a call that failed they tell themselves. `TREERING_LOG`
-/// sets it, for example to `debug`.
-fn log_to_stderr(serving: bool) {
-    let default = if serving {
-        "treering=info,warn"
-    } else {
-        "error,treering::server::status=off,treering::engine::health=off"
+/// What is logged, and of what traces are made.
+#[derive(Clone, Copy, Debug)]
+enum Logging<'a> {
+    /// A command: only what it should not hide; a call that failed it tells itself.
+    Command,
+    /// A server: what it does.
+    Served {
+        /// Where its calls go as spans; none: nowhere.
+        traces: Option<&'a Traces>,
+    },
+}
+
+/// Logs go to standard error. `TREERING_LOG` sets what, for example `debug`.
+fn log_to_stderr(logging: Logging<'_>) {
+    let (default, traces) = match logging {
+        Logging::Served { traces } => ("treering=info,warn", traces),
+        Logging::Command => (
+            "error,treering::server::status=off,treering::engine::health=off",
+            None,
+        ),
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TREERING_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .finish();
+    let filter =
+        EnvFilter::try_from_env("TREERING_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     // An embedding program may have set its own.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    let _ = match traces {
+        // Nobody but the log looks at spans: one filter for all is faster.
+        None => tracing::subscriber::set_global_default(
+            tracing_subscriber::fmt()
+                .with_env_filter(filter)
+                .with_writer(std::io::stderr)
+                .with_ansi(ansi)
+                .finish(),
+        ),
+        Some(traces) => {
+            let lines = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(ansi)
+                .with_filter(filter);
+            let all = tracing_subscriber::registry().with(lines);
+            tracing::subscriber::set_global_default(all.with(traces.layer()))
+        }
+    };
 }
 
 async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
@@ -213,6 +245,7 @@ async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
         Command::Keys(args) => keys::run(args, &cli.common, out),
         Command::Upgrade(args) => upgrade::run(&args, &cli.common, out).await,
         Command::Config(args) => config::run(&args, out),
+        Command::Top(args) => top::run(&args, &cli.common, out).await,
         Command::Man(args) => man::run(&args, out),
         Command::Repair(args) => repair::run(&args, &cli.common, out).await,
         Command::Salvage(args) => salvage::run(&args, &cli.common, out).await,
@@ -318,6 +351,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         | Command::Restore(_)
         | Command::Upgrade(_)
         | Command::Config(_)
+        | Command::Top(_)
         | Command::Man(_)
         | Command::Completions(_) => Ok(()),
     }
@@ -407,6 +441,7 @@ impl Command {
             | Self::Backup(_)
             | Self::Restore(_)
             | Self::Config(_)
+            | Self::Top(_)
             | Self::Man(_)
             | Self::Completions(_) => OpenMode::Read,
         }
@@ -606,6 +641,8 @@ mod tests {
             "treering sub spawn C --call c1 --purpose p",
             "treering sub return CHILD --summary done",
             "treering sub ls C",
+            "treering top http://127.0.0.1:9464 --every 500ms",
+            "treering top --once --json --data D --config F",
             "treering bench --json --quick --only append,grpc --dir D --trajectories T",
         ] {
             assert!(

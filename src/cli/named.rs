@@ -198,6 +198,7 @@ impl Command {
             | Self::Repair(_)
             | Self::Salvage(_)
             | Self::Keys(_)
+            | Self::Top(_)
             | Self::Audit(_)
             | Self::Backup(_)
             | Self::Restore(_)

@@ -1,17 +1,28 @@
 //! `serve`'s options for those who watch it: metrics, slow requests, the floor of the disk, and
 //! what systemd is told.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    env, io,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use clap::Args;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::{error::CliError, serve::size, time_arg::length};
 use crate::{
+    backup::BackupStep,
     engine::Engine,
     server::{
-        ServerMeasures,
-        metrics::{self, Exporter, NamedCounter},
+        CallSpans, ServerMeasures,
+        metrics::{self, Exporter, NamedMetric, NamedValue},
+        otlp::{TraceMeasures, TraceOptions, Traces},
     },
     summariser::SummariserMeasures,
 };
@@ -32,6 +43,24 @@ pub struct ObserveArgs {
     /// fiftieth of a smaller disk
     #[arg(long, value_name = "SIZE", value_parser = size)]
     disk_floor: Option<u64>,
+    /// Send traces of calls to this collector, by OTLP over gRPC: a span for each call, with
+    /// what it waited for, and nothing of what it holds. Default: $OTEL_EXPORTER_OTLP_ENDPOINT,
+    /// else no traces
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+    /// Of the calls whose callers do not say (traceparent), trace this part: 0 to 1. Default:
+    /// as $OTEL_TRACES_SAMPLER and $OTEL_TRACES_SAMPLER_ARG say, else all
+    #[arg(long, value_name = "PART", value_parser = part)]
+    otlp_ratio: Option<f64>,
+    /// Say in each span which namespace its call is for
+    #[arg(long)]
+    otlp_namespaces: bool,
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let part = text.trim().parse().ok();
+    let part = part.filter(|part| (0.0..=1.0).contains(part));
+    part.ok_or_else(|| "give a number from 0 (none) to 1 (all), as in 0.05".into())
 }
 
 /// Who watches, before there is something to see.
@@ -46,7 +75,7 @@ impl ObserveArgs {
     ///
     /// # Errors
     /// [`CliError::Listen`].
-    pub async fn observer(&self) -> Result<Observer, CliError> {
+    pub async fn observer(&self, traces: Option<Arc<Traces>>) -> Result<Observer, CliError> {
         let listener = match self.metrics {
             Some(addr) => Some(
                 TcpListener::bind(addr)
@@ -57,10 +86,57 @@ impl ObserveArgs {
         };
         let slow = Some(self.slow).filter(|slow| !slow.is_zero());
         let server = ServerMeasures::new(slow).map_err(|error| io::Error::other(error.to_string()));
+        let spans = traces.map(|traces| traces as Arc<dyn CallSpans>);
         Ok(Observer {
             listener,
-            server: Arc::new(server?),
+            server: Arc::new(server?.with_spans(spans)),
         })
+    }
+
+    /// Begins to send traces, if there is where to. To be called before anything is logged:
+    /// what is logged and what is traced go one way.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] for an address that is none.
+    pub fn traces(&self) -> Result<Option<Arc<Traces>>, CliError> {
+        let env = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let Some(options) = self.trace_options(&env)? else {
+            return Ok(None);
+        };
+        let traces = Traces::start(&options).map_err(|error| CliError::Usage {
+            what: error.to_string(),
+            hint: "--otlp-endpoint takes the collector's address for OTLP over gRPC, for example \
+                   http://127.0.0.1:4317"
+                .into(),
+        });
+        traces.map(Arc::new).map(Some)
+    }
+
+    fn trace_options(
+        &self,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<TraceOptions>, CliError> {
+        let is = |name: &str, value: &str| env(name).is_some_and(|it| it == value);
+        let is_off = is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none");
+        let of_env = [
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+        ];
+        let of_env = of_env.into_iter().filter(|_| !is_off).find_map(env);
+        let Some(endpoint) = self.otlp_endpoint.clone().or(of_env) else {
+            return Ok(None);
+        };
+        let ca = "OTEL_EXPORTER_OTLP_CERTIFICATE";
+        let ratio = match self.otlp_ratio {
+            Some(ratio) => ratio,
+            None => ratio_of(env)?,
+        };
+        Ok(Some(TraceOptions {
+            endpoint,
+            ca: env(ca).map(PathBuf::from),
+            ratio,
+            namespaces: self.otlp_namespaces,
+        }))
     }
 
     /// See [`crate::domain::Limits::disk_floor_bytes`].
@@ -68,6 +144,41 @@ impl ObserveArgs {
     pub fn disk_floor(&self) -> Option<u64> {
         self.disk_floor
     }
+}
+
+/// What the environment says of calls whose callers say nothing.
+fn ratio_of(env: &dyn Fn(&str) -> Option<String>) -> Result<f64, CliError> {
+    const NAME: &str = "OTEL_TRACES_SAMPLER_ARG";
+    let sampler = env("OTEL_TRACES_SAMPLER").unwrap_or_default();
+    match sampler.as_str() {
+        "always_off" | "parentbased_always_off" => Ok(0.0),
+        "traceidratio" | "parentbased_traceidratio" => {
+            let told = env(NAME).map_or(Ok(1.0), |text| part(&text));
+            told.map_err(|what| CliError::Usage {
+                what: format!("{NAME}: {what}"),
+                hint: "or say it with --otlp-ratio".into(),
+            })
+        }
+        _ => Ok(1.0),
+    }
+}
+
+/// What became of spans.
+#[must_use]
+pub fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
+    let lost = Arc::clone(&measures);
+    vec![
+        NamedMetric {
+            name: "treering_trace_spans_sent",
+            help: "Spans that the collector has taken.",
+            value: NamedValue::Counter(Arc::new(move || measures.sent.get())),
+        },
+        NamedMetric {
+            name: "treering_trace_spans_lost",
+            help: "Spans that could not be sent to the collector.",
+            value: NamedValue::Counter(Arc::new(move || lost.lost.get())),
+        },
+    ]
 }
 
 impl Observer {
@@ -81,15 +192,22 @@ impl Observer {
     #[must_use]
     pub fn url(&self) -> Option<String> {
         let addr = self.listener.as_ref()?.local_addr().ok()?;
+        let host = match addr.ip() {
+            ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        let addr = SocketAddr::new(host, addr.port());
         Some(format!("http://{addr}/metrics"))
     }
 
     /// Begins to show a store that is served, and tells systemd that it is.
     #[must_use]
-    pub fn start(self, engine: &Engine, summariser: Option<Arc<SummariserMeasures>>) -> Observed {
+    pub fn start(self, engine: &Engine, more: Vec<NamedMetric>) -> Observed {
         let mut tasks = Vec::new();
+        if let Some(url) = self.url() {
+            engine.announce_metrics(&url);
+        }
         if let Some(listener) = self.listener {
-            let more = summariser.map(of_summariser).unwrap_or_default();
             let exporter = Exporter::new(engine.clone(), self.server, more);
             tasks.push(tokio::spawn(metrics::serve(listener, exporter)));
         }
@@ -98,20 +216,64 @@ impl Observer {
     }
 }
 
-fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedCounter> {
+/// What a summariser counts.
+#[must_use]
+pub fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetric> {
     let failures = Arc::clone(&measures);
     vec![
-        NamedCounter {
+        NamedMetric {
             name: "treering_summariser_answers",
             help: "Texts that the summariser's model wrote.",
-            value: Arc::new(move || measures.answers.get()),
+            value: NamedValue::Counter(Arc::new(move || measures.answers.get())),
         },
-        NamedCounter {
+        NamedMetric {
             name: "treering_summariser_failures",
             help: "Questions that the summariser's endpoint did not answer.",
-            value: Arc::new(move || failures.failures.get()),
+            value: NamedValue::Counter(Arc::new(move || failures.failures.get())),
         },
     ]
+}
+
+/// How far a backup is that is kept.
+#[must_use]
+pub fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
+    let lag = Arc::clone(&reached);
+    vec![
+        NamedMetric {
+            name: "treering_backup_position",
+            help: "The last event that the backup has which `--backup` keeps.",
+            value: NamedValue::Gauge(Arc::new(move |_| reached.get())),
+        },
+        NamedMetric {
+            name: "treering_backup_lag_events",
+            help: "Events that reads see and that this backup does not have yet.",
+            value: NamedValue::Gauge(Arc::new(move |head| {
+                lag.get().map(|reached| head.saturating_sub(reached))
+            })),
+        },
+    ]
+}
+
+/// How far a backup is.
+#[derive(Debug, Default)]
+pub struct BackupReached {
+    /// One more than the last offset; 0 while it is not known.
+    next: AtomicU64,
+}
+
+impl BackupReached {
+    /// Notes a step of it.
+    pub fn note(&self, step: BackupStep) {
+        if let BackupStep::Found { head } | BackupStep::Generation { head, .. } = step {
+            self.next.store(head.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// The last offset that it holds. None: it is not known yet.
+    #[must_use]
+    pub fn get(&self) -> Option<u64> {
+        self.next.load(Ordering::Relaxed).checked_sub(1)
+    }
 }
 
 /// A store that is shown; no more once this is dropped.

@@ -15,13 +15,14 @@ use tokio::{net::TcpListener, sync::oneshot};
 use tonic::transport::server::TcpIncoming;
 
 use super::{
+    Logging,
     args::Common,
     backup::Following,
     connect::Waiting,
     embedded::{self, Door, Embedded},
     error::CliError,
-    keys,
-    observe::ObserveArgs,
+    keys, log_to_stderr,
+    observe::{ObserveArgs, of_backup, of_summariser, of_traces},
     output::{Out, Tone},
     quota::{QuotaArg, quotas},
     retention::{RetentionPolicy, keep_to},
@@ -72,6 +73,7 @@ Examples:
   treering serve --data ./store --backup /mnt/backups
   treering serve --data ./store --metrics 127.0.0.1:9464
   treering serve --data ./store --quota '*=1GiB,10000' --quota team-a=50GiB
+  treering serve --data ./store --otlp-endpoint http://127.0.0.1:4317 --otlp-ratio 0.05
   treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
@@ -175,6 +177,10 @@ fn memory(text: &str) -> Result<usize, String> {
 /// # Errors
 /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
 pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+    let traces = args.observe.traces()?;
+    log_to_stderr(Logging::Served {
+        traces: traces.as_deref(),
+    });
     let dir = common.data_dir()?;
     let quotas = quotas(&args.quota)?;
     let keys = keys_of(&dir)?;
@@ -192,7 +198,7 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
             addr: args.listen,
             cause,
         })?;
-    let observer = args.observe.observer().await?;
+    let observer = args.observe.observer(traces.clone()).await?;
     let summariser = args.summariser.config(&dir)?;
     let following = match &args.backup {
         Some(to) => Some(Following::prepare(to, args.backup_key_file.clone())?),
@@ -225,7 +231,14 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
     let served = Served::counted(engine.clone(), listener, summariser, door, counted).await?;
     let reload = tokio::spawn(reload_on_hangup(tls));
     let metrics = observer.url();
-    let observed = observer.start(&engine, summaries);
+    let mut more = summaries.map(of_summariser).unwrap_or_default();
+    if let Some(following) = &following {
+        more.extend(of_backup(following.reached()));
+    }
+    if let Some(traces) = &traces {
+        more.extend(of_traces(traces.measures()));
+    }
+    let observed = observer.start(&engine, more);
     drop(engine);
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
     if out.json {
@@ -258,7 +271,11 @@ pub async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(),
         following.stop().await;
     }
     drop(observed);
-    served.stop().await
+    let stopped = served.stop().await;
+    if let Some(traces) = traces {
+        traces.stop().await;
+    }
+    stopped
 }
 
 impl ServeArgs {

@@ -40,6 +40,8 @@ pub struct Measures {
     pub group_events: Distribution,
     /// Appends that each group answered.
     pub group_appends: Distribution,
+    /// Bytes of the appends in those that were appended.
+    pub appended_bytes: u64,
     /// Groups that were not appended, or of which that is not known.
     pub failed_groups: u64,
     /// Appends that were refused, by the stable name of the rule or of the trouble.
@@ -114,6 +116,7 @@ impl Engine {
             failed_syncs: files.map_or(0, |files| files.failed_syncs.get()),
             group_events: writer.group_events.read(),
             group_appends: writer.group_requests.read(),
+            appended_bytes: writer.bytes.get(),
             failed_groups: writer.failed_groups.get(),
             refused_appends: inner.refusals.read(),
             queue_appends: (most(inner.writer.queued()), most(limits.queue_appends_max)),

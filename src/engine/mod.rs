@@ -99,7 +99,8 @@ use self::{
     sequencer::EngineSequencer,
     states::{HotSet, SharedViews},
 };
-pub use crate::log::{LogIdentity, LogRepair, OpenMode};
+use crate::log::Announced;
+pub use crate::log::{LockHolder, LogIdentity, LogRepair, OpenMode, holder_of};
 /// The text that search counts bytes and lines in, and what of it was only thought.
 pub use crate::search::{Reading, Scores, is_reasoning_at, searchable_text};
 use crate::{
@@ -206,12 +207,15 @@ pub struct Engine {
     inner: Arc<Inner>,
 }
 
+/// Tells other processes what this one does with the folder.
+type Announce = Box<dyn Fn(Announced<'_>) + Send + Sync>;
+
 struct Inner {
     options: OpenOptions,
     pseudonyms: Option<Pseudonyms>,
     log: Arc<dyn EventLog>,
     /// Tells other processes where this store is served.
-    announce: Box<dyn Fn(&str) + Send + Sync>,
+    announce: Announce,
     /// Puts the folder's lock file back if it was deleted.
     keep_lock: Box<dyn Fn() + Send + Sync>,
     views: SharedViews,
@@ -259,7 +263,12 @@ impl Engine {
 
     /// Tells other processes that try to open the folder where it is served.
     pub fn announce(&self, address: &str) {
-        (self.inner.announce)(address);
+        (self.inner.announce)(Announced::Services(address));
+    }
+
+    /// Tells other processes where its metrics are.
+    pub fn announce_metrics(&self, address: &str) {
+        (self.inner.announce)(Announced::Metrics(address));
     }
 
     /// The last event that reads see.

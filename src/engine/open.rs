@@ -13,7 +13,7 @@ use std::{
 use arc_swap::ArcSwap;
 
 use super::{
-    Engine, Inner, OpenOptions,
+    Announce, Engine, Inner, OpenOptions,
     catch_up::{VIEWS_CACHE_BYTES, beside, catch_up, empty, open_views, reopen},
     damage::Marks,
     dense::Density,
@@ -59,7 +59,7 @@ const READS_END_WITHIN: Duration = Duration::from_secs(2);
 /// What differs between a store in a folder and one in memory.
 struct Parts {
     log: Arc<dyn EventLog>,
-    announce: Box<dyn Fn(&str) + Send + Sync>,
+    announce: Announce,
     /// Keeps others out: called now and then.
     keep_lock: Box<dyn Fn() + Send + Sync>,
     density: Option<Density>,
@@ -98,8 +98,8 @@ impl Engine {
             density: Density::start(&log, options.dense),
             files: Some(Arc::clone(&log)),
             log: Arc::clone(&log) as _,
-            announce: Box::new(move |address| {
-                if let Err(error) = announcing.set_address(address) {
+            announce: Box::new(move |announced| {
+                if let Err(error) = announcing.announce(announced) {
                     tracing::warn!(error = %with_causes(&error), "the address could not be written to the lock file");
                 }
             }),

@@ -28,14 +28,15 @@ pub mod writer;
 #[cfg(feature = "redb")]
 pub use self::redb::{
     FileMeasures, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange, OpenMode, RedbLog, RedbLogOptions,
-    Repairing, Rewriter, Rewritten, Scrubbed, Witness,
+    Repairing, Rewriter, Rewritten, Scrubbed, Witness, holder_of,
 };
 pub use erasure::Erasure;
 pub use filling::LogFiller;
 pub use frame::DecodedFrame;
 pub use memory::MemoryLog;
 pub use port::{
-    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats, NewBlob,
+    Acquired, Announced, EncodedFrame, Epoch, EventLog, FrameBatch, LockHolder, LogError,
+    LogIdentity, LogStats, NewBlob,
 };
 pub use reader::LogReader;
 pub use record::{AppendKey, BlobRef, Record, RecordBody};

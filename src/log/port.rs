@@ -181,6 +181,17 @@ pub struct LockHolder {
     pub pid: Option<u32>,
     /// Where its server listens, when it has one.
     pub address: Option<String>,
+    /// Where its metrics are, when it has some.
+    pub metrics: Option<String>,
+}
+
+/// What the holder of a data folder tells others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announced<'a> {
+    /// Where its server listens.
+    Services(&'a str),
+    /// Where its metrics are.
+    Metrics(&'a str),
 }
 
 impl std::fmt::Display for LockHolder {

@@ -46,7 +46,7 @@ use super::{
     port::{Epoch, EventLog, LogError, NewBlob},
     record::Record,
 };
-use crate::domain::ShardId;
+use crate::{domain::ShardId, traced::Way};
 
 /// Groups that may wait for the publisher before the writer waits for it.
 const PUBLISH_GROUPS_MAX: usize = 3;
@@ -256,6 +256,7 @@ impl<S: Sequencer> GroupWriter<S> {
                 request,
                 answer: sender,
                 bytes,
+                way: Way::begin(),
             },
             bytes,
         )?;

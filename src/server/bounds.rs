@@ -165,6 +165,28 @@ pub const METRICS_CONNECTION_MAX: Duration = Duration::from_secs(30);
 /// The head of their request, in bytes.
 pub const METRICS_HEAD_BYTES_MAX: usize = 16 << 10;
 
+/// Spans that wait to be sent to a collector. One has some hundred bytes, and at most
+/// [`TRACE_STATE_BYTES_MAX`] of its caller's; one more is lost, and counted.
+pub const TRACE_QUEUE_SPANS: usize = 4_096;
+
+/// Spans that are sent at once.
+pub const TRACE_BATCH_SPANS: usize = 512;
+
+/// A span waits so long for others to be sent with.
+pub const TRACE_SEND_EVERY: Duration = Duration::from_millis(500);
+
+/// The longest that a collector may take for a batch, trying again included.
+pub const TRACE_SEND_WAIT: Duration = Duration::from_secs(10);
+
+/// The longest that a connection to it may take.
+pub const TRACE_CONNECT_WAIT: Duration = Duration::from_secs(5);
+
+/// What the last spans get at the end.
+pub const TRACE_FLUSH_WAIT: Duration = Duration::from_secs(2);
+
+/// Of a caller's `tracestate`, in bytes: what every participant has to take.
+pub const TRACE_STATE_BYTES_MAX: usize = 512;
+
 /// What a connection without calls gets to answer that it ends.
 pub const GOODBYE_WAIT: Duration = Duration::from_millis(250);
 

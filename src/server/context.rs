@@ -2,6 +2,7 @@
 
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
+use tracing::Instrument;
 
 use super::{
     bounds::{BUILD_WAIT_MAX, CONTEXT_KEYS_MAX, LOOKUP_BYTES_MAX},
@@ -91,7 +92,14 @@ impl Contexts for ContextsService {
         request: Request<pb::BuildRequest>,
     ) -> Result<Response<pb::BuildResponse>, Status> {
         let query = self.query(request).await?;
-        let built = self.in_time(self.0.engine.build(query)).await?;
+        let built = self
+            .in_time(
+                self.0
+                    .engine
+                    .build(query)
+                    .instrument(crate::traced!("context.build")),
+            )
+            .await?;
         Ok(Response::new(pb::BuildResponse {
             request: built.request.into(),
             explanation: Some(proto::explanation(built.explanation)),

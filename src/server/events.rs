@@ -131,7 +131,10 @@ impl Events for EventsService {
         let query = from_proto::read_query(&request, all)?;
         let headers_only = request.headers_only;
         let convert = move |batch| read::converted(batch, headers_only);
-        let messages = read::messages(self.0.engine.read_as(query, convert));
+        let reading = crate::traced!("events.read");
+        let messages = read::messages(self.0.engine.read_as(query, convert))
+            // It lasts as long as what is read.
+            .inspect(move |_| drop(reading.enter()));
         let bound = call.bound(messages, self.0.stop.clone(), Phase::Cut);
         Ok(Response::new(bound))
     }

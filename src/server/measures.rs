@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,9 +17,13 @@ use http::HeaderMap;
 use prost::{DecodeError, Message};
 use prost_types::FileDescriptorSet;
 use tonic::Code;
+use tracing::Span;
 
 use super::{SERVED, bounds::SLOW_LOG_EVERY};
-use crate::measure::{Distribution, Histogram, Total};
+use crate::{
+    domain::Namespace,
+    measure::{Distribution, Histogram, Total},
+};
 
 /// The name of all methods that are not served.
 const UNKNOWN: &str = "unknown";
@@ -34,6 +39,18 @@ pub struct ServerMeasures {
     unknown: Arc<MethodMeasures>,
     connections: AtomicU64,
     slow: Slow,
+    spans: Option<Arc<dyn CallSpans>>,
+}
+
+/// Who wants calls as spans.
+pub trait CallSpans: fmt::Debug + Send + Sync {
+    /// The span of a call of this method; none: it is not traced. Its fields
+    /// `rpc.grpc.status_code`, `otel.status_code` and `treering.namespace` are filled in, if
+    /// it has them.
+    fn begin(&self, method: &str, headers: &HeaderMap) -> Span;
+
+    /// Whether spans may say which namespace a call is for.
+    fn tells_namespaces(&self) -> bool;
 }
 
 /// The calls of one method.
@@ -89,13 +106,24 @@ impl ServerMeasures {
             unknown: Arc::new(MethodMeasures::new(UNKNOWN.to_owned(), false)),
             connections: AtomicU64::new(0),
             slow: Slow::new(slow),
+            spans: None,
         })
     }
 
+    /// With a span for each call that is wanted.
+    #[must_use]
+    pub fn with_spans(self, spans: Option<Arc<dyn CallSpans>>) -> Self {
+        Self { spans, ..self }
+    }
+
     /// A call begins; it ends when what is returned is dropped.
-    pub(super) fn call(self: &Arc<Self>, path: &str) -> CallWatch {
+    pub(super) fn call(self: &Arc<Self>, path: &str, headers: &HeaderMap) -> CallWatch {
         let method = self.methods.get(path).unwrap_or(&self.unknown);
         method.begun.add_one();
+        let span = match &self.spans {
+            Some(spans) => spans.begin(&method.name, headers),
+            None => Span::none(),
+        };
         CallWatch {
             all: Arc::clone(self),
             method: Arc::clone(method),
@@ -104,6 +132,7 @@ impl ServerMeasures {
             code: None,
             received_bytes: 0,
             sent_bytes: 0,
+            span,
         }
     }
 
@@ -167,6 +196,19 @@ impl MethodMeasures {
     }
 }
 
+/// True for what a server is to blame for, as the conventions for spans have it.
+fn is_of_server(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
+}
+
 /// As gRPC's documents write it.
 fn code_name(code: i32) -> &'static str {
     match Code::from_i32(code) {
@@ -208,9 +250,23 @@ pub(super) struct CallWatch {
     code: Option<Code>,
     received_bytes: u64,
     sent_bytes: u64,
+    span: Span,
 }
 
 impl CallWatch {
+    /// What is done within it is of this call.
+    pub fn span(&self) -> Span {
+        self.span.clone()
+    }
+
+    /// Its caller is let in.
+    pub fn admitted(&self, namespace: &Namespace) {
+        let tells = |spans: &Arc<dyn CallSpans>| spans.tells_namespaces();
+        if !self.span.is_none() && self.all.spans.as_ref().is_some_and(tells) {
+            self.span.record("treering.namespace", namespace.as_str());
+        }
+    }
+
     /// Its answer begins. `received_bytes` of its request have come.
     pub fn answered(&mut self, headers: &HeaderMap, received_bytes: u64) {
         self.received_bytes = received_bytes;
@@ -239,6 +295,12 @@ impl Drop for CallWatch {
         // Who hears no end has gone away.
         let code = self.code.unwrap_or(Code::Cancelled) as i32;
         self.method.micros.note_duration(took);
+        if !self.span.is_none() {
+            self.span.record("rpc.grpc.status_code", code);
+            if is_of_server(Code::from_i32(code)) {
+                self.span.record("otel.status_code", "ERROR");
+            }
+        }
         let ended = usize::try_from(code).unwrap_or_default();
         self.method.ended[ended % CODES].add_one();
         if self.method.waits || !self.all.slow.is(took) {
@@ -328,13 +390,13 @@ mod tests {
     fn each_call_is_counted_as_it_ended() {
         let measures = Arc::new(ServerMeasures::new(None).unwrap());
         for code in [Code::Ok, Code::Ok, Code::ResourceExhausted] {
-            let mut call = measures.call(APPEND);
+            let mut call = measures.call(APPEND, &HeaderMap::new());
             call.answered(&HeaderMap::new(), 10);
             call.sends(20);
             call.trailers(&trailers(code));
         }
-        drop(measures.call("/made/up"));
-        let under_way = measures.call(SUBSCRIBE);
+        drop(measures.call("/made/up", &HeaderMap::new()));
+        let under_way = measures.call(SUBSCRIBE, &HeaderMap::new());
         let calls = measures.calls();
         let of = |name: &str| calls.iter().find(|calls| calls.method == name).unwrap();
         let appends = of("treering.v1.Events/Append");
@@ -351,16 +413,16 @@ mod tests {
     #[test]
     fn what_lasts_is_not_slow_and_not_every_slow_call_is_told() {
         let measures = Arc::new(ServerMeasures::new(Some(Duration::ZERO)).unwrap());
-        drop(measures.call("/treering.v1.Tools/WaitForDecision"));
+        drop(measures.call("/treering.v1.Tools/WaitForDecision", &HeaderMap::new()));
         assert_eq!(measures.slow_calls(), 0);
         for _ in 0..10 {
-            drop(measures.call(APPEND));
+            drop(measures.call(APPEND, &HeaderMap::new()));
         }
         assert_eq!(measures.slow_calls(), 10);
         assert_eq!(measures.slow.untold.load(Ordering::Relaxed), 9);
 
         let patient = Arc::new(ServerMeasures::new(Some(Duration::from_secs(1))).unwrap());
-        let mut follows = patient.call(SUBSCRIBE);
+        let mut follows = patient.call(SUBSCRIBE, &HeaderMap::new());
         follows.sends(1);
         follows.started = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         drop(follows);

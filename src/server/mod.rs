@@ -28,6 +28,8 @@ mod lookup;
 mod measures;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 mod read;
 mod result_text;
 mod search;
@@ -72,7 +74,7 @@ use crate::{
 
 pub use call::NAMESPACE_KEY;
 pub use health::{LIVE, READY};
-pub use measures::{MethodCalls, ServerMeasures};
+pub use measures::{CallSpans, MethodCalls, ServerMeasures};
 pub use status::ERROR_DOMAIN;
 
 /// What reflection serves: the descriptors of `proto/treering/v1`.

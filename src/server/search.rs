@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tonic::{Request, Response, Status};
+use tracing::Instrument;
 
 use super::{
     bounds::{INDEX_WAIT_MAX, SEARCH_HITS_DEFAULT},
@@ -141,7 +142,11 @@ impl Search for SearchService {
     ) -> Result<Response<pb::SearchResponse>, Status> {
         let call = Call::of(&request)?;
         let request = self.request(call, request.into_inner()).await?;
-        let searched = self.0.engine.search(request);
+        let searched = self
+            .0
+            .engine
+            .search(request)
+            .instrument(crate::traced!("search.query"));
         // A position that was never written would be waited for without end.
         let answer = tokio::time::timeout(INDEX_WAIT_MAX, searched)
             .await

@@ -22,6 +22,8 @@ pub fn treering() -> Command {
         .env_remove("TREERING_DATA")
         .env_remove("TREERING_SERVER")
         .env_remove("TREERING_TOKEN")
+        .env_remove("TREERING_CONFIG")
+        .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .kill_on_drop(true);

@@ -14,22 +14,25 @@ use tokio::{
 use super::child::{self, PATIENCE};
 
 /// A server whose metrics can be asked.
-struct Watched {
-    process: Child,
-    url: String,
+pub(super) struct Watched {
+    pub process: Child,
+    pub url: String,
     /// HOST:PORT
-    metrics: String,
+    pub metrics: String,
 }
 
 impl Watched {
-    async fn start(dir: &Path, more: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub async fn start(dir: &Path, more: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = child::treering();
         command
             .args(["serve", "--json", "--data"])
             .arg(dir)
-            .args(["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
+            .args(["--listen", "127.0.0.1:0"])
             .args(more)
             .envs(variables.iter().copied());
+        if !more.contains(&"--metrics") {
+            command.args(["--metrics", "127.0.0.1:0"]);
+        }
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -45,7 +48,7 @@ impl Watched {
         }
     }
 
-    async fn get(&self, path: &str) -> (u16, String) {
+    pub async fn get(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.metrics).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -57,20 +60,20 @@ impl Watched {
         (status, body.to_owned())
     }
 
-    async fn scrape(&self) -> Scraped {
+    pub async fn scrape(&self) -> Scraped {
         let (status, body) = self.get("/metrics").await;
         assert_eq!(status, 200, "{body}");
         assert!(body.ends_with("# EOF\n"), "{body}");
         Scraped::of(&body)
     }
 
-    async fn cli(&self, arguments: &[&str]) -> std::process::Output {
+    pub async fn cli(&self, arguments: &[&str]) -> std::process::Output {
         let server = [arguments, &["--server", &self.url]].concat();
         child::run(&server).await
     }
 
     /// Ends it, and returns what it wrote to standard error.
-    async fn end(self) -> String {
+    pub async fn end(self) -> String {
         let pid = i32::try_from(self.process.id().unwrap()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -83,7 +86,7 @@ impl Watched {
 
 /// Samples by their name and labels, and the families.
 #[derive(Debug)]
-struct Scraped {
+pub(super) struct Scraped {
     samples: BTreeMap<String, f64>,
     families: BTreeMap<String, String>,
 }
@@ -105,7 +108,7 @@ impl Scraped {
         Self { samples, families }
     }
 
-    fn get(&self, name: &str) -> f64 {
+    pub fn get(&self, name: &str) -> f64 {
         let value = self.samples.get(name);
         *value.unwrap_or_else(|| panic!("no {name} in {self:#?}"))
     }
@@ -121,12 +124,14 @@ impl Scraped {
 
 // Every family, and whether a workload of appends, a refusal, searches and reads moves it.
 // Those of trouble stay where they are while there is none.
-const MOVED: [&str; 18] = [
+const MOVED: [&str; 20] = [
     "treering_commit_seconds_count",
     "treering_fsync_seconds_count",
     "treering_group_events_sum",
     "treering_group_appends_count",
     "treering_events_appended_total",
+    "treering_appended_bytes_total",
+    "treering_backup_position",
     "treering_appends_refused_total",
     "treering_head_position",
     "treering_subscriptions",
@@ -141,7 +146,7 @@ const MOVED: [&str; 18] = [
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
 ];
-const THERE: [&str; 26] = [
+const THERE: [&str; 29] = [
     "treering_build_info",
     "treering_live",
     "treering_ready",
@@ -166,6 +171,9 @@ const THERE: [&str; 26] = [
     "treering_damaged_reads",
     "treering_summariser_answers",
     "treering_summariser_failures",
+    "treering_backup_lag_events",
+    "treering_trace_spans_sent",
+    "treering_trace_spans_lost",
     "process_max_fds",
     "process_threads",
 ];
@@ -177,7 +185,11 @@ async fn every_metric_is_there_and_moves() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = ["--summariser-url", "http://127.0.0.1:9/v1"];
     let model = ["--summariser-model", "none", "--slow", "1ms"];
-    let more = [&endpoint[..], &model].concat();
+    let copy = tempfile::tempdir().unwrap();
+    let backup = ["--backup", copy.path().to_str().unwrap()];
+    // Nobody is there to take them.
+    let traces = ["--otlp-endpoint", "http://127.0.0.1:9"];
+    let more = [&endpoint[..], &model, &backup, &traces].concat();
     let server = Watched::start(dir.path(), &more, &[]).await;
     let before = server.scrape().await;
     let made = server
@@ -208,6 +220,7 @@ async fn every_metric_is_there_and_moves() {
         if after.sum("treering_subscriptions") > 1.0
             && after.sum("treering_requests_running") > 0.0
             && after.get("treering_index_lag_events") == 0.0
+            && after.get("treering_backup_lag_events") == 0.0
         {
             break;
         }
@@ -229,6 +242,7 @@ async fn every_metric_is_there_and_moves() {
     assert_eq!(after.get(refusal), 1.0);
     assert_eq!(after.get("treering_events_appended_total"), 5.0);
     assert_eq!(after.get("treering_head_position"), 5.0);
+    assert_eq!(after.get("treering_backup_position"), 5.0);
     let appends = r#"treering_requests_total{method="treering.v1.Events/Append",code="OK"}"#;
     assert_eq!(after.get(appends), 4.0);
     for quiet in [

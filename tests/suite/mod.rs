@@ -31,4 +31,6 @@ mod sub_contexts;
 mod systems;
 mod terminal;
 mod tidy;
+mod top;
+mod traces;
 mod typed;

@@ -126,7 +126,7 @@ impl StorageBackend for DiskFile {
             return Err(io::Error::other("an earlier sync of this file failed"));
         }
         let started = Instant::now();
-        let synced = self.0.backend.sync_data();
+        let synced = crate::traced!("append.fsync").in_scope(|| self.0.backend.sync_data());
         if synced.is_err() {
             self.0.sync_failed.store(true, Ordering::Release);
             self.0.measures.failed_syncs.add_one();

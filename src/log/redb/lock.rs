@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     disk,
-    log::port::{LockHolder, LogError},
+    log::port::{Announced, LockHolder, LogError},
 };
 
 /// Name of the lock file.
@@ -31,6 +31,7 @@ pub struct FolderLock {
     file: File,
     path: PathBuf,
     address: Option<String>,
+    metrics: Option<String>,
 }
 
 impl Drop for FolderLock {
@@ -57,6 +58,7 @@ impl FolderLock {
             file,
             path,
             address: None,
+            metrics: None,
         };
         lock.write_holder()?;
         Ok(lock)
@@ -75,6 +77,7 @@ impl FolderLock {
                 file,
                 path,
                 address: None,
+                metrics: None,
             })),
             Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(None)
@@ -87,8 +90,11 @@ impl FolderLock {
     ///
     /// # Errors
     /// When the file cannot be written. The lock is held all the same.
-    pub fn set_address(&mut self, address: &str) -> Result<(), LogError> {
-        self.address = Some(address.to_owned());
+    pub fn announce(&mut self, announced: Announced<'_>) -> Result<(), LogError> {
+        match announced {
+            Announced::Services(address) => self.address = Some(address.to_owned()),
+            Announced::Metrics(address) => self.metrics = Some(address.to_owned()),
+        }
         self.write_holder()
     }
 
@@ -103,14 +109,14 @@ impl FolderLock {
             "the lock file of a store in use was deleted or replaced; it is put back. \
              Never delete it: the lock goes with its process"
         );
-        let address = self.address.take();
+        let (address, metrics) = (self.address.take(), self.metrics.take());
         let folder = self.path.parent().map(Path::to_owned);
         match folder.map(|folder| Self::acquire(&folder)) {
             Some(Ok(lock)) => *self = lock,
             Some(Err(error)) => tracing::error!(%error, "the lock file could not be put back"),
             None => {}
         }
-        self.address = address;
+        (self.address, self.metrics) = (address, metrics);
         if let Err(error) = self.write_holder() {
             tracing::warn!(%error, "the lock file does not say who holds the folder");
         }
@@ -118,10 +124,11 @@ impl FolderLock {
 
     fn write_holder(&self) -> Result<(), LogError> {
         let mut text = format!("pid {}\n", std::process::id());
-        if let Some(address) = &self.address {
-            text.push_str("address ");
-            text.extend(address.chars().filter(|c| !c.is_control()));
-            text.push('\n');
+        for (key, value) in [("address", &self.address), ("metrics", &self.metrics)] {
+            if let Some(value) = value {
+                let value = value.chars().filter(|c| !c.is_control());
+                text.extend(key.chars().chain([' ']).chain(value).chain(['\n']));
+            }
         }
         let write = |mut file: &File| {
             file.set_len(0)?;
@@ -196,7 +203,7 @@ fn is_at(_: &File, path: &Path) -> bool {
 }
 
 /// Who holds a data folder, as far as its lock file says.
-pub(super) fn holder_of(folder: &Path) -> LockHolder {
+pub fn holder_of(folder: &Path) -> LockHolder {
     File::open(folder.join(LOCK_FILE)).map_or_else(|_| LockHolder::default(), |f| read_holder(&f))
 }
 
@@ -216,6 +223,7 @@ fn read_holder(mut file: &File) -> LockHolder {
     LockHolder {
         pid: value("pid").and_then(|pid| pid.parse().ok()),
         address: value("address").map(str::to_owned),
+        metrics: value("metrics").map(str::to_owned),
     }
 }
 
@@ -239,7 +247,10 @@ mod tests {
         // turned away with what it needs to reach the first.
         let folder = tempfile::tempdir().unwrap();
         let mut first = FolderLock::acquire(folder.path()).unwrap();
-        first.set_address("http://127.0.0.1:7171").unwrap();
+        first
+            .announce(Announced::Services("http://127.0.0.1:7171"))
+            .unwrap();
+        first.announce(Announced::Metrics("http://h:1")).unwrap();
         let error = FolderLock::acquire(folder.path()).unwrap_err();
         let LogError::Locked { path, holder } = &error else {
             panic!("{error}");
@@ -247,6 +258,7 @@ mod tests {
         assert_eq!(path, &folder.path().join(LOCK_FILE));
         assert_eq!(holder.pid, Some(std::process::id()));
         assert_eq!(holder.address.as_deref(), Some("http://127.0.0.1:7171"));
+        assert_eq!(holder.metrics.as_deref(), Some("http://h:1"));
         assert!(error.to_string().contains("http://127.0.0.1:7171"));
         drop(first);
         FolderLock::acquire(folder.path()).unwrap();
@@ -277,7 +289,10 @@ mod tests {
         // with the folder, and nobody could say who else was there.
         let folder = tempfile::tempdir().unwrap();
         let mut first = FolderLock::acquire(folder.path()).unwrap();
-        first.set_address("http://127.0.0.1:7171").unwrap();
+        first
+            .announce(Announced::Services("http://127.0.0.1:7171"))
+            .unwrap();
+        first.announce(Announced::Metrics("http://h:1")).unwrap();
         std::fs::remove_file(folder.path().join(LOCK_FILE)).unwrap();
         first.keep();
         let error = FolderLock::acquire(folder.path()).unwrap_err();
@@ -285,6 +300,7 @@ mod tests {
             panic!("{error}");
         };
         assert_eq!(holder.address.as_deref(), Some("http://127.0.0.1:7171"));
+        assert_eq!(holder.metrics.as_deref(), Some("http://h:1"));
     }
 
     #[test]

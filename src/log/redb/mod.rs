@@ -49,7 +49,7 @@ use self::{
 pub use self::{
     file::{DiskFile, FileMeasures, SegmentFile},
     folder::{Access, DiskFolder, Folder},
-    lock::{FolderLock, LOCK_FILE},
+    lock::{FolderLock, LOCK_FILE, holder_of},
     manifest::{FORMAT as LOG_FORMAT, MANIFEST, Manifest},
     open::OpenMode,
     repair::{LogRepair, LostRange, Repairing, Witness},
@@ -59,7 +59,10 @@ pub use self::{
 };
 
 use super::{
-    port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
+    port::{
+        Acquired, Announced, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity,
+        LogStats,
+    },
     record::BlobRef,
 };
 use crate::domain::ShardId;
@@ -525,14 +528,14 @@ impl RedbLog<DiskFolder> {
         self.mode.is_read_only()
     }
 
-    /// Writes into the lock file where this process serves the folder, so that
-    /// another one can say how to reach it.
+    /// Writes into the lock file where this process serves the folder, or its metrics, so
+    /// that another one can say how to reach it.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn set_address(&self, address: &str) -> Result<(), LogError> {
+    pub fn announce(&self, announced: Announced<'_>) -> Result<(), LogError> {
         match &mut *lock_of(&self.lock) {
-            Some(lock) => lock.set_address(address),
+            Some(lock) => lock.announce(announced),
             None => Err(LogError::Closed),
         }
     }

@@ -106,7 +106,8 @@ async fn a_second_log_on_a_folder_is_refused() {
     // Two processes that append to one folder would destroy it.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
-    log.set_address("http://127.0.0.1:7171").unwrap();
+    log.announce(Announced::Services("http://127.0.0.1:7171"))
+        .unwrap();
     let error = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap_err();
     assert!(matches!(error, LogError::Locked { .. }), "{error}");
     log.close().await.unwrap();

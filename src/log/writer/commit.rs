@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::{channel::oneshot, executor::block_on};
+use tracing::Span;
 
 use super::{
     CommittedGroup, GroupError, Sequencer, WriterLimits, WriterMeasures,
@@ -24,6 +25,7 @@ use crate::{
         port::{Epoch, EventLog, FrameBatch, LogError, NewBlob},
         record::Record,
     },
+    traced::Way,
 };
 
 pub(super) struct Owner {
@@ -104,6 +106,27 @@ struct Group<A> {
     blobs: Vec<NewBlob>,
     answers: Vec<(oneshot::Sender<A>, A)>,
     bytes: usize,
+    /// Those of calls that are traced.
+    ways: Vec<Way>,
+}
+
+/// The spans of a group's appends while it goes to the log.
+struct Commits(Vec<Span>);
+
+impl Commits {
+    fn begin<A>(group: &mut Group<A>, events: usize) -> Self {
+        let appends = group.answers.len();
+        let ways = group.ways.drain(..);
+        Self(ways.map(|way| way.commit(appends, events)).collect())
+    }
+
+    /// What is done is done once, and told of one of them.
+    fn within<T>(&self, done: impl FnOnce() -> T) -> T {
+        match self.0.first() {
+            Some(span) => span.in_scope(done),
+            None => done(),
+        }
+    }
 }
 
 /// How an append ended.
@@ -195,12 +218,14 @@ impl Committer {
             blobs: Vec::new(),
             answers: Vec::new(),
             bytes: 0,
+            ways: Vec::new(),
         };
         while group.records.len() < limits.group_records_max && group.bytes < limits.group_bytes_max
         {
             let Some(waiting) = ready.pop_front() else {
                 break;
             };
+            group.ways.extend(waiting.way.map(Way::taken));
             let next_offset = self.owner.head + 1 + group.records.len() as u64;
             let staged = sequencer.stage(next_offset, waiting.request);
             group.records.extend(staged.records);
@@ -220,12 +245,15 @@ impl Committer {
         let first_offset = self.owner.head + 1;
         let records = std::mem::take(&mut group.records);
         let blobs = std::mem::take(&mut group.blobs);
+        let traced = Commits::begin(group, records.len());
         let started = Instant::now();
-        let outcome = self.append(first_offset, &records, blobs);
+        let outcome = traced.within(|| self.append(first_offset, &records, blobs));
+        drop(traced);
         match outcome {
             Outcome::There => {
                 self.measures.commit_micros.note_since(started);
                 self.measures.group_events.note(records.len() as u64);
+                self.measures.bytes.add(group.bytes as u64);
                 self.measures
                     .group_requests
                     .note(group.answers.len() as u64);

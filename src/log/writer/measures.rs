@@ -9,6 +9,8 @@ pub struct WriterMeasures {
     pub commit_micros: Histogram,
     /// Events of each group that was appended.
     pub group_events: Histogram,
+    /// Bytes of the requests whose group was appended.
+    pub bytes: Total,
     /// Requests that each group answered, refused ones too.
     pub group_requests: Histogram,
     /// Groups that were not appended, or of which that is not known.
@@ -20,6 +22,7 @@ impl Default for WriterMeasures {
         Self {
             commit_micros: Histogram::of_durations(),
             group_events: Histogram::of_counts(),
+            bytes: Total::default(),
             group_requests: Histogram::of_counts(),
             failed_groups: Total::default(),
         }

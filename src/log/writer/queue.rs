@@ -12,6 +12,7 @@ use std::{
 use futures::channel::oneshot;
 
 use super::{NotTaken, QueueFull, Sequencer, WriterLimits};
+use crate::traced::Way;
 
 /// Bounds of the retry hint, in milliseconds.
 const RETRY_MS_MIN: u64 = 5;
@@ -22,6 +23,7 @@ pub(super) struct Waiting<S: Sequencer> {
     pub(super) request: S::Request,
     pub(super) answer: oneshot::Sender<S::Answer>,
     pub(super) bytes: usize,
+    pub(super) way: Option<Way>,
 }
 
 /// Why [`Queue::wait`] returned.

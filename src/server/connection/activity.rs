@@ -11,6 +11,7 @@ use std::{
 
 use http_body::{Body, Frame, SizeHint};
 use tokio::{sync::Notify, time::Instant};
+use tracing::Span;
 
 use crate::server::measures::CallWatch;
 
@@ -137,7 +138,9 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        // A stream does its work while it is sent.
+        let span = self.watch.as_ref().map_or_else(Span::none, CallWatch::span);
+        let polled = span.in_scope(|| Pin::new(&mut self.body).poll_frame(cx));
         if let (Poll::Ready(Some(Ok(frame))), Some(watch)) = (&polled, &mut self.watch) {
             match (frame.data_ref(), frame.trailers_ref()) {
                 (Some(data), _) => watch.sends(data.len()),

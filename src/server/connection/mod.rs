@@ -25,14 +25,14 @@ use tokio::{
 };
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::{
     NAMESPACE_KEY, ServeOptions, bounds,
     deadline::Deadline,
     guard::{Caller, Guard},
     intake::ConnectionIntake,
-    measures::ServerMeasures,
+    measures::{CallWatch, ServerMeasures},
     shutdown::{Phase, StopSignal},
 };
 use crate::access::ClientCertificate;
@@ -65,7 +65,8 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             tracing::debug_span!("call", path = request.uri().path(), namespace)
         };
         let measures = self.measures.as_ref();
-        let mut watch = measures.map(|measures| measures.call(request.uri().path()));
+        let mut watch =
+            measures.map(|measures| measures.call(request.uri().path(), request.headers()));
         let mut request = request.map(Body::new);
         if let Err(refusal) =
             span.in_scope(|| self.guard.admit(&mut request, self.certificate.as_ref()))
@@ -78,10 +79,14 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             return future::ready(Ok(answer)).boxed();
         }
         let caller = request.extensions().get::<Caller>();
+        if let (Some(watch), Some(caller)) = (&watch, caller) {
+            watch.admitted(&caller.namespace);
+        }
         let counted = caller.and_then(Caller::counted);
         let (request, held) = self.intake.admit(request, counted);
         // Routes are always ready, and cheap to clone.
-        let answer = span.in_scope(|| self.routes.clone().call(request));
+        let traced = watch.as_ref().map_or_else(Span::none, CallWatch::span);
+        let answer = span.in_scope(|| traced.in_scope(|| self.routes.clone().call(request)));
         async move {
             let answer = answer.await?;
             if let Some(watch) = &mut watch {
@@ -90,6 +95,7 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
             drop(held);
             Ok(answer.map(|body| Answer::new(body, running, watch)))
         }
+        .instrument(traced)
         .instrument(span)
         .boxed()
     }

@@ -48,23 +48,32 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 pub struct Exporter {
     engine: Engine,
     server: Arc<ServerMeasures>,
-    more: Vec<NamedCounter>,
+    more: Vec<NamedMetric>,
 }
 
-/// A counter of somebody else's.
+/// A metric of somebody else's.
 #[derive(Clone)]
-pub struct NamedCounter {
+pub struct NamedMetric {
     /// Without `_total`.
     pub name: &'static str,
-    /// A sentence without its dot.
+    /// A sentence.
     pub help: &'static str,
-    /// What it counts to now.
-    pub value: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// What it is now.
+    pub value: NamedValue,
 }
 
-impl fmt::Debug for NamedCounter {
+/// The kind of a metric, and how to learn what it is.
+#[derive(Clone)]
+pub enum NamedValue {
+    /// Something that only grows.
+    Counter(Arc<dyn Fn() -> u64 + Send + Sync>),
+    /// Something that comes and goes, by the last event that reads see. None: it is not known.
+    Gauge(Arc<dyn Fn(u64) -> Option<u64> + Send + Sync>),
+}
+
+impl fmt::Debug for NamedMetric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NamedCounter")
+        f.debug_struct("NamedMetric")
             .field("name", &self.name)
             .finish_non_exhaustive()
     }
@@ -73,7 +82,7 @@ impl fmt::Debug for NamedCounter {
 impl Exporter {
     /// Of an engine and the server of its services.
     #[must_use]
-    pub fn new(engine: Engine, server: Arc<ServerMeasures>, more: Vec<NamedCounter>) -> Self {
+    pub fn new(engine: Engine, server: Arc<ServerMeasures>, more: Vec<NamedMetric>) -> Self {
         Self {
             engine,
             server,

@@ -14,7 +14,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{NamedCounter, process::Process};
+use super::{NamedMetric, NamedValue, process::Process};
 use crate::{engine::Measures, measure::Distribution, server::MethodCalls};
 
 const MICROS_PER_SECOND: f64 = 1e6;
@@ -30,7 +30,7 @@ pub(super) struct Scrape {
     pub connections: u64,
     pub slow_calls: u64,
     pub process: Process,
-    pub more: Vec<NamedCounter>,
+    pub more: Vec<NamedMetric>,
 }
 
 /// It as OpenMetrics text.
@@ -52,8 +52,15 @@ impl Collector for Scrape {
         self.damage(&mut lines)?;
         self.server(&mut lines)?;
         self.of_process(&mut lines)?;
-        for counter in &self.more {
-            lines.counter(counter.name, counter.help, (counter.value)())?;
+        for metric in &self.more {
+            match (&metric.value, metric.name, metric.help) {
+                (NamedValue::Counter(value), name, help) => lines.counter(name, help, value())?,
+                (NamedValue::Gauge(value), name, help) => {
+                    if let Some(value) = value(self.store.head) {
+                        lines.gauge(name, help, value)?;
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -122,6 +129,11 @@ impl Scrape {
             "treering_events_appended",
             "Events that were appended.",
             store.group_events.sum,
+        )?;
+        lines.counter(
+            "treering_appended_bytes",
+            "Bytes of the appends that were appended.",
+            store.appended_bytes,
         )?;
         lines.counter(
             "treering_failed_groups",
