@@ -32,6 +32,7 @@ fn event(conversation: ConversationId, seed: u64) -> NewEvent {
         type_name: "bench".into(),
         content_type: String::new(),
         data: noise(seed),
+        text: String::new(),
     });
     NewEvent::new(conversation, body)
 }
