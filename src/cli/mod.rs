@@ -46,6 +46,7 @@ mod replay;
 mod restore;
 mod result;
 mod retention;
+mod rewind;
 mod salvage;
 mod search;
 pub mod serve;
@@ -102,6 +103,7 @@ enum Command {
     Show(show::ShowArgs),
     Log(log::LogArgs),
     Fork(fork::ForkArgs),
+    Rewind(rewind::RewindArgs),
     Branch(branch::BranchArgs),
     Replay(replay::ReplayArgs),
     Diff(diff::DiffArgs),
@@ -283,6 +285,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Show(args) => show::run(&args, store, out).await,
         Command::Log(args) => log::run(&args, store, out).await,
         Command::Fork(args) => fork::run(args, store, out).await,
+        Command::Rewind(args) => rewind::run(args, store, out).await,
         Command::Branch(args) => branch::run(args, store, out).await,
         Command::Replay(args) => replay::run(&args, store, out).await,
         Command::Diff(args) => diff::run(&args, store, out).await,
@@ -367,6 +370,7 @@ impl Command {
             Self::Append(args) if args.begins() => OpenMode::Create,
             Self::Append(_)
             | Self::Fork(_)
+            | Self::Rewind(_)
             | Self::Set(_)
             | Self::Approve(_)
             | Self::Deny(_)

@@ -133,7 +133,7 @@ impl Inner {
     }
 
     /// What an idempotency key is stored as, if it was used.
-    fn used_key(
+    pub(super) fn used_key(
         &self,
         namespace: &Namespace,
         key: &str,

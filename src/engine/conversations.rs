@@ -8,16 +8,17 @@ use super::{
     history::Segment,
     query::{
         BranchAddress, BranchDiff, ConversationPage, ConversationSummary, ConversationView,
-        ForkCommand, Forked, FoundByPart, Lineage, LineageStep, ListQuery, NamedEvent, ReadQuery,
-        Source,
+        ForkCommand, ForkOptions, Forked, FoundByPart, Lineage, LineageStep, ListQuery, NamedEvent,
+        ReadQuery, Source,
     },
     work::Lane,
 };
 use crate::{
     domain::{
-        AppendCommand, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
-        ConversationId, ConversationRow, EventBody, EventRef, JsonText, Namespace, NewEvent,
-        ParentRef, PromptSet, Revision,
+        AppendCommand, Appended, BranchForked, BranchId, BranchName, BranchState,
+        ConversationCreated, ConversationId, ConversationRow, EventBody, EventRef, Expectation,
+        ExpectedRevision, JsonText, Namespace, NewEvent, ParentRef, PromptSet, Rejection, Revision,
+        Rule,
     },
     views::ListPage,
 };
@@ -130,13 +131,32 @@ impl Engine {
     /// # Errors
     /// [`AppendError`]; nothing was appended.
     pub async fn fork(&self, command: ForkCommand) -> Result<Forked, AppendError> {
+        self.fork_with(command, ForkOptions::default()).await
+    }
+
+    /// The same, with what is rarely said.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing was appended.
+    pub async fn fork_with(
+        &self,
+        command: ForkCommand,
+        options: ForkOptions,
+    ) -> Result<Forked, AppendError> {
+        if command.at.is_none()
+            && let Some(forked) = self.inner.forked_before(&command).await?
+        {
+            return Ok(forked);
+        }
         let parent = self.inner.branch_at(&command.address)?;
         let at = command.at.unwrap_or(parent.head);
         let (target, events) = match command.into {
-            Some(into) => (
-                into,
-                events_of_new_conversation(&command, into, &parent, at),
-            ),
+            Some(into) => {
+                let created = self
+                    .inner
+                    .created_by_fork(&command, &options, &parent, at)?;
+                (into, events_of_new_conversation(&command, into, created))
+            }
             None => (
                 command.address.conversation,
                 events_of_new_branch(&command, &parent, at)?,
@@ -149,21 +169,25 @@ impl Engine {
                 ..event
             })
             .collect();
+        let expected = options.expected_head.map(|head| Expectation {
+            conversation: command.address.conversation,
+            branch: command.address.branch.clone(),
+            expected: ExpectedRevision::Exact(head),
+        });
         let append = AppendCommand {
-            idempotency_key: command.idempotency_key,
-            ..AppendCommand::new(command.address.namespace, events)
+            idempotency_key: command.idempotency_key.clone(),
+            expectations: expected.into_iter().collect(),
+            ..AppendCommand::new(command.address.namespace.clone(), events)
         };
-        let outcome = self.append(append).await?;
-        let branch = outcome
-            .events
-            .first()
-            .map_or(BranchId::MAIN, |event| event.branch);
-        let branch = Arc::new(self.inner.history().branch(target, branch)?);
-        Ok(Forked {
-            conversation: target,
-            branch,
-            events: outcome.events,
-        })
+        match self.append(append).await {
+            Ok(outcome) => self.inner.forked(target, outcome.events),
+            // Another call with the same key may have been faster.
+            Err(error) if command.at.is_none() && is_key_conflict(&error) => {
+                let before = self.inner.forked_before(&command).await?;
+                before.ok_or(error)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Where a branch came from.
@@ -250,6 +274,83 @@ impl Engine {
 }
 
 impl Inner {
+    fn forked(
+        &self,
+        conversation: ConversationId,
+        events: Vec<Appended>,
+    ) -> Result<Forked, AppendError> {
+        let branch = events.first().map_or(BranchId::MAIN, |event| event.branch);
+        let branch = Arc::new(self.history().branch(conversation, branch)?);
+        Ok(Forked {
+            conversation,
+            branch,
+            events,
+        })
+    }
+
+    /// The fork that this key was used for. The head that it was made at may be none any
+    /// more, so a repetition is known by what it asks for.
+    async fn forked_before(&self, command: &ForkCommand) -> Result<Option<Forked>, AppendError> {
+        let key = command.idempotency_key.as_ref();
+        let recorded = self.recorded_batch(&command.address.namespace, key);
+        let Some(recorded) = recorded.await? else {
+            return Ok(None);
+        };
+        let source = command.address.conversation;
+        let same = match (recorded.events.first(), command.into) {
+            (Some((event, EventBody::BranchForked(forked))), None) => {
+                event.conversation == source && forked.name.as_str() == command.name
+            }
+            (Some((event, EventBody::ConversationCreated(created))), Some(into)) => {
+                let parent = created.parent.as_ref();
+                event.conversation == into
+                    && created.title == command.name
+                    && parent.is_some_and(|parent| parent.conversation == source)
+            }
+            _ => false,
+        };
+        if !same {
+            return Err(Rejection::batch(Rule::IdempotencyConflict).into());
+        }
+        let target = command.into.unwrap_or(source);
+        self.forked(target, recorded.repeated().events).map(Some)
+    }
+
+    /// The first event of a conversation that a fork begins.
+    fn created_by_fork(
+        &self,
+        command: &ForkCommand,
+        options: &ForkOptions,
+        parent: &BranchState,
+        at: Revision,
+    ) -> Result<ConversationCreated, AppendError> {
+        let of = self.row(&command.address.namespace, command.address.conversation)?;
+        let mut labels = match options.keep_labels {
+            true => of.info.labels.clone(),
+            false => Default::default(),
+        };
+        labels.extend(options.labels.clone());
+        let source = match options.keep_source && options.source.is_empty() {
+            true => of.info.source.clone(),
+            false => options.source.clone(),
+        };
+        Ok(ConversationCreated {
+            title: command.name.clone(),
+            config: parent.config.clone(),
+            labels,
+            parent: Some(ParentRef {
+                conversation: command.address.conversation,
+                branch: parent.id,
+                revision: at,
+                call_id: String::new(),
+            }),
+            shares_history: true,
+            source,
+            source_id: options.source_id.clone(),
+            ..ConversationCreated::default()
+        })
+    }
+
     pub(super) fn list(&self, query: &ListQuery) -> Result<ConversationPage, ReadError> {
         let limit = query.limit.clamp(1, self.options.limits.page_events_max);
         let (rows, next) = self.views.load().list(&ListPage {
@@ -381,24 +482,16 @@ fn events_of_new_branch(
     Ok(events)
 }
 
+fn is_key_conflict(error: &AppendError) -> bool {
+    matches!(error, AppendError::Rejected(of) if of.rule == Rule::IdempotencyConflict)
+}
+
 fn events_of_new_conversation(
     command: &ForkCommand,
     into: ConversationId,
-    parent: &BranchState,
-    at: Revision,
+    created: ConversationCreated,
 ) -> Vec<NewEvent> {
-    let created = EventBody::ConversationCreated(ConversationCreated {
-        title: command.name.clone(),
-        config: parent.config.clone(),
-        parent: Some(ParentRef {
-            conversation: command.address.conversation,
-            branch: parent.id,
-            revision: at,
-            call_id: String::new(),
-        }),
-        shares_history: true,
-        ..ConversationCreated::default()
-    });
+    let created = EventBody::ConversationCreated(created);
     let mut events = vec![NewEvent::new(into, created)];
     if !command.system_prompt.is_empty() {
         let prompt = PromptSet {

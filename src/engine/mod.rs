@@ -43,6 +43,7 @@ mod reindex;
 mod repair;
 #[cfg(test)]
 mod repair_tests;
+mod rewind;
 mod salvage;
 mod search;
 #[cfg(test)]

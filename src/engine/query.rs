@@ -237,6 +237,80 @@ pub struct ForkCommand {
     pub actor: String,
 }
 
+/// What a fork may have beside a [`ForkCommand`]. All but the first is of new conversations.
+#[derive(Clone, Debug, Default)]
+pub struct ForkOptions {
+    /// The head that the forked branch must have; none: any.
+    pub expected_head: Option<Revision>,
+    /// It has the labels of the conversation that is forked.
+    pub keep_labels: bool,
+    /// It has the source of the conversation that is forked, but not its id there.
+    pub keep_source: bool,
+    /// Labels, over those that it keeps.
+    pub labels: BTreeMap<String, String>,
+    /// A source of its own, or empty.
+    pub source: String,
+    /// Its id there, or empty.
+    pub source_id: String,
+}
+
+/// A branch to be taken back.
+#[derive(Clone, Debug)]
+pub struct RewindCommand {
+    /// The branch.
+    pub address: BranchAddress,
+    /// Last revision that stays; none: what the conversation was created with.
+    pub to: Option<Revision>,
+    /// The head that it must have; none: any.
+    pub expected_head: Option<Revision>,
+    /// Name for the old end; none: `rewound-` and its last revision.
+    pub keep_as: Option<BranchName>,
+    /// The same key again gives the first answer again.
+    pub idempotency_key: Option<String>,
+    /// Who does it, or empty.
+    pub actor: String,
+    /// At most so many of the events that went are returned, the newest of them.
+    pub limit: usize,
+    /// Leave their bodies empty.
+    pub headers_only: bool,
+}
+
+impl RewindCommand {
+    /// Takes a branch back to a revision.
+    #[must_use]
+    pub fn new(address: BranchAddress, to: Revision) -> Self {
+        Self {
+            address,
+            to: Some(to),
+            expected_head: None,
+            keep_as: None,
+            idempotency_key: None,
+            actor: String::new(),
+            limit: usize::MAX,
+            headers_only: false,
+        }
+    }
+}
+
+/// A branch that was taken back.
+#[derive(Clone, Debug)]
+pub struct Rewound {
+    /// The branch as it is now: a new one, under the old name.
+    pub branch: Arc<BranchState>,
+    /// The old end; none: nothing went, and nothing was appended.
+    pub kept: Option<Arc<BranchState>>,
+    /// The conversation's active branch.
+    pub active: BranchId,
+    /// What was appended.
+    pub events: Vec<Appended>,
+    /// What went, oldest first, without what was only said of branches.
+    pub went: Vec<NamedEvent>,
+    /// More went than was returned.
+    pub truncated: bool,
+    /// The idempotency key was known: nothing was appended now.
+    pub repeated_key: bool,
+}
+
 /// A fork that was made.
 #[derive(Clone, Debug)]
 pub struct Forked {

@@ -14,7 +14,9 @@ use super::{
 use crate::{
     codec::pb::{self, conversations_server::Conversations},
     domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
-    engine::{EraseCommand, EraseTarget, ForkCommand, ListQuery, Retention},
+    engine::{
+        EraseCommand, EraseTarget, ForkCommand, ForkOptions, ListQuery, Retention, RewindCommand,
+    },
 };
 
 /// Thin over the engine.
@@ -59,6 +61,51 @@ impl ConversationsService {
                 return Err(Malformed::new("target", message).into());
             }
         })
+    }
+}
+
+/// An event that says something of a branch.
+struct BranchChange {
+    conversation_id: String,
+    branch: String,
+    idempotency_key: String,
+    actor: String,
+    body: EventBody,
+}
+
+impl ConversationsService {
+    async fn change_branch(
+        &self,
+        call: &Call,
+        change: BranchChange,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        from_proto::check_short("actor", &change.actor)?;
+        let idempotency_key = from_proto::idempotency_key(change.idempotency_key)?;
+        let branch = from_proto::branch("branch", &change.branch)?;
+        let id = self.resolve(call, &change.conversation_id).await?;
+        let event = NewEvent {
+            actor: call.caller.actor(change.actor),
+            branch,
+            ..NewEvent::new(id, change.body)
+        };
+        let command = AppendCommand {
+            idempotency_key,
+            ..AppendCommand::new(call.namespace.clone(), vec![event])
+        };
+        let outcome = self.0.engine.append(command).await?;
+        Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+}
+
+/// A branch has none of the fields that a new conversation may have.
+fn check_of_new_conversation(is_new: bool, fields: [(&str, bool); 5]) -> Result<(), Malformed> {
+    let set = fields.iter().find(|(_, is_unset)| !is_unset);
+    match set {
+        Some((field, _)) if !is_new => {
+            let message = "is of a new conversation: set into_conversation, too";
+            Err(Malformed::new(*field, message))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -150,10 +197,28 @@ impl Conversations for ConversationsService {
             BranchName::new(&request.name).map_err(|e| from_proto::bad_name("name", &e))?;
         }
         from_proto::check_short("actor", &request.actor)?;
+        check_of_new_conversation(
+            into.is_some(),
+            [
+                ("keep_labels", !request.keep_labels),
+                ("keep_source", !request.keep_source),
+                ("labels", request.labels.is_empty()),
+                ("source", request.source.is_empty()),
+                ("source_id", request.source_id.is_empty()),
+            ],
+        )?;
         let address = self
             .0
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
+        let options = ForkOptions {
+            expected_head: from_proto::revision(request.expected_head),
+            keep_labels: request.keep_labels,
+            keep_source: request.keep_source,
+            labels: request.labels.into_iter().collect(),
+            source: request.source,
+            source_id: request.source_id,
+        };
         let command = ForkCommand {
             address,
             at: from_proto::revision(request.at_revision),
@@ -164,7 +229,7 @@ impl Conversations for ConversationsService {
             idempotency_key,
             actor: call.caller.actor(request.actor),
         };
-        let forked = self.0.engine.fork(command).await?;
+        let forked = self.0.engine.fork_with(command, options).await?;
         let is_active = request.activate || into.is_some();
         let active = if is_active {
             forked.branch.id
@@ -173,6 +238,84 @@ impl Conversations for ConversationsService {
             BranchId::MAIN
         };
         Ok(Response::new(to_proto::fork_response(&forked, active)))
+    }
+
+    async fn rewind(
+        &self,
+        request: Request<pb::RewindRequest>,
+    ) -> Result<Response<pb::RewindResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        let engine = &self.0.engine;
+        let max = engine.limits().page_events_max;
+        let command = RewindCommand {
+            address: self
+                .0
+                .address(&call, &request.conversation_id, &request.branch)
+                .await?,
+            to: from_proto::revision(request.to_revision),
+            expected_head: from_proto::revision(request.expected_head),
+            keep_as: from_proto::branch("keep_as", &request.keep_as)?,
+            idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+            actor: call.caller.actor(request.actor),
+            limit: from_proto::page(request.limit, max, max),
+            headers_only: request.headers_only,
+        };
+        let rewound = engine.rewind(command).await?;
+        let answer = to_proto::rewound(&rewound, request.headers_only, DIFF_BYTES_MAX);
+        Ok(Response::new(answer))
+    }
+
+    async fn rename_branch(
+        &self,
+        request: Request<pb::RenameBranchRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let name = BranchName::new(&request.name).map_err(|e| from_proto::bad_name("name", &e))?;
+        let change = BranchChange {
+            conversation_id: request.conversation_id,
+            branch: request.branch,
+            idempotency_key: request.idempotency_key,
+            actor: request.actor,
+            body: EventBody::BranchRenamed(name),
+        };
+        self.change_branch(&call, change).await
+    }
+
+    async fn archive_branch(
+        &self,
+        request: Request<pb::ArchiveBranchRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let change = BranchChange {
+            conversation_id: request.conversation_id,
+            branch: request.branch,
+            idempotency_key: request.idempotency_key,
+            actor: request.actor,
+            body: EventBody::BranchArchived {
+                reason: request.reason,
+            },
+        };
+        self.change_branch(&call, change).await
+    }
+
+    async fn activate_branch(
+        &self,
+        request: Request<pb::ActivateBranchRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let change = BranchChange {
+            conversation_id: request.conversation_id,
+            branch: request.branch,
+            idempotency_key: request.idempotency_key,
+            actor: request.actor,
+            body: EventBody::BranchActivated,
+        };
+        self.change_branch(&call, change).await
     }
 
     async fn lineage(

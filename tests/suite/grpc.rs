@@ -9,6 +9,7 @@ mod hostile;
 mod keys;
 mod namespaces;
 mod reads;
+mod rewinds;
 mod search_admin;
 mod shutdown;
 mod tools;

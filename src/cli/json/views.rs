@@ -129,6 +129,10 @@ const VIEWS: &[(&str, &str)] = &[
         "call_id tool request approval arguments_hash?:hex started",
     ),
     ("ForkResponse", "conversation_id branch?"),
+    (
+        "RewindResponse",
+        "branch? kept? went? truncated repeated_key?",
+    ),
     // Tools and knowledge.
     (
         "ToolCall",

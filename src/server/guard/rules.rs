@@ -34,7 +34,7 @@ impl Needs {
 }
 
 /// Every method that is served.
-pub(super) const RULES: [(&str, Needs); 43] = [
+pub(super) const RULES: [(&str, Needs); 47] = [
     ("/treering.v1.Events/Append", Appending),
     ("/treering.v1.Events/AppendStream", Appending),
     ("/treering.v1.Events/Read", Role(Reader)),
@@ -46,6 +46,10 @@ pub(super) const RULES: [(&str, Needs); 43] = [
     ("/treering.v1.Conversations/Lineage", Role(Reader)),
     ("/treering.v1.Conversations/Diff", Role(Reader)),
     ("/treering.v1.Conversations/Fork", Role(Writer)),
+    ("/treering.v1.Conversations/Rewind", Role(Writer)),
+    ("/treering.v1.Conversations/RenameBranch", Role(Writer)),
+    ("/treering.v1.Conversations/ArchiveBranch", Role(Writer)),
+    ("/treering.v1.Conversations/ActivateBranch", Role(Writer)),
     ("/treering.v1.Conversations/Seal", Role(Writer)),
     ("/treering.v1.Conversations/Erase", Role(Admin)),
     ("/treering.v1.Contexts/Build", Role(Reader)),
