@@ -159,6 +159,8 @@ pub struct AppendCommand<B = EventBody> {
     pub idempotency_key: Option<String>,
     /// In order.
     pub events: Vec<NewEvent<B>>,
+    /// The first event of a conversation, in front of the others if it does not exist.
+    pub create_if_missing: Option<Box<NewEvent<B>>>,
 }
 
 impl<B> AppendCommand<B> {
@@ -170,6 +172,7 @@ impl<B> AppendCommand<B> {
             expectations: Vec::new(),
             idempotency_key: None,
             events,
+            create_if_missing: None,
         }
     }
 }
@@ -198,6 +201,9 @@ pub struct AppendOutcome {
     pub repeated_key: bool,
     /// What is legal and may still be a mistake.
     pub warnings: Vec<String>,
+    /// The first event of a conversation that did not exist
+    /// ([`AppendCommand::create_if_missing`]).
+    pub created: Option<Appended>,
 }
 
 /// Model settings. Parameter values are JSON text.

@@ -15,6 +15,7 @@ mod conversations;
 mod damage;
 mod delta;
 mod dense;
+mod derived;
 mod erase;
 pub mod error;
 mod feed;
@@ -76,6 +77,7 @@ pub use self::{
         ContextEntry, ContextError, ContextScope, KnowledgeAnswer, KnowledgeQuery, PlanQuery,
         Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
     },
+    derived::{derived_id, is_derived},
     erase::{
         EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, ErasedEvent, ErasedWhy,
         KeptBlob, ReceiptError, Retention, SharedBy, receipt_signer,
@@ -284,6 +286,38 @@ impl Engine {
             [conversation] => Ok(*conversation),
             several => Err(ReadError::AmbiguousSourceId {
                 id: id.to_owned(),
+                count: several.len(),
+            }),
+        }
+    }
+
+    /// The conversation that has this id at this source; none: there is none.
+    ///
+    /// # Errors
+    /// [`ReadError::AmbiguousSourceId`] when several have it.
+    pub async fn of_source(
+        &self,
+        namespace: &Namespace,
+        source: &str,
+        source_id: &str,
+    ) -> Result<Option<ConversationId>, ReadError> {
+        let derived = derived_id(namespace, "source", &[source, source_id]);
+        if self.inner.hot.is_of(derived, namespace) {
+            return Ok(Some(derived));
+        }
+        let mut found = Vec::new();
+        for id in self.inner.views.load().by_source_id(namespace, source_id)? {
+            let row = self.inner.row(namespace, id)?;
+            if row.info.source == source {
+                found.push(id);
+            }
+        }
+        match found.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(*one)),
+            _ if found.contains(&derived) => Ok(Some(derived)),
+            several => Err(ReadError::AmbiguousSourceId {
+                id: source_id.to_owned(),
                 count: several.len(),
             }),
         }

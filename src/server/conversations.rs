@@ -4,7 +4,7 @@ use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    append_request::new_conversation,
+    append_request::{chosen, new_conversation},
     bounds::{DIFF_BYTES_MAX, PAGE_DEFAULT},
     call::{Call, Shared},
     from_proto::{self, Malformed},
@@ -184,14 +184,19 @@ impl Conversations for ConversationsService {
         let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
         let into = match request.into_conversation.as_str() {
             "" => None,
-            NEW => Some(new_conversation(
-                &call.namespace,
-                idempotency_key.as_deref(),
-            )),
-            id => Some(id.parse().map_err(|_| {
-                let message = "must be a UUID, \"new\", or empty for a branch of this conversation";
-                Malformed::new("into_conversation", message)
-            })?),
+            NEW => {
+                let key = idempotency_key.as_deref();
+                Some(new_conversation(&self.0.engine, &call.namespace, key).await?)
+            }
+            id => {
+                let field = "into_conversation";
+                let id = id.parse().map_err(|_| {
+                    let message =
+                        "must be a UUID, \"new\", or empty for a branch of this conversation";
+                    Malformed::new(field, message)
+                })?;
+                Some(chosen(field, id)?)
+            }
         };
         if into.is_none() {
             BranchName::new(&request.name).map_err(|e| from_proto::bad_name("name", &e))?;

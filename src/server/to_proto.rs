@@ -48,6 +48,7 @@ pub(super) fn append_response(outcome: &AppendOutcome) -> pb::AppendResponse {
         events: outcome.events.iter().map(appended).collect(),
         repeated_key: outcome.repeated_key,
         warnings: outcome.warnings.clone(),
+        created: outcome.created.as_ref().map(appended),
     }
 }
 

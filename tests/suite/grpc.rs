@@ -4,6 +4,7 @@
 mod appends;
 mod contexts;
 mod conversations;
+mod creations;
 pub mod harness;
 mod hostile;
 mod keys;

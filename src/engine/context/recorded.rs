@@ -19,6 +19,7 @@ impl RecordedBatch {
             events: self.events.into_iter().map(|(event, _)| event).collect(),
             repeated_key: true,
             warnings: Vec::new(),
+            created: None,
         }
     }
 }
