@@ -178,13 +178,10 @@ impl Change {
 }
 
 async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let state = read::state(store, conversation, "", 0).await?;
-    let columns = state
-        .branches
-        .iter()
-        .map(|branch| branch.name.chars().count());
+    let branches = read::branches(store, conversation).await?;
+    let columns = branches.iter().map(|branch| branch.name.chars().count());
     let columns = columns.max().unwrap_or(0);
-    for branch in &state.branches {
+    for branch in &branches {
         if out.json {
             out.line(json::of(branch))?;
             continue;
@@ -198,8 +195,7 @@ async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(
             branch.head
         );
         if branch.branch_id > 0 {
-            let parent = state
-                .branches
+            let parent = branches
                 .iter()
                 .find(|other| other.branch_id == branch.parent_branch_id)
                 .map_or_else(|| "another conversation".into(), |p| printable(&p.name));

@@ -251,6 +251,23 @@ pub struct ConversationCreated {
     pub source_id: String,
     /// The source's own description, or absent.
     pub source_meta: JsonText,
+    /// Name to JSON text.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// What changes of a conversation as a whole; the rest stays.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ConversationChanged {
+    /// Its new title.
+    pub title: Option<String>,
+    /// Labels that it gets.
+    pub set_labels: BTreeMap<String, String>,
+    /// Labels that it loses.
+    pub remove_labels: Vec<String>,
+    /// Metadata that it gets, name to JSON text.
+    pub set_metadata: BTreeMap<String, String>,
+    /// Metadata that it loses.
+    pub remove_metadata: Vec<String>,
 }
 
 /// The first event of every branch but the first one.

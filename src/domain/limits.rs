@@ -12,6 +12,11 @@ pub const BRANCH_NAME_BYTES_MAX: usize = 200;
 /// Longest call id, tool name, key, actor or other short text, in bytes.
 /// Providers' call ids have up to 64; synthetic ones in real data are longer.
 pub const SHORT_TEXT_BYTES_MAX: usize = 512;
+/// What is left free of a message of 64 MiB that holds one event: for its header, its tags and
+/// the messages around it. In bytes.
+pub const BODY_ENVELOPE_BYTES: usize = 64 << 10;
+/// Labels and metadata of a conversation together, in bytes. They are with it in memory.
+pub const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
 /// Longest idempotency key, in bytes. It is in the index, once for each batch.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 /// A body above this goes to the blob table, once for each content. In bytes.
@@ -119,7 +124,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            body_bytes_max: 64 << 20,
+            // With its envelope it fits a message of 64 MiB, which readers commonly take.
+            body_bytes_max: (64 << 20) - BODY_ENVELOPE_BYTES,
             batch_events_max: 10_000,
             batch_bytes_max: 68 << 20,
             branches_max: 100_000,

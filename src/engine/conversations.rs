@@ -7,9 +7,9 @@ use super::{
     error::{AppendError, ReadError},
     history::Segment,
     query::{
-        BranchAddress, BranchDiff, ConversationPage, ConversationSummary, ConversationView,
-        ForkCommand, ForkOptions, Forked, FoundByPart, Lineage, LineageStep, ListQuery, NamedEvent,
-        ReadQuery, Source,
+        BranchAddress, BranchDiff, BranchPage, ConversationPage, ConversationSummary,
+        ConversationView, ForkCommand, ForkOptions, Forked, FoundByPart, Lineage, LineageStep,
+        ListFilter, ListQuery, NamedEvent, ReadQuery, Source,
     },
     work::Lane,
 };
@@ -23,6 +23,11 @@ use crate::{
     views::ListPage,
 };
 
+/// Branches that come with a conversation's state, the first ones; there may be 100,000.
+const BRANCHES_SHOWN_MAX: usize = 100;
+/// Conversations that a page of a list looks at: some tens of milliseconds.
+const LIST_SCAN_MAX: usize = 2_000;
+
 impl Engine {
     /// A conversation and one of its branches, now or as of a revision of that
     /// branch's history.
@@ -34,31 +39,49 @@ impl Engine {
         address: &BranchAddress,
         as_of: Option<Revision>,
     ) -> Result<ConversationView, ReadError> {
-        let BranchAddress {
-            namespace,
-            conversation: id,
-            branch,
-        } = address.clone();
+        let address = address.clone();
         let read = |engine: Self| async move {
-            let inner = &engine.inner;
-            let state = inner.state(&namespace, id)?;
-            let now = state.branch(branch.as_ref()).cloned();
-            let now = now.ok_or_else(|| ReadError::BranchNotFound {
-                conversation: id,
-                branch: branch
-                    .as_ref()
-                    .map(BranchName::to_string)
-                    .unwrap_or_default(),
-            })?;
+            let (inner, id) = (&engine.inner, address.conversation);
+            let row = inner.row(&address.namespace, id)?;
+            let now = inner.branch_at(&address)?;
+            let (branches, more) = inner.branches_after(id, None, BRANCHES_SHOWN_MAX)?;
             let branch = match as_of {
                 None => now,
                 Some(revision) => inner.as_of(id, &now, revision).await?,
             };
-            let active_name = inner.active_name(&state.row)?;
+            let active_name = inner.active_name(&row)?;
             Ok(ConversationView {
-                summary: summary(state.row, active_name),
-                branches: state.branches.into_values().collect(),
+                summary: summary(row, active_name),
+                branches,
+                more_branches: more,
                 branch,
+            })
+        };
+        self.on(Lane::Short, read).await
+    }
+
+    /// Branches of a conversation, by id: at most `limit` of those after one, and whether
+    /// there are more. The second value is the active one.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the conversation is not there.
+    pub async fn branches(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        after: Option<BranchId>,
+        limit: usize,
+    ) -> Result<BranchPage, ReadError> {
+        let namespace = namespace.clone();
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            let row = inner.row(&namespace, id)?;
+            let limit = limit.clamp(1, inner.options.limits.page_events_max);
+            let (branches, more) = inner.branches_after(id, after, limit)?;
+            Ok(BranchPage {
+                branches,
+                active: row.active,
+                more,
             })
         };
         self.on(Lane::Short, read).await
@@ -102,7 +125,20 @@ impl Engine {
     /// # Errors
     /// [`ReadError`] when the store fails.
     pub async fn list(&self, query: ListQuery) -> Result<ConversationPage, ReadError> {
-        let read = |engine: Self| async move { engine.inner.list(&query) };
+        self.list_where(query, ListFilter::default()).await
+    }
+
+    /// The same, of those that a filter lets through. No more than 2,000 conversations are
+    /// looked at for a page: it may have fewer than `limit`, even none, and more follow.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the store fails.
+    pub async fn list_where(
+        &self,
+        query: ListQuery,
+        filter: ListFilter,
+    ) -> Result<ConversationPage, ReadError> {
+        let read = |engine: Self| async move { engine.inner.list(&query, &filter) };
         self.on(Lane::Short, read).await
     }
 
@@ -351,20 +387,38 @@ impl Inner {
         })
     }
 
-    pub(super) fn list(&self, query: &ListQuery) -> Result<ConversationPage, ReadError> {
+    pub(super) fn list(
+        &self,
+        query: &ListQuery,
+        filter: &ListFilter,
+    ) -> Result<ConversationPage, ReadError> {
         let limit = query.limit.clamp(1, self.options.limits.page_events_max);
-        let (rows, next) = self.views.load().list(&ListPage {
+        let page = ListPage {
             namespace: &query.namespace,
             after: query.after,
             limit,
             order: query.order,
             ascending: query.ascending,
             source: query.source.as_deref(),
-        })?;
+        };
+        let keep = |row: &ConversationRow| filter.lets(row);
+        let (rows, next) = self.views.load().list_where(&page, LIST_SCAN_MAX, &keep)?;
         Ok(ConversationPage {
             conversations: self.summaries(rows)?,
             next,
         })
+    }
+
+    pub(super) fn branches_after(
+        &self,
+        id: ConversationId,
+        after: Option<BranchId>,
+        limit: usize,
+    ) -> Result<(Vec<Arc<BranchState>>, bool), ReadError> {
+        let mut found = self.views.load().branches(id, after, limit + 1)?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        Ok((found.into_iter().map(Arc::new).collect(), more))
     }
 
     fn find_by_part(

@@ -258,6 +258,12 @@ impl Engine {
         (self.inner.announce)(address);
     }
 
+    /// The id of the store, from its making on.
+    #[must_use]
+    pub fn store_id(&self) -> uuid::Uuid {
+        self.inner.log.identity().store
+    }
+
     /// The last event that reads see.
     #[must_use]
     pub fn head(&self) -> Position {
@@ -371,14 +377,14 @@ impl Inner {
         id: ConversationId,
         name: Option<&BranchName>,
     ) -> Result<Arc<BranchState>, ReadError> {
+        let row = self.row(namespace, id)?;
         let Some(name) = name else {
-            let row = self.row(namespace, id)?;
             return self.history().branch(id, row.active).map(Arc::new);
         };
-        let state = self.state(namespace, id)?;
-        state
-            .branch(Some(name))
-            .cloned()
+        // A conversation may have very many of them: no more than this one is read.
+        let branch = self.views.load().branch_named(id, name)?;
+        branch
+            .map(Arc::new)
             .ok_or_else(|| ReadError::BranchNotFound {
                 conversation: id,
                 branch: name.to_string(),

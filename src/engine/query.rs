@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::domain::{
     Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
-    Damage, EventKind, JsonText, Namespace, Position, Revision, Role, StoredEvent, TimestampMicros,
-    ToolResultRecorded,
+    ConversationRow, Damage, EventKind, JsonText, Namespace, Position, Revision, Role, StoredEvent,
+    TimestampMicros, ToolResultRecorded,
 };
 use crate::search::{Reading, Scores};
 pub use crate::views::{ListOrder, ListPlace};
@@ -36,6 +36,9 @@ pub struct ReadQuery {
     pub source: Source,
     /// First revision (branch, conversation) or log offset (log), inclusive.
     pub from: u64,
+    /// The conversation that `from` (of a backward read `to`) is a revision of, when that is
+    /// an inherited event of a branch; none: the branch's own.
+    pub begins_in: Option<ConversationId>,
     /// Last one, inclusive.
     pub to: u64,
     /// From the end to the start.
@@ -56,6 +59,7 @@ impl ReadQuery {
             namespace,
             source,
             from: 0,
+            begins_in: None,
             to: u64::MAX,
             backward: false,
             kinds: Vec::new(),
@@ -178,10 +182,70 @@ pub struct ConversationSummary {
 pub struct ConversationView {
     /// In short.
     pub summary: ConversationSummary,
-    /// Every branch, by id.
+    /// The first branches, by id.
     pub branches: Vec<Arc<BranchState>>,
+    /// There are more: [`Engine::branches`](crate::Engine::branches) has them.
+    pub more_branches: bool,
     /// The branch that was asked for, as of the revision asked for.
     pub branch: Arc<BranchState>,
+}
+
+/// Branches of a conversation.
+#[derive(Clone, Debug)]
+pub struct BranchPage {
+    /// By id.
+    pub branches: Vec<Arc<BranchState>>,
+    /// The active one, here or elsewhere.
+    pub active: BranchId,
+    /// There are more after these.
+    pub more: bool,
+}
+
+/// Which conversations a list has. What is empty or none filters nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListFilter {
+    /// They have all of these labels.
+    pub labels: BTreeMap<String, String>,
+    /// Their metadata has these values under these names.
+    pub metadata: BTreeMap<String, serde_json::Value>,
+    /// They were forked or spawned from this one.
+    pub parent: Option<ConversationId>,
+    /// Their title has this in it, in upper or lower case.
+    pub title: String,
+    /// They are sealed, or not.
+    pub sealed: Option<bool>,
+    /// Their last event was recorded at this time or later …
+    pub updated_from: Option<TimestampMicros>,
+    /// … and before this one.
+    pub updated_to: Option<TimestampMicros>,
+}
+
+impl ListFilter {
+    /// True for a conversation that it lets through.
+    #[must_use]
+    pub fn lets(&self, row: &ConversationRow) -> bool {
+        let info = &row.info;
+        let has_label = |(name, value): (&String, &String)| info.labels.get(name) == Some(value);
+        let has_metadata = |(name, value): (&String, &serde_json::Value)| {
+            let own = info.metadata.get(name);
+            own.and_then(|text| serde_json::from_str(text).ok())
+                .as_ref()
+                == Some(value)
+        };
+        let title = || {
+            info.title
+                .to_lowercase()
+                .contains(&self.title.to_lowercase())
+        };
+        self.sealed.is_none_or(|sealed| sealed == row.sealed)
+            && self.updated_from.is_none_or(|from| row.updated_at >= from)
+            && self.updated_to.is_none_or(|to| row.updated_at < to)
+            && (self.parent.is_none()
+                || self.parent == info.parent.as_ref().map(|parent| parent.conversation))
+            && self.labels.iter().all(has_label)
+            && (self.title.is_empty() || title())
+            && self.metadata.iter().all(has_metadata)
+    }
 }
 
 /// A branch, by names: what most reads and commands are about.
@@ -519,6 +583,10 @@ pub struct SearchRequest {
     pub count_all: bool,
     /// Events of one kind whose whole text is equal are hits of their own, not one.
     pub every_copy: bool,
+    /// Only what the active branch of each conversation shows.
+    pub active_branches_only: bool,
+    /// Only conversations that are not sealed.
+    pub not_sealed: bool,
 }
 
 impl SearchRequest {
@@ -582,6 +650,8 @@ impl SearchRequest {
             at_least: None,
             count_all: false,
             every_copy: false,
+            active_branches_only: false,
+            not_sealed: false,
         }
     }
 }

@@ -19,8 +19,9 @@ use crate::domain::{
 /// How often the branch is looked at anew because somebody else was faster.
 const ATTEMPTS_MAX: usize = 16;
 
-/// What is only said of branches, and goes with none.
-const OF_BRANCHES: [EventKind; 4] = [
+/// What is only said of branches or of the whole conversation, and goes with none.
+const OF_BRANCHES: [EventKind; 5] = [
+    EventKind::ConversationChanged,
     EventKind::BranchForked,
     EventKind::BranchActivated,
     EventKind::BranchRenamed,

@@ -8,6 +8,7 @@ use super::{
     bounds::{DIFF_BYTES_MAX, PAGE_DEFAULT},
     call::{Call, Shared},
     from_proto::{self, Malformed},
+    page_token::Scope,
     shutdown::Phase,
     to_proto,
 };
@@ -15,7 +16,8 @@ use crate::{
     codec::pb::{self, conversations_server::Conversations},
     domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
     engine::{
-        EraseCommand, EraseTarget, ForkCommand, ForkOptions, ListQuery, Retention, RewindCommand,
+        EraseCommand, EraseTarget, ForkCommand, ForkOptions, ListFilter, ListQuery, Retention,
+        RewindCommand,
     },
 };
 
@@ -28,6 +30,34 @@ const NEW: &str = "new";
 impl ConversationsService {
     async fn resolve(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {
         Ok(self.0.conversation(call, "conversation_id", id).await?)
+    }
+
+    async fn list_filter(
+        &self,
+        call: &Call,
+        asked: pb::ListConversationsRequest,
+    ) -> Result<ListFilter, Status> {
+        let parent = match asked.parent.as_str() {
+            "" => None,
+            id => Some(self.0.conversation(call, "parent", id).await?),
+        };
+        let metadata = asked.metadata.into_iter().map(|(name, text)| {
+            let value = serde_json::from_str(&text).map_err(|_| {
+                let message = "a value is not JSON text: of a text give \"text\", in quotes";
+                Malformed::new("metadata", message)
+            })?;
+            Ok((name, value))
+        });
+        from_proto::check_short("title", &asked.title)?;
+        Ok(ListFilter {
+            labels: asked.labels,
+            metadata: metadata.collect::<Result<_, Malformed>>()?,
+            parent,
+            title: asked.title,
+            sealed: asked.sealed,
+            updated_from: from_proto::time("updated_from", asked.updated_from.as_ref())?,
+            updated_to: from_proto::time("updated_to", asked.updated_to.as_ref())?,
+        })
     }
 
     /// What is to be erased.
@@ -141,18 +171,56 @@ impl Conversations for ConversationsService {
         let request = request.into_inner();
         let engine = &self.0.engine;
         let max = engine.limits().page_events_max;
+        let asked = pb::ListConversationsRequest {
+            page_size: 0,
+            page_token: String::new(),
+            ..request.clone()
+        };
+        let scope = Scope::of(engine, &call.namespace, &asked);
+        let filter = self.list_filter(&call, asked).await?;
         let query = ListQuery {
             namespace: call.namespace,
             limit: from_proto::page(request.page_size, PAGE_DEFAULT, max),
-            after: from_proto::page_token(&request.page_token)?,
+            after: from_proto::page_token(scope.open(&request.page_token)?)?,
             source: from_proto::optional("source", request.source)?,
             order: from_proto::list_order(request.order)?,
             ascending: request.ascending,
         };
-        let page = engine.list(query).await?;
+        let page = engine.list_where(query, filter).await?;
         Ok(Response::new(pb::ListConversationsResponse {
             conversations: page.conversations.iter().map(to_proto::summary).collect(),
-            next_page_token: to_proto::page_token(page.next),
+            next_page_token: scope.seal(&to_proto::page_token(page.next)),
+        }))
+    }
+
+    async fn list_branches(
+        &self,
+        request: Request<pb::ListBranchesRequest>,
+    ) -> Result<Response<pb::ListBranchesResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let engine = &self.0.engine;
+        let id = self.resolve(&call, &request.conversation_id).await?;
+        let asked = pb::ListBranchesRequest {
+            conversation_id: id.to_string(),
+            ..Default::default()
+        };
+        let scope = Scope::of(engine, &call.namespace, &asked);
+        let after = match scope.open(&request.page_token)? {
+            "" => None,
+            place => u64::from_str_radix(place, 16).ok().map(BranchId),
+        };
+        let max = engine.limits().page_events_max;
+        let limit = from_proto::page(request.page_size, PAGE_DEFAULT, max);
+        let page = engine.branches(&call.namespace, id, after, limit).await?;
+        let last = page.branches.last().filter(|_| page.more);
+        let next = last.map(|branch| format!("{:x}", branch.id.0));
+        let branches = page.branches.iter();
+        Ok(Response::new(pb::ListBranchesResponse {
+            branches: branches
+                .map(|branch| to_proto::branch(branch, page.active))
+                .collect(),
+            next_page_token: scope.seal(&next.unwrap_or_default()),
         }))
     }
 

@@ -27,6 +27,7 @@ mod knowledge;
 mod measures;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+mod page_token;
 mod read;
 mod result_text;
 mod search;

@@ -103,6 +103,7 @@ pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary 
         source: info.source.clone(),
         source_id: info.source_id.clone(),
         labels: info.labels.clone().into_iter().collect(),
+        metadata: info.metadata.clone().into_iter().collect(),
         config: None,
         parent: info.parent.as_ref().map(parent),
         shares_history: info.shares_history,
@@ -140,6 +141,7 @@ pub(super) fn conversation(view: &ConversationView, source_meta: Bytes) -> pb::C
         }),
         branches: branches.map(|state| branch(state, active)).collect(),
         branch: Some(branch_state(&view.branch)),
+        more_branches: view.more_branches,
     }
 }
 

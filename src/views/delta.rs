@@ -1,10 +1,14 @@
 //! What a stretch of the log changes in the views. Plain values: the engine
 //! makes them, live or in a rebuild, by the same fold.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::domain::{
-    BranchId, BranchState, ContentHash, ConversationId, ConversationRow, Namespace, Revision,
+    BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationRow, Namespace,
+    Revision,
 };
 
 /// Where an event is, and what it is about.
@@ -78,6 +82,10 @@ pub struct ViewDelta {
     pub events: Vec<(Namespace, EventEntry)>,
     /// Conversations as they are now.
     pub conversations: Vec<ConversationRow>,
+    /// Those whose title, labels or metadata have changed.
+    pub described: BTreeSet<ConversationId>,
+    /// Names that branches have got; none: no branch has it any more.
+    pub names: BTreeMap<(ConversationId, BranchName), Option<BranchId>>,
     /// Branches as they are now.
     pub branches: Vec<(ConversationId, Arc<BranchState>)>,
     /// Branches as they were at their head, to be kept for *as of* reads.
@@ -105,6 +113,7 @@ impl ViewDelta {
             .retain(|(_, event)| !damaged(event.conversation));
         self.conversations.retain(|row| !damaged(row.id));
         self.branches.retain(|(id, _)| !damaged(*id));
+        self.names.retain(|(id, _), _| !damaged(*id));
         self.snapshots.retain(|(id, _)| !damaged(*id));
         self.calls.retain(|call| !damaged(call.conversation));
         self.pending.retain(|entry| !damaged(entry.conversation));

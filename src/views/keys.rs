@@ -11,6 +11,7 @@
 //! | | id, 4, branch, revision | a branch as it was |
 //! | | id, 5, call id, request | a call |
 //! | | id, 6, child | a conversation that was forked or spawned from it |
+//! | | id, 20, name | a branch by its name, but for the first one while it is `main` |
 //! | `namespaces` | ns, 0 | counts |
 //! | | ns, 1, offset | a conversation, by its first event |
 //! | | ns, 2, source, offset | the same, of one source |
@@ -25,7 +26,9 @@
 //! its bytes, so that no text is the beginning of another; an idempotency key is
 //! last in its row's key and needs no length.
 
-use crate::domain::{BranchId, ContentHash, ConversationId, Namespace, Revision, TimestampMicros};
+use crate::domain::{
+    BranchId, BranchName, ContentHash, ConversationId, Namespace, Revision, TimestampMicros,
+};
 
 use super::chunk::{read_varint, write_varint};
 
@@ -36,6 +39,7 @@ const EVENTS: u8 = 3;
 const SNAPSHOT: u8 = 4;
 const CALL: u8 = 5;
 const CHILD: u8 = 6;
+const BRANCH_NAME: u8 = 20;
 
 const COUNTS: u8 = 0;
 const LISTED: u8 = 1;
@@ -130,6 +134,10 @@ pub(super) fn branches(id: ConversationId) -> Key {
 
 pub(super) fn branch(id: ConversationId, branch: BranchId) -> Key {
     branches(id).number(branch.0)
+}
+
+pub(super) fn branch_name(id: ConversationId, name: &BranchName) -> Key {
+    Key::of(id, BRANCH_NAME).bytes(name.as_str().as_bytes())
 }
 
 pub(super) fn events(id: ConversationId, chunk: u64) -> Key {

@@ -62,6 +62,8 @@ mod tests;
 #[cfg(feature = "redb")]
 mod tip;
 
+#[cfg(all(test, feature = "redb"))]
+pub(crate) use codec::rows_read;
 pub use delta::{CallEntry, EventEntry, KeyEntry, PendingEntry, ViewDelta};
 #[cfg(feature = "redb")]
 pub use {

@@ -110,7 +110,7 @@ const VIEWS: &[(&str, &str)] = &[
     (
         "ConversationSummary",
         "conversation_id source_id title branch_count=branches head source active_branch sealed \
-         created_at updated_at happened_from happened_to labels? config? parent? \
+         created_at updated_at happened_from happened_to labels? metadata? config? parent? \
          shares_history&parent source_meta? damage?",
     ),
     ("Damage", "revision position! what"),

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// What is planted, by where.
-const NEEDLES: [&str; 12] = [
+const NEEDLES: [&str; 16] = [
     "needletitleqzx",
     "needlelabelqzx",
     "needlesourceidqzx",
@@ -42,10 +42,15 @@ const NEEDLES: [&str; 12] = [
     "needlebranchqzx",
     "needlesummaryqzx",
     "needlepromptqzx",
+    "needleretitledqzx",
+    "needlerelabelqzx",
+    "needlemetadataqzx",
+    "needlebornwithqzx",
 ];
 /// Of them, those that are in the index.
-const SEARCHED: [&str; 6] = [
+const SEARCHED: [&str; 7] = [
     "needletitleqzx",
+    "needleretitledqzx",
     "needletextqzx",
     "needleblobqzx",
     "needleargumentqzx",
@@ -94,7 +99,18 @@ fn planted() -> Vec<EventBody> {
             labels: [("secret".to_owned(), "needlelabelqzx".to_owned())].into(),
             source: "test".into(),
             source_id: "needlesourceidqzx".into(),
+            metadata: [("born".to_owned(), r#""needlebornwithqzx""#.to_owned())].into(),
             ..ConversationCreated::default()
+        }),
+        EventBody::ConversationChanged(ConversationChanged {
+            title: Some("About needleretitledqzx".into()),
+            set_labels: [("other".to_owned(), "needlerelabelqzx".to_owned())].into(),
+            set_metadata: [(
+                "user".to_owned(),
+                r#"{"id": "needlemetadataqzx"}"#.to_owned(),
+            )]
+            .into(),
+            ..ConversationChanged::default()
         }),
         EventBody::SystemPromptSet(PromptSet {
             id: String::new(),

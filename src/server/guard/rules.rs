@@ -34,7 +34,7 @@ impl Needs {
 }
 
 /// Every method that is served.
-pub(super) const RULES: [(&str, Needs); 47] = [
+pub(super) const RULES: [(&str, Needs); 48] = [
     ("/treering.v1.Events/Append", Appending),
     ("/treering.v1.Events/AppendStream", Appending),
     ("/treering.v1.Events/Read", Role(Reader)),
@@ -43,6 +43,7 @@ pub(super) const RULES: [(&str, Needs); 47] = [
     ("/treering.v1.Conversations/Get", Role(Reader)),
     ("/treering.v1.Conversations/List", Role(Reader)),
     ("/treering.v1.Conversations/Find", Role(Reader)),
+    ("/treering.v1.Conversations/ListBranches", Role(Reader)),
     ("/treering.v1.Conversations/Lineage", Role(Reader)),
     ("/treering.v1.Conversations/Diff", Role(Reader)),
     ("/treering.v1.Conversations/Fork", Role(Writer)),
@@ -129,6 +130,7 @@ pub(super) fn appends(kind: EventKind) -> KeyRole {
         | Kind::ConversationSealed
         | Kind::ToolsDefined
         | Kind::AnnotationAdded
+        | Kind::ConversationChanged
         | Kind::Custom => Writer,
     }
 }
