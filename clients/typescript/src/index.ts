@@ -69,6 +69,7 @@ export {
   Hit,
   Hits,
   Receipt,
+  Rewound,
   ToolCall,
   ToolResult,
 } from "./types.js";

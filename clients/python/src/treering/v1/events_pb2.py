@@ -15,7 +15,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from treering.v1 import event_pb2 as treering_dot_v1_dot_event__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18treering/v1/events.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\"\xb4\x01\n\x10\x45xpectedRevision\x12\x30\n\x03\x61ny\x18\x01 \x01(\x0b\x32!.treering.v1.ExpectedRevision.AnyH\x00\x12;\n\tno_stream\x18\x02 \x01(\x0b\x32&.treering.v1.ExpectedRevision.NoStreamH\x00\x12\x12\n\x08revision\x18\x03 \x01(\x04H\x00\x1a\x05\n\x03\x41ny\x1a\n\n\x08NoStreamB\n\n\x08\x65xpected\"m\n\x11\x42ranchExpectation\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12/\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1d.treering.v1.ExpectedRevision\"\xdf\x01\n\rAppendRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12/\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1d.treering.v1.ExpectedRevision\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\x12%\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x15.treering.v1.NewEvent\x12\x34\n\x0c\x65xpectations\x18\x06 \x03(\x0b\x32\x1e.treering.v1.BranchExpectation\"\x83\x01\n\x08\x41ppended\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x11\n\tbranch_id\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\'\n\x08position\x18\x05 \x01(\x0b\x32\x15.treering.v1.Position\"_\n\x0e\x41ppendResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.treering.v1.Appended\x12\x14\n\x0crepeated_key\x18\x02 \x01(\x08\x12\x10\n\x08warnings\x18\x03 \x03(\t\",\n\x10KnownKeysRequest\x12\x18\n\x10idempotency_keys\x18\x01 \x03(\t\"\"\n\x11KnownKeysResponse\x12\r\n\x05known\x18\x01 \x03(\x08\"}\n\x14\x41ppendStreamResponse\x12/\n\x08\x61ppended\x18\x01 \x01(\x0b\x32\x1b.treering.v1.AppendResponseH\x00\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.treering.v1.AppendErrorH\x00\x42\t\n\x07outcome\"\xa7\x01\n\x0b\x41ppendError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.treering.v1.AppendError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc3\x02\n\x0bReadRequest\x12+\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x19.treering.v1.BranchSourceH\x00\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.treering.v1.ConversationSourceH\x00\x12%\n\x03log\x18\x03 \x01(\x0b\x32\x16.treering.v1.LogSourceH\x00\x12\x15\n\rfrom_revision\x18\x04 \x01(\x04\x12\x13\n\x0bto_revision\x18\x05 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x06 \x01(\x04\x12\x10\n\x08\x62\x61\x63kward\x18\x07 \x01(\x08\x12%\n\x05kinds\x18\x08 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\r\n\x05limit\x18\t \x01(\x04\x12\x14\n\x0cheaders_only\x18\n \x01(\x08\x42\x08\n\x06source\"7\n\x0c\x42ranchSource\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\"-\n\x12\x43onversationSource\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"\x0b\n\tLogSource\"2\n\x0cReadResponse\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.treering.v1.Event\"\xc1\x02\n\x10SubscribeRequest\x12+\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x19.treering.v1.BranchSourceH\x00\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.treering.v1.ConversationSourceH\x00\x12%\n\x03log\x18\x03 \x01(\x0b\x32\x16.treering.v1.LogSourceH\x00\x12\x16\n\x0e\x61\x66ter_revision\x18\x04 \x01(\x04\x12\x19\n\x0c\x61\x66ter_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12%\n\x05kinds\x18\x06 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\x10\n\x08\x66rom_now\x18\x07 \x01(\x08\x12\x19\n\x11heartbeat_seconds\x18\x08 \x01(\rB\x08\n\x06sourceB\x0f\n\r_after_offset\"\xc9\x01\n\x11SubscribeResponse\x12#\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x12.treering.v1.EventH\x00\x12*\n\tcaught_up\x18\x02 \x01(\x0b\x32\x15.treering.v1.CaughtUpH\x00\x12+\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.treering.v1.HeartbeatH\x00\x12.\n\x0b\x66\x65ll_behind\x18\x04 \x01(\x0b\x32\x17.treering.v1.FellBehindH\x00\x42\x06\n\x04item\"3\n\x08\x43\x61ughtUp\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\"^\n\tHeartbeat\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"5\n\nFellBehind\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position2\xf7\x02\n\x06\x45vents\x12\x41\n\x06\x41ppend\x12\x1a.treering.v1.AppendRequest\x1a\x1b.treering.v1.AppendResponse\x12Q\n\x0c\x41ppendStream\x12\x1a.treering.v1.AppendRequest\x1a!.treering.v1.AppendStreamResponse(\x01\x30\x01\x12=\n\x04Read\x12\x18.treering.v1.ReadRequest\x1a\x19.treering.v1.ReadResponse0\x01\x12J\n\tKnownKeys\x12\x1d.treering.v1.KnownKeysRequest\x1a\x1e.treering.v1.KnownKeysResponse\x12L\n\tSubscribe\x12\x1d.treering.v1.SubscribeRequest\x1a\x1e.treering.v1.SubscribeResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18treering/v1/events.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\"\xb4\x01\n\x10\x45xpectedRevision\x12\x30\n\x03\x61ny\x18\x01 \x01(\x0b\x32!.treering.v1.ExpectedRevision.AnyH\x00\x12;\n\tno_stream\x18\x02 \x01(\x0b\x32&.treering.v1.ExpectedRevision.NoStreamH\x00\x12\x12\n\x08revision\x18\x03 \x01(\x04H\x00\x1a\x05\n\x03\x41ny\x1a\n\n\x08NoStreamB\n\n\x08\x65xpected\"m\n\x11\x42ranchExpectation\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12/\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1d.treering.v1.ExpectedRevision\"\x9c\x02\n\rAppendRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\x12/\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1d.treering.v1.ExpectedRevision\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\x12%\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x15.treering.v1.NewEvent\x12\x34\n\x0c\x65xpectations\x18\x06 \x03(\x0b\x32\x1e.treering.v1.BranchExpectation\x12;\n\x11\x63reate_if_missing\x18( \x01(\x0b\x32 .treering.v1.ConversationCreated\"\x83\x01\n\x08\x41ppended\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x11\n\tbranch_id\x18\x03 \x01(\x04\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\'\n\x08position\x18\x05 \x01(\x0b\x32\x15.treering.v1.Position\"\x87\x01\n\x0e\x41ppendResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.treering.v1.Appended\x12\x14\n\x0crepeated_key\x18\x02 \x01(\x08\x12\x10\n\x08warnings\x18\x03 \x03(\t\x12&\n\x07\x63reated\x18\x04 \x01(\x0b\x32\x15.treering.v1.Appended\",\n\x10KnownKeysRequest\x12\x18\n\x10idempotency_keys\x18\x01 \x03(\t\"\"\n\x11KnownKeysResponse\x12\r\n\x05known\x18\x01 \x03(\x08\"}\n\x14\x41ppendStreamResponse\x12/\n\x08\x61ppended\x18\x01 \x01(\x0b\x32\x1b.treering.v1.AppendResponseH\x00\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x18.treering.v1.AppendErrorH\x00\x42\t\n\x07outcome\"\xa7\x01\n\x0b\x41ppendError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x38\n\x08metadata\x18\x04 \x03(\x0b\x32&.treering.v1.AppendError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xde\x02\n\x0bReadRequest\x12+\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x19.treering.v1.BranchSourceH\x00\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.treering.v1.ConversationSourceH\x00\x12%\n\x03log\x18\x03 \x01(\x0b\x32\x16.treering.v1.LogSourceH\x00\x12\x15\n\rfrom_revision\x18\x04 \x01(\x04\x12\x13\n\x0bto_revision\x18\x05 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x06 \x01(\x04\x12\x10\n\x08\x62\x61\x63kward\x18\x07 \x01(\x08\x12%\n\x05kinds\x18\x08 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\r\n\x05limit\x18\t \x01(\x04\x12\x14\n\x0cheaders_only\x18\n \x01(\x08\x12\x19\n\x11\x66rom_conversation\x18( \x01(\tB\x08\n\x06source\"7\n\x0c\x42ranchSource\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x02 \x01(\t\"-\n\x12\x43onversationSource\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"\x0b\n\tLogSource\"2\n\x0cReadResponse\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.treering.v1.Event\"\xc1\x02\n\x10SubscribeRequest\x12+\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x19.treering.v1.BranchSourceH\x00\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x1f.treering.v1.ConversationSourceH\x00\x12%\n\x03log\x18\x03 \x01(\x0b\x32\x16.treering.v1.LogSourceH\x00\x12\x16\n\x0e\x61\x66ter_revision\x18\x04 \x01(\x04\x12\x19\n\x0c\x61\x66ter_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12%\n\x05kinds\x18\x06 \x03(\x0e\x32\x16.treering.v1.EventKind\x12\x10\n\x08\x66rom_now\x18\x07 \x01(\x08\x12\x19\n\x11heartbeat_seconds\x18\x08 \x01(\rB\x08\n\x06sourceB\x0f\n\r_after_offset\"\xc9\x01\n\x11SubscribeResponse\x12#\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x12.treering.v1.EventH\x00\x12*\n\tcaught_up\x18\x02 \x01(\x0b\x32\x15.treering.v1.CaughtUpH\x00\x12+\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.treering.v1.HeartbeatH\x00\x12.\n\x0b\x66\x65ll_behind\x18\x04 \x01(\x0b\x32\x17.treering.v1.FellBehindH\x00\x42\x06\n\x04item\"3\n\x08\x43\x61ughtUp\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\"^\n\tHeartbeat\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"5\n\nFellBehind\x12\'\n\x08position\x18\x01 \x01(\x0b\x32\x15.treering.v1.Position2\xf7\x02\n\x06\x45vents\x12\x41\n\x06\x41ppend\x12\x1a.treering.v1.AppendRequest\x1a\x1b.treering.v1.AppendResponse\x12Q\n\x0c\x41ppendStream\x12\x1a.treering.v1.AppendRequest\x1a!.treering.v1.AppendStreamResponse(\x01\x30\x01\x12=\n\x04Read\x12\x18.treering.v1.ReadRequest\x1a\x19.treering.v1.ReadResponse0\x01\x12J\n\tKnownKeys\x12\x1d.treering.v1.KnownKeysRequest\x1a\x1e.treering.v1.KnownKeysResponse\x12L\n\tSubscribe\x12\x1d.treering.v1.SubscribeRequest\x1a\x1e.treering.v1.SubscribeResponse0\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'treering.v1.events_pb2', globals())
@@ -33,41 +33,41 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _BRANCHEXPECTATION._serialized_start=282
   _BRANCHEXPECTATION._serialized_end=391
   _APPENDREQUEST._serialized_start=394
-  _APPENDREQUEST._serialized_end=617
-  _APPENDED._serialized_start=620
-  _APPENDED._serialized_end=751
-  _APPENDRESPONSE._serialized_start=753
-  _APPENDRESPONSE._serialized_end=848
-  _KNOWNKEYSREQUEST._serialized_start=850
-  _KNOWNKEYSREQUEST._serialized_end=894
-  _KNOWNKEYSRESPONSE._serialized_start=896
-  _KNOWNKEYSRESPONSE._serialized_end=930
-  _APPENDSTREAMRESPONSE._serialized_start=932
-  _APPENDSTREAMRESPONSE._serialized_end=1057
-  _APPENDERROR._serialized_start=1060
-  _APPENDERROR._serialized_end=1227
-  _APPENDERROR_METADATAENTRY._serialized_start=1180
-  _APPENDERROR_METADATAENTRY._serialized_end=1227
-  _READREQUEST._serialized_start=1230
-  _READREQUEST._serialized_end=1553
-  _BRANCHSOURCE._serialized_start=1555
-  _BRANCHSOURCE._serialized_end=1610
-  _CONVERSATIONSOURCE._serialized_start=1612
-  _CONVERSATIONSOURCE._serialized_end=1657
-  _LOGSOURCE._serialized_start=1659
-  _LOGSOURCE._serialized_end=1670
-  _READRESPONSE._serialized_start=1672
-  _READRESPONSE._serialized_end=1722
-  _SUBSCRIBEREQUEST._serialized_start=1725
-  _SUBSCRIBEREQUEST._serialized_end=2046
-  _SUBSCRIBERESPONSE._serialized_start=2049
-  _SUBSCRIBERESPONSE._serialized_end=2250
-  _CAUGHTUP._serialized_start=2252
-  _CAUGHTUP._serialized_end=2303
-  _HEARTBEAT._serialized_start=2305
-  _HEARTBEAT._serialized_end=2399
-  _FELLBEHIND._serialized_start=2401
-  _FELLBEHIND._serialized_end=2454
-  _EVENTS._serialized_start=2457
-  _EVENTS._serialized_end=2832
+  _APPENDREQUEST._serialized_end=678
+  _APPENDED._serialized_start=681
+  _APPENDED._serialized_end=812
+  _APPENDRESPONSE._serialized_start=815
+  _APPENDRESPONSE._serialized_end=950
+  _KNOWNKEYSREQUEST._serialized_start=952
+  _KNOWNKEYSREQUEST._serialized_end=996
+  _KNOWNKEYSRESPONSE._serialized_start=998
+  _KNOWNKEYSRESPONSE._serialized_end=1032
+  _APPENDSTREAMRESPONSE._serialized_start=1034
+  _APPENDSTREAMRESPONSE._serialized_end=1159
+  _APPENDERROR._serialized_start=1162
+  _APPENDERROR._serialized_end=1329
+  _APPENDERROR_METADATAENTRY._serialized_start=1282
+  _APPENDERROR_METADATAENTRY._serialized_end=1329
+  _READREQUEST._serialized_start=1332
+  _READREQUEST._serialized_end=1682
+  _BRANCHSOURCE._serialized_start=1684
+  _BRANCHSOURCE._serialized_end=1739
+  _CONVERSATIONSOURCE._serialized_start=1741
+  _CONVERSATIONSOURCE._serialized_end=1786
+  _LOGSOURCE._serialized_start=1788
+  _LOGSOURCE._serialized_end=1799
+  _READRESPONSE._serialized_start=1801
+  _READRESPONSE._serialized_end=1851
+  _SUBSCRIBEREQUEST._serialized_start=1854
+  _SUBSCRIBEREQUEST._serialized_end=2175
+  _SUBSCRIBERESPONSE._serialized_start=2178
+  _SUBSCRIBERESPONSE._serialized_end=2379
+  _CAUGHTUP._serialized_start=2381
+  _CAUGHTUP._serialized_end=2432
+  _HEARTBEAT._serialized_start=2434
+  _HEARTBEAT._serialized_end=2528
+  _FELLBEHIND._serialized_start=2530
+  _FELLBEHIND._serialized_end=2583
+  _EVENTS._serialized_start=2586
+  _EVENTS._serialized_end=2961
 # @@protoc_insertion_point(module_scope)

@@ -105,6 +105,13 @@ export interface SearchRequest {
    * one hit, which says how many others there are and where the nearest are.
    */
   everyCopy: boolean;
+  /**
+   * Only what the active branch of each conversation shows: not what was rewound, or said on
+   * another branch. A `branch` that is named is shown, whichever is active.
+   */
+  activeBranchesOnly: boolean;
+  /** Only conversations that are not sealed. */
+  notSealed: boolean;
 }
 
 export interface SearchResponse {
@@ -287,6 +294,8 @@ function createBaseSearchRequest(): SearchRequest {
     regex: false,
     byConversation: false,
     everyCopy: false,
+    activeBranchesOnly: false,
+    notSealed: false,
   };
 }
 
@@ -374,6 +383,12 @@ export const SearchRequest: MessageFns<SearchRequest> = {
     }
     if (message.everyCopy !== false) {
       writer.uint32(200).bool(message.everyCopy);
+    }
+    if (message.activeBranchesOnly !== false) {
+      writer.uint32(208).bool(message.activeBranchesOnly);
+    }
+    if (message.notSealed !== false) {
+      writer.uint32(216).bool(message.notSealed);
     }
     return writer;
   },
@@ -611,6 +626,22 @@ export const SearchRequest: MessageFns<SearchRequest> = {
             message.everyCopy = reader.bool();
             continue;
           }
+          case 26: {
+            if (tag !== 208) {
+              break;
+            }
+
+            message.activeBranchesOnly = reader.bool();
+            continue;
+          }
+          case 27: {
+            if (tag !== 216) {
+              break;
+            }
+
+            message.notSealed = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -657,6 +688,8 @@ export const SearchRequest: MessageFns<SearchRequest> = {
     message.regex = object.regex ?? false;
     message.byConversation = object.byConversation ?? false;
     message.everyCopy = object.everyCopy ?? false;
+    message.activeBranchesOnly = object.activeBranchesOnly ?? false;
+    message.notSealed = object.notSealed ?? false;
     return message;
   },
 };
