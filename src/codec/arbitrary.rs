@@ -194,6 +194,7 @@ fn tool_body(kind: EventKind) -> BoxedStrategy<EventBody> {
                         needs_approval,
                         guidance,
                         discoverable,
+                        strict: discoverable.then_some(needs_approval),
                     },
                 )
                 .collect(),

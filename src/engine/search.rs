@@ -17,7 +17,7 @@ use super::{
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
-    domain::{BranchId, BranchName, Cause, ConversationId, Namespace, Position},
+    domain::{Cause, ConversationId, Namespace, Position},
     search::{
         AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, LineageSegment, Reading,
         Scope, SearchFilters, SearchIndex, SearchQuery, SearchResults, Snippeter, Wholeness,
@@ -117,7 +117,6 @@ pub(super) struct Names(BTreeMap<ConversationId, Named>);
 pub(super) struct Named {
     pub source_id: String,
     pub title: String,
-    pub branches: BTreeMap<BranchId, BranchName>,
 }
 
 impl Inner {
@@ -508,7 +507,8 @@ impl Inner {
         query: &SearchQuery,
     ) -> Result<SearchHit, ReadError> {
         let named = self.names(&query.namespace, hit.conversation, names)?;
-        let branch_name = named.branches.get(&hit.branch).cloned().unwrap_or_default();
+        // Of a thousand branches that it may have, only this one is looked up.
+        let branch_name = self.history().branch_name(hit.conversation, hit.branch)?;
         let (source_id, title) = (named.source_id.clone(), named.title.clone());
         Ok(SearchHit {
             conversation: hit.conversation,
@@ -553,14 +553,10 @@ impl Inner {
         Ok(match names.0.entry(conversation) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let state = self.state(namespace, conversation)?;
-                let branches = state.branches.values();
+                let info = self.row(namespace, conversation)?.info;
                 place.insert(Named {
-                    source_id: state.row.info.source_id.clone(),
-                    title: state.row.info.title.clone(),
-                    branches: branches
-                        .map(|branch| (branch.id, branch.name.clone()))
-                        .collect(),
+                    source_id: info.source_id.clone(),
+                    title: info.title.clone(),
                 })
             }
         })

@@ -219,6 +219,7 @@ fn tool_bodies() -> Vec<EventBody> {
                 needs_approval: true,
                 guidance: String::new(),
                 discoverable: false,
+                strict: None,
             }],
         },
     ]

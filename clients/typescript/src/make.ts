@@ -121,6 +121,8 @@ export interface ToolOptions {
   guidance?: string;
   /** Offered only after it was discovered. */
   discoverable?: boolean;
+  /** The model keeps to the schema exactly; for OpenAI's requests. */
+  strict?: boolean | undefined;
   source?: string;
 }
 
@@ -138,6 +140,7 @@ export function tool(
     approval: requirement(options.needsApproval),
     guidance: options.guidance ?? "",
     discoverable: options.discoverable ?? false,
+    strict: options.strict,
     source: options.source ?? "",
   };
 }

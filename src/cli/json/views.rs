@@ -94,7 +94,7 @@ const VIEWS: &[(&str, &str)] = &[
     ("ToolsDefined", "tools"),
     (
         "ToolDefinition",
-        "name description? input_schema? source? approval=needs_approval:pending",
+        "name description? input_schema? source? approval=needs_approval:pending strict?",
     ),
     ("Custom", "type_name content_type? data?"),
     (

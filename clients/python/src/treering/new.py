@@ -200,8 +200,9 @@ def tool(
     guidance: str = "",
     discoverable: bool = False,
     source: str = "",
+    strict: bool | None = None,
 ) -> pb.ToolDefinition:
-    """A tool on offer, for `tools`."""
+    """A tool on offer, for `tools`. `strict` is for OpenAI's requests."""
     return pb.ToolDefinition(
         name=name,
         description=description,
@@ -210,6 +211,7 @@ def tool(
         guidance=guidance,
         discoverable=discoverable,
         source=source,
+        strict=strict,
     )
 
 

@@ -1602,6 +1602,7 @@ class ToolDefinition(google.protobuf.message.Message):
     APPROVAL_FIELD_NUMBER: builtins.int
     GUIDANCE_FIELD_NUMBER: builtins.int
     DISCOVERABLE_FIELD_NUMBER: builtins.int
+    STRICT_FIELD_NUMBER: builtins.int
     name: builtins.str
     description: builtins.str
     input_schema: builtins.bytes
@@ -1612,6 +1613,10 @@ class ToolDefinition(google.protobuf.message.Message):
     """How to use it: told once, when it is discovered."""
     discoverable: builtins.bool
     """Offered only after it was discovered."""
+    strict: builtins.bool
+    """The model keeps to the schema exactly. Requests of OpenAI's shapes say so; others have
+    no such field. Absent: the provider's default.
+    """
     def __init__(
         self,
         *,
@@ -1622,8 +1627,11 @@ class ToolDefinition(google.protobuf.message.Message):
         approval: global___ApprovalRequirement.ValueType = ...,
         guidance: builtins.str = ...,
         discoverable: builtins.bool = ...,
+        strict: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["approval", b"approval", "description", b"description", "discoverable", b"discoverable", "guidance", b"guidance", "input_schema", b"input_schema", "name", b"name", "source", b"source"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_strict", b"_strict", "strict", b"strict"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_strict", b"_strict", "approval", b"approval", "description", b"description", "discoverable", b"discoverable", "guidance", b"guidance", "input_schema", b"input_schema", "name", b"name", "source", b"source", "strict", b"strict"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_strict", b"_strict"]) -> typing_extensions.Literal["strict"] | None: ...
 
 global___ToolDefinition = ToolDefinition
 

@@ -562,6 +562,11 @@ export interface ToolDefinition {
   guidance: string;
   /** Offered only after it was discovered. */
   discoverable: boolean;
+  /**
+   * The model keeps to the schema exactly. Requests of OpenAI's shapes say so; others have
+   * no such field. Absent: the provider's default.
+   */
+  strict?: boolean | undefined;
 }
 
 export interface ToolsDefined {
@@ -5643,6 +5648,7 @@ function createBaseToolDefinition(): ToolDefinition {
     approval: 0,
     guidance: "",
     discoverable: false,
+    strict: undefined,
   };
 }
 
@@ -5668,6 +5674,9 @@ export const ToolDefinition: MessageFns<ToolDefinition> = {
     }
     if (message.discoverable !== false) {
       writer.uint32(56).bool(message.discoverable);
+    }
+    if (message.strict !== undefined) {
+      writer.uint32(64).bool(message.strict);
     }
     return writer;
   },
@@ -5741,6 +5750,14 @@ export const ToolDefinition: MessageFns<ToolDefinition> = {
             message.discoverable = reader.bool();
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.strict = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5765,6 +5782,7 @@ export const ToolDefinition: MessageFns<ToolDefinition> = {
     message.approval = object.approval ?? 0;
     message.guidance = object.guidance ?? "";
     message.discoverable = object.discoverable ?? false;
+    message.strict = object.strict ?? undefined;
     return message;
   },
 };
