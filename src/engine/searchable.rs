@@ -117,6 +117,7 @@ fn is_looked_at(kind: EventKind) -> bool {
             | EventKind::ToolSnapshotRecorded
             | EventKind::ConversationSealed
             | EventKind::AnnotationAdded
+            | EventKind::ConversationChanged
     )
 }
 

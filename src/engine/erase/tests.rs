@@ -102,16 +102,6 @@ fn planted() -> Vec<EventBody> {
             metadata: [("born".to_owned(), r#""needlebornwithqzx""#.to_owned())].into(),
             ..ConversationCreated::default()
         }),
-        EventBody::ConversationChanged(ConversationChanged {
-            title: Some("About needleretitledqzx".into()),
-            set_labels: [("other".to_owned(), "needlerelabelqzx".to_owned())].into(),
-            set_metadata: [(
-                "user".to_owned(),
-                r#"{"id": "needlemetadataqzx"}"#.to_owned(),
-            )]
-            .into(),
-            ..ConversationChanged::default()
-        }),
         EventBody::SystemPromptSet(PromptSet {
             id: String::new(),
             content: "Be needlepromptqzx".into(),
@@ -152,6 +142,16 @@ fn planted() -> Vec<EventBody> {
             content: "needlesummaryqzx was asked for".into(),
             from_revision: Revision(1),
             to_revision: Revision(7),
+        }),
+        EventBody::ConversationChanged(ConversationChanged {
+            title: Some("About needleretitledqzx".into()),
+            set_labels: [("other".to_owned(), "needlerelabelqzx".to_owned())].into(),
+            set_metadata: [(
+                "user".to_owned(),
+                r#"{"id": "needlemetadataqzx"}"#.to_owned(),
+            )]
+            .into(),
+            ..ConversationChanged::default()
         }),
     ]
 }
