@@ -14,6 +14,7 @@ import type {
   LineageResponse,
 } from "../gen/treering/v1/conversation.js";
 import { ConversationState as State } from "../gen/treering/v1/conversation.js";
+import type { AppendResponse } from "../gen/treering/v1/events.js";
 import { keyOrNew, unique } from "../keys.js";
 import * as make from "../make.js";
 import {
@@ -33,7 +34,7 @@ import {
   Difference,
   type Event,
   Hits,
-  type Receipt,
+  Receipt,
   Rewound,
 } from "../types.js";
 import { jsonTexts, type Parsed, type ProviderName } from "../words.js";
@@ -301,18 +302,47 @@ export class Conversation extends Tools {
 
   /** Makes this branch the one that is meant when none is named. */
   async activate(options: WriteOptions = {}): Promise<Receipt> {
-    return this.append([make.branchActivated()], options);
+    const request = this.ofBranch(options);
+    return this.wrote(
+      await this.transport.unary(conversations.activateBranch, request, {
+        ...options,
+        key: request.idempotencyKey,
+      }),
+    );
   }
 
   /** Gives the branch another name. */
   async rename(name: string, options: WriteOptions = {}): Promise<Conversation> {
-    await this.append([make.branchRenamed(name)], options);
+    const request = { ...this.ofBranch(options), name };
+    this.wrote(
+      await this.transport.unary(conversations.renameBranch, request, {
+        ...options,
+        key: request.idempotencyKey,
+      }),
+    );
     return this.on(name);
   }
 
   /** Ends the branch: it takes nothing more, and stays readable. */
   async archive(reason = "", options: WriteOptions = {}): Promise<Receipt> {
-    return this.append([make.branchArchived(reason)], options);
+    const request = { ...this.ofBranch(options), reason };
+    return this.wrote(
+      await this.transport.unary(conversations.archiveBranch, request, {
+        ...options,
+        key: request.idempotencyKey,
+      }),
+    );
+  }
+
+  private ofBranch(options: WriteOptions) {
+    const idempotencyKey = keyOrNew(options.idempotencyKey);
+    return { ...this.place, idempotencyKey, actor: this.actor };
+  }
+
+  private wrote(answer: AppendResponse): Receipt {
+    const receipt = new Receipt(answer);
+    this.transport.saw(receipt.position);
+    return receipt;
   }
 
   // ---- the active context ----
