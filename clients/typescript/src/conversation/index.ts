@@ -303,7 +303,7 @@ export class Conversation extends Tools {
   /** Makes this branch the one that is meant when none is named. */
   async activate(options: WriteOptions = {}): Promise<Receipt> {
     const request = this.ofBranch(options);
-    return this.wrote(
+    return this.ofAppend(
       await this.transport.unary(conversations.activateBranch, request, {
         ...options,
         key: request.idempotencyKey,
@@ -314,7 +314,7 @@ export class Conversation extends Tools {
   /** Gives the branch another name. */
   async rename(name: string, options: WriteOptions = {}): Promise<Conversation> {
     const request = { ...this.ofBranch(options), name };
-    this.wrote(
+    this.ofAppend(
       await this.transport.unary(conversations.renameBranch, request, {
         ...options,
         key: request.idempotencyKey,
@@ -326,7 +326,7 @@ export class Conversation extends Tools {
   /** Ends the branch: it takes nothing more, and stays readable. */
   async archive(reason = "", options: WriteOptions = {}): Promise<Receipt> {
     const request = { ...this.ofBranch(options), reason };
-    return this.wrote(
+    return this.ofAppend(
       await this.transport.unary(conversations.archiveBranch, request, {
         ...options,
         key: request.idempotencyKey,
@@ -339,7 +339,7 @@ export class Conversation extends Tools {
     return { ...this.place, idempotencyKey, actor: this.actor };
   }
 
-  private wrote(answer: AppendResponse): Receipt {
+  private ofAppend(answer: AppendResponse): Receipt {
     const receipt = new Receipt(answer);
     this.transport.saw(receipt.position);
     return receipt;
