@@ -14,7 +14,6 @@ import type {
   LineageResponse,
 } from "../gen/treering/v1/conversation.js";
 import { ConversationState as State } from "../gen/treering/v1/conversation.js";
-import type { AppendResponse } from "../gen/treering/v1/events.js";
 import { keyOrNew, unique } from "../keys.js";
 import * as make from "../make.js";
 import {
@@ -34,7 +33,7 @@ import {
   Difference,
   type Event,
   Hits,
-  Receipt,
+  type Receipt,
   Rewound,
 } from "../types.js";
 import { jsonTexts, type Parsed, type ProviderName } from "../words.js";
@@ -303,7 +302,7 @@ export class Conversation extends Tools {
   /** Makes this branch the one that is meant when none is named. */
   async activate(options: WriteOptions = {}): Promise<Receipt> {
     const request = this.ofBranch(options);
-    return this.ofAppend(
+    return this.wrote(
       await this.transport.unary(conversations.activateBranch, request, {
         ...options,
         key: request.idempotencyKey,
@@ -314,7 +313,7 @@ export class Conversation extends Tools {
   /** Gives the branch another name. */
   async rename(name: string, options: WriteOptions = {}): Promise<Conversation> {
     const request = { ...this.ofBranch(options), name };
-    this.ofAppend(
+    this.wrote(
       await this.transport.unary(conversations.renameBranch, request, {
         ...options,
         key: request.idempotencyKey,
@@ -326,7 +325,7 @@ export class Conversation extends Tools {
   /** Ends the branch: it takes nothing more, and stays readable. */
   async archive(reason = "", options: WriteOptions = {}): Promise<Receipt> {
     const request = { ...this.ofBranch(options), reason };
-    return this.ofAppend(
+    return this.wrote(
       await this.transport.unary(conversations.archiveBranch, request, {
         ...options,
         key: request.idempotencyKey,
@@ -337,12 +336,6 @@ export class Conversation extends Tools {
   private ofBranch(options: WriteOptions) {
     const idempotencyKey = keyOrNew(options.idempotencyKey);
     return { ...this.place, idempotencyKey, actor: this.actor };
-  }
-
-  private ofAppend(answer: AppendResponse): Receipt {
-    const receipt = new Receipt(answer);
-    this.transport.saw(receipt.position);
-    return receipt;
   }
 
   // ---- the active context ----
