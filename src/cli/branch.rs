@@ -1,7 +1,6 @@
 //! `branch`: the branches of a conversation: list, rename, archive and activate them.
 
 use clap::{Args, Subcommand};
-use prost::Message;
 
 use super::{
     approve::person,
@@ -11,8 +10,7 @@ use super::{
     named::Named,
     names,
     output::{Out, Tone},
-    pb::{self, new_event::Body},
-    read,
+    pb, read,
     text::printable,
 };
 
@@ -99,35 +97,23 @@ impl BranchArgs {
 /// # Errors
 /// What the store or the output says.
 pub async fn run(args: BranchArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let (place, body, did) = match args.what {
+    let (place, change, did) = match args.what {
         BranchCommand::Ls { conversation } => return list(&conversation, store, out).await,
         BranchCommand::Rename { place, to } => {
             let did = format!("is called {} now", printable(&to));
-            let body = Body::BranchRenamed(encode(&pb::BranchRenamed { name: to }));
-            (place, body, did)
+            (place, Change::Name(to), did)
         }
         BranchCommand::Archive { place, reason } => {
-            let body = Body::BranchArchived(encode(&pb::BranchArchived { reason }));
-            (place, body, "is archived: it takes nothing more".to_owned())
+            let did = "is archived: it takes nothing more".to_owned();
+            (place, Change::Archived(reason), did)
         }
         BranchCommand::Activate { place } => {
-            let body = Body::BranchActivated(encode(&pb::BranchActivated {}));
-            (place, body, "is the active one now".to_owned())
+            (place, Change::Active, "is the active one now".to_owned())
         }
     };
     let found = names::find(store, &place.conversation).await?;
     names::check_branch(&found, &place.branch)?;
-    let request = pb::AppendRequest {
-        conversation_id: place.conversation,
-        branch: place.branch.clone(),
-        events: vec![pb::NewEvent {
-            actor: person(None),
-            body: Some(body),
-            ..Default::default()
-        }],
-        ..Default::default()
-    };
-    let answer = read::append(store, request).await?;
+    let answer = change.of(&place, store).await?;
     if out.json {
         let text = json::appended(
             &answer.events,
@@ -141,18 +127,61 @@ pub async fn run(args: BranchArgs, store: &Connection, out: &mut Out) -> Result<
     Ok(out.line(format!("{name} {did}"))?)
 }
 
-fn encode(message: &impl Message) -> prost::bytes::Bytes {
-    message.encode_to_vec().into()
+/// What becomes of a branch.
+enum Change {
+    Name(String),
+    Archived(String),
+    Active,
+}
+
+impl Change {
+    async fn of(
+        self,
+        place: &NamedBranch,
+        store: &Connection,
+    ) -> Result<pb::AppendResponse, CliError> {
+        let (conversation_id, branch) = (place.conversation.clone(), place.branch.clone());
+        let (actor, mut calls) = (person(None), store.conversations());
+        let answer = match self {
+            Self::Name(name) => {
+                let request = pb::RenameBranchRequest {
+                    conversation_id,
+                    branch,
+                    name,
+                    actor,
+                    ..Default::default()
+                };
+                calls.rename_branch(request).await?
+            }
+            Self::Archived(reason) => {
+                let request = pb::ArchiveBranchRequest {
+                    conversation_id,
+                    branch,
+                    reason,
+                    actor,
+                    ..Default::default()
+                };
+                calls.archive_branch(request).await?
+            }
+            Self::Active => {
+                let request = pb::ActivateBranchRequest {
+                    conversation_id,
+                    branch,
+                    actor,
+                    ..Default::default()
+                };
+                calls.activate_branch(request).await?
+            }
+        };
+        Ok(answer.into_inner())
+    }
 }
 
 async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let state = read::state(store, conversation, "", 0).await?;
-    let columns = state
-        .branches
-        .iter()
-        .map(|branch| branch.name.chars().count());
+    let branches = read::branches(store, conversation).await?;
+    let columns = branches.iter().map(|branch| branch.name.chars().count());
     let columns = columns.max().unwrap_or(0);
-    for branch in &state.branches {
+    for branch in &branches {
         if out.json {
             out.line(json::of(branch))?;
             continue;
@@ -166,8 +195,7 @@ async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(
             branch.head
         );
         if branch.branch_id > 0 {
-            let parent = state
-                .branches
+            let parent = branches
                 .iter()
                 .find(|other| other.branch_id == branch.parent_branch_id)
                 .map_or_else(|| "another conversation".into(), |p| printable(&p.name));

@@ -29,11 +29,18 @@ Examples:
   treering ls --limit 20
   treering ls --source claude-code
   treering ls --by recorded -n 5                  # what was imported last
+  treering ls --label team=blue --title port
   treering ls --json | jq -r 'select(.branches > 1) | .conversation'")]
 pub struct LsArgs {
     /// Only those imported from this source
     #[arg(long, value_name = "SOURCE")]
     source: Option<String>,
+    /// Only those with this label; several times: with all of them
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// Only those whose title has this in it
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
     /// Show at most so many
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<usize>,
@@ -44,6 +51,12 @@ pub struct LsArgs {
     /// Oldest first
     #[arg(long)]
     oldest_first: bool,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=');
+    let (name, value) = parts.ok_or("has no =: give NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// What the list is ordered by.
@@ -84,6 +97,9 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
             source: args.source.clone().unwrap_or_default(),
             ascending: args.oldest_first,
             order: pb::ListOrder::from(args.by).into(),
+            labels: args.labels.iter().cloned().collect(),
+            title: args.title.clone().unwrap_or_default(),
+            ..Default::default()
         };
         let page = store.conversations().list(request).await?.into_inner();
         let listed = &page.conversations[..left.min(page.conversations.len())];
@@ -107,6 +123,9 @@ pub async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(),
     }
     if shown == 0 && !out.json {
         match &args.source {
+            _ if !args.labels.is_empty() || args.title.is_some() => {
+                out.line("No conversation here is like that. `treering ls` lists all.")?;
+            }
             Some(source) => {
                 let names = names(store).await?;
                 out.row(none_from(source, &names.sources))?;

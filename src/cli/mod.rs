@@ -48,6 +48,7 @@ mod replay;
 mod restore;
 mod result;
 mod retention;
+mod rewind;
 mod salvage;
 mod search;
 pub mod serve;
@@ -107,6 +108,7 @@ enum Command {
     Show(show::ShowArgs),
     Log(log::LogArgs),
     Fork(fork::ForkArgs),
+    Rewind(rewind::RewindArgs),
     Branch(branch::BranchArgs),
     Replay(replay::ReplayArgs),
     Diff(diff::DiffArgs),
@@ -318,6 +320,7 @@ async fn on_store(mut command: Command, store: &Connection, out: &mut Out) -> Re
         Command::Show(args) => show::run(&args, store, out).await,
         Command::Log(args) => log::run(&args, store, out).await,
         Command::Fork(args) => fork::run(args, store, out).await,
+        Command::Rewind(args) => rewind::run(args, store, out).await,
         Command::Branch(args) => branch::run(args, store, out).await,
         Command::Replay(args) => replay::run(&args, store, out).await,
         Command::Diff(args) => diff::run(&args, store, out).await,
@@ -403,6 +406,7 @@ impl Command {
             Self::Append(args) if args.begins() => OpenMode::Create,
             Self::Append(_)
             | Self::Fork(_)
+            | Self::Rewind(_)
             | Self::Set(_)
             | Self::Approve(_)
             | Self::Deny(_)

@@ -170,6 +170,7 @@ impl Command {
             Self::Show(args) => Some(args.named()),
             Self::Log(args) => Some(args.named()),
             Self::Fork(args) => Some(args.named()),
+            Self::Rewind(args) => Some(args.named()),
             Self::Replay(args) => Some(args.named()),
             Self::Diff(args) => Some(args.named()),
             Self::Search(args) => args.named(),

@@ -490,7 +490,8 @@ pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), CliEr
             hint: "leave --branch out for the active one".into(),
         });
     }
-    if names.clone().any(|name| name == branch) {
+    // Of more than those the store knows.
+    if state.more_branches || names.clone().any(|name| name == branch) {
         return Ok(());
     }
     let mut near: Vec<_> = names

@@ -81,7 +81,12 @@ pub async fn state(
         branch: branch.to_owned(),
         as_of_revision,
     };
-    Ok(store.conversations().get(request).await?.into_inner())
+    let mut state = store.conversations().get(request).await?.into_inner();
+    if state.more_branches {
+        state.branches = branches(store, conversation).await?;
+        state.more_branches = false;
+    }
+    Ok(state)
 }
 
 /// Appends a batch.
@@ -93,4 +98,29 @@ pub async fn append(
     request: pb::AppendRequest,
 ) -> Result<pb::AppendResponse, CliError> {
     Ok(store.events().append(request).await?.into_inner())
+}
+
+/// All branches of a conversation.
+///
+/// # Errors
+/// What the store says.
+pub async fn branches(
+    store: &Connection,
+    conversation_id: &str,
+) -> Result<Vec<pb::Branch>, CliError> {
+    let mut all = Vec::new();
+    let mut request = pb::ListBranchesRequest {
+        conversation_id: conversation_id.to_owned(),
+        page_size: u32::MAX,
+        ..Default::default()
+    };
+    loop {
+        let page = store.conversations().list_branches(request.clone()).await?;
+        let page = page.into_inner();
+        all.extend(page.branches);
+        if page.next_page_token.is_empty() {
+            return Ok(all);
+        }
+        request.page_token = page.next_page_token;
+    }
 }

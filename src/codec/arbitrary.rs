@@ -23,6 +23,23 @@ pub(crate) fn body_of(kind: EventKind) -> BoxedStrategy<EventBody> {
         EventKind::ConversationCreated => {
             created().prop_map(EventBody::ConversationCreated).boxed()
         }
+        EventKind::ConversationChanged => (
+            option::of(text()),
+            btree_map(text(), text(), 0..3),
+            vec(text(), 0..3),
+            json_map(),
+            vec(text(), 0..3),
+        )
+            .prop_map(|(title, set_labels, remove_labels, set_metadata, remove)| {
+                EventBody::ConversationChanged(ConversationChanged {
+                    title,
+                    set_labels,
+                    remove_labels,
+                    set_metadata,
+                    remove_metadata: remove,
+                })
+            })
+            .boxed(),
         EventKind::ConfigChanged => config().prop_map(EventBody::ConfigChanged).boxed(),
         EventKind::BranchForked => (branch_name(), any::<u64>(), any::<u64>(), text())
             .prop_map(|(name, parent, revision, system_prompt)| {
@@ -177,6 +194,7 @@ fn tool_body(kind: EventKind) -> BoxedStrategy<EventBody> {
                         needs_approval,
                         guidance,
                         discoverable,
+                        strict: discoverable.then_some(needs_approval),
                     },
                 )
                 .collect(),
@@ -427,9 +445,15 @@ fn created() -> impl Strategy<Value = ConversationCreated> {
     );
     let from = (text(), text(), optional_json());
     let parent = (option::of(parent), any::<bool>());
-    let maps = (btree_map(text(), text(), 0..3), json_map());
+    let maps = (btree_map(text(), text(), 0..3), json_map(), json_map());
     (text(), config(), maps, parent, from).prop_map(
-        |(title, config, (labels, policies), (parent, shares), (source, source_id, meta))| {
+        |(
+            title,
+            config,
+            (labels, policies, metadata),
+            (parent, shares),
+            (source, source_id, meta),
+        )| {
             ConversationCreated {
                 title,
                 config,
@@ -440,6 +464,7 @@ fn created() -> impl Strategy<Value = ConversationCreated> {
                 source,
                 source_id,
                 source_meta: meta,
+                metadata,
             }
         },
     )

@@ -115,6 +115,7 @@ fn definition(name: &str, schema: &Value) -> ToolDefinition {
         needs_approval: false,
         guidance: String::new(),
         discoverable: false,
+        strict: None,
     }
 }
 

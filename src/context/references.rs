@@ -185,6 +185,7 @@ pub fn definition(name: &str) -> ToolDefinition {
         needs_approval: false,
         guidance: String::new(),
         discoverable: false,
+        strict: None,
     }
 }
 

@@ -125,6 +125,9 @@ impl ChangedConversation {
         match body {
             EventBody::BranchActivated => self.row.active = branch,
             EventBody::ConversationSealed { .. } => self.row.sealed = true,
+            EventBody::ConversationChanged(change) => {
+                Arc::make_mut(&mut self.row.info).change(change);
+            }
             _ => {}
         }
         if !self.branches.contains_key(&branch)

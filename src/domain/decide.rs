@@ -312,6 +312,11 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
             EventBody::Compacted(compacted) => {
                 self.check_cut(id, base, branch, compacted)?;
             }
+            EventBody::ConversationChanged(change) => {
+                let mut info = (*changed.row.info).clone();
+                info.change(change);
+                rules::check_described(&info)?;
+            }
             _ => {}
         }
         Ok(branch.id)
@@ -375,6 +380,9 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
                 return Err(Rule::ParentIncomplete { what }.into());
             }
             let info = ConversationInfo::new(created, id);
+            if !created.metadata.is_empty() {
+                rules::check_described(&info)?;
+            }
             self.changed
                 .insert(id, ChangedConversation::new(namespace, id, info, None));
             return Ok(());
@@ -416,6 +424,9 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
             },
         };
         let info = ConversationInfo::below(created, &row.info);
+        if !created.metadata.is_empty() {
+            rules::check_described(&info)?;
+        }
         if !created.shares_history {
             rules::within(
                 "the chain of sub-contexts",

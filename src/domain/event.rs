@@ -172,6 +172,8 @@ pub struct AppendCommand<B = EventBody> {
     pub idempotency_key: Option<String>,
     /// In order.
     pub events: Vec<NewEvent<B>>,
+    /// The first event of a conversation, in front of the others if it does not exist.
+    pub create_if_missing: Option<Box<NewEvent<B>>>,
 }
 
 impl<B> AppendCommand<B> {
@@ -183,6 +185,7 @@ impl<B> AppendCommand<B> {
             expectations: Vec::new(),
             idempotency_key: None,
             events,
+            create_if_missing: None,
         }
     }
 }
@@ -211,6 +214,9 @@ pub struct AppendOutcome {
     pub repeated_key: bool,
     /// What is legal and may still be a mistake.
     pub warnings: Vec<String>,
+    /// The first event of a conversation that did not exist
+    /// ([`AppendCommand::create_if_missing`]).
+    pub created: Option<Appended>,
 }
 
 /// Model settings. Parameter values are JSON text.
@@ -258,6 +264,23 @@ pub struct ConversationCreated {
     pub source_id: String,
     /// The source's own description, or absent.
     pub source_meta: JsonText,
+    /// Name to JSON text.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// What changes of a conversation as a whole; the rest stays.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ConversationChanged {
+    /// Its new title.
+    pub title: Option<String>,
+    /// Labels that it gets.
+    pub set_labels: BTreeMap<String, String>,
+    /// Labels that it loses.
+    pub remove_labels: Vec<String>,
+    /// Metadata that it gets, name to JSON text.
+    pub set_metadata: BTreeMap<String, String>,
+    /// Metadata that it loses.
+    pub remove_metadata: Vec<String>,
 }
 
 /// The first event of every branch but the first one.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     event::{
-        AnnotationAdded, BranchForked, Compacted, Config, ContextSet, ConversationCreated, Entity,
-        Guidance, PromptSet, SummaryRecorded,
+        AnnotationAdded, BranchForked, Compacted, Config, ContextSet, ConversationChanged,
+        ConversationCreated, Entity, Guidance, PromptSet, SummaryRecorded,
     },
     id::{BranchName, ContentHash, PublicKey, Revision},
     message::MessageAppended,
@@ -81,6 +81,8 @@ macro_rules! event_kinds {
             /// The content of these revisions of its conversation is gone; `stubs` is the
             /// hash of what is left of them, and `signed_by` the key that signs the receipt.
             48 content_erased ContentErased { revisions: Vec<Revision>, reason: String, stubs: Option<ContentHash>, signed_by: Option<PublicKey> };
+            /// What a conversation is called and what is kept with it.
+            49 conversation_changed ConversationChanged(changed: ConversationChanged);
         }
     };
 }

@@ -26,6 +26,11 @@ pub const READ_SCAN_EVENTS_MAX: u64 = 50_000;
 /// Rows of the index that one read takes at once: 16 bytes each. With more it looks at the
 /// events themselves.
 pub const READ_INDEX_ROWS_MAX: usize = 100_000;
+/// What is left free of a message of 64 MiB that holds one event: for its header, its tags and
+/// the messages around it. In bytes.
+pub const BODY_ENVELOPE_BYTES: usize = 64 << 10;
+/// Labels and metadata of a conversation together, in bytes. They are with it in memory.
+pub const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
 /// Longest idempotency key, in bytes. It is in the index, once for each batch.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 /// A body above this goes to the blob table, once for each content. In bytes.
@@ -137,7 +142,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            body_bytes_max: 64 << 20,
+            // With its envelope it fits a message of 64 MiB, which readers commonly take.
+            body_bytes_max: (64 << 20) - BODY_ENVELOPE_BYTES,
             batch_events_max: 10_000,
             batch_bytes_max: 68 << 20,
             branches_max: 100_000,

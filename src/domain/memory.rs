@@ -104,6 +104,7 @@ impl ConversationInfo {
         block(size_of::<Self>())
             + text(&self.title)
             + texts(&self.labels)
+            + texts(&self.metadata)
             + parent
             + texts(&self.policies)
             + text(&self.source)

@@ -3,9 +3,9 @@
 use super::{
     id::Revision,
     kind::{EventBody, EventKind},
-    limits::Limits,
+    limits::{CONVERSATION_DESCRIBED_BYTES_MAX, Limits},
     rejection::Rule,
-    state::{ApprovalStatus, BranchState, OpenCall},
+    state::{ApprovalStatus, BranchState, ConversationInfo, OpenCall},
     tool::{ApprovalDecided, SubContextSpawned, ToolCallRequested},
 };
 
@@ -84,6 +84,16 @@ pub(super) fn within(
         });
     }
     Ok(())
+}
+
+/// What a conversation carries with it is bounded.
+pub(super) fn check_described(info: &ConversationInfo) -> Result<(), Rule> {
+    within(
+        "labels and metadata of the conversation, in bytes,",
+        info.described_bytes(),
+        CONVERSATION_DESCRIBED_BYTES_MAX,
+        "CONVERSATION_DESCRIBED_BYTES_MAX",
+    )
 }
 
 fn check_request(

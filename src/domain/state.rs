@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     damage::Damage,
-    event::{Config, ConversationCreated, Entity, EventHeader, ParentRef},
+    event::{Config, ConversationChanged, ConversationCreated, Entity, EventHeader, ParentRef},
     id::{
         BranchId, BranchName, ContentHash, ConversationId, Namespace, Position, Revision,
         TimestampMicros,
@@ -391,7 +391,7 @@ fn extend_new<'a>(list: &mut Vec<String>, names: impl Iterator<Item = &'a String
     }
 }
 
-/// What a conversation was created with. It never changes.
+/// What a conversation was created with; title, labels and metadata can be changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConversationInfo {
     /// For people.
@@ -413,6 +413,8 @@ pub struct ConversationInfo {
     /// How many sub-contexts it is inside of: 0 for one that nobody spawned. A
     /// fork is as deep as what it left.
     pub sub_context_depth: u32,
+    /// What its owner keeps with it, name to JSON text.
+    pub metadata: BTreeMap<String, String>,
 }
 
 impl ConversationInfo {
@@ -429,7 +431,30 @@ impl ConversationInfo {
             source_id: created.source_id.clone(),
             root,
             sub_context_depth: 0,
+            metadata: created.metadata.clone(),
         }
+    }
+
+    /// Folds a change in.
+    pub fn change(&mut self, change: &ConversationChanged) {
+        if let Some(title) = &change.title {
+            self.title.clone_from(title);
+        }
+        for name in &change.remove_labels {
+            self.labels.remove(name);
+        }
+        self.labels.extend(change.set_labels.clone());
+        for name in &change.remove_metadata {
+            self.metadata.remove(name);
+        }
+        self.metadata.extend(change.set_metadata.clone());
+    }
+
+    /// Labels and metadata, with their names, in bytes.
+    #[must_use]
+    pub fn described_bytes(&self) -> usize {
+        let all = self.labels.iter().chain(&self.metadata);
+        all.map(|(name, value)| name.len() + value.len()).sum()
     }
 
     /// The same for a conversation with a parent.

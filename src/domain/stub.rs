@@ -7,8 +7,8 @@
 
 use super::{
     event::{
-        AnnotationAdded, BranchForked, Compacted, Config, ContextSet, ConversationCreated, Entity,
-        Guidance, PromptSet, SummaryRecorded,
+        AnnotationAdded, BranchForked, Compacted, Config, ContextSet, ConversationChanged,
+        ConversationCreated, Entity, Guidance, PromptSet, SummaryRecorded,
     },
     id::{BranchId, BranchName, ContentHash},
     kind::EventBody,
@@ -68,6 +68,7 @@ impl EventBody {
             },
             Self::AnnotationAdded(added) => Self::AnnotationAdded(added.stub()),
             Self::Custom(custom) => Self::Custom(custom.stub()),
+            Self::ConversationChanged(changed) => Self::ConversationChanged(changed.stub()),
             Self::ContentErased {
                 revisions,
                 reason,
@@ -149,6 +150,7 @@ impl ConversationCreated {
             source,
             source_id,
             source_meta,
+            metadata: _,
         } = self;
         Self {
             title: gone(title),
@@ -160,7 +162,22 @@ impl ConversationCreated {
             source: gone(source),
             source_id: gone(source_id),
             source_meta: no_json(source_meta),
+            metadata: Default::default(),
         }
+    }
+}
+
+impl ConversationChanged {
+    /// Nothing is said any more: what was set before comes back, unless that is erased, too.
+    fn stub(&self) -> Self {
+        let Self {
+            title: _,
+            set_labels: _,
+            remove_labels: _,
+            set_metadata: _,
+            remove_metadata: _,
+        } = self;
+        Self::default()
     }
 }
 

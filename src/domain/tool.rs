@@ -153,6 +153,8 @@ pub struct ToolDefinition {
     pub guidance: String,
     /// Offered only after it was discovered.
     pub discoverable: bool,
+    /// The model keeps to the schema exactly, where a provider has that; none: its default.
+    pub strict: Option<bool>,
 }
 
 /// A child conversation works on something for this one.

@@ -104,11 +104,16 @@ impl Engine {
     async fn submit_prepared(&self, prepared: Prepared) -> Result<Pending, AppendError> {
         let inner = std::sync::Arc::clone(&self.inner);
         let compactions = compactions_of(&prepared.command.events);
+        let asked = prepared.command.events.len();
+        let may_create = prepared.may_create().is_some();
         let request = inner.look_up(prepared).await?;
         let answer = inner.enqueue(request).await?;
         Ok(Box::pin(async move {
             let settled = inner.settle(answer.await).await;
             let mut outcome = settled.inspect_err(|error| inner.refusals.note(error))?;
+            if may_create && outcome.events.len() > asked {
+                outcome.created = Some(outcome.events.remove(0));
+            }
             inner.warn_of_compactions(&compactions, &mut outcome).await;
             Ok(outcome)
         }))
@@ -133,7 +138,7 @@ impl Inner {
     }
 
     /// What an idempotency key is stored as, if it was used.
-    fn used_key(
+    pub(super) fn used_key(
         &self,
         namespace: &Namespace,
         key: &str,
@@ -312,6 +317,7 @@ impl Inner {
             events,
             repeated_key: true,
             warnings: Vec::new(),
+            created: None,
         })
     }
 }

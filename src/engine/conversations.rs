@@ -7,20 +7,26 @@ use super::{
     error::{AppendError, ReadError},
     history::Segment,
     query::{
-        BranchAddress, BranchDiff, ConversationPage, ConversationSummary, ConversationView,
-        ForkCommand, Forked, FoundByPart, Lineage, LineageStep, ListQuery, NamedEvent, ReadQuery,
-        Source,
+        BranchAddress, BranchDiff, BranchPage, ConversationPage, ConversationSummary,
+        ConversationView, ForkCommand, ForkOptions, Forked, FoundByPart, Lineage, LineageStep,
+        ListFilter, ListQuery, NamedEvent, ReadQuery, Source,
     },
     work::Lane,
 };
 use crate::{
     domain::{
-        AppendCommand, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
-        ConversationId, ConversationRow, EventBody, EventRef, JsonText, Namespace, NewEvent,
-        ParentRef, PromptSet, Revision,
+        AppendCommand, Appended, BranchForked, BranchId, BranchName, BranchState,
+        ConversationCreated, ConversationId, ConversationRow, EventBody, EventRef, Expectation,
+        ExpectedRevision, JsonText, Namespace, NewEvent, ParentRef, PromptSet, Rejection, Revision,
+        Rule,
     },
     views::ListPage,
 };
+
+/// Branches that come with a conversation's state, the first ones; there may be 100,000.
+const BRANCHES_SHOWN_MAX: usize = 100;
+/// Conversations that a page of a list looks at: some tens of milliseconds.
+const LIST_SCAN_MAX: usize = 2_000;
 
 impl Engine {
     /// A conversation and one of its branches, now or as of a revision of that
@@ -33,31 +39,49 @@ impl Engine {
         address: &BranchAddress,
         as_of: Option<Revision>,
     ) -> Result<ConversationView, ReadError> {
-        let BranchAddress {
-            namespace,
-            conversation: id,
-            branch,
-        } = address.clone();
+        let address = address.clone();
         let read = |engine: Self| async move {
-            let inner = &engine.inner;
-            let state = inner.state(&namespace, id)?;
-            let now = state.branch(branch.as_ref()).cloned();
-            let now = now.ok_or_else(|| ReadError::BranchNotFound {
-                conversation: id,
-                branch: branch
-                    .as_ref()
-                    .map(BranchName::to_string)
-                    .unwrap_or_default(),
-            })?;
+            let (inner, id) = (&engine.inner, address.conversation);
+            let row = inner.row(&address.namespace, id)?;
+            let now = inner.branch_at(&address)?;
+            let (branches, more) = inner.branches_after(id, None, BRANCHES_SHOWN_MAX)?;
             let branch = match as_of {
                 None => now,
                 Some(revision) => inner.as_of(id, &now, revision).await?,
             };
-            let active_name = inner.active_name(&state.row)?;
+            let active_name = inner.active_name(&row)?;
             Ok(ConversationView {
-                summary: summary(state.row, active_name),
-                branches: state.branches.into_values().collect(),
+                summary: summary(row, active_name),
+                branches,
+                more_branches: more,
                 branch,
+            })
+        };
+        self.on(Lane::Short, read).await
+    }
+
+    /// Branches of a conversation, by id: at most `limit` of those after one, and whether
+    /// there are more. The second value is the active one.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the conversation is not there.
+    pub async fn branches(
+        &self,
+        namespace: &Namespace,
+        id: ConversationId,
+        after: Option<BranchId>,
+        limit: usize,
+    ) -> Result<BranchPage, ReadError> {
+        let namespace = namespace.clone();
+        let read = |engine: Self| async move {
+            let inner = &engine.inner;
+            let row = inner.row(&namespace, id)?;
+            let limit = limit.clamp(1, inner.options.limits.page_events_max);
+            let (branches, more) = inner.branches_after(id, after, limit)?;
+            Ok(BranchPage {
+                branches,
+                active: row.active,
+                more,
             })
         };
         self.on(Lane::Short, read).await
@@ -101,7 +125,20 @@ impl Engine {
     /// # Errors
     /// [`ReadError`] when the store fails.
     pub async fn list(&self, query: ListQuery) -> Result<ConversationPage, ReadError> {
-        let read = |engine: Self| async move { engine.inner.list(&query) };
+        self.list_where(query, ListFilter::default()).await
+    }
+
+    /// The same, of those that a filter lets through. No more than 2,000 conversations are
+    /// looked at for a page: it may have fewer than `limit`, even none, and more follow.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the store fails.
+    pub async fn list_where(
+        &self,
+        query: ListQuery,
+        filter: ListFilter,
+    ) -> Result<ConversationPage, ReadError> {
+        let read = |engine: Self| async move { engine.inner.list(&query, &filter) };
         self.on(Lane::Short, read).await
     }
 
@@ -130,13 +167,32 @@ impl Engine {
     /// # Errors
     /// [`AppendError`]; nothing was appended.
     pub async fn fork(&self, command: ForkCommand) -> Result<Forked, AppendError> {
+        self.fork_with(command, ForkOptions::default()).await
+    }
+
+    /// The same, with what is rarely said.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing was appended.
+    pub async fn fork_with(
+        &self,
+        command: ForkCommand,
+        options: ForkOptions,
+    ) -> Result<Forked, AppendError> {
+        if command.at.is_none()
+            && let Some(forked) = self.inner.forked_before(&command).await?
+        {
+            return Ok(forked);
+        }
         let parent = self.inner.branch_at(&command.address)?;
         let at = command.at.unwrap_or(parent.head);
         let (target, events) = match command.into {
-            Some(into) => (
-                into,
-                events_of_new_conversation(&command, into, &parent, at),
-            ),
+            Some(into) => {
+                let created = self
+                    .inner
+                    .created_by_fork(&command, &options, &parent, at)?;
+                (into, events_of_new_conversation(&command, into, created))
+            }
             None => (
                 command.address.conversation,
                 events_of_new_branch(&command, &parent, at)?,
@@ -149,21 +205,25 @@ impl Engine {
                 ..event
             })
             .collect();
+        let expected = options.expected_head.map(|head| Expectation {
+            conversation: command.address.conversation,
+            branch: command.address.branch.clone(),
+            expected: ExpectedRevision::Exact(head),
+        });
         let append = AppendCommand {
-            idempotency_key: command.idempotency_key,
-            ..AppendCommand::new(command.address.namespace, events)
+            idempotency_key: command.idempotency_key.clone(),
+            expectations: expected.into_iter().collect(),
+            ..AppendCommand::new(command.address.namespace.clone(), events)
         };
-        let outcome = self.append(append).await?;
-        let branch = outcome
-            .events
-            .first()
-            .map_or(BranchId::MAIN, |event| event.branch);
-        let branch = Arc::new(self.inner.history().branch(target, branch)?);
-        Ok(Forked {
-            conversation: target,
-            branch,
-            events: outcome.events,
-        })
+        match self.append(append).await {
+            Ok(outcome) => self.inner.forked(target, outcome.events),
+            // Another call with the same key may have been faster.
+            Err(error) if command.at.is_none() && is_key_conflict(&error) => {
+                let before = self.inner.forked_before(&command).await?;
+                before.ok_or(error)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Where a branch came from.
@@ -250,20 +310,115 @@ impl Engine {
 }
 
 impl Inner {
-    pub(super) fn list(&self, query: &ListQuery) -> Result<ConversationPage, ReadError> {
+    fn forked(
+        &self,
+        conversation: ConversationId,
+        events: Vec<Appended>,
+    ) -> Result<Forked, AppendError> {
+        let branch = events.first().map_or(BranchId::MAIN, |event| event.branch);
+        let branch = Arc::new(self.history().branch(conversation, branch)?);
+        Ok(Forked {
+            conversation,
+            branch,
+            events,
+        })
+    }
+
+    /// The fork that this key was used for. The head that it was made at may be none any
+    /// more, so a repetition is known by what it asks for.
+    async fn forked_before(&self, command: &ForkCommand) -> Result<Option<Forked>, AppendError> {
+        let key = command.idempotency_key.as_ref();
+        let recorded = self.recorded_batch(&command.address.namespace, key);
+        let Some(recorded) = recorded.await? else {
+            return Ok(None);
+        };
+        let source = command.address.conversation;
+        let same = match (recorded.events.first(), command.into) {
+            (Some((event, EventBody::BranchForked(forked))), None) => {
+                event.conversation == source && forked.name.as_str() == command.name
+            }
+            (Some((event, EventBody::ConversationCreated(created))), Some(into)) => {
+                let parent = created.parent.as_ref();
+                event.conversation == into
+                    && created.title == command.name
+                    && parent.is_some_and(|parent| parent.conversation == source)
+            }
+            _ => false,
+        };
+        if !same {
+            return Err(Rejection::batch(Rule::IdempotencyConflict).into());
+        }
+        let target = command.into.unwrap_or(source);
+        self.forked(target, recorded.repeated().events).map(Some)
+    }
+
+    /// The first event of a conversation that a fork begins.
+    fn created_by_fork(
+        &self,
+        command: &ForkCommand,
+        options: &ForkOptions,
+        parent: &BranchState,
+        at: Revision,
+    ) -> Result<ConversationCreated, AppendError> {
+        let of = self.row(&command.address.namespace, command.address.conversation)?;
+        let mut labels = match options.keep_labels {
+            true => of.info.labels.clone(),
+            false => Default::default(),
+        };
+        labels.extend(options.labels.clone());
+        let source = match options.keep_source && options.source.is_empty() {
+            true => of.info.source.clone(),
+            false => options.source.clone(),
+        };
+        Ok(ConversationCreated {
+            title: command.name.clone(),
+            config: parent.config.clone(),
+            labels,
+            parent: Some(ParentRef {
+                conversation: command.address.conversation,
+                branch: parent.id,
+                revision: at,
+                call_id: String::new(),
+            }),
+            shares_history: true,
+            source,
+            source_id: options.source_id.clone(),
+            ..ConversationCreated::default()
+        })
+    }
+
+    pub(super) fn list(
+        &self,
+        query: &ListQuery,
+        filter: &ListFilter,
+    ) -> Result<ConversationPage, ReadError> {
         let limit = query.limit.clamp(1, self.options.limits.page_events_max);
-        let (rows, next) = self.views.load().list(&ListPage {
+        let page = ListPage {
             namespace: &query.namespace,
             after: query.after,
             limit,
             order: query.order,
             ascending: query.ascending,
             source: query.source.as_deref(),
-        })?;
+        };
+        let keep = |row: &ConversationRow| filter.lets(row);
+        let (rows, next) = self.views.load().list_where(&page, LIST_SCAN_MAX, &keep)?;
         Ok(ConversationPage {
             conversations: self.summaries(rows)?,
             next,
         })
+    }
+
+    pub(super) fn branches_after(
+        &self,
+        id: ConversationId,
+        after: Option<BranchId>,
+        limit: usize,
+    ) -> Result<(Vec<Arc<BranchState>>, bool), ReadError> {
+        let mut found = self.views.load().branches(id, after, limit + 1)?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        Ok((found.into_iter().map(Arc::new).collect(), more))
     }
 
     fn find_by_part(
@@ -381,24 +536,16 @@ fn events_of_new_branch(
     Ok(events)
 }
 
+fn is_key_conflict(error: &AppendError) -> bool {
+    matches!(error, AppendError::Rejected(of) if of.rule == Rule::IdempotencyConflict)
+}
+
 fn events_of_new_conversation(
     command: &ForkCommand,
     into: ConversationId,
-    parent: &BranchState,
-    at: Revision,
+    created: ConversationCreated,
 ) -> Vec<NewEvent> {
-    let created = EventBody::ConversationCreated(ConversationCreated {
-        title: command.name.clone(),
-        config: parent.config.clone(),
-        parent: Some(ParentRef {
-            conversation: command.address.conversation,
-            branch: parent.id,
-            revision: at,
-            call_id: String::new(),
-        }),
-        shares_history: true,
-        ..ConversationCreated::default()
-    });
+    let created = EventBody::ConversationCreated(created);
     let mut events = vec![NewEvent::new(into, created)];
     if !command.system_prompt.is_empty() {
         let prompt = PromptSet {

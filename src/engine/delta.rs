@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     domain::{
-        ApprovalStatus, BranchId, BranchState, ChangedConversation, ContentHash, ConversationId,
-        ConversationRow, ConversationState, EventBody, EventHeader, Namespace, NamespaceUse,
-        Placed, Tags,
+        ApprovalStatus, BranchId, BranchName, BranchState, ChangedConversation, ContentHash,
+        ConversationId, ConversationRow, ConversationState, EventBody, EventHeader, Namespace,
+        NamespaceUse, Placed, Tags,
     },
     views::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta},
 };
@@ -60,6 +60,9 @@ impl DeltaBuilder {
                         .children
                         .push((parent.conversation, conversation));
                 }
+            }
+            EventBody::ConversationChanged(_) => {
+                self.delta.described.insert(conversation);
             }
             _ => {}
         }
@@ -119,6 +122,7 @@ impl DeltaBuilder {
         changed: ChangedConversation,
     ) -> ConversationState {
         let id = changed.row.id;
+        self.note_names(id, state.as_ref(), &changed);
         for branch in changed.branches.values() {
             let waited = state
                 .as_ref()
@@ -147,6 +151,33 @@ impl DeltaBuilder {
                 state
             }
             None => ConversationState::new(changed.row, branches),
+        }
+    }
+
+    /// Notes which names branches have got and lost. Lost ones first: branches of one batch
+    /// may have swapped theirs.
+    fn note_names(
+        &mut self,
+        id: ConversationId,
+        state: Option<&ConversationState>,
+        changed: &ChangedConversation,
+    ) {
+        let before = |branch: BranchId| Some(&state?.branches.get(&branch)?.name);
+        let renamed = changed
+            .branches
+            .values()
+            .filter(|branch| before(branch.id) != Some(&branch.name));
+        for branch in renamed.clone() {
+            if let Some(old) = before(branch.id) {
+                self.delta.names.insert((id, old.clone()), None);
+            }
+        }
+        for branch in renamed {
+            let is_usual = branch.id == BranchId::MAIN && branch.name == BranchName::default();
+            if !is_usual || state.is_some() {
+                let of = (!is_usual).then_some(branch.id);
+                self.delta.names.insert((id, branch.name.clone()), of);
+            }
         }
     }
 

@@ -199,7 +199,7 @@ impl History {
 
     /// The branch that a revision of another branch's history was appended to,
     /// and where that history leaves it.
-    fn owner_of(
+    pub fn owner_of(
         &self,
         conversation: ConversationId,
         branch: BranchId,

@@ -15,6 +15,7 @@ mod conversations;
 mod damage;
 mod delta;
 mod dense;
+mod derived;
 mod erase;
 pub mod error;
 mod feed;
@@ -46,6 +47,7 @@ mod reindex;
 mod repair;
 #[cfg(test)]
 mod repair_tests;
+mod rewind;
 mod salvage;
 mod search;
 #[cfg(test)]
@@ -79,6 +81,7 @@ pub use self::{
         ContextEntry, ContextError, ContextScope, ContextValues, KnowledgeAnswer, KnowledgeQuery,
         PlanQuery, Prerequisites, Return, SetContext, Spawn, Spawned, ToolSnapshot,
     },
+    derived::{derived_id, is_derived},
     erase::{
         EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, ErasedEvent, ErasedWhy,
         KeptBlob, ReceiptError, Retention, SharedBy, receipt_signer,
@@ -271,6 +274,12 @@ impl Engine {
         (self.inner.announce)(Announced::Metrics(address));
     }
 
+    /// The id of the store, from its making on.
+    #[must_use]
+    pub fn store_id(&self) -> uuid::Uuid {
+        self.inner.log.identity().store
+    }
+
     /// The last event that reads see.
     #[must_use]
     pub fn head(&self) -> Position {
@@ -299,6 +308,38 @@ impl Engine {
             [conversation] => Ok(*conversation),
             several => Err(ReadError::AmbiguousSourceId {
                 id: id.to_owned(),
+                count: several.len(),
+            }),
+        }
+    }
+
+    /// The conversation that has this id at this source; none: there is none.
+    ///
+    /// # Errors
+    /// [`ReadError::AmbiguousSourceId`] when several have it.
+    pub async fn of_source(
+        &self,
+        namespace: &Namespace,
+        source: &str,
+        source_id: &str,
+    ) -> Result<Option<ConversationId>, ReadError> {
+        let derived = derived_id(namespace, "source", &[source, source_id]);
+        if self.inner.hot.is_of(derived, namespace) {
+            return Ok(Some(derived));
+        }
+        let mut found = Vec::new();
+        for id in self.inner.views.load().by_source_id(namespace, source_id)? {
+            let row = self.inner.row(namespace, id)?;
+            if row.info.source == source {
+                found.push(id);
+            }
+        }
+        match found.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(*one)),
+            _ if found.contains(&derived) => Ok(Some(derived)),
+            several => Err(ReadError::AmbiguousSourceId {
+                id: source_id.to_owned(),
                 count: several.len(),
             }),
         }
@@ -352,14 +393,14 @@ impl Inner {
         id: ConversationId,
         name: Option<&BranchName>,
     ) -> Result<Arc<BranchState>, ReadError> {
+        let row = self.row(namespace, id)?;
         let Some(name) = name else {
-            let row = self.row(namespace, id)?;
             return self.history().branch(id, row.active).map(Arc::new);
         };
-        let state = self.state(namespace, id)?;
-        state
-            .branch(Some(name))
-            .cloned()
+        // A conversation may have very many of them: no more than this one is read.
+        let branch = self.views.load().branch_named(id, name)?;
+        branch
+            .map(Arc::new)
             .ok_or_else(|| ReadError::BranchNotFound {
                 conversation: id,
                 branch: name.to_string(),

@@ -54,6 +54,17 @@ pub(super) struct Prepared {
     pub bytes: usize,
     /// The engine says what it erases.
     pub by_eraser: bool,
+    /// What its conversation is created with if it does not exist.
+    creation: Option<Creation>,
+    /// That is its first event now.
+    creates: bool,
+}
+
+/// The first event of a conversation.
+#[derive(Clone, Debug)]
+struct Creation {
+    event: NewEvent<EncodedBody>,
+    body: PreparedBody,
 }
 
 impl Prepared {
@@ -85,11 +96,17 @@ impl Prepared {
             });
             events.push(event);
         }
+        let creation = command.create_if_missing.map(|event| creation(*event));
+        let creation = creation.transpose()?;
+        if let Some(creation) = &creation {
+            bytes += creation.body.bytes.len();
+        }
         let command = AppendCommand {
             namespace: command.namespace,
             expectations: command.expectations,
             idempotency_key: command.idempotency_key,
             events,
+            create_if_missing: None,
         };
         within(
             "the batch, in bytes,",
@@ -100,7 +117,7 @@ impl Prepared {
         let content_hash = match &command.idempotency_key {
             Some(key) => {
                 check_key(key)?;
-                content_hash(&command, &bodies)
+                content_hash(&command, &bodies, creation.as_ref())
             }
             None => ContentHash::default(),
         };
@@ -111,6 +128,8 @@ impl Prepared {
             key_salt: KeySalt::random(),
             bytes,
             by_eraser: false,
+            creation,
+            creates: false,
         })
     }
 
@@ -120,6 +139,31 @@ impl Prepared {
             by_eraser: true,
             ..self
         }
+    }
+
+    /// What its conversation is created with if it does not exist: tenant and id are whose.
+    pub fn may_create(&self) -> Option<ConversationId> {
+        self.creation.as_ref().map(|of| of.event.conversation)
+    }
+
+    /// Lets it create its conversation, or not.
+    pub fn set_creates(&mut self, creates: bool) {
+        let Some(creation) = &self.creation else {
+            return;
+        };
+        if creates && !self.creates {
+            self.command.events.insert(0, creation.event.clone());
+            self.bodies.insert(0, creation.body.clone());
+        } else if !creates && self.creates {
+            self.command.events.remove(0);
+            self.bodies.remove(0);
+        }
+        self.creates = creates;
+    }
+
+    /// Which of the caller's events this one is; none: it is the creation.
+    pub fn own_index(&self, index: usize) -> Option<usize> {
+        index.checked_sub(usize::from(self.creates))
     }
 
     /// False when another batch was appended with its key. Once something of that one was
@@ -141,7 +185,8 @@ impl Prepared {
             .expectations
             .iter()
             .for_each(|e| note(e.conversation));
-        for event in &self.command.events {
+        let creation = self.creation.as_ref().map(|creation| &creation.event);
+        for event in self.command.events.iter().chain(creation) {
             note(event.conversation);
             if let EventBody::ConversationCreated(created) = event.body.body()
                 && let Some(parent) = &created.parent
@@ -151,6 +196,17 @@ impl Prepared {
         }
         ids
     }
+}
+
+fn creation<B: Encode>(event: NewEvent<B>) -> Result<Creation, AppendError> {
+    check_short_texts(0, &event)?;
+    let event = encoded(0, event)?;
+    let bytes = tags::join(&event.tags, event.body.bytes());
+    let body = PreparedBody {
+        hash: Record::hash_body(&bytes),
+        bytes,
+    };
+    Ok(Creation { event, body })
 }
 
 fn within(
@@ -224,7 +280,11 @@ fn check_key(key: &str) -> Result<(), AppendError> {
 
 /// Hashes what the caller chose, each part with its length, so that no two
 /// batches read the same.
-fn content_hash(command: &AppendCommand<EncodedBody>, bodies: &[PreparedBody]) -> ContentHash {
+fn content_hash(
+    command: &AppendCommand<EncodedBody>,
+    bodies: &[PreparedBody],
+    creation: Option<&Creation>,
+) -> ContentHash {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
         hasher.update(&(bytes.len() as u64).to_le_bytes());
@@ -254,6 +314,11 @@ fn content_hash(command: &AppendCommand<EncodedBody>, bodies: &[PreparedBody]) -
                 .as_slice(),
         );
         part(&body.hash.0);
+    }
+    if let Some(creation) = creation {
+        part(b"create_if_missing");
+        part(creation.event.conversation.0.as_bytes());
+        part(&creation.body.hash.0);
     }
     ContentHash(*hasher.finalize().as_bytes())
 }

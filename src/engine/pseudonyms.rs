@@ -92,7 +92,8 @@ impl Pseudonyms {
         if let Some(key) = &mut command.idempotency_key {
             *key = self.of(namespace, key);
         }
-        for event in &mut command.events {
+        let creation = command.create_if_missing.as_deref_mut();
+        for event in command.events.iter_mut().chain(creation) {
             event.actor = self.of(namespace, &event.actor);
             event.correlation_id = self.of(namespace, &event.correlation_id);
         }

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::domain::{
     Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
-    Damage, EventHeader, EventId, EventKind, EventRef, JsonText, Namespace, NamespaceUse, Position,
-    Quota, Revision, Role, StoredEvent, Tags, TimestampMicros, ToolResultRecorded,
-    limits::READ_SCAN_EVENTS_MAX,
+    ConversationRow, Damage, EventHeader, EventId, EventKind, EventRef, JsonText, Namespace,
+    NamespaceUse, Position, Quota, Revision, Role, StoredEvent, Tags, TimestampMicros,
+    ToolResultRecorded, limits::READ_SCAN_EVENTS_MAX,
 };
 use crate::search::{Reading, Scores};
 pub use crate::views::{ListOrder, ListPlace};
@@ -37,6 +37,9 @@ pub struct ReadQuery {
     pub source: Source,
     /// First revision (branch, conversation) or log offset (log), inclusive.
     pub from: u64,
+    /// The conversation that `from` (of a backward read `to`) is a revision of, when that is
+    /// an inherited event of a branch; none: the branch's own.
+    pub begins_in: Option<ConversationId>,
     /// Last one, inclusive.
     pub to: u64,
     /// From the end to the start.
@@ -208,6 +211,7 @@ impl ReadQuery {
             namespace,
             source,
             from: 0,
+            begins_in: None,
             to: u64::MAX,
             backward: false,
             kinds: Vec::new(),
@@ -333,10 +337,70 @@ pub struct ConversationSummary {
 pub struct ConversationView {
     /// In short.
     pub summary: ConversationSummary,
-    /// Every branch, by id.
+    /// The first branches, by id.
     pub branches: Vec<Arc<BranchState>>,
+    /// There are more: [`Engine::branches`](crate::Engine::branches) has them.
+    pub more_branches: bool,
     /// The branch that was asked for, as of the revision asked for.
     pub branch: Arc<BranchState>,
+}
+
+/// Branches of a conversation.
+#[derive(Clone, Debug)]
+pub struct BranchPage {
+    /// By id.
+    pub branches: Vec<Arc<BranchState>>,
+    /// The active one, here or elsewhere.
+    pub active: BranchId,
+    /// There are more after these.
+    pub more: bool,
+}
+
+/// Which conversations a list has. What is empty or none filters nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListFilter {
+    /// They have all of these labels.
+    pub labels: BTreeMap<String, String>,
+    /// Their metadata has these values under these names.
+    pub metadata: BTreeMap<String, serde_json::Value>,
+    /// They were forked or spawned from this one.
+    pub parent: Option<ConversationId>,
+    /// Their title has this in it, in upper or lower case.
+    pub title: String,
+    /// They are sealed, or not.
+    pub sealed: Option<bool>,
+    /// Their last event was recorded at this time or later …
+    pub updated_from: Option<TimestampMicros>,
+    /// … and before this one.
+    pub updated_to: Option<TimestampMicros>,
+}
+
+impl ListFilter {
+    /// True for a conversation that it lets through.
+    #[must_use]
+    pub fn lets(&self, row: &ConversationRow) -> bool {
+        let info = &row.info;
+        let has_label = |(name, value): (&String, &String)| info.labels.get(name) == Some(value);
+        let has_metadata = |(name, value): (&String, &serde_json::Value)| {
+            let own = info.metadata.get(name);
+            own.and_then(|text| serde_json::from_str(text).ok())
+                .as_ref()
+                == Some(value)
+        };
+        let title = || {
+            info.title
+                .to_lowercase()
+                .contains(&self.title.to_lowercase())
+        };
+        self.sealed.is_none_or(|sealed| sealed == row.sealed)
+            && self.updated_from.is_none_or(|from| row.updated_at >= from)
+            && self.updated_to.is_none_or(|to| row.updated_at < to)
+            && (self.parent.is_none()
+                || self.parent == info.parent.as_ref().map(|parent| parent.conversation))
+            && self.labels.iter().all(has_label)
+            && (self.title.is_empty() || title())
+            && self.metadata.iter().all(has_metadata)
+    }
 }
 
 /// A branch, by names: what most reads and commands are about.
@@ -390,6 +454,80 @@ pub struct ForkCommand {
     pub idempotency_key: Option<String>,
     /// Who forks, or empty.
     pub actor: String,
+}
+
+/// What a fork may have beside a [`ForkCommand`]. All but the first is of new conversations.
+#[derive(Clone, Debug, Default)]
+pub struct ForkOptions {
+    /// The head that the forked branch must have; none: any.
+    pub expected_head: Option<Revision>,
+    /// It has the labels of the conversation that is forked.
+    pub keep_labels: bool,
+    /// It has the source of the conversation that is forked, but not its id there.
+    pub keep_source: bool,
+    /// Labels, over those that it keeps.
+    pub labels: BTreeMap<String, String>,
+    /// A source of its own, or empty.
+    pub source: String,
+    /// Its id there, or empty.
+    pub source_id: String,
+}
+
+/// A branch to be taken back.
+#[derive(Clone, Debug)]
+pub struct RewindCommand {
+    /// The branch.
+    pub address: BranchAddress,
+    /// Last revision that stays; none: what the conversation was created with.
+    pub to: Option<Revision>,
+    /// The head that it must have; none: any.
+    pub expected_head: Option<Revision>,
+    /// Name for the old end; none: `rewound-` and its last revision.
+    pub keep_as: Option<BranchName>,
+    /// The same key again gives the first answer again.
+    pub idempotency_key: Option<String>,
+    /// Who does it, or empty.
+    pub actor: String,
+    /// At most so many of the events that went are returned, the newest of them.
+    pub limit: usize,
+    /// Leave their bodies empty.
+    pub headers_only: bool,
+}
+
+impl RewindCommand {
+    /// Takes a branch back to a revision.
+    #[must_use]
+    pub fn new(address: BranchAddress, to: Revision) -> Self {
+        Self {
+            address,
+            to: Some(to),
+            expected_head: None,
+            keep_as: None,
+            idempotency_key: None,
+            actor: String::new(),
+            limit: usize::MAX,
+            headers_only: false,
+        }
+    }
+}
+
+/// A branch that was taken back.
+#[derive(Clone, Debug)]
+pub struct Rewound {
+    /// The branch as it is now: a new one, under the old name.
+    pub branch: Arc<BranchState>,
+    /// The old end; none: nothing went, and nothing was appended.
+    pub kept: Option<Arc<BranchState>>,
+    /// The conversation's active branch.
+    pub active: BranchId,
+    /// What was appended.
+    pub events: Vec<Appended>,
+    /// What went, oldest first, without what was only said of branches.
+    pub went: Vec<NamedEvent>,
+    /// More went than was returned.
+    pub truncated: bool,
+    /// The idempotency key was known: nothing was appended now.
+    pub repeated_key: bool,
 }
 
 /// A fork that was made.
@@ -600,6 +738,10 @@ pub struct SearchRequest {
     pub count_all: bool,
     /// Events of one kind whose whole text is equal are hits of their own, not one.
     pub every_copy: bool,
+    /// Only what the active branch of each conversation shows.
+    pub active_branches_only: bool,
+    /// Only conversations that are not sealed.
+    pub not_sealed: bool,
 }
 
 impl SearchRequest {
@@ -663,6 +805,8 @@ impl SearchRequest {
             at_least: None,
             count_all: false,
             every_copy: false,
+            active_branches_only: false,
+            not_sealed: false,
         }
     }
 }

@@ -165,17 +165,14 @@ impl Inner {
                 }))
             }
             Source::Conversation(id) => {
-                let state = self.state(&query.namespace, *id)?;
-                let names = state
-                    .branches
-                    .values()
-                    .map(|branch| ((*id, branch.id), branch.name.clone()))
-                    .collect();
+                let head = self.row(&query.namespace, *id)?.head;
+                // There may be very many branches: names are looked up as they are met.
+                let names = Names::new();
                 let stretch = Stretch {
                     conversation: *id,
                     branch: None,
                     first: Revision(query.from.max(1)),
-                    last: Revision(query.to.min(state.row.head.0)),
+                    last: Revision(query.to.min(head.0)),
                 };
                 Ok(Cursor::Entries(EntryCursor::new(
                     history,
@@ -193,6 +190,7 @@ impl Inner {
                 // up: a subscription asks for its branch's end, over and over.
                 let segments = history.lineage_while(*conversation, &branch, |segment| {
                     query.from == 0
+                        || query.begins_in.is_some()
                         || segment.conversation != *conversation
                         || segment.first.0 > query.from
                 })?;
@@ -214,11 +212,35 @@ impl Inner {
 
 /// What a read of a branch goes through, in reading order.
 fn stretches(own: ConversationId, segments: &[Segment], query: &ReadQuery) -> Vec<Stretch> {
+    let begins_in = query.begins_in.filter(|id| *id != own);
+    // Of the conversation that it begins in; what lies between that and the branch is whole.
+    let begins = begins_in.and_then(|id| segments.iter().position(|of| of.conversation == id));
+    let ends = begins_in.and_then(|id| segments.iter().rposition(|of| of.conversation == id));
     let mut stretches: Vec<_> = segments
         .iter()
-        .filter_map(|segment| {
+        .enumerate()
+        .filter_map(|(index, segment)| {
             let (mut first, mut last) = (segment.first, segment.last);
-            if segment.conversation == own {
+            if let (Some(begins), Some(ends)) = (begins, ends) {
+                let is_there = (begins..=ends).contains(&index);
+                match query.backward {
+                    true if index < begins => return None,
+                    true if is_there => last = last.min(Revision(query.to)),
+                    false if index > ends => return None,
+                    false if is_there => first = first.max(Revision(query.from)),
+                    _ => {}
+                }
+                if segment.conversation == own {
+                    match query.backward {
+                        true => first = first.max(Revision(query.from)),
+                        false => last = last.min(Revision(query.to)),
+                    }
+                } else if query.backward && query.from > 0 {
+                    return None;
+                }
+            } else if begins_in.is_some() {
+                return None;
+            } else if segment.conversation == own {
                 first = first.max(Revision(query.from));
                 last = last.min(Revision(query.to));
             } else if query.from > 0 {
@@ -571,13 +593,26 @@ impl EntryCursor {
                 continue;
             }
             let body = body(&self.history, &record, query.headers_only).await?;
-            let branch = self.names.get(&(entry.conversation, entry.branch)).cloned();
+            let branch = self.name_of(entry.conversation, entry.branch)?;
             events.push(NamedEvent {
                 event: stored(entry.offset, record, body),
                 branch,
             });
         }
         Ok(Some(events))
+    }
+
+    fn name_of(
+        &mut self,
+        conversation: ConversationId,
+        branch: BranchId,
+    ) -> Result<Option<BranchName>, ReadError> {
+        if let Some(name) = self.names.get(&(conversation, branch)) {
+            return Ok(Some(name.clone()));
+        }
+        let name = self.history.branch_name(conversation, branch)?;
+        self.names.insert((conversation, branch), name.clone());
+        Ok(Some(name))
     }
 
     /// Fetches entries until there are so many, or until some are there and more

@@ -421,3 +421,88 @@ async fn whatever_a_request_refers_to_can_be_read_back() {
         );
     }
 }
+
+// A conversation of a thousand forks was read whole, branch by branch, to find one of them by
+// its name: a read of ten events took 26 ms. Rows are counted here, not seconds.
+#[tokio::test]
+async fn one_branch_costs_the_same_among_many() {
+    let engine = memory().await;
+    let rows_for = async |forks: usize| {
+        let id = ConversationId::generate();
+        append(&engine, vec![created(id), said(id, "hello".to_owned())]).await;
+        let forked = (0..forks).map(|number| {
+            let forked = BranchForked {
+                name: BranchName::new(&format!("branch {number}")).unwrap(),
+                parent: BranchId::MAIN,
+                fork_revision: Revision(2),
+                system_prompt: String::new(),
+            };
+            NewEvent::new(id, EventBody::BranchForked(forked))
+        });
+        append(&engine, forked.collect()).await;
+        let name = BranchName::new(&format!("branch {}", forks / 2)).unwrap();
+        let inner = &engine.inner;
+        let before = crate::views::rows_read();
+        let found = inner.branch(&ns(), id, Some(&name)).unwrap();
+        assert_eq!(found.name, name);
+        inner.history().lineage(id, &found).unwrap();
+        assert_eq!(inner.branch(&ns(), id, None).unwrap().id, BranchId::MAIN);
+        inner.branches_after(id, Some(found.id), 1).unwrap();
+        crate::views::rows_read() - before
+    };
+    let (few, many) = (rows_for(4).await, rows_for(400).await);
+    assert!(
+        few > 0 && many <= few + 4,
+        "{few} rows of 4 forks, {many} of 400"
+    );
+    engine.close().await;
+}
+
+// A name leads to the branch that has it now: after renamings, swaps in one batch, and when
+// the first branch gives its name to another one and gets it back.
+#[tokio::test]
+async fn names_lead_to_their_branches() {
+    let engine = memory().await;
+    let id = ConversationId::generate();
+    append(&engine, vec![created(id), said(id, "hello".to_owned())]).await;
+    let name = |text: &str| BranchName::new(text).unwrap();
+    let rename = |from: &str, to: &str| {
+        NewEvent::new(id, EventBody::BranchRenamed(name(to))).on_branch(name(from))
+    };
+    let fork = EventBody::BranchForked(BranchForked {
+        name: name("side"),
+        parent: BranchId::MAIN,
+        fork_revision: Revision(2),
+        system_prompt: String::new(),
+    });
+    append(&engine, vec![NewEvent::new(id, fork)]).await;
+    let side = BranchId(3);
+    let is = |text: &str, expected: Option<BranchId>| {
+        let found = engine.inner.branch(&ns(), id, Some(&name(text)));
+        assert_eq!(found.ok().map(|branch| branch.id), expected, "{text}");
+    };
+    is("main", Some(BranchId::MAIN));
+    is("side", Some(side));
+    let swapped = vec![
+        rename("main", "x"),
+        rename("side", "main"),
+        rename("x", "side"),
+    ];
+    append(&engine, swapped).await;
+    is("main", Some(side));
+    is("side", Some(BranchId::MAIN));
+    is("x", None);
+    append(&engine, vec![rename("main", "y")]).await;
+    is("main", None);
+    append(&engine, vec![rename("side", "main")]).await;
+    is("main", Some(BranchId::MAIN));
+    is("side", None);
+    is("y", Some(side));
+    let found = engine
+        .verify(&ns(), true)
+        .try_collect::<Vec<_>>()
+        .await
+        .unwrap();
+    assert!(matches!(found.last(), Some(VerifyItem::Outcome(outcome)) if outcome.sound));
+    engine.close().await;
+}

@@ -17,7 +17,7 @@ use super::{
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use crate::{
-    domain::{BranchId, BranchName, Cause, ConversationId, Namespace, Position},
+    domain::{Cause, ConversationId, Namespace, Position},
     search::{
         AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, LineageSegment, Reading,
         Scope, SearchFilters, SearchIndex, SearchQuery, SearchResults, Snippeter, Wholeness,
@@ -117,12 +117,15 @@ pub(super) struct Names(BTreeMap<ConversationId, Named>);
 pub(super) struct Named {
     pub source_id: String,
     pub title: String,
-    pub branches: BTreeMap<BranchId, BranchName>,
 }
 
 impl Inner {
     async fn search(&self, request: SearchRequest, head: u64) -> Result<SearchAnswer, SearchError> {
         let scope = self.scope(&request)?;
+        let shown = match request.active_branches_only {
+            true => self.shown_by_active_branches(&request, scope.as_ref())?,
+            false => Vec::new(),
+        };
         let query = SearchQuery {
             reading: request.reading,
             limit: request.limit,
@@ -135,6 +138,7 @@ impl Inner {
             },
             filters: SearchFilters {
                 scope,
+                shown,
                 tools: request.tools,
                 success: request.success,
                 recorded_from: request.recorded_from,
@@ -414,13 +418,52 @@ impl Inner {
         Ok(Some(Scope::Lineage(lineage)))
     }
 
+    /// What the active branches of conversations with several branches hold of their own.
+    fn shown_by_active_branches(
+        &self,
+        request: &SearchRequest,
+        scope: Option<&Scope>,
+    ) -> Result<Vec<LineageSegment>, SearchError> {
+        let rows = match scope {
+            Some(Scope::Conversations(ids)) => ids
+                .iter()
+                .map(|id| self.row(&request.namespace, *id))
+                .collect::<Result<Vec<_>, _>>()?,
+            // A branch that was named is what is to be shown.
+            Some(Scope::Lineage(_)) => return Ok(Vec::new()),
+            None => self
+                .views
+                .load()
+                .every_conversation()
+                .map_err(ReadError::from)?,
+        };
+        let of_several = rows
+            .into_iter()
+            .filter(|row| row.namespace == request.namespace && row.branch_count > 1);
+        let (history, mut shown) = (self.history(), Vec::new());
+        for row in of_several {
+            work::check()?;
+            let active = history.branch(row.id, row.active)?;
+            let segments = history.lineage_while(row.id, &active, |segment| {
+                // Behind its own events come those of another conversation.
+                segment.fork.is_none_or(|fork| fork.conversation == row.id)
+            })?;
+            shown.extend(segments.into_iter().map(|segment| LineageSegment {
+                conversation: segment.conversation,
+                branch: segment.branch,
+                up_to: segment.last,
+            }));
+        }
+        Ok(shown)
+    }
+
     /// The namespace's conversations that have the sources and labels that a search
     /// wants; none: it wants none.
     fn chosen_conversations(
         &self,
         request: &SearchRequest,
     ) -> Result<Option<Vec<ConversationId>>, SearchError> {
-        if request.sources.is_empty() && request.labels.is_empty() {
+        if request.sources.is_empty() && request.labels.is_empty() && !request.not_sealed {
             return Ok(None);
         }
         let rows = self.views.load().every_conversation();
@@ -432,6 +475,7 @@ impl Inner {
                 None => info.labels.contains_key(label),
             };
             row.namespace == request.namespace
+                && !(request.not_sealed && row.sealed)
                 && (request.sources.is_empty() || request.sources.contains(&info.source))
                 && request.labels.iter().all(has_label)
         });
@@ -463,7 +507,8 @@ impl Inner {
         query: &SearchQuery,
     ) -> Result<SearchHit, ReadError> {
         let named = self.names(&query.namespace, hit.conversation, names)?;
-        let branch_name = named.branches.get(&hit.branch).cloned().unwrap_or_default();
+        // Of a thousand branches that it may have, only this one is looked up.
+        let branch_name = self.history().branch_name(hit.conversation, hit.branch)?;
         let (source_id, title) = (named.source_id.clone(), named.title.clone());
         Ok(SearchHit {
             conversation: hit.conversation,
@@ -508,14 +553,10 @@ impl Inner {
         Ok(match names.0.entry(conversation) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let state = self.state(namespace, conversation)?;
-                let branches = state.branches.values();
+                let info = self.row(namespace, conversation)?.info;
                 place.insert(Named {
-                    source_id: state.row.info.source_id.clone(),
-                    title: state.row.info.title.clone(),
-                    branches: branches
-                        .map(|branch| (branch.id, branch.name.clone()))
-                        .collect(),
+                    source_id: info.source_id.clone(),
+                    title: info.title.clone(),
                 })
             }
         })

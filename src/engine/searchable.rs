@@ -118,6 +118,7 @@ fn is_looked_at(kind: EventKind) -> bool {
             | EventKind::ConversationSealed
             | EventKind::AnnotationAdded
             | EventKind::Custom
+            | EventKind::ConversationChanged
     )
 }
 

@@ -190,6 +190,7 @@ impl EngineSequencer {
 
     fn decide(&mut self, request: &mut WriteRequest) -> Result<Decided, Stop> {
         let ids = request.prepared.conversations();
+        let may_create = request.prepared.may_create();
         for id in &ids {
             let loaded = request
                 .loaded
@@ -198,7 +199,14 @@ impl EngineSequencer {
                 .map(|at| request.loaded.swap_remove(at));
             self.cache.ensure(*id, loaded).map_err(Stop::Failed)?;
         }
-        let command = &request.prepared.command;
+        if let Some(id) = may_create {
+            let namespace = &request.prepared.command.namespace;
+            let there = self.cache.get(id);
+            let is_there = there.is_some_and(|state| state.row.namespace == *namespace);
+            request.prepared.set_creates(!is_there);
+        }
+        let prepared = &request.prepared;
+        let command = &prepared.command;
         for event in &command.events {
             let other = self.cache.get(event.conversation);
             if other.is_some_and(|state| state.row.namespace != command.namespace)
@@ -220,7 +228,10 @@ impl EngineSequencer {
             false => decide(&known, command, &self.limits),
         };
         decided.map_err(|undecided| match undecided {
-            Undecided::Rejected(rejection) => Stop::Failed(rejection.into()),
+            Undecided::Rejected(Rejection { event_index, rule }) => {
+                let event_index = event_index.and_then(|index| prepared.own_index(index));
+                Stop::Failed(Rejection { event_index, rule }.into())
+            }
             Undecided::Needs(need) => Stop::Needs(need),
         })
     }
@@ -271,6 +282,7 @@ impl EngineSequencer {
             events: batch.appended,
             repeated_key: false,
             warnings: Vec::new(),
+            created: None,
         };
         Ok(Staged {
             records: batch.records,

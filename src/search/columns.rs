@@ -233,7 +233,10 @@ pub(super) struct ColumnFilter<'a> {
 impl<'a> ColumnFilter<'a> {
     /// Whether columns can answer all of these filters.
     pub fn answers(filters: &SearchFilters) -> bool {
-        filters.scope.is_none() && filters.roles.is_empty() && filters.paths.is_empty()
+        filters.scope.is_none()
+            && filters.shown.is_empty()
+            && filters.roles.is_empty()
+            && filters.paths.is_empty()
     }
 
     /// The filters, in a segment with these columns.

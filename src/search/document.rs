@@ -60,8 +60,8 @@ pub struct SearchableEvent {
 ///   as they are and not as JSON writes them.
 /// - A dialogue summary, a compaction, a returned sub-context, a tool snapshot,
 ///   a sealed conversation: the summary.
-/// - A new conversation: its title. An annotation: its label and its comment. A framework's
-///   event: the text that it was given to be found by.
+/// - A new conversation, or one that gets another title: the title. An annotation: its label and
+///   its comment. A framework's event: the text that it was given to be found by.
 ///
 /// A single part is borrowed, not copied.
 #[must_use]
@@ -77,6 +77,9 @@ pub fn searchable_text(body: &EventBody) -> Option<Cow<'_, str>> {
         EventBody::ToolCallRequested(call) => Cow::from(call_text(call.arguments.as_str())),
         EventBody::ConversationCreated(created) => Cow::from(&created.title),
         EventBody::Custom(custom) => Cow::from(&custom.text),
+        EventBody::ConversationChanged(changed) => {
+            Cow::from(changed.title.as_deref().unwrap_or_default())
+        }
         EventBody::AnnotationAdded(annotation) => {
             join([annotation.label.as_str(), annotation.comment.as_str()].into_iter())
         }

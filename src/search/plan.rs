@@ -314,7 +314,12 @@ impl Planner<'_> {
             clauses.push((Occur::Must, constant(self.conversations(scope), 0.0)));
         }
         if let Some(Scope::Lineage(segments)) = &filters.scope {
-            clauses.push((Occur::Must, constant(only_lineage(segments), 0.0)));
+            let only = only_lineage(segments, Others::Hidden);
+            clauses.push((Occur::Must, constant(only, 0.0)));
+        }
+        if !filters.shown.is_empty() {
+            let only = only_lineage(&filters.shown, Others::Shown);
+            clauses.push((Occur::Must, constant(only, 0.0)));
         }
         let recorded = span(filters.recorded_from, filters.recorded_to);
         let happened = span(filters.happened_from, filters.happened_to);
@@ -502,8 +507,15 @@ fn only_conversations(conversations: &[ConversationId]) -> Box<dyn Query> {
     Box::new(DocPredicateQuery::from(predicate))
 }
 
+/// What becomes of passages of conversations that no segment is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    Hidden,
+    Shown,
+}
+
 /// Passages of each segment's own branch, up to its revision.
-fn only_lineage(segments: &[LineageSegment]) -> Box<dyn Query> {
+fn only_lineage(segments: &[LineageSegment], others: Others) -> Box<dyn Query> {
     let mut bounds: HashMap<[u8; 16], HashMap<u64, u64>> = HashMap::new();
     for segment in segments {
         let branches = bounds
@@ -519,9 +531,11 @@ fn only_lineage(segments: &[LineageSegment]) -> Box<dyn Query> {
         let revisions = columns.u64(column::REVISION)?;
         let conversations = columns.bytes(column::CONVERSATION)?;
         let mut by_ordinal: HashMap<(u64, u64), u64> = HashMap::new();
+        let mut known: HashSet<u64> = HashSet::new();
         if let Some(conversations) = &conversations {
             for (conversation, own) in bounds.iter() {
                 if let Some(ordinal) = conversations.dictionary().term_ord(conversation)? {
+                    known.insert(ordinal);
                     by_ordinal.extend(
                         own.iter()
                             .map(|(&branch, &up_to)| ((ordinal, branch), up_to)),
@@ -537,6 +551,9 @@ fn only_lineage(segments: &[LineageSegment]) -> Box<dyn Query> {
             let (Some(ordinal), Some(branch)) = (ordinal, branch) else {
                 return false;
             };
+            if others == Others::Shown && !known.contains(&ordinal) {
+                return true;
+            }
             let up_to = by_ordinal.get(&(ordinal, branch));
             up_to.is_some_and(|&up_to| revisions.first(doc).is_some_and(|r| r <= up_to))
         })

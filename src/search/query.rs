@@ -87,6 +87,8 @@ pub enum Copies {
 pub struct SearchFilters {
     /// Which conversations or branch.
     pub scope: Option<Scope>,
+    /// Of the conversations that are here, only what these segments hold; of others all.
+    pub shown: Vec<LineageSegment>,
     /// One of these tools.
     pub tools: Vec<String>,
     /// Results of calls that worked, or did not.

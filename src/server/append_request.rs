@@ -1,6 +1,7 @@
 //! Append requests → commands. Bodies are decoded for the rules, and the bytes
 //! that were received are what is stored.
 
+use prost::Message;
 use uuid::Uuid;
 
 use super::{
@@ -10,15 +11,15 @@ use super::{
 };
 use crate::{
     codec::{
-        body::EncodedBody,
+        body::{self, EncodedBody},
         envelope::{self, EnvelopeFault},
         pb,
     },
     domain::{
-        AppendCommand, ConversationId, EventKind, Expectation, ExpectedRevision, Namespace,
-        NewEvent,
+        AppendCommand, ConversationCreated, ConversationId, EventBody, EventKind, Expectation,
+        ExpectedRevision, Namespace, NewEvent,
     },
-    engine::{AppendError, Engine, ReadError},
+    engine::{AppendError, Engine, ReadError, derived_id, is_derived},
 };
 
 /// Reads an append request.
@@ -36,9 +37,24 @@ pub(super) async fn command(
     let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
     let branch = from_proto::branch("branch", &request.branch)?;
     let mut names = Names::new(engine, namespace);
+    let create = create_if_missing(request.create_if_missing)?;
     let default = match creates(request.events.first()) {
+        true if create.is_some() => {
+            let message = "is there, and the batch itself creates the conversation: do one of both";
+            return Err(Malformed::new("create_if_missing", message).into());
+        }
+        _ if create.is_some() => {
+            let created = create.as_ref().map(|(created, _)| created);
+            let of = names.missing(
+                &request.conversation_id,
+                idempotency_key.as_deref(),
+                created,
+            );
+            Some(of.await?)
+        }
         true if request.conversation_id.is_empty() => {
-            Some(new_conversation(namespace, idempotency_key.as_deref()))
+            let key = idempotency_key.as_deref();
+            Some(new_conversation(engine, namespace, key).await?)
         }
         creates if !request.conversation_id.is_empty() => {
             let text = &request.conversation_id;
@@ -60,6 +76,7 @@ pub(super) async fn command(
         expectations.push(names.expectation(index, other).await?);
     }
     let mut events = Vec::with_capacity(request.events.len());
+    let first_actor = request.events.first().map(|event| event.actor.clone());
     for (index, event) in request.events.into_iter().enumerate() {
         let field = || format!("events[{index}].conversation_id");
         let conversation = if event.conversation_id.is_empty() {
@@ -78,12 +95,54 @@ pub(super) async fn command(
         }
         events.push(event);
     }
+    let create_if_missing = match (create, default) {
+        (Some((mut created, body)), Some(id)) => {
+            let is_named = is_derived(id) && !request.conversation_id.is_empty();
+            let body = match is_named && created.source_id.is_empty() {
+                true => {
+                    created.source_id.clone_from(&request.conversation_id);
+                    encoded(&EventBody::ConversationCreated(created))?
+                }
+                false => body,
+            };
+            let mut event = NewEvent::new(id, body);
+            event.actor = first_actor.unwrap_or_default();
+            caller.sign(&mut event)?;
+            Some(Box::new(event))
+        }
+        _ => None,
+    };
     Ok(AppendCommand {
         namespace: namespace.clone(),
         expectations,
         idempotency_key,
         events,
+        create_if_missing,
     })
+}
+
+fn encoded(body: &EventBody) -> Result<EncodedBody, Malformed> {
+    let bytes = body::encode(body);
+    EncodedBody::received(body.kind(), bytes)
+        .map_err(|fault| Malformed::new("create_if_missing", fault.to_string()))
+}
+
+/// What a conversation is to be created with, and its bytes.
+fn create_if_missing(
+    created: Option<pb::ConversationCreated>,
+) -> Result<Option<(ConversationCreated, EncodedBody)>, Malformed> {
+    let Some(created) = created else {
+        return Ok(None);
+    };
+    let kind = EventKind::ConversationCreated;
+    let body = EncodedBody::received(kind, created.encode_to_vec().into()).map_err(|fault| {
+        let field = format!("create_if_missing.{}", fault.field);
+        Malformed::new(field, fault.to_string())
+    })?;
+    match body.body() {
+        EventBody::ConversationCreated(created) => Ok(Some((created.clone(), body.clone()))),
+        _ => Ok(None),
+    }
 }
 
 fn check_count(actual: usize, max: usize) -> Result<(), AppendError> {
@@ -107,14 +166,38 @@ fn creates(event: Option<&pb::NewEvent>) -> bool {
 
 /// An id for a conversation that names none. With an idempotency key it follows
 /// from the key, so that the same request asks for the same again.
-pub(super) fn new_conversation(namespace: &Namespace, key: Option<&str>) -> ConversationId {
-    match key {
-        Some(key) => {
-            let name = format!("treering:{namespace}:{key}");
-            ConversationId(Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes()))
-        }
-        None => ConversationId::generate(),
+///
+/// # Errors
+/// When the store cannot be read.
+pub(super) async fn new_conversation(
+    engine: &Engine,
+    namespace: &Namespace,
+    key: Option<&str>,
+) -> Result<ConversationId, Refusal> {
+    let Some(key) = key else {
+        return Ok(ConversationId::generate());
+    };
+    // What was created before ids like these could not be taken by others has another one.
+    let name = format!("treering:{namespace}:{key}");
+    let before = Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes());
+    match engine.resolve(namespace, &before.to_string()).await {
+        Ok(id) => Ok(id),
+        Err(ReadError::ConversationNotFound { .. }) => Ok(derived_id(namespace, "key", &[key])),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// An id that a client chooses for a conversation that is to be created.
+///
+/// # Errors
+/// [`Malformed`] when it is one of those that follow from names.
+pub(super) fn chosen(field: &str, id: ConversationId) -> Result<ConversationId, Malformed> {
+    if is_derived(id) {
+        let message = "is a UUID of version 8: those follow from names and cannot be chosen; \
+                       take one of version 4 or 7, or leave it empty";
+        return Err(Malformed::new(field, message));
+    }
+    Ok(id)
 }
 
 fn unnamed(field: &str) -> Malformed {
@@ -189,6 +272,7 @@ impl<'a> Names<'a> {
         let id = match self.engine.resolve(self.namespace, text).await {
             Ok(id) => id,
             Err(ReadError::ConversationNotFound { id }) => match text.parse() {
+                Ok(id) if creates => chosen(field, id)?,
                 Ok(id) => id,
                 Err(_) if creates => {
                     let kind = EventKind::ConversationCreated;
@@ -199,6 +283,38 @@ impl<'a> Names<'a> {
             },
             Err(error) => return Err(error.into()),
         };
+        self.last = Some((text.to_owned(), id));
+        Ok(id)
+    }
+
+    /// The conversation that is to be created if it does not exist.
+    async fn missing(
+        &mut self,
+        text: &str,
+        key: Option<&str>,
+        created: Option<&ConversationCreated>,
+    ) -> Result<ConversationId, Refusal> {
+        let field = "conversation_id";
+        if text.is_empty() {
+            if key.is_none() {
+                let message = "is empty: create_if_missing needs a UUID, a name, or an \
+                               idempotency_key that an id follows from";
+                return Err(Malformed::new(field, message).into());
+            }
+            return new_conversation(self.engine, self.namespace, key).await;
+        }
+        from_proto::check_short(field, text)?;
+        if text.parse::<ConversationId>().is_ok() {
+            return self.find(field, text, true).await;
+        }
+        let (source, source_id) =
+            created.map_or(("", ""), |of| (of.source.as_str(), of.source_id.as_str()));
+        if !source_id.is_empty() && source_id != text {
+            let message = "is another one than conversation_id names: leave it out";
+            return Err(Malformed::new("create_if_missing.source_id", message).into());
+        }
+        let there = self.engine.of_source(self.namespace, source, text).await?;
+        let id = there.unwrap_or_else(|| derived_id(self.namespace, "source", &[source, text]));
         self.last = Some((text.to_owned(), id));
         Ok(id)
     }

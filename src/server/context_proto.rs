@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{
+    append_request,
     from_proto::{self, Malformed},
     to_proto,
 };
@@ -95,7 +96,7 @@ pub(super) fn child_id(text: &str) -> Result<Option<ConversationId>, Malformed> 
     let id = text
         .parse()
         .map_err(|_| Malformed::new("child_id", message))?;
-    Ok(Some(id))
+    append_request::chosen("child_id", id).map(Some)
 }
 
 pub(super) fn context_change(change: ContextChange) -> pb::WatchContextResponse {

@@ -4,17 +4,21 @@ use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
 
 use super::{
-    append_request::new_conversation,
+    append_request::{chosen, new_conversation},
     bounds::{DIFF_BYTES_MAX, PAGE_DEFAULT},
     call::{Call, Shared},
     from_proto::{self, Malformed},
+    page_token::Scope,
     shutdown::Phase,
     to_proto,
 };
 use crate::{
     codec::pb::{self, conversations_server::Conversations},
     domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent},
-    engine::{EraseCommand, EraseTarget, ForkCommand, ListQuery, Retention},
+    engine::{
+        EraseCommand, EraseTarget, ForkCommand, ForkOptions, ListFilter, ListQuery, Retention,
+        RewindCommand,
+    },
 };
 
 /// Thin over the engine.
@@ -26,6 +30,34 @@ const NEW: &str = "new";
 impl ConversationsService {
     async fn resolve(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {
         Ok(self.0.conversation(call, "conversation_id", id).await?)
+    }
+
+    async fn list_filter(
+        &self,
+        call: &Call,
+        asked: pb::ListConversationsRequest,
+    ) -> Result<ListFilter, Status> {
+        let parent = match asked.parent.as_str() {
+            "" => None,
+            id => Some(self.0.conversation(call, "parent", id).await?),
+        };
+        let metadata = asked.metadata.into_iter().map(|(name, text)| {
+            let value = serde_json::from_str(&text).map_err(|_| {
+                let message = "a value is not JSON text: of a text give \"text\", in quotes";
+                Malformed::new("metadata", message)
+            })?;
+            Ok((name, value))
+        });
+        from_proto::check_short("title", &asked.title)?;
+        Ok(ListFilter {
+            labels: asked.labels,
+            metadata: metadata.collect::<Result<_, Malformed>>()?,
+            parent,
+            title: asked.title,
+            sealed: asked.sealed,
+            updated_from: from_proto::time("updated_from", asked.updated_from.as_ref())?,
+            updated_to: from_proto::time("updated_to", asked.updated_to.as_ref())?,
+        })
     }
 
     /// What is to be erased.
@@ -62,6 +94,51 @@ impl ConversationsService {
     }
 }
 
+/// An event that says something of a branch.
+struct BranchChange {
+    conversation_id: String,
+    branch: String,
+    idempotency_key: String,
+    actor: String,
+    body: EventBody,
+}
+
+impl ConversationsService {
+    async fn change_branch(
+        &self,
+        call: &Call,
+        change: BranchChange,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        from_proto::check_short("actor", &change.actor)?;
+        let idempotency_key = from_proto::idempotency_key(change.idempotency_key)?;
+        let branch = from_proto::branch("branch", &change.branch)?;
+        let id = self.resolve(call, &change.conversation_id).await?;
+        let event = NewEvent {
+            actor: call.caller.actor(change.actor),
+            branch,
+            ..NewEvent::new(id, change.body)
+        };
+        let command = AppendCommand {
+            idempotency_key,
+            ..AppendCommand::new(call.namespace.clone(), vec![event])
+        };
+        let outcome = self.0.engine.append(command).await?;
+        Ok(Response::new(to_proto::append_response(&outcome)))
+    }
+}
+
+/// A branch has none of the fields that a new conversation may have.
+fn check_of_new_conversation(is_new: bool, fields: [(&str, bool); 5]) -> Result<(), Malformed> {
+    let set = fields.iter().find(|(_, is_unset)| !is_unset);
+    match set {
+        Some((field, _)) if !is_new => {
+            let message = "is of a new conversation: set into_conversation, too";
+            Err(Malformed::new(*field, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 #[tonic::async_trait]
 impl Conversations for ConversationsService {
     type EraseStream = BoxStream<'static, Result<pb::EraseResponse, Status>>;
@@ -94,18 +171,56 @@ impl Conversations for ConversationsService {
         let request = request.into_inner();
         let engine = &self.0.engine;
         let max = engine.limits().page_events_max;
+        let asked = pb::ListConversationsRequest {
+            page_size: 0,
+            page_token: String::new(),
+            ..request.clone()
+        };
+        let scope = Scope::of(engine, &call.namespace, &asked);
+        let filter = self.list_filter(&call, asked).await?;
         let query = ListQuery {
             namespace: call.namespace,
             limit: from_proto::page(request.page_size, PAGE_DEFAULT, max),
-            after: from_proto::page_token(&request.page_token)?,
+            after: from_proto::page_token(scope.open(&request.page_token)?)?,
             source: from_proto::optional("source", request.source)?,
             order: from_proto::list_order(request.order)?,
             ascending: request.ascending,
         };
-        let page = engine.list(query).await?;
+        let page = engine.list_where(query, filter).await?;
         Ok(Response::new(pb::ListConversationsResponse {
             conversations: page.conversations.iter().map(to_proto::summary).collect(),
-            next_page_token: to_proto::page_token(page.next),
+            next_page_token: scope.seal(&to_proto::page_token(page.next)),
+        }))
+    }
+
+    async fn list_branches(
+        &self,
+        request: Request<pb::ListBranchesRequest>,
+    ) -> Result<Response<pb::ListBranchesResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let engine = &self.0.engine;
+        let id = self.resolve(&call, &request.conversation_id).await?;
+        let asked = pb::ListBranchesRequest {
+            conversation_id: id.to_string(),
+            ..Default::default()
+        };
+        let scope = Scope::of(engine, &call.namespace, &asked);
+        let after = match scope.open(&request.page_token)? {
+            "" => None,
+            place => u64::from_str_radix(place, 16).ok().map(BranchId),
+        };
+        let max = engine.limits().page_events_max;
+        let limit = from_proto::page(request.page_size, PAGE_DEFAULT, max);
+        let page = engine.branches(&call.namespace, id, after, limit).await?;
+        let last = page.branches.last().filter(|_| page.more);
+        let next = last.map(|branch| format!("{:x}", branch.id.0));
+        let branches = page.branches.iter();
+        Ok(Response::new(pb::ListBranchesResponse {
+            branches: branches
+                .map(|branch| to_proto::branch(branch, page.active))
+                .collect(),
+            next_page_token: scope.seal(&next.unwrap_or_default()),
         }))
     }
 
@@ -137,23 +252,46 @@ impl Conversations for ConversationsService {
         let idempotency_key = from_proto::idempotency_key(request.idempotency_key)?;
         let into = match request.into_conversation.as_str() {
             "" => None,
-            NEW => Some(new_conversation(
-                &call.namespace,
-                idempotency_key.as_deref(),
-            )),
-            id => Some(id.parse().map_err(|_| {
-                let message = "must be a UUID, \"new\", or empty for a branch of this conversation";
-                Malformed::new("into_conversation", message)
-            })?),
+            NEW => {
+                let key = idempotency_key.as_deref();
+                Some(new_conversation(&self.0.engine, &call.namespace, key).await?)
+            }
+            id => {
+                let field = "into_conversation";
+                let id = id.parse().map_err(|_| {
+                    let message =
+                        "must be a UUID, \"new\", or empty for a branch of this conversation";
+                    Malformed::new(field, message)
+                })?;
+                Some(chosen(field, id)?)
+            }
         };
         if into.is_none() {
             BranchName::new(&request.name).map_err(|e| from_proto::bad_name("name", &e))?;
         }
         from_proto::check_short("actor", &request.actor)?;
+        check_of_new_conversation(
+            into.is_some(),
+            [
+                ("keep_labels", !request.keep_labels),
+                ("keep_source", !request.keep_source),
+                ("labels", request.labels.is_empty()),
+                ("source", request.source.is_empty()),
+                ("source_id", request.source_id.is_empty()),
+            ],
+        )?;
         let address = self
             .0
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
+        let options = ForkOptions {
+            expected_head: from_proto::revision(request.expected_head),
+            keep_labels: request.keep_labels,
+            keep_source: request.keep_source,
+            labels: request.labels.into_iter().collect(),
+            source: request.source,
+            source_id: request.source_id,
+        };
         let command = ForkCommand {
             address,
             at: from_proto::revision(request.at_revision),
@@ -164,7 +302,7 @@ impl Conversations for ConversationsService {
             idempotency_key,
             actor: call.caller.actor(request.actor),
         };
-        let forked = self.0.engine.fork(command).await?;
+        let forked = self.0.engine.fork_with(command, options).await?;
         let is_active = request.activate || into.is_some();
         let active = if is_active {
             forked.branch.id
@@ -173,6 +311,84 @@ impl Conversations for ConversationsService {
             BranchId::MAIN
         };
         Ok(Response::new(to_proto::fork_response(&forked, active)))
+    }
+
+    async fn rewind(
+        &self,
+        request: Request<pb::RewindRequest>,
+    ) -> Result<Response<pb::RewindResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        from_proto::check_short("actor", &request.actor)?;
+        let engine = &self.0.engine;
+        let max = engine.limits().page_events_max;
+        let command = RewindCommand {
+            address: self
+                .0
+                .address(&call, &request.conversation_id, &request.branch)
+                .await?,
+            to: from_proto::revision(request.to_revision),
+            expected_head: from_proto::revision(request.expected_head),
+            keep_as: from_proto::branch("keep_as", &request.keep_as)?,
+            idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
+            actor: call.caller.actor(request.actor),
+            limit: from_proto::page(request.limit, max, max),
+            headers_only: request.headers_only,
+        };
+        let rewound = engine.rewind(command).await?;
+        let answer = to_proto::rewound(&rewound, request.headers_only, DIFF_BYTES_MAX);
+        Ok(Response::new(answer))
+    }
+
+    async fn rename_branch(
+        &self,
+        request: Request<pb::RenameBranchRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let name = BranchName::new(&request.name).map_err(|e| from_proto::bad_name("name", &e))?;
+        let change = BranchChange {
+            conversation_id: request.conversation_id,
+            branch: request.branch,
+            idempotency_key: request.idempotency_key,
+            actor: request.actor,
+            body: EventBody::BranchRenamed(name),
+        };
+        self.change_branch(&call, change).await
+    }
+
+    async fn archive_branch(
+        &self,
+        request: Request<pb::ArchiveBranchRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let change = BranchChange {
+            conversation_id: request.conversation_id,
+            branch: request.branch,
+            idempotency_key: request.idempotency_key,
+            actor: request.actor,
+            body: EventBody::BranchArchived {
+                reason: request.reason,
+            },
+        };
+        self.change_branch(&call, change).await
+    }
+
+    async fn activate_branch(
+        &self,
+        request: Request<pb::ActivateBranchRequest>,
+    ) -> Result<Response<pb::AppendResponse>, Status> {
+        let call = Call::of(&request)?;
+        let request = request.into_inner();
+        let change = BranchChange {
+            conversation_id: request.conversation_id,
+            branch: request.branch,
+            idempotency_key: request.idempotency_key,
+            actor: request.actor,
+            body: EventBody::BranchActivated,
+        };
+        self.change_branch(&call, change).await
     }
 
     async fn lineage(

@@ -217,6 +217,20 @@ pub(super) fn read_query(
     } else {
         (first, last)
     };
+    query.begins_in = match request.from_conversation.as_str() {
+        "" => None,
+        _ if !matches!(query.source, Source::Branch { .. }) => {
+            let message = "is of a branch: read a conversation or the log without it";
+            return Err(Malformed::new("from_conversation", message));
+        }
+        _ if first == 0 => {
+            let message = "is given without from_revision";
+            return Err(Malformed::new("from_conversation", message));
+        }
+        id => Some(id.parse().map_err(|_| {
+            Malformed::new("from_conversation", "must be a UUID, as events have it")
+        })?),
+    };
     query.from = low;
     query.to = unbounded(high);
     query.backward = request.backward;

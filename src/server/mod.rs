@@ -30,6 +30,7 @@ mod measures;
 pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+mod page_token;
 mod read;
 mod result_text;
 mod search;

@@ -219,6 +219,7 @@ pub(super) fn command(
         expected,
     });
     Ok(AppendCommand {
+        create_if_missing: None,
         namespace,
         expectations: expectation.into_iter().collect(),
         idempotency_key: from_proto::idempotency_key(start.idempotency_key)?,

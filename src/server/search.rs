@@ -74,6 +74,8 @@ impl SearchService {
             at_least: request.at_least.as_ref().map(envelope::position_from_pb),
             count_all: request.count_all,
             every_copy: request.every_copy,
+            active_branches_only: request.active_branches_only,
+            not_sealed: request.not_sealed,
         })
     }
 }

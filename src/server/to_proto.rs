@@ -16,8 +16,8 @@ use crate::{
     },
     engine::{
         self, BranchDiff, CallStatus, ConversationHits, ConversationSummary, ConversationView,
-        Forked, HitCopy, Lineage, ListPlace, NamedEvent, Reading, SearchAnswer, SearchHit, Stats,
-        ToolCall,
+        Forked, HitCopy, Lineage, ListPlace, NamedEvent, Reading, Rewound, SearchAnswer, SearchHit,
+        Stats, ToolCall,
     },
 };
 
@@ -48,6 +48,7 @@ pub(super) fn append_response(outcome: &AppendOutcome) -> pb::AppendResponse {
         events: outcome.events.iter().map(appended).collect(),
         repeated_key: outcome.repeated_key,
         warnings: outcome.warnings.clone(),
+        created: outcome.created.as_ref().map(appended),
     }
 }
 
@@ -102,6 +103,7 @@ pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary 
         source: info.source.clone(),
         source_id: info.source_id.clone(),
         labels: info.labels.clone().into_iter().collect(),
+        metadata: info.metadata.clone().into_iter().collect(),
         config: None,
         parent: info.parent.as_ref().map(parent),
         shares_history: info.shares_history,
@@ -139,6 +141,7 @@ pub(super) fn conversation(view: &ConversationView, source_meta: Bytes) -> pb::C
         }),
         branches: branches.map(|state| branch(state, active)).collect(),
         branch: Some(branch_state(&view.branch)),
+        more_branches: view.more_branches,
     }
 }
 
@@ -222,6 +225,35 @@ pub(super) fn fork_response(forked: &Forked, active: BranchId) -> pb::ForkRespon
         conversation_id: forked.conversation.to_string(),
         branch: Some(branch(&forked.branch, active)),
         events: forked.events.iter().map(appended).collect(),
+    }
+}
+
+/// Of the events that went, the newest ones as far as there is room.
+pub(super) fn rewound(
+    rewound: &Rewound,
+    headers_only: bool,
+    bytes_max: usize,
+) -> pb::RewindResponse {
+    let mut room = bytes_max;
+    let fits = |named: &&NamedEvent| {
+        let bytes = named.event.body.len();
+        let fits = bytes <= room;
+        room = room.saturating_sub(bytes);
+        fits
+    };
+    let mut went: Vec<_> = rewound.went.iter().rev().take_while(fits).collect();
+    went.reverse();
+    let active = rewound.active;
+    pb::RewindResponse {
+        branch: Some(branch(&rewound.branch, active)),
+        kept: rewound.kept.as_ref().map(|kept| branch(kept, active)),
+        events: rewound.events.iter().map(appended).collect(),
+        truncated: rewound.truncated || went.len() < rewound.went.len(),
+        went: went
+            .into_iter()
+            .map(|named| event(named, headers_only))
+            .collect(),
+        repeated_key: rewound.repeated_key,
     }
 }
 

@@ -195,7 +195,13 @@ impl Worker {
                 None,
             )
             .await?;
-        let branch = view
+        // One that begins behind the one before it, if that is there.
+        let before = place.branch.0.checked_sub(1).map(crate::domain::BranchId);
+        let page = self
+            .engine
+            .branches(&self.namespace, place.conversation, before, 1)
+            .await?;
+        let branch = page
             .branches
             .into_iter()
             .find(|branch| branch.id == place.branch);

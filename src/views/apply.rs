@@ -50,6 +50,7 @@ impl Views {
             let mut table = txn.table(CONVERSATIONS);
             let (rows, moved) = conversation_rows(&table, delta, reached)?;
             rows.write(&mut table);
+            apply_names(&mut table, delta)?;
             let mut table = txn.table(NAMESPACES);
             for moved in moved {
                 moved.apply(&mut table)?;
@@ -97,7 +98,9 @@ fn conversation_rows<'a>(
     for change in changes(delta)? {
         moved.extend(change.rows(table, &mut rows)?);
     }
-    for row in delta.conversations.iter().filter(|r| is_new(r, reached)) {
+    let is_described = |row: &&ConversationRow| delta.described.contains(&row.id);
+    let rows_of = delta.conversations.iter();
+    for row in rows_of.filter(|row| is_new(row, reached) || is_described(row)) {
         let created = CreatedRow::of(row);
         rows.put(&keys::created(row.id), |bytes| {
             codec::encode(&created, bytes)
@@ -124,6 +127,19 @@ fn conversation_rows<'a>(
         rows.put_bytes(&keys::child(*parent, *child), &[])?;
     }
     Ok((rows, moved))
+}
+
+fn apply_names(table: &mut RawTable<'_>, delta: &ViewDelta) -> Result<(), ViewsError> {
+    let mut rows = Rows::default();
+    for ((id, name), branch) in &delta.names {
+        let key = keys::branch_name(*id, name);
+        match branch {
+            Some(branch) => rows.put_bytes(&key, &branch.0.to_le_bytes())?,
+            None => table.remove(Bytes::copy_from_slice(key.as_bytes())),
+        }
+    }
+    rows.write(table);
+    Ok(())
 }
 
 /// A conversation that has another place in the list by when things happened.

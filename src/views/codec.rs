@@ -22,7 +22,7 @@ use super::error::ViewsError;
 
 /// Version of everything in the views' file: tables, keys, rows, and the folds
 /// that fill them. A file with another one is rebuilt, never converted.
-pub const VIEWS_VERSION: u32 = 9;
+pub const VIEWS_VERSION: u32 = 10;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()
@@ -49,7 +49,7 @@ pub(super) struct HeadRow {
     damage: Option<Arc<Damage>>,
 }
 
-/// What never changes of a conversation.
+/// What seldom changes of a conversation.
 #[derive(Serialize, Deserialize)]
 pub(super) struct CreatedRow {
     namespace: Namespace,
@@ -133,6 +133,8 @@ pub(super) fn seal(bytes: &mut Vec<u8>, key_start: usize) {
 
 /// A row without its checksum.
 pub(super) fn checked<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], ViewsError> {
+    #[cfg(test)]
+    ROWS_READ.with(|rows| rows.set(rows.get() + 1));
     let damaged = || ViewsError::damaged("a row does not match its checksum");
     let (value, checksum) = row
         .split_last_chunk::<CHECKSUM_BYTES>()
@@ -165,4 +167,15 @@ pub(super) fn decode_value<T: DeserializeOwned>(value: &[u8]) -> Result<T, Views
         Ok((decoded, used)) if used == value.len() => Ok(decoded),
         _ => Err(ViewsError::damaged("a row cannot be decoded")),
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    static ROWS_READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Rows that this thread has read.
+#[cfg(test)]
+pub(crate) fn rows_read() -> usize {
+    ROWS_READ.with(std::cell::Cell::get)
 }

@@ -1,10 +1,14 @@
 //! What a stretch of the log changes in the views. Plain values: the engine
 //! makes them, live or in a rebuild, by the same fold.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::domain::{
-    BranchId, BranchState, ContentHash, ConversationId, ConversationRow, Namespace, Revision, Tags,
+    BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationRow, Namespace,
+    Revision, Tags,
 };
 
 /// Where an event is, and what it is about.
@@ -95,6 +99,10 @@ pub struct ViewDelta {
     pub found_by: Vec<FoundBy>,
     /// Conversations as they are now.
     pub conversations: Vec<ConversationRow>,
+    /// Those whose title, labels or metadata have changed.
+    pub described: BTreeSet<ConversationId>,
+    /// Names that branches have got; none: no branch has it any more.
+    pub names: BTreeMap<(ConversationId, BranchName), Option<BranchId>>,
     /// Branches as they are now.
     pub branches: Vec<(ConversationId, Arc<BranchState>)>,
     /// Branches as they were at their head, to be kept for *as of* reads.
@@ -125,6 +133,7 @@ impl ViewDelta {
             .retain(|found| !damaged(found.event.conversation));
         self.conversations.retain(|row| !damaged(row.id));
         self.branches.retain(|(id, _)| !damaged(*id));
+        self.names.retain(|(id, _), _| !damaged(*id));
         self.snapshots.retain(|(id, _)| !damaged(*id));
         self.calls.retain(|call| !damaged(call.conversation));
         self.pending.retain(|entry| !damaged(entry.conversation));

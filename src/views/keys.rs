@@ -15,6 +15,7 @@
 //! | | id, 8, type, branch, revision | an event of a framework, by its type |
 //! | | id, 9, branch, kind, chunk | that chunk has events of that kind |
 //! | | id, 10, revision | what an event with a large body is found by |
+//! | | id, 20, name | a branch by its name, but for the first one while it is `main` |
 //! | `namespaces` | ns, 0 | counts |
 //! | | ns, 1, offset | a conversation, by its first event |
 //! | | ns, 2, source, offset | the same, of one source |
@@ -30,7 +31,9 @@
 //! last in its row's key and needs no length; an event's key ends with a zero byte, which it
 //! cannot have, so that keys with a common beginning stand together.
 
-use crate::domain::{BranchId, ContentHash, ConversationId, Namespace, Revision, TimestampMicros};
+use crate::domain::{
+    BranchId, BranchName, ContentHash, ConversationId, Namespace, Revision, TimestampMicros,
+};
 
 use super::chunk::{read_varint, write_varint};
 
@@ -45,6 +48,7 @@ const EVENT_KEY: u8 = 7;
 const EVENT_TYPE: u8 = 8;
 const EVENT_KIND: u8 = 9;
 const LARGE: u8 = 10;
+const BRANCH_NAME: u8 = 20;
 
 const COUNTS: u8 = 0;
 const LISTED: u8 = 1;
@@ -139,6 +143,10 @@ pub(super) fn branches(id: ConversationId) -> Key {
 
 pub(super) fn branch(id: ConversationId, branch: BranchId) -> Key {
     branches(id).number(branch.0)
+}
+
+pub(super) fn branch_name(id: ConversationId, name: &BranchName) -> Key {
+    Key::of(id, BRANCH_NAME).bytes(name.as_str().as_bytes())
 }
 
 pub(super) fn events(id: ConversationId, chunk: u64) -> Key {

@@ -64,6 +64,8 @@ mod tests;
 #[cfg(feature = "redb")]
 mod tip;
 
+#[cfg(all(test, feature = "redb"))]
+pub(crate) use codec::rows_read;
 pub use delta::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta};
 #[cfg(test)]
 pub(crate) use table::steps;

@@ -64,7 +64,21 @@ impl Views {
         &self,
         page: &ListPage<'_>,
     ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
-        self.read(|reader| page.read(reader))
+        self.list_where(page, usize::MAX, &|_| true)
+    }
+
+    /// The same with those only that are to be kept. No more than `scan_max` are looked at,
+    /// so a page may have fewer than it could, and the next one goes on behind them.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn list_where(
+        &self,
+        page: &ListPage<'_>,
+        scan_max: usize,
+        keep: &dyn Fn(&ConversationRow) -> bool,
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
+        self.read(|reader| page.read(reader, scan_max, keep))
     }
 
     /// What was appended with an idempotency key, and how far the views had come
@@ -211,6 +225,8 @@ impl ListPage<'_> {
     fn read(
         &self,
         reader: &Reader,
+        scan_max: usize,
+        keep: &dyn Fn(&ConversationRow) -> bool,
     ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
         let listing = reader.table(NAMESPACES);
         let table = reader.table(CONVERSATIONS);
@@ -228,19 +244,24 @@ impl ListPage<'_> {
             }
         };
         let mut rows: Vec<ConversationRow> = Vec::new();
-        let mut mark = None;
+        let (mut mark, mut looked_at, mut last) = (None, 0, None);
         while let Some(entry) = next() {
             let (key, value) = entry?;
-            if rows.len() == self.limit {
-                mark = rows.last().map(|row| self.place(row));
+            if rows.len() == self.limit || looked_at == scan_max {
+                mark = last;
                 break;
             }
+            looked_at += 1;
             let id = codec::checked(&key, &value)?;
             let row = match keys::last_conversation(id) {
                 Some(id) => conversation(&table, id)?,
                 None => None,
             };
-            rows.push(row.ok_or_else(|| ViewsError::damaged("a listed conversation is missing"))?);
+            let row = row.ok_or_else(|| ViewsError::damaged("a listed conversation is missing"))?;
+            last = Some(self.place(&row));
+            if keep(&row) {
+                rows.push(row);
+            }
         }
         if self.order == ListOrder::Happened {
             rows.sort_by_key(|row| (row.happened_to, row.first_position.offset));

@@ -140,6 +140,7 @@ mod tests {
             source_id: text(),
             root: ConversationId::generate(),
             sub_context_depth: 0,
+            metadata: [(text(), "1".to_owned())].into(),
         };
         let created = (
             crate::domain::Namespace::default(),

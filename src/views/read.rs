@@ -65,6 +65,57 @@ impl Views {
         self.read(|reader| branch_of(&reader.table(CONVERSATIONS), id, branch))
     }
 
+    /// The branch with this name.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn branch_named(
+        &self,
+        id: ConversationId,
+        name: &BranchName,
+    ) -> Result<Option<BranchState>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS);
+            let key = keys::branch_name(id, name);
+            let found = match table.get(key.as_bytes())? {
+                Some(row) => branch_id(codec::checked(key.as_bytes(), &row)?)?,
+                // It has no row while it is called so.
+                None if *name == BranchName::default() => BranchId::MAIN,
+                None => return Ok(None),
+            };
+            let branch = branch_of(&table, id, found)?;
+            Ok(branch.filter(|branch| branch.name == *name))
+        })
+    }
+
+    /// Branches of a conversation by id, at most `limit` of those after one; none: from the
+    /// first on.
+    ///
+    /// # Errors
+    /// As every read.
+    pub fn branches(
+        &self,
+        id: ConversationId,
+        after: Option<BranchId>,
+        limit: usize,
+    ) -> Result<Vec<BranchState>, ViewsError> {
+        self.read(|reader| {
+            let table = reader.table(CONVERSATIONS);
+            let mut found = Vec::new();
+            if after.is_none() && limit > 0 {
+                found.extend(branch_of(&table, id, BranchId::MAIN)?);
+            }
+            let first = keys::branch(id, BranchId(after.map_or(0, |after| after.0 + 1)));
+            let end = keys::branches(id).after_prefix();
+            let rows = table.range(first.as_bytes()..end.as_bytes());
+            for row in rows.take(limit - found.len().min(limit)) {
+                let (key, row) = row?;
+                found.push(codec::decode(&key, &row)?);
+            }
+            Ok(found)
+        })
+    }
+
     /// Goes from a branch up to the root, through every fork, until `visit` says
     /// that it has seen enough. One pass over one state of the views, which reads
     /// of each branch only where it came from: chains of forks can be long, and
@@ -264,6 +315,12 @@ fn ancestor(
         name,
         fork,
     }))
+}
+
+fn branch_id(row: &[u8]) -> Result<BranchId, ViewsError> {
+    let bytes: Result<[u8; 8], _> = row.try_into();
+    let bytes = bytes.map_err(|_| ViewsError::damaged("a branch's name leads nowhere"))?;
+    Ok(BranchId(u64::from_le_bytes(bytes)))
 }
 
 fn branch_of(

@@ -59,6 +59,7 @@ fn tool(name: &str, discoverable: bool) -> ToolDefinition {
         needs_approval: false,
         guidance: String::new(),
         discoverable,
+        strict: None,
     }
 }
 

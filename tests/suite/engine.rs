@@ -457,6 +457,7 @@ async fn an_idempotency_key_answers_for_ever() {
         })
     ));
     let elsewhere = AppendCommand {
+        create_if_missing: None,
         namespace: Namespace::new("elsewhere").unwrap(),
         expectations: Vec::new(),
         idempotency_key: Some("the key".into()),

@@ -73,6 +73,14 @@ fn conversation_bodies() -> Vec<EventBody> {
             source: text("somewhere"),
             source_id: text("there-1"),
             source_meta: json_text(r#"{"b": 1, "a": 1.0, "a": 2}"#),
+            metadata: Default::default(),
+        }),
+        EventBody::ConversationChanged(ConversationChanged {
+            title: Some(text("Another title")),
+            set_labels: [(text("team"), text("red"))].into(),
+            remove_labels: vec![text("old")],
+            set_metadata: [(text("user"), text(r#"{"id": 7}"#))].into(),
+            remove_metadata: vec![text("draft")],
         }),
         EventBody::ConfigChanged(config()),
         EventBody::BranchForked(BranchForked {
@@ -211,6 +219,7 @@ fn tool_bodies() -> Vec<EventBody> {
                 needs_approval: true,
                 guidance: String::new(),
                 discoverable: false,
+                strict: None,
             }],
         },
     ]

@@ -4,6 +4,7 @@
 mod appends;
 mod contexts;
 mod conversations;
+mod creations;
 pub mod harness;
 mod hostile;
 mod keys;
@@ -12,6 +13,7 @@ mod lookups;
 mod namespaces;
 mod quota;
 mod reads;
+mod rewinds;
 mod search_admin;
 mod shutdown;
 mod tools;

@@ -290,6 +290,7 @@ async fn tool_context_management_over_the_wire() {
         needs_approval: false,
         guidance: String::new(),
         discoverable: false,
+        strict: None,
     };
     let tools = ["list_files", "inspect_file", "plot"].map(tool).to_vec();
     let opening = vec![with_policy(policy), EventBody::ToolsDefined { tools }];

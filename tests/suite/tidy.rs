@@ -294,3 +294,59 @@ fn the_docs_list_every_enhancer() {
         }
     }
 }
+
+/// Words in capitals that are no reasons: what the build gives, and gRPC's names of codes.
+const NO_REASONS: [&str; 4] = ["CARGO_PKG_VERSION", "OUT_DIR", "OK", "S"];
+
+/// Texts of a file that look like reasons.
+fn reasons_in(file: &Path, found: &mut std::collections::BTreeSet<String>) {
+    let text = fs::read_to_string(file).unwrap();
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    for part in text.split('"').skip(1).step_by(2) {
+        let is_word = !part.is_empty()
+            && part.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+            && !NO_REASONS.contains(&part);
+        if is_word {
+            found.insert(part.to_owned());
+        }
+    }
+}
+
+// Somebody meets a reason at three in the morning and looks it up. Each that the code has must
+// be on the page, and none that it has not.
+#[test]
+fn the_page_of_errors_has_every_reason() {
+    let root = Path::new(crate::ROOT);
+    let mut coded = std::collections::BTreeSet::new();
+    reasons_in(&root.join("src/domain/rejection.rs"), &mut coded);
+    let mut folders = vec![root.join("src/server")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".rs") && !name.contains("tests") && name != "measures.rs" {
+                reasons_in(&path, &mut coded);
+            }
+        }
+    }
+    let page = fs::read_to_string(root.join("docs/ERRORS.md")).unwrap();
+    let row = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+    let told: std::collections::BTreeSet<String> = page.lines().filter_map(row).collect();
+    assert!(coded.len() > 60, "{coded:?}");
+    let missing: Vec<_> = coded.difference(&told).collect();
+    let made_up: Vec<_> = told.difference(&coded).collect();
+    assert!(missing.is_empty(), "docs/ERRORS.md lacks {missing:?}");
+    assert!(
+        made_up.is_empty(),
+        "docs/ERRORS.md has {made_up:?}, and the code has not"
+    );
+    for line in page.lines().filter(|line| row(line).is_some()) {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        assert!(
+            cells.len() == 4 && cells.iter().all(|cell| !cell.is_empty()),
+            "{line}"
+        );
+    }
+}

@@ -575,3 +575,44 @@ def test_answers_are_values(db: treering.Treering, conv: treering.Conversation) 
     assert sent == request and sent.tokens == request.tokens
     assert copy.deepcopy(request) == request
     assert pickle.loads(pickle.dumps(next(conv.events()))).kind == "conversation_created"
+
+
+# Pop and clear: what went is told, the branch goes on without it, and nothing is lost.
+def test_taking_back(conv: treering.Conversation) -> None:
+    asked = conv.user("Left or right?")
+    conv.assistant("Left.")
+    rewound = conv.rewind(asked.revision, idempotency_key="pop")
+    assert [event.text for event in rewound.events] == ["Left."]
+    conv.user("Why not right?", expected=rewound.head)
+    said = [event.text for event in conv.events(kinds=["message_appended"])]
+    assert said[-2:] == ["Left or right?", "Why not right?"]
+    again = conv.rewind(asked.revision, idempotency_key="pop")
+    assert again.repeated and again.kept == rewound.kept
+    kept = conv.on(rewound.kept).events(kinds=["message_appended"])
+    assert [event.text for event in kept][-1] == "Left."
+    with pytest.raises(treering.RevisionMismatch):
+        conv.rewind(0, expected=rewound.head)
+    assert conv.rewind(0).events
+    assert not list(conv.events(kinds=["message_appended"]))
+    names = {branch.name for branch in conv.branches()}
+    assert {"main", rewound.kept} <= names
+
+
+# A thread has a name of the program's own; what is kept with it changes and is listed by.
+def test_threads_by_name(db: treering.Treering) -> None:
+    created = new.created("Thread", source="tests", metadata={"user": {"id": 7}})
+    thread = created.conversation_created
+    first = db.append([new.user("Hello")], conversation="thread α", create_if_missing=thread)
+    again = db.append([new.user("More")], conversation="thread α", create_if_missing=thread)
+    assert (first.created, again.created) == (True, False)
+    assert first.conversation_id == again.conversation_id
+    conv = db.conversation(first.conversation_id)
+    conv.change(title="Changed", labels={"team": "blue"}, metadata={"user": None, "draft": True})
+    listed = list(db.conversations(labels={"team": "blue"}, metadata={"draft": True}))
+    assert [one.title for one in listed] == ["Changed"]
+    conv.change(labels={"team": None}, metadata={"draft": ...})
+    assert not list(db.conversations(labels={"team": "blue"}))
+    assert list(db.conversations(metadata={"user": None}, title="CHANGED"))
+    copy = conv.fork(into="new", name="copy", keep_source=True, source_id="thread β")
+    summary = copy.state().summary
+    assert (summary.source, summary.source_id) == ("tests", "thread β")

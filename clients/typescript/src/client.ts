@@ -23,7 +23,7 @@ import {
   ListOrder,
   type SharedBy,
 } from "./gen/treering/v1/conversation.js";
-import { EventKind, type NewEvent } from "./gen/treering/v1/event.js";
+import { ConversationCreated, EventKind, type NewEvent } from "./gen/treering/v1/event.js";
 import {
   type AppendRequest,
   type BranchExpectation,
@@ -49,7 +49,7 @@ import * as requests from "./requests.js";
 import { ContextWatch, type SubscribeOptions, Subscription } from "./subscription.js";
 import { type CallOptions, Transport } from "./transport.js";
 import { type Event, Hits, Receipt, ToolCall } from "./types.js";
-import { type DecisionName, type KindName, numbers, type Parsed } from "./words.js";
+import { type DecisionName, jsonTexts, type KindName, numbers, type Parsed } from "./words.js";
 
 /** Time that a call may take, all its attempts together. */
 const TIMEOUT_MS = 60_000;
@@ -244,6 +244,19 @@ export class Treering implements AsyncDisposable {
       oldestFirst?: boolean;
       byActivity?: boolean;
       pageSize?: number;
+      /** Only those with all of these labels. */
+      labels?: Readonly<Record<string, string>>;
+      /** Only those with these values in their metadata. */
+      metadata?: Readonly<Record<string, unknown>>;
+      /** Only those that were forked or spawned from this one. */
+      parent?: string;
+      /** Only those with this in their title. */
+      title?: string;
+      /** Only sealed ones, or only others. */
+      sealed?: boolean;
+      /** Only those whose last event was recorded within this time. */
+      updatedSince?: Date;
+      updatedUntil?: Date;
     } = {},
   ): AsyncGenerator<ConversationSummary, void, undefined> {
     let pageToken = "";
@@ -254,6 +267,13 @@ export class Treering implements AsyncDisposable {
         order: options.byActivity ? ListOrder.HAPPENED : ListOrder.UNSPECIFIED,
         pageSize: options.pageSize ?? 0,
         pageToken,
+        labels: { ...options.labels },
+        metadata: jsonTexts(options.metadata ?? {}),
+        parent: options.parent ?? "",
+        title: options.title ?? "",
+        sealed: options.sealed,
+        updatedFrom: options.updatedSince,
+        updatedTo: options.updatedUntil,
       });
       const page = await this.#transport.unary(conversations.list, request);
       yield* page.conversations;
@@ -282,6 +302,11 @@ export class Treering implements AsyncDisposable {
       branch?: string | undefined;
       /** Checks on more branches. */
       expectations?: readonly BranchExpectation[] | undefined;
+      /**
+       * What the conversation is created with when it does not exist; `conversation` may then
+       * be a name of your own, within the `source` that is given here.
+       */
+      createIfMissing?: Partial<ConversationCreated> | undefined;
     } = {},
   ): Promise<Receipt> {
     const { conversation = "", branch = "", expected, expectations = [] } = options;
@@ -292,6 +317,9 @@ export class Treering implements AsyncDisposable {
       actor: this.actor,
     });
     request.expectations = [...expectations];
+    if (options.createIfMissing) {
+      request.createIfMissing = ConversationCreated.fromPartial(options.createIfMissing);
+    }
     const answer = await this.#transport.unary(eventMethods.append, request, { ...options, key });
     return this.#wrote(new Receipt(answer));
   }

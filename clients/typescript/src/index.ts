@@ -72,6 +72,7 @@ export {
   Hit,
   Hits,
   Receipt,
+  Rewound,
   ToolCall,
   ToolResult,
 } from "./types.js";

@@ -121,6 +121,8 @@ export interface ToolOptions {
   guidance?: string;
   /** Offered only after it was discovered. */
   discoverable?: boolean;
+  /** The model keeps to the schema exactly; for OpenAI's requests. */
+  strict?: boolean | undefined;
   source?: string;
 }
 
@@ -138,6 +140,7 @@ export function tool(
     approval: requirement(options.needsApproval),
     guidance: options.guidance ?? "",
     discoverable: options.discoverable ?? false,
+    strict: options.strict,
     source: options.source ?? "",
   };
 }
@@ -275,6 +278,8 @@ export interface CreatedOptions {
   source?: string | undefined;
   sourceId?: string | undefined;
   sourceMeta?: unknown;
+  /** What is kept with it, name to value. */
+  metadata?: Readonly<Record<string, unknown>> | undefined;
   parent?: ParentRef | undefined;
 }
 
@@ -293,6 +298,7 @@ export function created(title = "", options: CreatedOptions = {}): NewEvent {
       sourceId: options.sourceId ?? "",
       sourceMeta:
         options.sourceMeta === undefined ? new Uint8Array(0) : jsonBytes(options.sourceMeta),
+      metadata: jsonTexts(options.metadata),
     },
   });
 }
@@ -303,6 +309,32 @@ export const configChanged = (config: Config): NewEvent =>
 
 /** The branch is the one that is meant when none is named. */
 export const branchActivated = (): NewEvent => event({ $case: "branchActivated", value: {} });
+
+/** What a conversation is called and what is kept with it; what is not named stays. */
+export interface Changes {
+  title?: string | undefined;
+  /** null: the label goes. */
+  labels?: Readonly<Record<string, string | null>> | undefined;
+  /** undefined: it goes; null is JSON's null. */
+  metadata?: Readonly<Record<string, unknown>> | undefined;
+}
+
+/** A conversation's new title, labels and metadata. */
+export const conversationChanged = ({ title, labels = {}, metadata = {} }: Changes): NewEvent => {
+  const entries = Object.entries(labels);
+  const set = entries.filter((entry): entry is [string, string] => entry[1] !== null);
+  const kept = Object.entries(metadata).filter(([, value]) => value !== undefined);
+  return event({
+    $case: "conversationChanged",
+    value: {
+      title,
+      setLabels: Object.fromEntries(set),
+      removeLabels: entries.filter(([, value]) => value === null).map(([name]) => name),
+      setMetadata: jsonTexts(Object.fromEntries(kept)),
+      removeMetadata: Object.keys(metadata).filter((name) => metadata[name] === undefined),
+    },
+  });
+};
 
 /** The branch's new name. */
 export const branchRenamed = (name: string): NewEvent =>

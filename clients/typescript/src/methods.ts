@@ -55,7 +55,14 @@ function methods<M extends Record<string, Definition<any, any>>>(
 }
 
 export const events = methods(EventsDefinition, ["append", "appendStream"]);
-export const conversations = methods(ConversationsDefinition, ["fork", "seal"]);
+export const conversations = methods(ConversationsDefinition, [
+  "fork",
+  "rewind",
+  "renameBranch",
+  "archiveBranch",
+  "activateBranch",
+  "seal",
+]);
 export const contexts = methods(ContextsDefinition, ["compact", "set", "spawn", "return"]);
 export const tools = methods(ToolsDefinition, ["recordResult"]);
 export const search = methods(SearchDefinition);

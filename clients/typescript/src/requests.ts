@@ -223,6 +223,10 @@ export interface SearchFilters extends CallOptions {
   byConversation?: boolean | undefined;
   /** Events with one text are hits of their own, not one. */
   everyCopy?: boolean | undefined;
+  /** Only what the active branch of each conversation shows: not what was rewound. */
+  activeBranchesOnly?: boolean | undefined;
+  /** Only conversations that are not sealed. */
+  notSealed?: boolean | undefined;
   /** Wait until this position is in the index. Unset: the last that this client wrote. */
   atLeast?: number | undefined;
 }
@@ -388,6 +392,8 @@ export function search(
     countAll: filters.countAll,
     byConversation: filters.byConversation,
     everyCopy: filters.everyCopy,
+    activeBranchesOnly: filters.activeBranchesOnly,
+    notSealed: filters.notSealed,
     atLeast,
     waitMax: atLeast ? wait : undefined,
   });

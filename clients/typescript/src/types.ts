@@ -1,7 +1,7 @@
 // What the client answers with. Each holds the message that it was read from as `proto`.
 
 import type { BuildResponse, Explanation } from "./gen/treering/v1/context.js";
-import type { DiffResponse } from "./gen/treering/v1/conversation.js";
+import type { DiffResponse, RewindResponse } from "./gen/treering/v1/conversation.js";
 import { EventKind, type Event as EventMessage, Role } from "./gen/treering/v1/event.js";
 import type { AppendResponse } from "./gen/treering/v1/events.js";
 import type { SearchHit, SearchResponse } from "./gen/treering/v1/search.js";
@@ -34,8 +34,11 @@ export class Receipt {
   readonly repeated: boolean;
   /** What is legal and may still be a mistake. */
   readonly warnings: readonly string[];
+  /** The conversation did not exist, and was created with it (`createIfMissing`). */
+  readonly created: boolean;
 
   constructor(proto: AppendResponse) {
+    this.created = proto.created !== undefined;
     this.conversationId = proto.events[0]?.conversationId ?? "";
     this.revisions = proto.events.map((event) => event.revision);
     this.eventIds = proto.events.map((event) => event.eventId);
@@ -337,6 +340,31 @@ export interface Compaction {
   readonly warnings: readonly string[];
   /** Why there was nothing to do. */
   readonly reason: string;
+}
+
+/** A branch that was taken back. */
+export class Rewound {
+  /** The branch. */
+  readonly branch: string;
+  /** Of the branch as it is now: what the next append is checked against. */
+  readonly head: number;
+  /** The branch that has the old end; empty: nothing went. */
+  readonly kept: string;
+  /** What went, oldest first; the newest of it, when `truncated`. */
+  readonly events: readonly Event[];
+  /** More went than came with the answer: read `kept`. */
+  readonly truncated: boolean;
+  /** The idempotency key was known: nothing was taken back now. */
+  readonly repeated: boolean;
+
+  constructor(proto: RewindResponse) {
+    this.branch = proto.branch?.name ?? "";
+    this.head = proto.branch?.head ?? 0;
+    this.kept = proto.kept?.name ?? "";
+    this.events = proto.went.map((event) => new Event(event));
+    this.truncated = proto.truncated;
+    this.repeated = proto.repeatedKey;
+  }
 }
 
 /** Two branches: where they part, and what each did from there. */

@@ -554,3 +554,43 @@ test("answers are values", async () => {
   const request = await conv.request("openai-chat", { model: "gpt-4o" });
   assert.deepEqual(JSON.parse(Buffer.from(request.raw).toString()), request.body);
 });
+
+// Pop and clear: what went is told, the branch goes on without it, and nothing is lost.
+test("a branch is taken back", async () => {
+  const db = open();
+  const conv = await db.create("Rewound");
+  const asked = await conv.user("Left or right?");
+  await conv.assistant("Left.");
+  const rewound = await conv.rewind(asked.revision, { idempotencyKey: "ts-pop" });
+  assert.deepEqual(
+    rewound.events.map((event) => event.text),
+    ["Left."],
+  );
+  await conv.user("Why not right?", { expected: rewound.head });
+  const again = await conv.rewind(asked.revision, { idempotencyKey: "ts-pop" });
+  assert.ok(again.repeated && again.kept === rewound.kept);
+  const names = (await conv.branches()).map((branch) => branch.name);
+  assert.ok(names.includes("main") && names.includes(rewound.kept));
+});
+
+// A thread has a name of the program's own; what is kept with it changes and is listed by.
+test("threads have names of their own", async () => {
+  const db = open();
+  const createIfMissing = { title: "Thread", source: "ts-tests" };
+  const first = await db.append([make.user("Hello")], {
+    conversation: "ts thread α",
+    createIfMissing,
+  });
+  const more = await db.append([make.user("More")], {
+    conversation: "ts thread α",
+    createIfMissing,
+  });
+  assert.deepEqual([first.created, more.created], [true, false]);
+  const conv = db.conversation(first.conversationId);
+  await conv.change({ labels: { team: "ts" }, metadata: { draft: true } });
+  const titles: string[] = [];
+  for await (const one of db.conversations({ labels: { team: "ts" }, metadata: { draft: true } })) {
+    titles.push(one.title);
+  }
+  assert.deepEqual(titles, ["Thread"]);
+});

@@ -27,11 +27,15 @@ const VIEWS: &[(&str, &str)] = &[
     ("Position", "shard offset"),
     ("EventRef", "conversation_id revision"),
     ("Config", "model_id? mode? parameters?:json"),
+    (
+        "ConversationChanged",
+        "title? set_labels? remove_labels? set_metadata?:json remove_metadata?",
+    ),
     ("ParentRef", "conversation_id branch_id revision call_id?"),
     (
         "ConversationCreated",
         "title? config? labels? parent? shares_history? policies?:json source? source_id? \
-         source_meta?",
+         source_meta? metadata?:json",
     ),
     (
         "BranchForked",
@@ -94,7 +98,7 @@ const VIEWS: &[(&str, &str)] = &[
     ("ToolsDefined", "tools"),
     (
         "ToolDefinition",
-        "name description? input_schema? source? approval=needs_approval:pending",
+        "name description? input_schema? source? approval=needs_approval:pending strict?",
     ),
     ("Custom", "type_name content_type? data? text?"),
     (
@@ -110,7 +114,7 @@ const VIEWS: &[(&str, &str)] = &[
     (
         "ConversationSummary",
         "conversation_id source_id title branch_count=branches head source active_branch sealed \
-         created_at updated_at happened_from happened_to labels? config? parent? \
+         created_at updated_at happened_from happened_to labels? metadata?:json config? parent? \
          shares_history&parent source_meta? damage?",
     ),
     ("Damage", "revision position! what"),
@@ -129,6 +133,10 @@ const VIEWS: &[(&str, &str)] = &[
         "call_id tool request approval arguments_hash?:hex started",
     ),
     ("ForkResponse", "conversation_id branch?"),
+    (
+        "RewindResponse",
+        "branch? kept? went? truncated repeated_key?",
+    ),
     // Tools and knowledge.
     (
         "ToolCall",

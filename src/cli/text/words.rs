@@ -186,6 +186,20 @@ impl pb::ConversationCreated {
     }
 }
 
+impl pb::ConversationChanged {
+    fn said(self) -> EventWords {
+        let set = |(name, value): (&String, &String)| format!("{name}={value}");
+        let removed = |name: &String| format!("without {name}");
+        let labels = self.set_labels.iter().map(set);
+        let metadata = self.set_metadata.iter().map(set);
+        let names = self.remove_labels.iter().chain(&self.remove_metadata);
+        let all: Vec<_> = labels.chain(metadata).chain(names.map(removed)).collect();
+        EventWords::new(Tone::Strong, "conversation changed")
+            .note(all.join(", "))
+            .content(self.title.unwrap_or_default())
+    }
+}
+
 impl pb::ConfigChanged {
     fn said(self) -> EventWords {
         let config = self.config.unwrap_or_default();

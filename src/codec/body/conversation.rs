@@ -9,8 +9,9 @@ use super::fault::{
 use crate::{
     codec::pb,
     domain::{
-        BranchForked, BranchId, BranchName, Config, ContentHash, ConversationCreated, EventBody,
-        ParentRef, PromptSet, PublicKey, Revision, SubContextReturned, SubContextSpawned,
+        BranchForked, BranchId, BranchName, Config, ContentHash, ConversationChanged,
+        ConversationCreated, EventBody, ParentRef, PromptSet, PublicKey, Revision,
+        SubContextReturned, SubContextSpawned,
     },
 };
 
@@ -66,6 +67,7 @@ impl pb::ConversationCreated {
             source: short("source", self.source)?,
             source_id: short("source_id", self.source_id)?,
             source_meta: optional_json("source_meta", self.source_meta)?,
+            metadata: keyed_json("metadata", self.metadata)?,
         }))
     }
 
@@ -81,6 +83,33 @@ impl pb::ConversationCreated {
             source: created.source.clone(),
             source_id: created.source_id.clone(),
             source_meta: created.source_meta.as_bytes().clone(),
+            metadata: created.metadata.clone().into_iter().collect(),
+        }
+    }
+}
+
+impl pb::ConversationChanged {
+    pub(super) fn into_body(self) -> Checked<EventBody> {
+        let names = |field: &str, names: Vec<String>| -> Checked<Vec<String>> {
+            names.into_iter().map(|name| short(field, name)).collect()
+        };
+        let title = self.title.map(|title| short("title", title)).transpose()?;
+        Ok(EventBody::ConversationChanged(ConversationChanged {
+            title,
+            set_labels: keyed("set_labels", self.set_labels)?,
+            remove_labels: names("remove_labels", self.remove_labels)?,
+            set_metadata: keyed_json("set_metadata", self.set_metadata)?,
+            remove_metadata: names("remove_metadata", self.remove_metadata)?,
+        }))
+    }
+
+    pub(super) fn of(changed: &ConversationChanged) -> Self {
+        Self {
+            title: changed.title.clone(),
+            set_labels: changed.set_labels.clone().into_iter().collect(),
+            remove_labels: changed.remove_labels.clone(),
+            set_metadata: changed.set_metadata.clone().into_iter().collect(),
+            remove_metadata: changed.remove_metadata.clone(),
         }
     }
 }

@@ -12,7 +12,11 @@ pub(super) fn check_values(body: &EventBody) -> Checked<()> {
         EventBody::ConversationCreated(created) => {
             check("source_meta", created.source_meta.as_bytes())?;
             each("policies", created.policies.values())?;
+            each("metadata", created.metadata.values())?;
             each("config.parameters", created.config.parameters.values())
+        }
+        EventBody::ConversationChanged(changed) => {
+            each("set_metadata", changed.set_metadata.values())
         }
         EventBody::ConfigChanged(config) => each("config.parameters", config.parameters.values()),
         EventBody::MessageAppended(message) => {

@@ -199,6 +199,7 @@ fn definition(tool: pb::ToolDefinition) -> Checked<ToolDefinition> {
         needs_approval: needs_approval(tool.approval)?,
         guidance: tool.guidance,
         discoverable: tool.discoverable,
+        strict: tool.strict,
     })
 }
 
@@ -218,6 +219,7 @@ impl pb::ToolsDefined {
             approval: approval_pb(tool.needs_approval),
             guidance: tool.guidance.clone(),
             discoverable: tool.discoverable,
+            strict: tool.strict,
         });
         Self {
             tools: tools.collect(),

@@ -366,6 +366,7 @@ mod tests {
             needs_approval: false,
             guidance: String::new(),
             discoverable: false,
+            strict: None,
         }
     }
 

@@ -134,6 +134,7 @@ pub(super) struct Offer<'a> {
     pub name: Cow<'a, str>,
     pub description: &'a str,
     pub schema: Raw<'a>,
+    pub strict: Option<bool>,
 }
 
 /// What its sender should know of a request's model.
@@ -222,6 +223,7 @@ impl<'a, 'p> Reader<'a, 'p> {
                 name: self.tool_name(&tool.name),
                 description: &tool.description,
                 schema: self.schema(tool),
+                strict: tool.strict,
             });
         }
         offers

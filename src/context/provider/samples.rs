@@ -180,6 +180,7 @@ pub(crate) fn tool(name: &str, schema: &str) -> ToolDefinition {
         needs_approval: false,
         guidance: String::new(),
         discoverable: false,
+        strict: None,
     }
 }
 

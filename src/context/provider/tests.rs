@@ -146,3 +146,32 @@ fn media_can_be_refused() {
         "{text}"
     );
 }
+
+/// A tool that was defined as strict lost that: the model was free to leave its schema. OpenAI's
+/// shapes say it, the others have no such field and must not get one.
+#[test]
+fn strict_tools_stay_strict() {
+    for (provider, strict, expected) in [
+        (Provider::OpenAiChat, Some(true), Some("\"strict\":true")),
+        (Provider::OpenAiChat, None, None),
+        (
+            Provider::OpenAiResponses,
+            Some(true),
+            Some("\"strict\":true"),
+        ),
+        (Provider::OpenAiResponses, None, Some("\"strict\":false")),
+        (Provider::Neutral, Some(false), Some("\"strict\":false")),
+        (Provider::Anthropic, Some(true), None),
+        (Provider::Gemini, Some(true), None),
+    ] {
+        let mut draft = draft(provider, Vec::new());
+        let one = tool("look", r#"{"type": "object"}"#);
+        draft.tools = vec![crate::domain::ToolDefinition { strict, ..one }];
+        let rendered = render(&draft, &policy()).unwrap();
+        let body = String::from_utf8(rendered.body).unwrap();
+        match expected {
+            Some(text) => assert!(body.contains(text), "{provider}: {body}"),
+            None => assert!(!body.contains("strict"), "{provider}: {body}"),
+        }
+    }
+}

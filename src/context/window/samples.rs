@@ -194,6 +194,7 @@ pub(crate) fn tool(name: &str, discoverable: bool, guidance: &str) -> ToolDefini
         needs_approval: false,
         guidance: guidance.to_owned(),
         discoverable,
+        strict: None,
     }
 }
 

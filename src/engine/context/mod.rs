@@ -23,7 +23,10 @@ pub use self::{
     snapshots::ToolSnapshot,
     sub_contexts::{Return, Spawn, Spawned},
 };
-pub(super) use self::{cache::ContextCaches, compact::compactions_of, knowledge::KnowledgeCache};
+pub(super) use self::{
+    cache::ContextCaches, compact::compactions_of, knowledge::KnowledgeCache,
+    recorded::RecordedBatch,
+};
 use super::{
     error::{AppendError, ReadError},
     query::BranchAddress,

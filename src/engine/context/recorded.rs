@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// A batch that was appended with a key.
-pub(super) struct RecordedBatch {
+pub(in crate::engine) struct RecordedBatch {
     /// In order.
     pub events: Vec<(Appended, EventBody)>,
 }
@@ -19,20 +19,22 @@ impl RecordedBatch {
             events: self.events.into_iter().map(|(event, _)| event).collect(),
             repeated_key: true,
             warnings: Vec::new(),
+            created: None,
         }
     }
 }
 
 impl Inner {
     /// The batch that this key was used for, as far as the views have come.
-    pub(super) async fn recorded_batch(
+    pub(in crate::engine) async fn recorded_batch(
         &self,
         namespace: &Namespace,
         key: Option<&String>,
     ) -> Result<Option<RecordedBatch>, ReadError> {
         let Some(key) = key else { return Ok(None) };
-        let (_, entry) = self.views.load().key(namespace, key)?;
-        let Some(entry) = entry else { return Ok(None) };
+        let Some(entry) = self.used_key(namespace, key)? else {
+            return Ok(None);
+        };
         let count = entry.events as usize;
         let records = self
             .reader

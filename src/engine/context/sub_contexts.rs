@@ -331,7 +331,7 @@ impl Ending {
 
 impl Inner {
     /// Waits until reads see something new, or a moment.
-    async fn next_news(&self) {
+    pub(in crate::engine) async fn next_news(&self) {
         const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
         let mut news = self.news.of_log();
         news.mark_unchanged();

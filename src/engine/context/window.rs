@@ -27,10 +27,11 @@ use crate::{
 };
 
 /// Kinds that say nothing to a model.
-const SILENT: [EventKind; 6] = [
+const SILENT: [EventKind; 7] = [
     EventKind::AnnotationAdded,
     EventKind::Custom,
     EventKind::ContentErased,
+    EventKind::ConversationChanged,
     EventKind::BranchActivated,
     EventKind::BranchRenamed,
     EventKind::BranchArchived,

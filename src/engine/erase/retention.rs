@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     domain::{ConversationId, ConversationInfo, Namespace, TimestampMicros},
-    engine::{Inner, ListOrder, ListQuery, error::ReadError},
+    engine::{Inner, ListFilter, ListOrder, ListQuery, error::ReadError},
 };
 
 /// Conversations that are looked at together.
@@ -101,7 +101,7 @@ impl Inner {
             ascending: true,
         };
         loop {
-            let page = self.list(&query)?;
+            let page = self.list(&query, &ListFilter::default())?;
             for one in &page.conversations {
                 let age = Age {
                     info: &one.info,

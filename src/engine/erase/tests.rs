@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// What is planted, by where.
-const NEEDLES: [&str; 17] = [
+const NEEDLES: [&str; 21] = [
     "needletitleqzx",
     "needlelabelqzx",
     "needlesourceidqzx",
@@ -47,10 +47,15 @@ const NEEDLES: [&str; 17] = [
     "needleattributenameqzx",
     "needletypeqzx",
     "needlecustomqzx",
+    "needleretitledqzx",
+    "needlerelabelqzx",
+    "needlemetadataqzx",
+    "needlebornwithqzx",
 ];
 /// Of them, those that are in the index.
 const SEARCHED: [&str; 7] = [
     "needletitleqzx",
+    "needleretitledqzx",
     "needletextqzx",
     "needleblobqzx",
     "needleargumentqzx",
@@ -102,6 +107,7 @@ fn planted() -> Vec<EventBody> {
             labels: [("secret".to_owned(), "needlelabelqzx".to_owned())].into(),
             source: "test".into(),
             source_id: "needlesourceidqzx".into(),
+            metadata: [("born".to_owned(), r#""needlebornwithqzx""#.to_owned())].into(),
             ..ConversationCreated::default()
         }),
         EventBody::SystemPromptSet(PromptSet {
@@ -150,6 +156,16 @@ fn planted() -> Vec<EventBody> {
             content_type: "text/plain".into(),
             data: b"needletypeqzx".as_slice().into(),
             text: "needlecustomqzx".into(),
+        }),
+        EventBody::ConversationChanged(ConversationChanged {
+            title: Some("About needleretitledqzx".into()),
+            set_labels: [("other".to_owned(), "needlerelabelqzx".to_owned())].into(),
+            set_metadata: [(
+                "user".to_owned(),
+                r#"{"id": "needlemetadataqzx"}"#.to_owned(),
+            )]
+            .into(),
+            ..ConversationChanged::default()
         }),
     ]
 }

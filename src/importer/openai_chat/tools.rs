@@ -50,6 +50,7 @@ fn definition(tool: &RawValue) -> Option<ToolDefinition> {
         needs_approval: false,
         guidance: String::new(),
         discoverable: false,
+        strict: None,
     })
 }
 

@@ -34,7 +34,7 @@ impl Needs {
 }
 
 /// Every method that is served.
-pub(super) const RULES: [(&str, Needs); 46] = [
+pub(super) const RULES: [(&str, Needs); 51] = [
     ("/treering.v1.Events/Append", Appending),
     ("/treering.v1.Events/AppendStream", Appending),
     ("/treering.v1.Events/Read", Role(Reader)),
@@ -45,9 +45,14 @@ pub(super) const RULES: [(&str, Needs); 46] = [
     ("/treering.v1.Conversations/Get", Role(Reader)),
     ("/treering.v1.Conversations/List", Role(Reader)),
     ("/treering.v1.Conversations/Find", Role(Reader)),
+    ("/treering.v1.Conversations/ListBranches", Role(Reader)),
     ("/treering.v1.Conversations/Lineage", Role(Reader)),
     ("/treering.v1.Conversations/Diff", Role(Reader)),
     ("/treering.v1.Conversations/Fork", Role(Writer)),
+    ("/treering.v1.Conversations/Rewind", Role(Writer)),
+    ("/treering.v1.Conversations/RenameBranch", Role(Writer)),
+    ("/treering.v1.Conversations/ArchiveBranch", Role(Writer)),
+    ("/treering.v1.Conversations/ActivateBranch", Role(Writer)),
     ("/treering.v1.Conversations/Seal", Role(Writer)),
     ("/treering.v1.Conversations/Erase", Role(Admin)),
     ("/treering.v1.Contexts/Build", Role(Reader)),
@@ -128,6 +133,7 @@ pub(super) fn appends(kind: EventKind) -> KeyRole {
         | Kind::ConversationSealed
         | Kind::ToolsDefined
         | Kind::AnnotationAdded
+        | Kind::ConversationChanged
         | Kind::Custom => Writer,
     }
 }

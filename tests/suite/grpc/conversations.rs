@@ -300,3 +300,352 @@ async fn a_sealed_conversation_takes_nothing_more() {
     assert_eq!(reason(&status), "SEALED");
     server.stop().done().await;
 }
+
+fn listing() -> pb::ListConversationsRequest {
+    pb::ListConversationsRequest {
+        ascending: true,
+        ..Default::default()
+    }
+}
+
+fn changed(changed: ConversationChanged) -> EventBody {
+    EventBody::ConversationChanged(changed)
+}
+
+// A framework keeps its threads by labels and metadata, changes them, and lists by them. What
+// is changed must be found by what it is now, also after the views are made anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_listed_by_what_they_are_now() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let mut ids = Vec::new();
+    for number in 0..4 {
+        let created = EventBody::ConversationCreated(ConversationCreated {
+            title: format!("Trip to Lisbon {number}"),
+            labels: [("team/α=β".to_owned(), "a, b".to_owned())].into(),
+            metadata: [("user".to_owned(), format!(r#"{{"id": {number}}}"#))].into(),
+            ..Default::default()
+        });
+        let answer = server.append(batch("", [created])).await;
+        ids.push(answer.events[0].conversation_id.clone());
+    }
+    let change = changed(ConversationChanged {
+        title: Some("Trip to PORTO".to_owned()),
+        set_labels: [("kind".to_owned(), String::new())].into(),
+        remove_labels: vec!["team/α=β".to_owned(), "no such".to_owned()],
+        set_metadata: [("user".to_owned(), r#"{ "id":2 }"#.to_owned())].into(),
+        remove_metadata: vec![],
+    });
+    server.append(batch(&ids[3], [change])).await;
+    let seal = pb::SealRequest {
+        conversation_id: ids[0].clone(),
+        ..Default::default()
+    };
+    server.conversations().seal(seal).await.unwrap();
+    let fork = pb::ForkRequest {
+        into_conversation: "new".into(),
+        ..fork(&ids[1], "copy", 1)
+    };
+    let copy = server
+        .conversations()
+        .fork(fork)
+        .await
+        .unwrap()
+        .into_inner()
+        .conversation_id;
+    let rebuild = pb::RebuildRequest {
+        views: true,
+        index: false,
+    };
+    let mut rebuilt = server.admin().rebuild(rebuild).await.unwrap().into_inner();
+    while rebuilt.message().await.unwrap().is_some() {}
+
+    let of = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
+    let list = async |request: pb::ListConversationsRequest| {
+        let page = server
+            .conversations()
+            .list(request)
+            .await
+            .unwrap()
+            .into_inner();
+        let ids = page
+            .conversations
+            .into_iter()
+            .map(|one| one.conversation_id);
+        ids.collect::<Vec<_>>()
+    };
+    type Asked = pb::ListConversationsRequest;
+    for (asked, expected) in [
+        (
+            Asked {
+                labels: of("team/α=β", "a, b"),
+                ..listing()
+            },
+            &ids[..3],
+        ),
+        (
+            Asked {
+                labels: of("team/α=β", "a"),
+                ..listing()
+            },
+            &[],
+        ),
+        (
+            Asked {
+                labels: of("kind", ""),
+                ..listing()
+            },
+            &ids[3..],
+        ),
+        (
+            Asked {
+                metadata: of("user", r#"{"id":2}"#),
+                ..listing()
+            },
+            &ids[2..],
+        ),
+        (
+            Asked {
+                metadata: of("user", "2"),
+                ..listing()
+            },
+            &[],
+        ),
+        (
+            Asked {
+                title: "porto".into(),
+                ..listing()
+            },
+            &ids[3..],
+        ),
+        (
+            Asked {
+                sealed: Some(true),
+                ..listing()
+            },
+            &ids[..1],
+        ),
+        (
+            Asked {
+                parent: ids[1].clone(),
+                ..listing()
+            },
+            std::slice::from_ref(&copy),
+        ),
+    ] {
+        assert_eq!(list(asked.clone()).await, expected, "{asked:?}");
+    }
+    assert_eq!(
+        list(Asked {
+            sealed: Some(false),
+            ..listing()
+        })
+        .await
+        .len(),
+        4
+    );
+    let request = pb::GetConversationRequest {
+        conversation_id: ids[3].clone(),
+        ..Default::default()
+    };
+    let state = server
+        .conversations()
+        .get(request.clone())
+        .await
+        .unwrap()
+        .into_inner();
+    let summary = state.summary.unwrap();
+    assert_eq!(summary.title, "Trip to PORTO");
+    assert_eq!(summary.metadata["user"], r#"{ "id":2 }"#);
+    // From its last event on, and up to before it.
+    let at = summary.updated_at;
+    assert!(
+        list(Asked {
+            updated_from: at,
+            ..listing()
+        })
+        .await
+        .contains(&ids[3])
+    );
+    assert!(
+        !list(Asked {
+            updated_to: at,
+            ..listing()
+        })
+        .await
+        .contains(&ids[3])
+    );
+    // Too much of it is refused.
+    let large = changed(ConversationChanged {
+        set_metadata: [("x".to_owned(), format!("{:?}", "y".repeat(70_000)))].into(),
+        ..Default::default()
+    });
+    let status = server
+        .events()
+        .append(batch(&ids[3], [large]))
+        .await
+        .unwrap_err();
+    assert_eq!(reason(&status), "LIMIT_REACHED");
+    let no_json = Asked {
+        metadata: of("user", "ada"),
+        ..listing()
+    };
+    let status = server.conversations().list(no_json).await.unwrap_err();
+    assert_eq!(bad_field(&status), "metadata");
+    server.stop().done().await;
+}
+
+// While somebody goes through the pages others begin conversations and append to old ones.
+// Nothing is on two pages and nothing that was there at the beginning is on none, also where
+// most are filtered out; and a token of another query, tenant or store is no place.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_places_of_their_own_query() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let mut ids = Vec::new();
+    for number in 0..30 {
+        let created = EventBody::ConversationCreated(ConversationCreated {
+            labels: [("odd".to_owned(), (number % 2).to_string())].into(),
+            ..Default::default()
+        });
+        let answer = server.append(batch("", [created])).await;
+        ids.push(answer.events[0].conversation_id.clone());
+    }
+    let odd = pb::ListConversationsRequest {
+        page_size: 4,
+        labels: [("odd".to_owned(), "1".to_owned())].into(),
+        ..Default::default()
+    };
+    let (mut found, mut token, mut first) = (Vec::new(), String::new(), String::new());
+    loop {
+        let request = pb::ListConversationsRequest {
+            page_token: token,
+            ..odd.clone()
+        };
+        let page = server
+            .conversations()
+            .list(request)
+            .await
+            .unwrap()
+            .into_inner();
+        found.extend(
+            page.conversations
+                .into_iter()
+                .map(|one| one.conversation_id),
+        );
+        token = page.next_page_token;
+        if token.is_empty() {
+            break;
+        }
+        first = if first.is_empty() {
+            token.clone()
+        } else {
+            first
+        };
+        server.append(batch("", [created("new")])).await;
+        server
+            .append(batch(&ids[found.len()], [message(Role::User, "more")]))
+            .await;
+    }
+    found.reverse();
+    let expected: Vec<_> = ids.iter().skip(1).step_by(2).cloned().collect();
+    assert_eq!(found, expected);
+
+    let even = pb::ListConversationsRequest {
+        labels: [("odd".to_owned(), "0".to_owned())].into(),
+        page_token: first.clone(),
+        ..odd.clone()
+    };
+    let turned = pb::ListConversationsRequest {
+        ascending: true,
+        page_token: first.clone(),
+        ..odd.clone()
+    };
+    let same = pb::ListConversationsRequest {
+        page_token: first.clone(),
+        ..odd.clone()
+    };
+    let cut = pb::ListConversationsRequest {
+        page_token: first[..17].into(),
+        ..odd.clone()
+    };
+    for request in [
+        within("default", even),
+        within("default", turned),
+        within("other", same.clone()),
+        within("default", cut),
+    ] {
+        let status = server.conversations().list(request).await.unwrap_err();
+        assert_eq!(bad_field(&status), "page_token");
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = TestServer::start(elsewhere.path()).await;
+    let status = other.conversations().list(same.clone()).await.unwrap_err();
+    assert_eq!(bad_field(&status), "page_token");
+    assert!(server.conversations().list(same).await.is_ok());
+    other.stop().done().await;
+    server.stop().done().await;
+}
+
+// A thousand forks made each look at a conversation 24 kB. Its branches come in pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn branches_come_in_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let forks = (0..250).map(|number| {
+        EventBody::BranchForked(BranchForked {
+            name: BranchName::new(&format!("b{number}")).unwrap(),
+            parent: BranchId::MAIN,
+            fork_revision: Revision(3),
+            system_prompt: String::new(),
+        })
+    });
+    server.append(batch(&id, forks)).await;
+    let request = pb::GetConversationRequest {
+        conversation_id: id.clone(),
+        branch: "b249".into(),
+        ..Default::default()
+    };
+    let state = server
+        .conversations()
+        .get(request)
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!((state.branches.len(), state.more_branches), (100, true));
+    assert_eq!(state.branch.unwrap().name, "b249");
+    let (mut names, mut request) = (
+        Vec::new(),
+        pb::ListBranchesRequest {
+            conversation_id: id.clone(),
+            page_size: 60,
+            ..Default::default()
+        },
+    );
+    loop {
+        let page = server
+            .conversations()
+            .list_branches(request.clone())
+            .await
+            .unwrap()
+            .into_inner();
+        names.extend(
+            page.branches
+                .into_iter()
+                .map(|branch| (branch.name, branch.active)),
+        );
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(names.len(), 251);
+    assert_eq!(
+        (&names[0], &names[250]),
+        (&("main".into(), true), &("b249".into(), false))
+    );
+    let events = server.read_all(&id).await;
+    assert_eq!((events.len(), &*events[254].branch), (255, "b249"));
+    server.stop().done().await;
+}

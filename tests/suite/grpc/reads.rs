@@ -265,3 +265,116 @@ async fn missing_things_are_not_found() {
     }
     server.stop().done().await;
 }
+
+// The history of a fork into a new conversation has revisions of two conversations. Whoever
+// pages through it by the last event that came must get each event once, both ways.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_history_of_a_fork_is_paged() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let mut forked = id.clone();
+    for name in ["a copy", "a copy of the copy"] {
+        let fork = pb::ForkRequest {
+            conversation_id: forked.clone(),
+            into_conversation: "new".into(),
+            name: name.into(),
+            ..Default::default()
+        };
+        let answer = server.conversations().fork(fork).await.unwrap();
+        forked = answer.into_inner().conversation_id;
+        let said = (0..4).map(|number| message(Role::User, &format!("{name} {number}")));
+        server.append(batch(&forked, said)).await;
+    }
+    let all = pb::ReadRequest {
+        source: Some(branch_source(&forked, "")),
+        ..Default::default()
+    };
+    let place = |event: &pb::Event| (event.conversation_id.clone(), event.revision);
+    let whole: Vec<_> = read(server.events(), all.clone())
+        .await
+        .unwrap()
+        .iter()
+        .map(place)
+        .collect();
+    assert_eq!(whole.len(), 15);
+    for backward in [false, true] {
+        let mut found: Vec<(String, u64)> = Vec::new();
+        loop {
+            let (conversation, revision) = found.last().cloned().unwrap_or_default();
+            let request = pb::ReadRequest {
+                from_conversation: conversation,
+                from_revision: revision,
+                backward,
+                limit: 3,
+                ..all.clone()
+            };
+            let page = read(server.events(), request).await.unwrap();
+            let fresh = page
+                .iter()
+                .map(place)
+                .filter(|one| found.last() != Some(one));
+            let fresh: Vec<_> = fresh.collect();
+            if fresh.is_empty() {
+                break;
+            }
+            found.extend(fresh);
+        }
+        if backward {
+            found.reverse();
+        }
+        assert_eq!(found, whole, "backward: {backward}");
+    }
+    let wrong = pb::ReadRequest {
+        source: Some(conversation_source(&forked)),
+        from_conversation: id.clone(),
+        from_revision: 2,
+        ..Default::default()
+    };
+    let status = read(server.events(), wrong).await.unwrap_err();
+    assert_eq!(bad_field(&status), "from_conversation");
+    // One that the history has nothing of.
+    let elsewhere = server.conversation().await;
+    let nothing = pb::ReadRequest {
+        from_conversation: elsewhere,
+        from_revision: 1,
+        ..all
+    };
+    assert!(read(server.events(), nothing).await.unwrap().is_empty());
+    server.stop().done().await;
+}
+
+// A body of 64 MiB was taken, and a client that takes messages of 64 MiB could not read it:
+// the event around it did not fit. The largest that is taken must come back.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_body_fits_a_message_of_64_mib() {
+    const MESSAGE: usize = 64 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let id = server.conversation().await;
+    let max = Limits::default().body_bytes_max;
+    let custom = |bytes: usize| {
+        let custom = EventBody::Custom(Custom {
+            type_name: "blob".into(),
+            content_type: String::new(),
+            data: vec![7; bytes].into(),
+        });
+        let mut request = batch(&id, [custom]);
+        request.events[0].actor = "a".repeat(512);
+        request
+    };
+    let channel = server.channel.clone();
+    let mut sending = pb::events_client::EventsClient::new(channel.clone());
+    let status = sending.append(custom(max)).await.unwrap_err();
+    assert_eq!(reason(&status), "TOO_LARGE");
+    let appended = sending.append(custom(max - 64)).await.unwrap().into_inner();
+    let reading = pb::events_client::EventsClient::new(channel).max_decoding_message_size(MESSAGE);
+    let request = pb::ReadRequest {
+        source: Some(branch_source(&id, "")),
+        from_revision: appended.events[0].revision,
+        ..Default::default()
+    };
+    let events = read(reading, request).await.unwrap();
+    assert_eq!(events.len(), 1);
+    server.stop().done().await;
+}

@@ -1,7 +1,7 @@
 //! Search, and the store itself.
 
 use tonic::Code;
-use treering::codec::pb;
+use treering::{codec::pb, domain::Role};
 
 use super::harness::*;
 
@@ -188,5 +188,91 @@ async fn the_store_is_counted_verified_and_rebuilt() {
     let verified = verified.unwrap();
     assert!(verified.sound && verified.faults == 0 && verified.events == 6);
     assert_eq!(server.read_all(&id).await, before);
+    server.stop().done().await;
+}
+
+// What was popped, cleared, said on another branch or sealed stayed in every search. Asked to,
+// a search finds only what active branches show.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_finds_only_what_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start(dir.path()).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let said = [created("z"), message(Role::User, "the zebra stays")];
+        ids.push(
+            server.append(batch("", said)).await.events[0]
+                .conversation_id
+                .clone(),
+        );
+    }
+    server
+        .append(batch(&ids[0], [message(Role::User, "the zebra goes")]))
+        .await;
+    let rewind = pb::RewindRequest {
+        conversation_id: ids[0].clone(),
+        to_revision: 2,
+        ..Default::default()
+    };
+    server.conversations().rewind(rewind).await.unwrap();
+    server
+        .append(batch(&ids[0], [message(Role::User, "the zebra comes")]))
+        .await;
+    let fork = pb::ForkRequest {
+        conversation_id: ids[1].clone(),
+        name: "side".into(),
+        ..Default::default()
+    };
+    server.conversations().fork(fork).await.unwrap();
+    let mut side = batch(&ids[1], [message(Role::User, "a zebra aside")]);
+    side.branch = "side".into();
+    server.append(side).await;
+    let seal = pb::SealRequest {
+        conversation_id: ids[2].clone(),
+        ..Default::default()
+    };
+    let sealed = server
+        .conversations()
+        .seal(seal)
+        .await
+        .unwrap()
+        .into_inner();
+    let ask = async |active_branches_only, not_sealed, branch: &str, conversation: &str| {
+        let request = pb::SearchRequest {
+            query: "zebra".into(),
+            every_copy: true,
+            active_branches_only,
+            not_sealed,
+            branch: branch.into(),
+            conversation_id: conversation.into(),
+            at_least: sealed.events[0].position,
+            ..Default::default()
+        };
+        let answer = server.search().search(request).await.unwrap().into_inner();
+        let mut found: Vec<_> = answer.hits.into_iter().map(|hit| hit.snippet).collect();
+        found.sort();
+        found
+    };
+    assert_eq!(ask(false, false, "", "").await.len(), 6);
+    let (comes, stays, aside) = ("the zebra comes", "the zebra stays", "a zebra aside");
+    assert_eq!(ask(true, false, "", "").await, [comes, stays, stays, stays]);
+    assert_eq!(ask(true, true, "", "").await, [comes, stays, stays]);
+    assert_eq!(ask(true, false, "", &ids[0]).await, [comes, stays]);
+    assert_eq!(ask(true, false, "side", &ids[1]).await, [aside, stays]);
+    // Going back to the old end shows it again.
+    let activate = pb::ActivateBranchRequest {
+        conversation_id: ids[0].clone(),
+        branch: "rewound-3".into(),
+        ..Default::default()
+    };
+    server
+        .conversations()
+        .activate_branch(activate)
+        .await
+        .unwrap();
+    assert_eq!(
+        ask(true, false, "", &ids[0]).await,
+        ["the zebra goes", stays]
+    );
     server.stop().done().await;
 }

@@ -273,6 +273,7 @@ pub fn command(model: &Model, batch: &Batch) -> AppendCommand {
         }
     });
     AppendCommand {
+        create_if_missing: None,
         namespace: Namespace::default(),
         expectations: expectations.collect(),
         idempotency_key: batch.key.map(|key| format!("key {key}")),

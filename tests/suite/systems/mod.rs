@@ -379,6 +379,7 @@ pub fn tool(name: &str, description: &str, properties: &Value) -> ToolDefinition
         needs_approval: false,
         guidance: String::new(),
         discoverable: false,
+        strict: None,
     }
 }
 

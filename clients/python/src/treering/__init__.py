@@ -33,6 +33,7 @@ from treering.types import (
     Hits,
     Receipt,
     Request,
+    Rewound,
     ToolCall,
     ToolResult,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Receipt",
     "Replay",
     "Request",
+    "Rewound",
     "SearchFilters",
     "SubContext",
     "Subscription",

@@ -92,6 +92,28 @@ FIND = _of(
     conversation.FindConversationsResponse,
 )
 FORK = _of("Conversations", "Fork", conversation.ForkRequest, conversation.ForkResponse, KEY)
+REWIND = _of(
+    "Conversations", "Rewind", conversation.RewindRequest, conversation.RewindResponse, KEY
+)
+RENAME_BRANCH = _of(
+    "Conversations", "RenameBranch", conversation.RenameBranchRequest, events.AppendResponse, KEY
+)
+ARCHIVE_BRANCH = _of(
+    "Conversations", "ArchiveBranch", conversation.ArchiveBranchRequest, events.AppendResponse, KEY
+)
+ACTIVATE_BRANCH = _of(
+    "Conversations",
+    "ActivateBranch",
+    conversation.ActivateBranchRequest,
+    events.AppendResponse,
+    KEY,
+)
+LIST_BRANCHES = _of(
+    "Conversations",
+    "ListBranches",
+    conversation.ListBranchesRequest,
+    conversation.ListBranchesResponse,
+)
 LINEAGE = _of("Conversations", "Lineage", conversation.LineageRequest, conversation.LineageResponse)
 DIFF = _of("Conversations", "Diff", conversation.DiffRequest, conversation.DiffResponse)
 SEAL = _of("Conversations", "Seal", conversation.SealRequest, events.AppendResponse, KEY)

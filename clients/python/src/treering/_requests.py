@@ -324,6 +324,10 @@ class SearchFilters(TypedDict, total=False):
     """Count the hits of each conversation, too."""
     every_copy: bool
     """Events with one text are hits of their own, not one."""
+    active_branches_only: bool
+    """Only what the active branch of each conversation shows: not what was rewound."""
+    not_sealed: bool
+    """Only conversations that are not sealed."""
     at_least: int | None
     """Wait until this position is in the index. Unset: the last that this client wrote."""
 
@@ -351,6 +355,8 @@ FILTER_DEFAULTS = SearchFilters(
     count_all=False,
     by_conversation=False,
     every_copy=False,
+    active_branches_only=False,
+    not_sealed=False,
     at_least=None,
 )
 
@@ -391,6 +397,8 @@ def search(
         count_all=given["count_all"],
         by_conversation=given["by_conversation"],
         every_copy=given["every_copy"],
+        active_branches_only=given["active_branches_only"],
+        not_sealed=given["not_sealed"],
         at_least=position(at_least),
         wait_max=wait if at_least else None,
     )

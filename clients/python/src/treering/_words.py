@@ -57,6 +57,7 @@ KindName = Literal[
     "annotation_added",
     "custom",
     "content_erased",
+    "conversation_changed",
 ]
 
 _Number = TypeVar("_Number", bound=int)

@@ -610,7 +610,7 @@ class TooLarge(Invalid):
     """An event or a batch is larger than the store takes."""
 
     reason = "TOO_LARGE"
-    advice = "Append less at once; one event holds up to 64 MiB."
+    advice = "Append less at once; one event holds nearly 64 MiB."
 
     @property
     def max(self) -> int:

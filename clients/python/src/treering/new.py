@@ -200,8 +200,9 @@ def tool(
     guidance: str = "",
     discoverable: bool = False,
     source: str = "",
+    strict: bool | None = None,
 ) -> pb.ToolDefinition:
-    """A tool on offer, for `tools`."""
+    """A tool on offer, for `tools`. `strict` is for OpenAI's requests."""
     return pb.ToolDefinition(
         name=name,
         description=description,
@@ -210,6 +211,7 @@ def tool(
         guidance=guidance,
         discoverable=discoverable,
         source=source,
+        strict=strict,
     )
 
 
@@ -344,6 +346,7 @@ def created(
     source_id: str = "",
     source_meta: Any = None,
     parent: pb.ParentRef | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> NewEvent:
     """The first event of a conversation."""
     values = {name: json_text(value) for name, value in (policies or {}).items()}
@@ -357,6 +360,7 @@ def created(
             source_id=source_id,
             source_meta=b"" if source_meta is None else json_bytes(source_meta),
             parent=parent,
+            metadata={name: json_text(value) for name, value in (metadata or {}).items()},
         )
     )
 
@@ -364,6 +368,30 @@ def created(
 def config_changed(config: pb.Config) -> NewEvent:
     """The model settings from here on."""
     return NewEvent(config_changed=pb.ConfigChanged(config=config))
+
+
+def conversation_changed(
+    *,
+    title: str | None = None,
+    labels: Mapping[str, str | None] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> NewEvent:
+    """What the conversation is called and what is kept with it; what is not named stays.
+
+    A label of None goes, and so does metadata that is `...`: None is JSON's null there.
+    """
+    labels, metadata = labels or {}, metadata or {}
+    return NewEvent(
+        conversation_changed=pb.ConversationChanged(
+            title=title,
+            set_labels={name: value for name, value in labels.items() if value is not None},
+            remove_labels=[name for name, value in labels.items() if value is None],
+            set_metadata={
+                name: json_text(value) for name, value in metadata.items() if value is not ...
+            },
+            remove_metadata=[name for name, value in metadata.items() if value is ...],
+        )
+    )
 
 
 def branch_activated() -> NewEvent:

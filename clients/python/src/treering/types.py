@@ -37,6 +37,8 @@ class Receipt:
     """The idempotency key was known: these events were stored before."""
     warnings: tuple[str, ...]
     """What is legal and may still be a mistake."""
+    created: bool = False
+    """The conversation did not exist, and was created with it (`create_if_missing`)."""
 
     @property
     def revision(self) -> int:
@@ -53,6 +55,7 @@ class Receipt:
             position=max((event.position.offset for event in proto.events), default=0),
             repeated=proto.repeated_key,
             warnings=tuple(proto.warnings),
+            created=proto.HasField("created"),
         )
 
 
@@ -187,6 +190,37 @@ class Event:
             if value := getattr(body, name, ""):
                 return str(value)
         return ""
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """A branch that was taken back."""
+
+    proto: conversation_pb2.RewindResponse = field(repr=False, compare=False)
+    branch: str
+    head: int
+    """Of the branch as it is now: what the next append is checked against."""
+    kept: str
+    """The branch that has the old end; empty: nothing went."""
+    events: tuple[Event, ...]
+    """What went, oldest first; the newest of it, when `truncated`."""
+    truncated: bool
+    """More went than came with the answer: read `kept`."""
+    repeated: bool
+    """The idempotency key was known: nothing was taken back now."""
+
+    @staticmethod
+    def of(proto: conversation_pb2.RewindResponse) -> Rewound:
+        """From an answer of `Rewind`."""
+        return Rewound(
+            proto=proto,
+            branch=proto.branch.name,
+            head=proto.branch.head,
+            kept=proto.kept.name,
+            events=tuple(Event.of(event) for event in proto.went),
+            truncated=proto.truncated,
+            repeated=proto.repeated_key,
+        )
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ import {
   type Event,
   Hits,
   type Receipt,
+  Rewound,
 } from "../types.js";
 import { jsonTexts, type KindName, type Parsed, type ProviderName } from "../words.js";
 import {
@@ -58,6 +59,25 @@ export interface ForkOptions extends WriteOptions {
   system?: string | undefined;
   /** Make it the active branch. */
   activate?: boolean | undefined;
+  /** The head that this branch must have. */
+  expected?: number | undefined;
+  /** Of a new conversation: it keeps the labels, and the source, of this one. */
+  keepLabels?: boolean | undefined;
+  keepSource?: boolean | undefined;
+  /** Of a new conversation: labels over those, and a source of its own. */
+  labels?: Readonly<Record<string, string>> | undefined;
+  source?: string | undefined;
+  sourceId?: string | undefined;
+}
+
+/** How a branch is taken back. */
+export interface RewindOptions extends WriteOptions {
+  /** The head that it must have. */
+  expected?: number | undefined;
+  /** Name for the old end; one is made where there is none. */
+  keepAs?: string | undefined;
+  /** At most so many of the events that went, the newest. */
+  limit?: number | undefined;
 }
 
 /** What a sub-context begins with. */
@@ -210,7 +230,15 @@ export class Conversation extends Tools {
 
   /** All branches of the conversation. */
   async branches(): Promise<Branch[]> {
-    return (await this.state()).branches;
+    const found: Branch[] = [];
+    let pageToken = "";
+    do {
+      const request = { conversationId: this.id, pageSize: 1000, pageToken };
+      const page = await this.transport.unary(conversations.listBranches, request);
+      found.push(...page.branches);
+      pageToken = page.nextPageToken;
+    } while (pageToken);
+    return found;
   }
 
   /** Where the branch came from, up to the root, and what came of the conversation. */
@@ -260,6 +288,12 @@ export class Conversation extends Tools {
       idempotencyKey: key,
       activate,
       actor: this.actor,
+      expectedHead: options.expected ?? 0,
+      keepLabels: options.keepLabels ?? false,
+      keepSource: options.keepSource ?? false,
+      labels: { ...options.labels },
+      source: options.source ?? "",
+      sourceId: options.sourceId ?? "",
     };
     const answer = await this.transport.unary(conversations.fork, request, { ...options, key });
     for (const event of answer.events) this.transport.saw(event.position?.offset ?? 0);
@@ -267,20 +301,71 @@ export class Conversation extends Tools {
     return new Conversation(this.transport, answer.conversationId, branch, this.actor);
   }
 
+  /**
+   * Takes the branch back to revision `to`; 0: nothing stays but the conversation itself. What
+   * came after comes with the answer, and stays on a branch of its own, `kept`.
+   *
+   *     const { events, kept } = await conv.rewind(14);
+   */
+  async rewind(to: number, options: RewindOptions = {}): Promise<Rewound> {
+    const key = keyOrNew(options.idempotencyKey);
+    const request = {
+      ...this.place,
+      toRevision: to,
+      expectedHead: options.expected ?? 0,
+      keepAs: options.keepAs ?? "",
+      idempotencyKey: key,
+      actor: this.actor,
+      limit: options.limit ?? 0,
+      headersOnly: false,
+    };
+    const answer = await this.transport.unary(conversations.rewind, request, { ...options, key });
+    for (const event of answer.events) this.transport.saw(event.position?.offset ?? 0);
+    return new Rewound(answer);
+  }
+
+  /** Changes what the conversation is called and what is kept with it; the rest stays. */
+  async change(changes: make.Changes, options: WriteOptions = {}): Promise<Receipt> {
+    return this.append([make.conversationChanged(changes)], options);
+  }
+
   /** Makes this branch the one that is meant when none is named. */
   async activate(options: WriteOptions = {}): Promise<Receipt> {
-    return this.append([make.branchActivated()], options);
+    const request = this.ofBranch(options);
+    return this.wrote(
+      await this.transport.unary(conversations.activateBranch, request, {
+        ...options,
+        key: request.idempotencyKey,
+      }),
+    );
   }
 
   /** Gives the branch another name. */
   async rename(name: string, options: WriteOptions = {}): Promise<Conversation> {
-    await this.append([make.branchRenamed(name)], options);
+    const request = { ...this.ofBranch(options), name };
+    this.wrote(
+      await this.transport.unary(conversations.renameBranch, request, {
+        ...options,
+        key: request.idempotencyKey,
+      }),
+    );
     return this.on(name);
   }
 
   /** Ends the branch: it takes nothing more, and stays readable. */
   async archive(reason = "", options: WriteOptions = {}): Promise<Receipt> {
-    return this.append([make.branchArchived(reason)], options);
+    const request = { ...this.ofBranch(options), reason };
+    return this.wrote(
+      await this.transport.unary(conversations.archiveBranch, request, {
+        ...options,
+        key: request.idempotencyKey,
+      }),
+    );
+  }
+
+  private ofBranch(options: WriteOptions) {
+    const idempotencyKey = keyOrNew(options.idempotencyKey);
+    return { ...this.place, idempotencyKey, actor: this.actor };
   }
 
   // ---- the active context ----

@@ -288,7 +288,7 @@ export class InvalidRequest extends Invalid {
 /** An event or a batch is larger than the store takes. */
 export class TooLarge extends Invalid {
   static override readonly reason = "TOO_LARGE";
-  static override readonly advice: string = "Append less at once; one event holds up to 64 MiB.";
+  static override readonly advice: string = "Append less at once; one event holds nearly 64 MiB.";
 
   /** The bound, in bytes or events. */
   get max(): number {

@@ -103,6 +103,8 @@ pub struct Tool<'a> {
     pub discoverable: bool,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub guidance: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
 }
 
 /// Something that holds for the whole request.
@@ -344,6 +346,7 @@ fn tool(tool: &ToolDefinition) -> Tool<'_> {
         needs_approval: tool.needs_approval,
         discoverable: tool.discoverable,
         guidance: &tool.guidance,
+        strict: tool.strict,
     }
 }
 

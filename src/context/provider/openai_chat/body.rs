@@ -62,6 +62,8 @@ pub struct Function<'a> {
     pub description: &'a str,
     /// JSON Schema.
     pub parameters: Raw<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
 }
 
 /// A message.

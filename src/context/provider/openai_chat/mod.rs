@@ -171,6 +171,7 @@ impl<'a> Writer<'a, '_> {
                 name: offer.name,
                 description: offer.description,
                 parameters: offer.schema,
+                strict: offer.strict,
             },
         });
         tools.collect()

@@ -53,7 +53,7 @@ pub struct Tool<'a> {
     pub description: &'a str,
     /// JSON Schema.
     pub parameters: Raw<'a>,
-    /// Always false: recorded schemas need not keep the strict subset.
+    /// False unless it was said: recorded schemas need not keep the strict subset.
     pub strict: bool,
 }
 

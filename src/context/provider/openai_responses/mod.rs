@@ -196,7 +196,7 @@ impl<'a> Writer<'a, '_> {
             name: offer.name,
             description: offer.description,
             parameters: offer.schema,
-            strict: false,
+            strict: offer.strict.unwrap_or_default(),
         });
         tools.collect()
     }

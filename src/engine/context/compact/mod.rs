@@ -377,6 +377,7 @@ impl Planned {
             expected: ExpectedRevision::Exact(head),
         });
         AppendCommand {
+            create_if_missing: None,
             namespace: command.address.namespace.clone(),
             expectations: expectations.into_iter().collect(),
             idempotency_key: command.idempotency_key.clone(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from treering._async.transport import AsyncTransport
 from treering._entry import Entry
 from treering._keys import key_or_new
 from treering._local import Endpoint, Fixed, Local, run_command
-from treering._words import KindName, numbers
+from treering._words import KindName, json_text, numbers
 from treering.new import NewEvent
 from treering.types import (
     ConversationSummary,
@@ -170,9 +171,24 @@ class AsyncTreering:
             return self.conversation((await named.state()).summary.conversation_id)
 
     async def conversations(
-        self, *, source: str = "", oldest_first: bool = False, page_size: int = 0
+        self,
+        *,
+        source: str = "",
+        oldest_first: bool = False,
+        page_size: int = 0,
+        labels: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        parent: str = "",
+        title: str = "",
+        sealed: bool | None = None,
+        updated_since: datetime | None = None,
+        updated_until: datetime | None = None,
     ) -> AsyncIterator[ConversationSummary]:
         """The namespace's conversations, newest first.
+
+        Only those with all of the labels and with these values in their metadata, that were
+        forked or spawned from `parent`, have `title` in their title, are sealed or not, or
+        whose last event was recorded within that time.
 
         >>> conv = await db.create("The newest")
         >>> async for summary in db.conversations():
@@ -181,7 +197,16 @@ class AsyncTreering:
         The newest
         """
         request = conversation_pb2.ListConversationsRequest(
-            source=source, ascending=oldest_first, page_size=page_size
+            source=source,
+            ascending=oldest_first,
+            page_size=page_size,
+            labels=labels or {},
+            metadata={name: json_text(value) for name, value in (metadata or {}).items()},
+            parent=parent,
+            title=title,
+            sealed=sealed,
+            updated_from=_requests.timestamp(updated_since),
+            updated_to=_requests.timestamp(updated_until),
         )
         while True:
             page = await self._transport.unary(m.LIST, request)
@@ -212,14 +237,22 @@ class AsyncTreering:
         branch: str = "",
         expected: int | None = None,
         expectations: Iterable[events_pb2.BranchExpectation] = (),
+        create_if_missing: event_pb2.ConversationCreated | None = None,
         idempotency_key: str = "",
         timeout: float | None = None,
     ) -> Receipt:
         """Appends a batch, all or nothing; its events may name related conversations and
-        branches of their own. `conv.append` is what you want for one conversation."""
+        branches of their own. `conv.append` is what you want for one conversation.
+
+        With `create_if_missing` the conversation is created with it when it does not exist,
+        also by several at once; `conversation` may then be a name of your own, within the
+        `source` that is given there.
+        """
         key = key_or_new(idempotency_key)
         request = _requests.append(conversation, branch, events, expected, key, self.actor)
         request.expectations.extend(expectations)
+        if create_if_missing is not None:
+            request.create_if_missing.CopyFrom(create_if_missing)
         receipt = Receipt.of(
             await self._transport.unary(m.APPEND, request, key=key, timeout=timeout)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from treering._sync.conversation import Conversation
 from treering._sync.reading import read_events
 from treering._sync.subscription import ContextWatch, Subscription
 from treering._sync.transport import Transport
-from treering._words import KindName, numbers
+from treering._words import KindName, json_text, numbers
 from treering.new import NewEvent
 from treering.types import (
     ConversationSummary,
@@ -171,9 +172,24 @@ class Treering:
             return self.conversation((named.state()).summary.conversation_id)
 
     def conversations(
-        self, *, source: str = "", oldest_first: bool = False, page_size: int = 0
+        self,
+        *,
+        source: str = "",
+        oldest_first: bool = False,
+        page_size: int = 0,
+        labels: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        parent: str = "",
+        title: str = "",
+        sealed: bool | None = None,
+        updated_since: datetime | None = None,
+        updated_until: datetime | None = None,
     ) -> Iterator[ConversationSummary]:
         """The namespace's conversations, newest first.
+
+        Only those with all of the labels and with these values in their metadata, that were
+        forked or spawned from `parent`, have `title` in their title, are sealed or not, or
+        whose last event was recorded within that time.
 
         >>> conv = db.create("The newest")
         >>> for summary in db.conversations():
@@ -182,7 +198,16 @@ class Treering:
         The newest
         """
         request = conversation_pb2.ListConversationsRequest(
-            source=source, ascending=oldest_first, page_size=page_size
+            source=source,
+            ascending=oldest_first,
+            page_size=page_size,
+            labels=labels or {},
+            metadata={name: json_text(value) for name, value in (metadata or {}).items()},
+            parent=parent,
+            title=title,
+            sealed=sealed,
+            updated_from=_requests.timestamp(updated_since),
+            updated_to=_requests.timestamp(updated_until),
         )
         while True:
             page = self._transport.unary(m.LIST, request)
@@ -213,14 +238,22 @@ class Treering:
         branch: str = "",
         expected: int | None = None,
         expectations: Iterable[events_pb2.BranchExpectation] = (),
+        create_if_missing: event_pb2.ConversationCreated | None = None,
         idempotency_key: str = "",
         timeout: float | None = None,
     ) -> Receipt:
         """Appends a batch, all or nothing; its events may name related conversations and
-        branches of their own. `conv.append` is what you want for one conversation."""
+        branches of their own. `conv.append` is what you want for one conversation.
+
+        With `create_if_missing` the conversation is created with it when it does not exist,
+        also by several at once; `conversation` may then be a name of your own, within the
+        `source` that is given there.
+        """
         key = key_or_new(idempotency_key)
         request = _requests.append(conversation, branch, events, expected, key, self.actor)
         request.expectations.extend(expectations)
+        if create_if_missing is not None:
+            request.create_if_missing.CopyFrom(create_if_missing)
         receipt = Receipt.of(self._transport.unary(m.APPEND, request, key=key, timeout=timeout))
         self._transport.saw(receipt.position)
         return receipt

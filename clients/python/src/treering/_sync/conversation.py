@@ -36,6 +36,7 @@ from treering.types import (
     Hits,
     Receipt,
     Request,
+    Rewound,
     ToolCall,
     ToolResult,
 )
@@ -790,7 +791,14 @@ class Conversation:
 
     def branches(self) -> list[Branch]:
         """All branches of the conversation."""
-        return list((self.state()).branches)
+        request = conversation_pb2.ListBranchesRequest(conversation_id=self.id, page_size=1000)
+        found: list[Branch] = []
+        while True:
+            page = self._transport.unary(m.LIST_BRANCHES, request)
+            found.extend(page.branches)
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
 
     def lineage(self) -> conversation_pb2.LineageResponse:
         """Where the branch came from, up to the root, and what came of the conversation."""
@@ -831,11 +839,19 @@ class Conversation:
         into: str = "",
         system: str = "",
         activate: bool = False,
+        expected: int = 0,
+        keep_labels: bool = False,
+        keep_source: bool = False,
+        labels: Mapping[str, str] | None = None,
+        source: str = "",
+        source_id: str = "",
         idempotency_key: str = "",
     ) -> Conversation:
         """A new branch that shares everything up to revision `at`; 0: up to the head.
 
-        `into="new"` (or a UUID) forks into a new conversation. It costs one small event.
+        `into="new"` (or a UUID) forks into a new conversation. It costs one small event. A new
+        conversation may keep the labels and the source of this one, or have some of its own.
+        `expected` is the head that this branch must have.
 
         >>> said = conv.user("Left or right?")
         >>> left = conv.assistant("Left.")
@@ -855,6 +871,12 @@ class Conversation:
             idempotency_key=key,
             activate=activate,
             actor=self.actor,
+            expected_head=expected,
+            keep_labels=keep_labels,
+            keep_source=keep_source,
+            labels=labels or {},
+            source=source,
+            source_id=source_id,
         )
         answer = self._transport.unary(m.FORK, request, key=key)
         for event in answer.events:
@@ -866,18 +888,101 @@ class Conversation:
             self.actor,
         )
 
-    def activate(self) -> Receipt:
-        """Makes this branch the one that is meant when none is named."""
-        return self.append([new.branch_activated()])
+    def rewind(
+        self,
+        to: int,
+        *,
+        expected: int = 0,
+        keep_as: str = "",
+        limit: int = 0,
+        idempotency_key: str = "",
+    ) -> Rewound:
+        """Takes the branch back to revision `to`; 0: nothing stays but the conversation itself.
 
-    def rename(self, name: str) -> Conversation:
+        What came after is not on the branch any more. It comes with the answer, and stays on
+        a branch of its own, `kept`.
+
+        >>> asked = conv.user("Left or right?")
+        >>> said = conv.assistant("Left.")
+        >>> rewound = conv.rewind(asked.revision)
+        >>> [event.text for event in rewound.events]
+        ['Left.']
+        >>> kept = conv.on(rewound.kept)
+        >>> [event.text for event in kept.events(kinds=["message_appended"])][-1]
+        'Left.'
+        """
+        key = key_or_new(idempotency_key)
+        request = conversation_pb2.RewindRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            to_revision=to,
+            expected_head=expected,
+            keep_as=keep_as,
+            idempotency_key=key,
+            actor=self.actor,
+            limit=limit,
+        )
+        answer = self._transport.unary(m.REWIND, request, key=key)
+        for event in answer.events:
+            self._transport.saw(event.position.offset)
+        return Rewound.of(answer)
+
+    def change(
+        self,
+        *,
+        title: str | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idempotency_key: str = "",
+    ) -> Receipt:
+        """Changes what the conversation is called and what is kept with it.
+
+        What is not named stays. A label of None goes, and so does metadata that is `...`.
+
+        >>> done = conv.change(title="Ports", labels={"team": "blue"}, metadata={"user": 7})
+        >>> (conv.state()).summary.metadata["user"]
+        '7'
+        """
+        event = new.conversation_changed(title=title, labels=labels, metadata=metadata)
+        return self.append([event], idempotency_key=idempotency_key)
+
+    def activate(self, *, idempotency_key: str = "") -> Receipt:
+        """Makes this branch the one that is meant when none is named."""
+        key = key_or_new(idempotency_key)
+        request = conversation_pb2.ActivateBranchRequest(
+            conversation_id=self.id, branch=self.branch, idempotency_key=key, actor=self.actor
+        )
+        return self._receipt(self._transport.unary(m.ACTIVATE_BRANCH, request, key=key))
+
+    def rename(self, name: str, *, idempotency_key: str = "") -> Conversation:
         """Gives the branch another name."""
-        self.append([new.branch_renamed(name)])
+        key = key_or_new(idempotency_key)
+        request = conversation_pb2.RenameBranchRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            name=name,
+            idempotency_key=key,
+            actor=self.actor,
+        )
+        self._receipt(self._transport.unary(m.RENAME_BRANCH, request, key=key))
         return self.on(name)
 
-    def archive(self, reason: str = "") -> Receipt:
+    def archive(self, reason: str = "", *, idempotency_key: str = "") -> Receipt:
         """Ends the branch: it takes nothing more, and stays readable."""
-        return self.append([new.branch_archived(reason)])
+        key = key_or_new(idempotency_key)
+        request = conversation_pb2.ArchiveBranchRequest(
+            conversation_id=self.id,
+            branch=self.branch,
+            reason=reason,
+            idempotency_key=key,
+            actor=self.actor,
+        )
+        return self._receipt(self._transport.unary(m.ARCHIVE_BRANCH, request, key=key))
+
+    def _receipt(self, answer: events_pb2.AppendResponse) -> Receipt:
+        receipt = Receipt.of(answer)
+        self._transport.saw(receipt.position)
+        return receipt
 
     # ---- the active context ----
 

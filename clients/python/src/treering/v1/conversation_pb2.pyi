@@ -126,21 +126,25 @@ class ConversationState(google.protobuf.message.Message):
     SUMMARY_FIELD_NUMBER: builtins.int
     BRANCHES_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
+    MORE_BRANCHES_FIELD_NUMBER: builtins.int
     @property
     def summary(self) -> global___ConversationSummary: ...
     @property
-    def branches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Branch]: ...
+    def branches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Branch]:
+        """The first 100, by id: ListBranches has all of them."""
     @property
     def branch(self) -> global___BranchState: ...
+    more_branches: builtins.bool
     def __init__(
         self,
         *,
         summary: global___ConversationSummary | None = ...,
         branches: collections.abc.Iterable[global___Branch] | None = ...,
         branch: global___BranchState | None = ...,
+        more_branches: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["branch", b"branch", "summary", b"summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "branches", b"branches", "summary", b"summary"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "branches", b"branches", "more_branches", b"more_branches", "summary", b"summary"]) -> None: ...
 
 global___ConversationState = ConversationState
 
@@ -180,6 +184,22 @@ class ConversationSummary(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing_extensions.final
+    class MetadataEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     TITLE_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
@@ -200,6 +220,7 @@ class ConversationSummary(google.protobuf.message.Message):
     DAMAGE_FIELD_NUMBER: builtins.int
     HAPPENED_FROM_FIELD_NUMBER: builtins.int
     HAPPENED_TO_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     title: builtins.str
     source: builtins.str
@@ -234,6 +255,9 @@ class ConversationSummary(google.protobuf.message.Message):
         """
     @property
     def happened_to(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Name to JSON text."""
     def __init__(
         self,
         *,
@@ -257,11 +281,55 @@ class ConversationSummary(google.protobuf.message.Message):
         damage: global___Damage | None = ...,
         happened_from: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         happened_to: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        metadata: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["config", b"config", "created_at", b"created_at", "damage", b"damage", "happened_from", b"happened_from", "happened_to", b"happened_to", "parent", b"parent", "updated_at", b"updated_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["active_branch", b"active_branch", "active_branch_id", b"active_branch_id", "branch_count", b"branch_count", "config", b"config", "conversation_id", b"conversation_id", "created_at", b"created_at", "damage", b"damage", "happened_from", b"happened_from", "happened_to", b"happened_to", "head", b"head", "labels", b"labels", "parent", b"parent", "policies", b"policies", "sealed", b"sealed", "shares_history", b"shares_history", "source", b"source", "source_id", b"source_id", "source_meta", b"source_meta", "title", b"title", "updated_at", b"updated_at"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["active_branch", b"active_branch", "active_branch_id", b"active_branch_id", "branch_count", b"branch_count", "config", b"config", "conversation_id", b"conversation_id", "created_at", b"created_at", "damage", b"damage", "happened_from", b"happened_from", "happened_to", b"happened_to", "head", b"head", "labels", b"labels", "metadata", b"metadata", "parent", b"parent", "policies", b"policies", "sealed", b"sealed", "shares_history", b"shares_history", "source", b"source", "source_id", b"source_id", "source_meta", b"source_meta", "title", b"title", "updated_at", b"updated_at"]) -> None: ...
 
 global___ConversationSummary = ConversationSummary
+
+@typing_extensions.final
+class ListBranchesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    page_size: builtins.int
+    """At most so many; 0: the server's page size."""
+    page_token: builtins.str
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["conversation_id", b"conversation_id", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+global___ListBranchesRequest = ListBranchesRequest
+
+@typing_extensions.final
+class ListBranchesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BRANCHES_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    @property
+    def branches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Branch]:
+        """By id: the first one, then in the order in which they were forked."""
+    next_page_token: builtins.str
+    """Empty: this was the last page."""
+    def __init__(
+        self,
+        *,
+        branches: collections.abc.Iterable[global___Branch] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branches", b"branches", "next_page_token", b"next_page_token"]) -> None: ...
+
+global___ListBranchesResponse = ListBranchesResponse
 
 @typing_extensions.final
 class Damage(google.protobuf.message.Message):
@@ -505,13 +573,57 @@ global___OpenCall = OpenCall
 
 @typing_extensions.final
 class ListConversationsRequest(google.protobuf.message.Message):
+    """What is empty or absent filters nothing. A page costs a bounded time: when few
+    conversations are what is asked for it may have fewer than `page_size`, or none, and
+    still a token to go on with.
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing_extensions.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing_extensions.final
+    class MetadataEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
     ASCENDING_FIELD_NUMBER: builtins.int
     ORDER_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
+    TITLE_FIELD_NUMBER: builtins.int
+    SEALED_FIELD_NUMBER: builtins.int
+    UPDATED_FROM_FIELD_NUMBER: builtins.int
+    UPDATED_TO_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """At most so many; 0: the server's page size."""
     page_token: builtins.str
@@ -520,6 +632,24 @@ class ListConversationsRequest(google.protobuf.message.Message):
     ascending: builtins.bool
     """Oldest first."""
     order: global___ListOrder.ValueType
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Only those with all of these labels."""
+    @property
+    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Only those whose metadata has these values, name to JSON text. Compared as JSON."""
+    parent: builtins.str
+    """Only those that were forked or spawned from this one (UUID or source id)."""
+    title: builtins.str
+    """Only those whose title has this in it, in upper or lower case."""
+    sealed: builtins.bool
+    """Only sealed ones, or only others."""
+    @property
+    def updated_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Only those whose last event was recorded at this time or later …"""
+    @property
+    def updated_to(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """… and before this one."""
     def __init__(
         self,
         *,
@@ -528,8 +658,17 @@ class ListConversationsRequest(google.protobuf.message.Message):
         source: builtins.str = ...,
         ascending: builtins.bool = ...,
         order: global___ListOrder.ValueType = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        metadata: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        parent: builtins.str = ...,
+        title: builtins.str = ...,
+        sealed: builtins.bool | None = ...,
+        updated_from: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        updated_to: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["ascending", b"ascending", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "source", b"source"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_sealed", b"_sealed", "sealed", b"sealed", "updated_from", b"updated_from", "updated_to", b"updated_to"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_sealed", b"_sealed", "ascending", b"ascending", "labels", b"labels", "metadata", b"metadata", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "sealed", b"sealed", "source", b"source", "title", b"title", "updated_from", b"updated_from", "updated_to", b"updated_to"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_sealed", b"_sealed"]) -> typing_extensions.Literal["sealed"] | None: ...
 
 global___ListConversationsRequest = ListConversationsRequest
 
@@ -584,7 +723,10 @@ class ListConversationsResponse(google.protobuf.message.Message):
     @property
     def conversations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ConversationSummary]: ...
     next_page_token: builtins.str
-    """Empty: this was the last page."""
+    """Empty: this was the last page. A token is of one query of one store: with another one it
+    is refused. In the order of creation nothing is on two pages and nothing on none,
+    whatever is appended meanwhile.
+    """
     def __init__(
         self,
         *,
@@ -599,6 +741,22 @@ global___ListConversationsResponse = ListConversationsResponse
 class ForkRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing_extensions.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     CONVERSATION_ID_FIELD_NUMBER: builtins.int
     BRANCH_FIELD_NUMBER: builtins.int
     AT_REVISION_FIELD_NUMBER: builtins.int
@@ -608,6 +766,12 @@ class ForkRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     ACTIVATE_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
+    EXPECTED_HEAD_FIELD_NUMBER: builtins.int
+    KEEP_LABELS_FIELD_NUMBER: builtins.int
+    KEEP_SOURCE_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    SOURCE_ID_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     branch: builtins.str
     """Branch to fork. Empty: the active branch."""
@@ -622,6 +786,18 @@ class ForkRequest(google.protobuf.message.Message):
     activate: builtins.bool
     """Make the new branch the active one."""
     actor: builtins.str
+    expected_head: builtins.int
+    """The head that the forked branch must have; 0: any."""
+    keep_labels: builtins.bool
+    """Of a new conversation: it has the labels of the one that is forked, and its source
+    (but not the id there, which names one conversation).
+    """
+    keep_source: builtins.bool
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Of a new conversation: labels, over those that it keeps, and a source of its own."""
+    source: builtins.str
+    source_id: builtins.str
     def __init__(
         self,
         *,
@@ -634,8 +810,14 @@ class ForkRequest(google.protobuf.message.Message):
         idempotency_key: builtins.str = ...,
         activate: builtins.bool = ...,
         actor: builtins.str = ...,
+        expected_head: builtins.int = ...,
+        keep_labels: builtins.bool = ...,
+        keep_source: builtins.bool = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        source: builtins.str = ...,
+        source_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["activate", b"activate", "actor", b"actor", "at_revision", b"at_revision", "branch", b"branch", "conversation_id", b"conversation_id", "idempotency_key", b"idempotency_key", "into_conversation", b"into_conversation", "name", b"name", "system_prompt", b"system_prompt"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["activate", b"activate", "actor", b"actor", "at_revision", b"at_revision", "branch", b"branch", "conversation_id", b"conversation_id", "expected_head", b"expected_head", "idempotency_key", b"idempotency_key", "into_conversation", b"into_conversation", "keep_labels", b"keep_labels", "keep_source", b"keep_source", "labels", b"labels", "name", b"name", "source", b"source", "source_id", b"source_id", "system_prompt", b"system_prompt"]) -> None: ...
 
 global___ForkRequest = ForkRequest
 
@@ -662,6 +844,176 @@ class ForkResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation_id", b"conversation_id", "events", b"events"]) -> None: ...
 
 global___ForkResponse = ForkResponse
+
+@typing_extensions.final
+class RewindRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    BRANCH_FIELD_NUMBER: builtins.int
+    TO_REVISION_FIELD_NUMBER: builtins.int
+    EXPECTED_HEAD_FIELD_NUMBER: builtins.int
+    KEEP_AS_FIELD_NUMBER: builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
+    ACTOR_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    HEADERS_ONLY_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    branch: builtins.str
+    """Branch to take back. Empty: the active branch."""
+    to_revision: builtins.int
+    """Last revision that stays; it must be in the branch's history, and be an event of this
+    conversation. 0: nothing stays but what the conversation was created with.
+    """
+    expected_head: builtins.int
+    """The head that the branch must have; 0: any."""
+    keep_as: builtins.str
+    """Name for the old end. Empty: `rewound-` and its last revision."""
+    idempotency_key: builtins.str
+    actor: builtins.str
+    limit: builtins.int
+    """At most so many events of what went come with the answer, the newest of them; 0: the
+    server's bound. All of them can be read on the branch `kept`.
+    """
+    headers_only: builtins.bool
+    """Leave the bodies out."""
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        branch: builtins.str = ...,
+        to_revision: builtins.int = ...,
+        expected_head: builtins.int = ...,
+        keep_as: builtins.str = ...,
+        idempotency_key: builtins.str = ...,
+        actor: builtins.str = ...,
+        limit: builtins.int = ...,
+        headers_only: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "branch", b"branch", "conversation_id", b"conversation_id", "expected_head", b"expected_head", "headers_only", b"headers_only", "idempotency_key", b"idempotency_key", "keep_as", b"keep_as", "limit", b"limit", "to_revision", b"to_revision"]) -> None: ...
+
+global___RewindRequest = RewindRequest
+
+@typing_extensions.final
+class RewindResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BRANCH_FIELD_NUMBER: builtins.int
+    KEPT_FIELD_NUMBER: builtins.int
+    EVENTS_FIELD_NUMBER: builtins.int
+    WENT_FIELD_NUMBER: builtins.int
+    TRUNCATED_FIELD_NUMBER: builtins.int
+    REPEATED_KEY_FIELD_NUMBER: builtins.int
+    @property
+    def branch(self) -> global___Branch:
+        """The branch as it is now: a new one, under the old name. Its head is what the next
+        append is checked against.
+        """
+    @property
+    def kept(self) -> global___Branch:
+        """The old end, which has all that it had. Absent: nothing went, and nothing was appended."""
+    @property
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.events_pb2.Appended]: ...
+    @property
+    def went(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.Event]:
+        """What went, oldest first, without what was only said of branches."""
+    truncated: builtins.bool
+    """More went than came with the answer: read the branch `kept`."""
+    repeated_key: builtins.bool
+    """True: the idempotency key was known, nothing was appended now."""
+    def __init__(
+        self,
+        *,
+        branch: global___Branch | None = ...,
+        kept: global___Branch | None = ...,
+        events: collections.abc.Iterable[treering.v1.events_pb2.Appended] | None = ...,
+        went: collections.abc.Iterable[treering.v1.event_pb2.Event] | None = ...,
+        truncated: builtins.bool = ...,
+        repeated_key: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["branch", b"branch", "kept", b"kept"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "events", b"events", "kept", b"kept", "repeated_key", b"repeated_key", "truncated", b"truncated", "went", b"went"]) -> None: ...
+
+global___RewindResponse = RewindResponse
+
+@typing_extensions.final
+class RenameBranchRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    BRANCH_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
+    ACTOR_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    branch: builtins.str
+    """Empty: the active branch."""
+    name: builtins.str
+    idempotency_key: builtins.str
+    actor: builtins.str
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        branch: builtins.str = ...,
+        name: builtins.str = ...,
+        idempotency_key: builtins.str = ...,
+        actor: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "branch", b"branch", "conversation_id", b"conversation_id", "idempotency_key", b"idempotency_key", "name", b"name"]) -> None: ...
+
+global___RenameBranchRequest = RenameBranchRequest
+
+@typing_extensions.final
+class ArchiveBranchRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    BRANCH_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
+    ACTOR_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    branch: builtins.str
+    reason: builtins.str
+    idempotency_key: builtins.str
+    actor: builtins.str
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        branch: builtins.str = ...,
+        reason: builtins.str = ...,
+        idempotency_key: builtins.str = ...,
+        actor: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "branch", b"branch", "conversation_id", b"conversation_id", "idempotency_key", b"idempotency_key", "reason", b"reason"]) -> None: ...
+
+global___ArchiveBranchRequest = ArchiveBranchRequest
+
+@typing_extensions.final
+class ActivateBranchRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: builtins.int
+    BRANCH_FIELD_NUMBER: builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
+    ACTOR_FIELD_NUMBER: builtins.int
+    conversation_id: builtins.str
+    branch: builtins.str
+    idempotency_key: builtins.str
+    actor: builtins.str
+    def __init__(
+        self,
+        *,
+        conversation_id: builtins.str = ...,
+        branch: builtins.str = ...,
+        idempotency_key: builtins.str = ...,
+        actor: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "branch", b"branch", "conversation_id", b"conversation_id", "idempotency_key", b"idempotency_key"]) -> None: ...
+
+global___ActivateBranchRequest = ActivateBranchRequest
 
 @typing_extensions.final
 class LineageRequest(google.protobuf.message.Message):

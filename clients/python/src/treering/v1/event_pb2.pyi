@@ -58,6 +58,7 @@ class _EventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     EVENT_KIND_ANNOTATION_ADDED: _EventKind.ValueType  # 46
     EVENT_KIND_CUSTOM: _EventKind.ValueType  # 47
     EVENT_KIND_CONTENT_ERASED: _EventKind.ValueType  # 48
+    EVENT_KIND_CONVERSATION_CHANGED: _EventKind.ValueType  # 49
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """What an event is about. The number of a kind is the number of its field in
@@ -94,6 +95,7 @@ EVENT_KIND_TOOLS_DEFINED: EventKind.ValueType  # 45
 EVENT_KIND_ANNOTATION_ADDED: EventKind.ValueType  # 46
 EVENT_KIND_CUSTOM: EventKind.ValueType  # 47
 EVENT_KIND_CONTENT_ERASED: EventKind.ValueType  # 48
+EVENT_KIND_CONVERSATION_CHANGED: EventKind.ValueType  # 49
 global___EventKind = EventKind
 
 class _Role:
@@ -312,6 +314,7 @@ class Event(google.protobuf.message.Message):
     ANNOTATION_ADDED_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
     CONTENT_ERASED_FIELD_NUMBER: builtins.int
+    CONVERSATION_CHANGED_FIELD_NUMBER: builtins.int
     id: builtins.str
     """UUIDv7, as text."""
     conversation_id: builtins.str
@@ -410,6 +413,8 @@ class Event(google.protobuf.message.Message):
     def custom(self) -> global___Custom: ...
     @property
     def content_erased(self) -> global___ContentErased: ...
+    @property
+    def conversation_changed(self) -> global___ConversationChanged: ...
     def __init__(
         self,
         *,
@@ -459,10 +464,11 @@ class Event(google.protobuf.message.Message):
         annotation_added: global___AnnotationAdded | None = ...,
         custom: global___Custom | None = ...,
         content_erased: global___ContentErased | None = ...,
+        conversation_changed: global___ConversationChanged | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_sealed", b"conversation_sealed", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "attributes", b"attributes", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_id", b"branch_id", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "chain_hash", b"chain_hash", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "erased", b"erased", "guidance_given", b"guidance_given", "id", b"id", "key", b"key", "kind", b"kind", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "type_name", b"type_name", "user_prompt_set", b"user_prompt_set"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing_extensions.Literal["body", b"body"]) -> typing_extensions.Literal["conversation_created", "config_changed", "branch_forked", "branch_activated", "branch_renamed", "branch_archived", "system_prompt_set", "user_prompt_set", "message_appended", "tool_call_requested", "approval_decided", "tool_call_started", "tool_result_recorded", "tool_call_cancelled", "tool_snapshot_recorded", "context_set", "context_removed", "tools_discovered", "guidance_given", "entities_noted", "summary_recorded", "compacted", "sub_context_spawned", "sub_context_returned", "conversation_sealed", "tools_defined", "annotation_added", "custom", "content_erased"] | None: ...
+    def HasField(self, field_name: typing_extensions.Literal["annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_changed", b"conversation_changed", "conversation_created", b"conversation_created", "conversation_sealed", b"conversation_sealed", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "attributes", b"attributes", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_id", b"branch_id", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "chain_hash", b"chain_hash", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_changed", b"conversation_changed", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "erased", b"erased", "guidance_given", b"guidance_given", "id", b"id", "key", b"key", "kind", b"kind", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "type_name", b"type_name", "user_prompt_set", b"user_prompt_set"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["body", b"body"]) -> typing_extensions.Literal["conversation_created", "config_changed", "branch_forked", "branch_activated", "branch_renamed", "branch_archived", "system_prompt_set", "user_prompt_set", "message_appended", "tool_call_requested", "approval_decided", "tool_call_started", "tool_result_recorded", "tool_call_cancelled", "tool_snapshot_recorded", "context_set", "context_removed", "tools_discovered", "guidance_given", "entities_noted", "summary_recorded", "compacted", "sub_context_spawned", "sub_context_returned", "conversation_sealed", "tools_defined", "annotation_added", "custom", "content_erased", "conversation_changed"] | None: ...
 
 global___Event = Event
 
@@ -525,6 +531,7 @@ class NewEvent(google.protobuf.message.Message):
     ANNOTATION_ADDED_FIELD_NUMBER: builtins.int
     CUSTOM_FIELD_NUMBER: builtins.int
     CONTENT_ERASED_FIELD_NUMBER: builtins.int
+    CONVERSATION_CHANGED_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     """UUID. Empty: the request's conversation."""
     branch: builtins.str
@@ -599,6 +606,8 @@ class NewEvent(google.protobuf.message.Message):
     def custom(self) -> global___Custom: ...
     @property
     def content_erased(self) -> global___ContentErased: ...
+    @property
+    def conversation_changed(self) -> global___ConversationChanged: ...
     def __init__(
         self,
         *,
@@ -639,10 +648,11 @@ class NewEvent(google.protobuf.message.Message):
         annotation_added: global___AnnotationAdded | None = ...,
         custom: global___Custom | None = ...,
         content_erased: global___ContentErased | None = ...,
+        conversation_changed: global___ConversationChanged | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_sealed", b"conversation_sealed", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "attributes", b"attributes", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "key", b"key", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing_extensions.Literal["body", b"body"]) -> typing_extensions.Literal["conversation_created", "config_changed", "branch_forked", "branch_activated", "branch_renamed", "branch_archived", "system_prompt_set", "user_prompt_set", "message_appended", "tool_call_requested", "approval_decided", "tool_call_started", "tool_result_recorded", "tool_call_cancelled", "tool_snapshot_recorded", "context_set", "context_removed", "tools_discovered", "guidance_given", "entities_noted", "summary_recorded", "compacted", "sub_context_spawned", "sub_context_returned", "conversation_sealed", "tools_defined", "annotation_added", "custom", "content_erased"] | None: ...
+    def HasField(self, field_name: typing_extensions.Literal["annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "body", b"body", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_changed", b"conversation_changed", "conversation_created", b"conversation_created", "conversation_sealed", b"conversation_sealed", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["actor", b"actor", "annotation_added", b"annotation_added", "approval_decided", b"approval_decided", "attributes", b"attributes", "body", b"body", "branch", b"branch", "branch_activated", b"branch_activated", "branch_archived", b"branch_archived", "branch_forked", b"branch_forked", "branch_renamed", b"branch_renamed", "causation_id", b"causation_id", "compacted", b"compacted", "config_changed", b"config_changed", "content_erased", b"content_erased", "context_removed", b"context_removed", "context_set", b"context_set", "conversation_changed", b"conversation_changed", "conversation_created", b"conversation_created", "conversation_id", b"conversation_id", "conversation_sealed", b"conversation_sealed", "correlation_id", b"correlation_id", "custom", b"custom", "entities_noted", b"entities_noted", "guidance_given", b"guidance_given", "key", b"key", "message_appended", b"message_appended", "occurred_at", b"occurred_at", "sub_context_returned", b"sub_context_returned", "sub_context_spawned", b"sub_context_spawned", "summary_recorded", b"summary_recorded", "system_prompt_set", b"system_prompt_set", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_requested", b"tool_call_requested", "tool_call_started", b"tool_call_started", "tool_result_recorded", b"tool_result_recorded", "tool_snapshot_recorded", b"tool_snapshot_recorded", "tools_defined", b"tools_defined", "tools_discovered", b"tools_discovered", "user_prompt_set", b"user_prompt_set"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["body", b"body"]) -> typing_extensions.Literal["conversation_created", "config_changed", "branch_forked", "branch_activated", "branch_renamed", "branch_archived", "system_prompt_set", "user_prompt_set", "message_appended", "tool_call_requested", "approval_decided", "tool_call_started", "tool_result_recorded", "tool_call_cancelled", "tool_snapshot_recorded", "context_set", "context_removed", "tools_discovered", "guidance_given", "entities_noted", "summary_recorded", "compacted", "sub_context_spawned", "sub_context_returned", "conversation_sealed", "tools_defined", "annotation_added", "custom", "content_erased", "conversation_changed"] | None: ...
 
 global___NewEvent = NewEvent
 
@@ -756,6 +766,22 @@ class ConversationCreated(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing_extensions.final
+    class MetadataEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     TITLE_FIELD_NUMBER: builtins.int
     CONFIG_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
@@ -765,6 +791,7 @@ class ConversationCreated(google.protobuf.message.Message):
     SOURCE_FIELD_NUMBER: builtins.int
     SOURCE_ID_FIELD_NUMBER: builtins.int
     SOURCE_META_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
     title: builtins.str
     @property
     def config(self) -> global___Config: ...
@@ -786,6 +813,11 @@ class ConversationCreated(google.protobuf.message.Message):
     source_id: builtins.str
     source_meta: builtins.bytes
     """The source's own description, as JSON text."""
+    @property
+    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """What its owner keeps with it, name to JSON text. It can be changed, and conversations
+        are listed by it. With the labels at most 65,536 bytes.
+        """
     def __init__(
         self,
         *,
@@ -798,11 +830,83 @@ class ConversationCreated(google.protobuf.message.Message):
         source: builtins.str = ...,
         source_id: builtins.str = ...,
         source_meta: builtins.bytes = ...,
+        metadata: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["config", b"config", "parent", b"parent"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["config", b"config", "labels", b"labels", "parent", b"parent", "policies", b"policies", "shares_history", b"shares_history", "source", b"source", "source_id", b"source_id", "source_meta", b"source_meta", "title", b"title"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["config", b"config", "labels", b"labels", "metadata", b"metadata", "parent", b"parent", "policies", b"policies", "shares_history", b"shares_history", "source", b"source", "source_id", b"source_id", "source_meta", b"source_meta", "title", b"title"]) -> None: ...
 
 global___ConversationCreated = ConversationCreated
+
+@typing_extensions.final
+class ConversationChanged(google.protobuf.message.Message):
+    """What a conversation is called and what is kept with it changes. What is not named here
+    stays. It is of the whole conversation, whichever branch it is appended to.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing_extensions.final
+    class SetLabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing_extensions.final
+    class SetMetadataEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing_extensions.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    TITLE_FIELD_NUMBER: builtins.int
+    SET_LABELS_FIELD_NUMBER: builtins.int
+    REMOVE_LABELS_FIELD_NUMBER: builtins.int
+    SET_METADATA_FIELD_NUMBER: builtins.int
+    REMOVE_METADATA_FIELD_NUMBER: builtins.int
+    title: builtins.str
+    """Its new title; absent: the one that it has."""
+    @property
+    def set_labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    @property
+    def remove_labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def set_metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Name to JSON text."""
+    @property
+    def remove_metadata(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        title: builtins.str | None = ...,
+        set_labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        remove_labels: collections.abc.Iterable[builtins.str] | None = ...,
+        set_metadata: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        remove_metadata: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_title", b"_title", "title", b"title"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_title", b"_title", "remove_labels", b"remove_labels", "remove_metadata", b"remove_metadata", "set_labels", b"set_labels", "set_metadata", b"set_metadata", "title", b"title"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_title", b"_title"]) -> typing_extensions.Literal["title"] | None: ...
+
+global___ConversationChanged = ConversationChanged
 
 @typing_extensions.final
 class ConfigChanged(google.protobuf.message.Message):
@@ -1555,6 +1659,7 @@ class ToolDefinition(google.protobuf.message.Message):
     APPROVAL_FIELD_NUMBER: builtins.int
     GUIDANCE_FIELD_NUMBER: builtins.int
     DISCOVERABLE_FIELD_NUMBER: builtins.int
+    STRICT_FIELD_NUMBER: builtins.int
     name: builtins.str
     description: builtins.str
     input_schema: builtins.bytes
@@ -1565,6 +1670,10 @@ class ToolDefinition(google.protobuf.message.Message):
     """How to use it: told once, when it is discovered."""
     discoverable: builtins.bool
     """Offered only after it was discovered."""
+    strict: builtins.bool
+    """The model keeps to the schema exactly. Requests of OpenAI's shapes say so; others have
+    no such field. Absent: the provider's default.
+    """
     def __init__(
         self,
         *,
@@ -1575,8 +1684,11 @@ class ToolDefinition(google.protobuf.message.Message):
         approval: global___ApprovalRequirement.ValueType = ...,
         guidance: builtins.str = ...,
         discoverable: builtins.bool = ...,
+        strict: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["approval", b"approval", "description", b"description", "discoverable", b"discoverable", "guidance", b"guidance", "input_schema", b"input_schema", "name", b"name", "source", b"source"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_strict", b"_strict", "strict", b"strict"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_strict", b"_strict", "approval", b"approval", "description", b"description", "discoverable", b"discoverable", "guidance", b"guidance", "input_schema", b"input_schema", "name", b"name", "source", b"source", "strict", b"strict"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_strict", b"_strict"]) -> typing_extensions.Literal["strict"] | None: ...
 
 global___ToolDefinition = ToolDefinition
 

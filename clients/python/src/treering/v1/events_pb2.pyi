@@ -100,6 +100,7 @@ class AppendRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     EVENTS_FIELD_NUMBER: builtins.int
     EXPECTATIONS_FIELD_NUMBER: builtins.int
+    CREATE_IF_MISSING_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     """UUID, or the source's own id of an imported conversation. For a batch
     that starts with ConversationCreated it may be empty: the engine makes one.
@@ -118,6 +119,14 @@ class AppendRequest(google.protobuf.message.Message):
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[treering.v1.event_pb2.NewEvent]: ...
     @property
     def expectations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BranchExpectation]: ...
+    @property
+    def create_if_missing(self) -> treering.v1.event_pb2.ConversationCreated:
+        """What the conversation is created with when it does not exist: then its creation is the
+        first event of the batch, and `AppendResponse.created` says so. Of several that append at
+        once one creates it. `conversation_id` is a UUID, or a name: then it is the conversation
+        of that `source` with that source id, and one that is created gets both, and an id that
+        no other namespace can have. `source_id` is that name, or empty.
+        """
     def __init__(
         self,
         *,
@@ -127,9 +136,10 @@ class AppendRequest(google.protobuf.message.Message):
         idempotency_key: builtins.str = ...,
         events: collections.abc.Iterable[treering.v1.event_pb2.NewEvent] | None = ...,
         expectations: collections.abc.Iterable[global___BranchExpectation] | None = ...,
+        create_if_missing: treering.v1.event_pb2.ConversationCreated | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["expected", b"expected"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation_id", b"conversation_id", "events", b"events", "expectations", b"expectations", "expected", b"expected", "idempotency_key", b"idempotency_key"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["create_if_missing", b"create_if_missing", "expected", b"expected"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation_id", b"conversation_id", "create_if_missing", b"create_if_missing", "events", b"events", "expectations", b"expectations", "expected", b"expected", "idempotency_key", b"idempotency_key"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 
@@ -169,6 +179,7 @@ class AppendResponse(google.protobuf.message.Message):
     EVENTS_FIELD_NUMBER: builtins.int
     REPEATED_KEY_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
+    CREATED_FIELD_NUMBER: builtins.int
     @property
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Appended]: ...
     repeated_key: builtins.bool
@@ -178,14 +189,21 @@ class AppendResponse(google.protobuf.message.Message):
         """What is legal and may still be a mistake, for example a compaction whose
         summary names tools.
         """
+    @property
+    def created(self) -> global___Appended:
+        """The conversation did not exist, and this is its first event (`create_if_missing`).
+        `events` has those of the request only.
+        """
     def __init__(
         self,
         *,
         events: collections.abc.Iterable[global___Appended] | None = ...,
         repeated_key: builtins.bool = ...,
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
+        created: global___Appended | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["events", b"events", "repeated_key", b"repeated_key", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["created", b"created"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["created", b"created", "events", b"events", "repeated_key", b"repeated_key", "warnings", b"warnings"]) -> None: ...
 
 global___AppendResponse = AppendResponse
 
@@ -307,6 +325,7 @@ class ReadRequest(google.protobuf.message.Message):
     FILTER_FIELD_NUMBER: builtins.int
     GO_ON_AT_FIELD_NUMBER: builtins.int
     EXPORTS_FIELD_NUMBER: builtins.int
+    FROM_CONVERSATION_FIELD_NUMBER: builtins.int
     @property
     def branch(self) -> global___BranchSource: ...
     @property
@@ -342,6 +361,11 @@ class ReadRequest(google.protobuf.message.Message):
     """What is read is taken out of the store, to be kept elsewhere. A server with keys notes that
     before it answers; `treering export` says so.
     """
+    from_conversation: builtins.str
+    """With the branch source: the conversation that `from_revision` is of (UUID), when it is an
+    inherited event of a fork's history. Empty: the branch's own. Who pages passes
+    conversation and revision of the last event that came, and passes over that one.
+    """
     def __init__(
         self,
         *,
@@ -358,9 +382,10 @@ class ReadRequest(google.protobuf.message.Message):
         filter: global___EventFilter | None = ...,
         go_on_at: global___ReadStop | None = ...,
         exports: builtins.bool = ...,
+        from_conversation: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["branch", b"branch", "conversation", b"conversation", "filter", b"filter", "go_on_at", b"go_on_at", "log", b"log", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["backward", b"backward", "branch", b"branch", "conversation", b"conversation", "exports", b"exports", "filter", b"filter", "from_offset", b"from_offset", "from_revision", b"from_revision", "go_on_at", b"go_on_at", "headers_only", b"headers_only", "kinds", b"kinds", "limit", b"limit", "log", b"log", "source", b"source", "to_revision", b"to_revision"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["backward", b"backward", "branch", b"branch", "conversation", b"conversation", "exports", b"exports", "filter", b"filter", "from_conversation", b"from_conversation", "from_offset", b"from_offset", "from_revision", b"from_revision", "go_on_at", b"go_on_at", "headers_only", b"headers_only", "kinds", b"kinds", "limit", b"limit", "log", b"log", "source", b"source", "to_revision", b"to_revision"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["source", b"source"]) -> typing_extensions.Literal["branch", "conversation", "log"] | None: ...
 
 global___ReadRequest = ReadRequest

@@ -78,6 +78,8 @@ class SearchRequest(google.protobuf.message.Message):
     REGEX_FIELD_NUMBER: builtins.int
     BY_CONVERSATION_FIELD_NUMBER: builtins.int
     EVERY_COPY_FIELD_NUMBER: builtins.int
+    ACTIVE_BRANCHES_ONLY_FIELD_NUMBER: builtins.int
+    NOT_SEALED_FIELD_NUMBER: builtins.int
     query: builtins.str
     """What to look for: words, a pasted line, or a query (see `mode`). Empty, with a
     filter: all texts that it lets through, newest first.
@@ -153,6 +155,12 @@ class SearchRequest(google.protobuf.message.Message):
     that came again as another conversation) are hits of their own. Otherwise they are
     one hit, which says how many others there are and where the nearest are.
     """
+    active_branches_only: builtins.bool
+    """Only what the active branch of each conversation shows: not what was rewound, or said on
+    another branch. A `branch` that is named is shown, whichever is active.
+    """
+    not_sealed: builtins.bool
+    """Only conversations that are not sealed."""
     def __init__(
         self,
         *,
@@ -181,9 +189,11 @@ class SearchRequest(google.protobuf.message.Message):
         regex: builtins.bool = ...,
         by_conversation: builtins.bool = ...,
         every_copy: builtins.bool = ...,
+        active_branches_only: builtins.bool = ...,
+        not_sealed: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "happened_from", b"happened_from", "happened_to", b"happened_to", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "success", b"success", "wait_max", b"wait_max"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "branch", b"branch", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "active_branches_only", b"active_branches_only", "at_least", b"at_least", "branch", b"branch", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "not_sealed", b"not_sealed", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_success", b"_success"]) -> typing_extensions.Literal["success"] | None: ...
 
 global___SearchRequest = SearchRequest

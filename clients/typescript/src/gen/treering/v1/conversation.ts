@@ -56,9 +56,13 @@ export interface GetConversationRequest {
 }
 
 export interface ConversationState {
-  summary: ConversationSummary | undefined;
+  summary:
+    | ConversationSummary
+    | undefined;
+  /** The first 100, by id: ListBranches has all of them. */
   branches: Branch[];
   branch: BranchState | undefined;
+  moreBranches: boolean;
 }
 
 export interface ConversationSummary {
@@ -89,7 +93,11 @@ export interface ConversationSummary {
    * source of an import, say); else when they were recorded.
    */
   happenedFrom: Date | undefined;
-  happenedTo: Date | undefined;
+  happenedTo:
+    | Date
+    | undefined;
+  /** Name to JSON text. */
+  metadata: { [key: string]: string };
 }
 
 export interface ConversationSummary_LabelsEntry {
@@ -100,6 +108,25 @@ export interface ConversationSummary_LabelsEntry {
 export interface ConversationSummary_PoliciesEntry {
   key: string;
   value: string;
+}
+
+export interface ConversationSummary_MetadataEntry {
+  key: string;
+  value: string;
+}
+
+export interface ListBranchesRequest {
+  conversationId: string;
+  /** At most so many; 0: the server's page size. */
+  pageSize: number;
+  pageToken: string;
+}
+
+export interface ListBranchesResponse {
+  /** By id: the first one, then in the order in which they were forked. */
+  branches: Branch[];
+  /** Empty: this was the last page. */
+  nextPageToken: string;
 }
 
 /**
@@ -192,6 +219,11 @@ export interface OpenCall {
   started: boolean;
 }
 
+/**
+ * What is empty or absent filters nothing. A page costs a bounded time: when few
+ * conversations are what is asked for it may have fewer than `page_size`, or none, and
+ * still a token to go on with.
+ */
 export interface ListConversationsRequest {
   /** At most so many; 0: the server's page size. */
   pageSize: number;
@@ -201,6 +233,34 @@ export interface ListConversationsRequest {
   /** Oldest first. */
   ascending: boolean;
   order: ListOrder;
+  /** Only those with all of these labels. */
+  labels: { [key: string]: string };
+  /** Only those whose metadata has these values, name to JSON text. Compared as JSON. */
+  metadata: { [key: string]: string };
+  /** Only those that were forked or spawned from this one (UUID or source id). */
+  parent: string;
+  /** Only those whose title has this in it, in upper or lower case. */
+  title: string;
+  /** Only sealed ones, or only others. */
+  sealed?:
+    | boolean
+    | undefined;
+  /** Only those whose last event was recorded at this time or later … */
+  updatedFrom:
+    | Date
+    | undefined;
+  /** … and before this one. */
+  updatedTo: Date | undefined;
+}
+
+export interface ListConversationsRequest_LabelsEntry {
+  key: string;
+  value: string;
+}
+
+export interface ListConversationsRequest_MetadataEntry {
+  key: string;
+  value: string;
 }
 
 export interface FindConversationsRequest {
@@ -221,7 +281,11 @@ export interface FindConversationsResponse {
 
 export interface ListConversationsResponse {
   conversations: ConversationSummary[];
-  /** Empty: this was the last page. */
+  /**
+   * Empty: this was the last page. A token is of one query of one store: with another one it
+   * is refused. In the order of creation nothing is on two pages and nothing on none,
+   * whatever is appended meanwhile.
+   */
   nextPageToken: string;
 }
 
@@ -240,12 +304,96 @@ export interface ForkRequest {
   /** Make the new branch the active one. */
   activate: boolean;
   actor: string;
+  /** The head that the forked branch must have; 0: any. */
+  expectedHead: number;
+  /**
+   * Of a new conversation: it has the labels of the one that is forked, and its source
+   * (but not the id there, which names one conversation).
+   */
+  keepLabels: boolean;
+  keepSource: boolean;
+  /** Of a new conversation: labels, over those that it keeps, and a source of its own. */
+  labels: { [key: string]: string };
+  source: string;
+  sourceId: string;
+}
+
+export interface ForkRequest_LabelsEntry {
+  key: string;
+  value: string;
 }
 
 export interface ForkResponse {
   conversationId: string;
   branch: Branch | undefined;
   events: Appended[];
+}
+
+export interface RewindRequest {
+  conversationId: string;
+  /** Branch to take back. Empty: the active branch. */
+  branch: string;
+  /**
+   * Last revision that stays; it must be in the branch's history, and be an event of this
+   * conversation. 0: nothing stays but what the conversation was created with.
+   */
+  toRevision: number;
+  /** The head that the branch must have; 0: any. */
+  expectedHead: number;
+  /** Name for the old end. Empty: `rewound-` and its last revision. */
+  keepAs: string;
+  idempotencyKey: string;
+  actor: string;
+  /**
+   * At most so many events of what went come with the answer, the newest of them; 0: the
+   * server's bound. All of them can be read on the branch `kept`.
+   */
+  limit: number;
+  /** Leave the bodies out. */
+  headersOnly: boolean;
+}
+
+export interface RewindResponse {
+  /**
+   * The branch as it is now: a new one, under the old name. Its head is what the next
+   * append is checked against.
+   */
+  branch:
+    | Branch
+    | undefined;
+  /** The old end, which has all that it had. Absent: nothing went, and nothing was appended. */
+  kept: Branch | undefined;
+  events: Appended[];
+  /** What went, oldest first, without what was only said of branches. */
+  went: Event[];
+  /** More went than came with the answer: read the branch `kept`. */
+  truncated: boolean;
+  /** True: the idempotency key was known, nothing was appended now. */
+  repeatedKey: boolean;
+}
+
+export interface RenameBranchRequest {
+  conversationId: string;
+  /** Empty: the active branch. */
+  branch: string;
+  name: string;
+  idempotencyKey: string;
+  actor: string;
+}
+
+export interface ArchiveBranchRequest {
+  conversationId: string;
+  branch: string;
+  reason: string;
+  idempotencyKey: string;
+  actor: string;
+}
+
+export interface ActivateBranchRequest {
+  conversationId: string;
+  branch: string;
+  idempotencyKey: string;
+  actor: string;
 }
 
 export interface LineageRequest {
@@ -491,7 +639,7 @@ export const GetConversationRequest: MessageFns<GetConversationRequest> = {
 };
 
 function createBaseConversationState(): ConversationState {
-  return { summary: undefined, branches: [], branch: undefined };
+  return { summary: undefined, branches: [], branch: undefined, moreBranches: false };
 }
 
 export const ConversationState: MessageFns<ConversationState> = {
@@ -504,6 +652,9 @@ export const ConversationState: MessageFns<ConversationState> = {
     }
     if (message.branch !== undefined) {
       BranchState.encode(message.branch, writer.uint32(26).fork()).join();
+    }
+    if (message.moreBranches !== false) {
+      writer.uint32(32).bool(message.moreBranches);
     }
     return writer;
   },
@@ -545,6 +696,14 @@ export const ConversationState: MessageFns<ConversationState> = {
             message.branch = BranchState.decode(reader, reader.uint32());
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.moreBranches = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -569,6 +728,7 @@ export const ConversationState: MessageFns<ConversationState> = {
     message.branch = (object.branch !== undefined && object.branch !== null)
       ? BranchState.fromPartial(object.branch)
       : undefined;
+    message.moreBranches = object.moreBranches ?? false;
     return message;
   },
 };
@@ -595,6 +755,7 @@ function createBaseConversationSummary(): ConversationSummary {
     damage: undefined,
     happenedFrom: undefined,
     happenedTo: undefined,
+    metadata: {},
   };
 }
 
@@ -660,6 +821,9 @@ export const ConversationSummary: MessageFns<ConversationSummary> = {
     if (message.happenedTo !== undefined) {
       Timestamp.encode(toTimestamp(message.happenedTo), writer.uint32(162).fork()).join();
     }
+    globalThis.Object.entries(message.metadata).forEach(([key, value]: [string, string]) => {
+      ConversationSummary_MetadataEntry.encode({ key: key as any, value }, writer.uint32(170).fork()).join();
+    });
     return writer;
   },
 
@@ -842,6 +1006,17 @@ export const ConversationSummary: MessageFns<ConversationSummary> = {
             message.happenedTo = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 21: {
+            if (tag !== 170) {
+              break;
+            }
+
+            const entry21 = ConversationSummary_MetadataEntry.decode(reader, reader.uint32());
+            if (entry21.value !== undefined) {
+              message.metadata[entry21.key] = entry21.value;
+            }
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -901,6 +1076,15 @@ export const ConversationSummary: MessageFns<ConversationSummary> = {
       : undefined;
     message.happenedFrom = object.happenedFrom ?? undefined;
     message.happenedTo = object.happenedTo ?? undefined;
+    message.metadata = (globalThis.Object.entries(object.metadata ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
     return message;
   },
 };
@@ -1035,6 +1219,219 @@ export const ConversationSummary_PoliciesEntry: MessageFns<ConversationSummary_P
     const message = createBaseConversationSummary_PoliciesEntry();
     message.key = object.key ?? "";
     message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseConversationSummary_MetadataEntry(): ConversationSummary_MetadataEntry {
+  return { key: "", value: "" };
+}
+
+export const ConversationSummary_MetadataEntry: MessageFns<ConversationSummary_MetadataEntry> = {
+  encode(message: ConversationSummary_MetadataEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ConversationSummary_MetadataEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseConversationSummary_MetadataEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ConversationSummary_MetadataEntry>): ConversationSummary_MetadataEntry {
+    return ConversationSummary_MetadataEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ConversationSummary_MetadataEntry>): ConversationSummary_MetadataEntry {
+    const message = createBaseConversationSummary_MetadataEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseListBranchesRequest(): ListBranchesRequest {
+  return { conversationId: "", pageSize: 0, pageToken: "" };
+}
+
+export const ListBranchesRequest: MessageFns<ListBranchesRequest> = {
+  encode(message: ListBranchesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(16).uint32(message.pageSize);
+    }
+    if (message.pageToken !== "") {
+      writer.uint32(26).string(message.pageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListBranchesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListBranchesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.pageSize = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.pageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListBranchesRequest>): ListBranchesRequest {
+    return ListBranchesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListBranchesRequest>): ListBranchesRequest {
+    const message = createBaseListBranchesRequest();
+    message.conversationId = object.conversationId ?? "";
+    message.pageSize = object.pageSize ?? 0;
+    message.pageToken = object.pageToken ?? "";
+    return message;
+  },
+};
+
+function createBaseListBranchesResponse(): ListBranchesResponse {
+  return { branches: [], nextPageToken: "" };
+}
+
+export const ListBranchesResponse: MessageFns<ListBranchesResponse> = {
+  encode(message: ListBranchesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.branches) {
+      Branch.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextPageToken !== "") {
+      writer.uint32(18).string(message.nextPageToken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListBranchesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListBranchesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.branches.push(Branch.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nextPageToken = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListBranchesResponse>): ListBranchesResponse {
+    return ListBranchesResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListBranchesResponse>): ListBranchesResponse {
+    const message = createBaseListBranchesResponse();
+    message.branches = object.branches?.map((e) => Branch.fromPartial(e)) || [];
+    message.nextPageToken = object.nextPageToken ?? "";
     return message;
   },
 };
@@ -1880,7 +2277,20 @@ export const OpenCall: MessageFns<OpenCall> = {
 };
 
 function createBaseListConversationsRequest(): ListConversationsRequest {
-  return { pageSize: 0, pageToken: "", source: "", ascending: false, order: 0 };
+  return {
+    pageSize: 0,
+    pageToken: "",
+    source: "",
+    ascending: false,
+    order: 0,
+    labels: {},
+    metadata: {},
+    parent: "",
+    title: "",
+    sealed: undefined,
+    updatedFrom: undefined,
+    updatedTo: undefined,
+  };
 }
 
 export const ListConversationsRequest: MessageFns<ListConversationsRequest> = {
@@ -1899,6 +2309,27 @@ export const ListConversationsRequest: MessageFns<ListConversationsRequest> = {
     }
     if (message.order !== 0) {
       writer.uint32(40).int32(message.order);
+    }
+    globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
+      ListConversationsRequest_LabelsEntry.encode({ key: key as any, value }, writer.uint32(50).fork()).join();
+    });
+    globalThis.Object.entries(message.metadata).forEach(([key, value]: [string, string]) => {
+      ListConversationsRequest_MetadataEntry.encode({ key: key as any, value }, writer.uint32(58).fork()).join();
+    });
+    if (message.parent !== "") {
+      writer.uint32(66).string(message.parent);
+    }
+    if (message.title !== "") {
+      writer.uint32(74).string(message.title);
+    }
+    if (message.sealed !== undefined) {
+      writer.uint32(80).bool(message.sealed);
+    }
+    if (message.updatedFrom !== undefined) {
+      Timestamp.encode(toTimestamp(message.updatedFrom), writer.uint32(90).fork()).join();
+    }
+    if (message.updatedTo !== undefined) {
+      Timestamp.encode(toTimestamp(message.updatedTo), writer.uint32(98).fork()).join();
     }
     return writer;
   },
@@ -1956,6 +2387,68 @@ export const ListConversationsRequest: MessageFns<ListConversationsRequest> = {
             message.order = reader.int32() as any;
             continue;
           }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            const entry6 = ListConversationsRequest_LabelsEntry.decode(reader, reader.uint32());
+            if (entry6.value !== undefined) {
+              message.labels[entry6.key] = entry6.value;
+            }
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            const entry7 = ListConversationsRequest_MetadataEntry.decode(reader, reader.uint32());
+            if (entry7.value !== undefined) {
+              message.metadata[entry7.key] = entry7.value;
+            }
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.parent = reader.string();
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.title = reader.string();
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.sealed = reader.bool();
+            continue;
+          }
+          case 11: {
+            if (tag !== 90) {
+              break;
+            }
+
+            message.updatedFrom = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 12: {
+            if (tag !== 98) {
+              break;
+            }
+
+            message.updatedTo = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1978,6 +2471,163 @@ export const ListConversationsRequest: MessageFns<ListConversationsRequest> = {
     message.source = object.source ?? "";
     message.ascending = object.ascending ?? false;
     message.order = object.order ?? 0;
+    message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.metadata = (globalThis.Object.entries(object.metadata ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.parent = object.parent ?? "";
+    message.title = object.title ?? "";
+    message.sealed = object.sealed ?? undefined;
+    message.updatedFrom = object.updatedFrom ?? undefined;
+    message.updatedTo = object.updatedTo ?? undefined;
+    return message;
+  },
+};
+
+function createBaseListConversationsRequest_LabelsEntry(): ListConversationsRequest_LabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const ListConversationsRequest_LabelsEntry: MessageFns<ListConversationsRequest_LabelsEntry> = {
+  encode(message: ListConversationsRequest_LabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListConversationsRequest_LabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListConversationsRequest_LabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListConversationsRequest_LabelsEntry>): ListConversationsRequest_LabelsEntry {
+    return ListConversationsRequest_LabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListConversationsRequest_LabelsEntry>): ListConversationsRequest_LabelsEntry {
+    const message = createBaseListConversationsRequest_LabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseListConversationsRequest_MetadataEntry(): ListConversationsRequest_MetadataEntry {
+  return { key: "", value: "" };
+}
+
+export const ListConversationsRequest_MetadataEntry: MessageFns<ListConversationsRequest_MetadataEntry> = {
+  encode(message: ListConversationsRequest_MetadataEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListConversationsRequest_MetadataEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListConversationsRequest_MetadataEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListConversationsRequest_MetadataEntry>): ListConversationsRequest_MetadataEntry {
+    return ListConversationsRequest_MetadataEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListConversationsRequest_MetadataEntry>): ListConversationsRequest_MetadataEntry {
+    const message = createBaseListConversationsRequest_MetadataEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };
@@ -2194,6 +2844,12 @@ function createBaseForkRequest(): ForkRequest {
     idempotencyKey: "",
     activate: false,
     actor: "",
+    expectedHead: 0,
+    keepLabels: false,
+    keepSource: false,
+    labels: {},
+    source: "",
+    sourceId: "",
   };
 }
 
@@ -2225,6 +2881,24 @@ export const ForkRequest: MessageFns<ForkRequest> = {
     }
     if (message.actor !== "") {
       writer.uint32(74).string(message.actor);
+    }
+    if (message.expectedHead !== 0) {
+      writer.uint32(80).uint64(message.expectedHead);
+    }
+    if (message.keepLabels !== false) {
+      writer.uint32(88).bool(message.keepLabels);
+    }
+    if (message.keepSource !== false) {
+      writer.uint32(96).bool(message.keepSource);
+    }
+    globalThis.Object.entries(message.labels).forEach(([key, value]: [string, string]) => {
+      ForkRequest_LabelsEntry.encode({ key: key as any, value }, writer.uint32(106).fork()).join();
+    });
+    if (message.source !== "") {
+      writer.uint32(114).string(message.source);
+    }
+    if (message.sourceId !== "") {
+      writer.uint32(122).string(message.sourceId);
     }
     return writer;
   },
@@ -2314,6 +2988,57 @@ export const ForkRequest: MessageFns<ForkRequest> = {
             message.actor = reader.string();
             continue;
           }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.expectedHead = longToNumber(reader.uint64());
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.keepLabels = reader.bool();
+            continue;
+          }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.keepSource = reader.bool();
+            continue;
+          }
+          case 13: {
+            if (tag !== 106) {
+              break;
+            }
+
+            const entry13 = ForkRequest_LabelsEntry.decode(reader, reader.uint32());
+            if (entry13.value !== undefined) {
+              message.labels[entry13.key] = entry13.value;
+            }
+            continue;
+          }
+          case 14: {
+            if (tag !== 114) {
+              break;
+            }
+
+            message.source = reader.string();
+            continue;
+          }
+          case 15: {
+            if (tag !== 122) {
+              break;
+            }
+
+            message.sourceId = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2340,6 +3065,87 @@ export const ForkRequest: MessageFns<ForkRequest> = {
     message.idempotencyKey = object.idempotencyKey ?? "";
     message.activate = object.activate ?? false;
     message.actor = object.actor ?? "";
+    message.expectedHead = object.expectedHead ?? 0;
+    message.keepLabels = object.keepLabels ?? false;
+    message.keepSource = object.keepSource ?? false;
+    message.labels = (globalThis.Object.entries(object.labels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.source = object.source ?? "";
+    message.sourceId = object.sourceId ?? "";
+    return message;
+  },
+};
+
+function createBaseForkRequest_LabelsEntry(): ForkRequest_LabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const ForkRequest_LabelsEntry: MessageFns<ForkRequest_LabelsEntry> = {
+  encode(message: ForkRequest_LabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ForkRequest_LabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseForkRequest_LabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ForkRequest_LabelsEntry>): ForkRequest_LabelsEntry {
+    return ForkRequest_LabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ForkRequest_LabelsEntry>): ForkRequest_LabelsEntry {
+    const message = createBaseForkRequest_LabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
     return message;
   },
 };
@@ -2421,6 +3227,581 @@ export const ForkResponse: MessageFns<ForkResponse> = {
       ? Branch.fromPartial(object.branch)
       : undefined;
     message.events = object.events?.map((e) => Appended.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseRewindRequest(): RewindRequest {
+  return {
+    conversationId: "",
+    branch: "",
+    toRevision: 0,
+    expectedHead: 0,
+    keepAs: "",
+    idempotencyKey: "",
+    actor: "",
+    limit: 0,
+    headersOnly: false,
+  };
+}
+
+export const RewindRequest: MessageFns<RewindRequest> = {
+  encode(message: RewindRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.branch !== "") {
+      writer.uint32(18).string(message.branch);
+    }
+    if (message.toRevision !== 0) {
+      writer.uint32(24).uint64(message.toRevision);
+    }
+    if (message.expectedHead !== 0) {
+      writer.uint32(32).uint64(message.expectedHead);
+    }
+    if (message.keepAs !== "") {
+      writer.uint32(42).string(message.keepAs);
+    }
+    if (message.idempotencyKey !== "") {
+      writer.uint32(50).string(message.idempotencyKey);
+    }
+    if (message.actor !== "") {
+      writer.uint32(58).string(message.actor);
+    }
+    if (message.limit !== 0) {
+      writer.uint32(64).uint32(message.limit);
+    }
+    if (message.headersOnly !== false) {
+      writer.uint32(72).bool(message.headersOnly);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RewindRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRewindRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.branch = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.toRevision = longToNumber(reader.uint64());
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.expectedHead = longToNumber(reader.uint64());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.keepAs = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.idempotencyKey = reader.string();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.limit = reader.uint32();
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.headersOnly = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RewindRequest>): RewindRequest {
+    return RewindRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RewindRequest>): RewindRequest {
+    const message = createBaseRewindRequest();
+    message.conversationId = object.conversationId ?? "";
+    message.branch = object.branch ?? "";
+    message.toRevision = object.toRevision ?? 0;
+    message.expectedHead = object.expectedHead ?? 0;
+    message.keepAs = object.keepAs ?? "";
+    message.idempotencyKey = object.idempotencyKey ?? "";
+    message.actor = object.actor ?? "";
+    message.limit = object.limit ?? 0;
+    message.headersOnly = object.headersOnly ?? false;
+    return message;
+  },
+};
+
+function createBaseRewindResponse(): RewindResponse {
+  return { branch: undefined, kept: undefined, events: [], went: [], truncated: false, repeatedKey: false };
+}
+
+export const RewindResponse: MessageFns<RewindResponse> = {
+  encode(message: RewindResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.branch !== undefined) {
+      Branch.encode(message.branch, writer.uint32(10).fork()).join();
+    }
+    if (message.kept !== undefined) {
+      Branch.encode(message.kept, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.events) {
+      Appended.encode(v!, writer.uint32(26).fork()).join();
+    }
+    for (const v of message.went) {
+      Event.encode(v!, writer.uint32(34).fork()).join();
+    }
+    if (message.truncated !== false) {
+      writer.uint32(40).bool(message.truncated);
+    }
+    if (message.repeatedKey !== false) {
+      writer.uint32(48).bool(message.repeatedKey);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RewindResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRewindResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.branch = Branch.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.kept = Branch.decode(reader, reader.uint32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.events.push(Appended.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.went.push(Event.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.truncated = reader.bool();
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.repeatedKey = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RewindResponse>): RewindResponse {
+    return RewindResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RewindResponse>): RewindResponse {
+    const message = createBaseRewindResponse();
+    message.branch = (object.branch !== undefined && object.branch !== null)
+      ? Branch.fromPartial(object.branch)
+      : undefined;
+    message.kept = (object.kept !== undefined && object.kept !== null) ? Branch.fromPartial(object.kept) : undefined;
+    message.events = object.events?.map((e) => Appended.fromPartial(e)) || [];
+    message.went = object.went?.map((e) => Event.fromPartial(e)) || [];
+    message.truncated = object.truncated ?? false;
+    message.repeatedKey = object.repeatedKey ?? false;
+    return message;
+  },
+};
+
+function createBaseRenameBranchRequest(): RenameBranchRequest {
+  return { conversationId: "", branch: "", name: "", idempotencyKey: "", actor: "" };
+}
+
+export const RenameBranchRequest: MessageFns<RenameBranchRequest> = {
+  encode(message: RenameBranchRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.branch !== "") {
+      writer.uint32(18).string(message.branch);
+    }
+    if (message.name !== "") {
+      writer.uint32(26).string(message.name);
+    }
+    if (message.idempotencyKey !== "") {
+      writer.uint32(34).string(message.idempotencyKey);
+    }
+    if (message.actor !== "") {
+      writer.uint32(42).string(message.actor);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RenameBranchRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRenameBranchRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.branch = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.idempotencyKey = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RenameBranchRequest>): RenameBranchRequest {
+    return RenameBranchRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RenameBranchRequest>): RenameBranchRequest {
+    const message = createBaseRenameBranchRequest();
+    message.conversationId = object.conversationId ?? "";
+    message.branch = object.branch ?? "";
+    message.name = object.name ?? "";
+    message.idempotencyKey = object.idempotencyKey ?? "";
+    message.actor = object.actor ?? "";
+    return message;
+  },
+};
+
+function createBaseArchiveBranchRequest(): ArchiveBranchRequest {
+  return { conversationId: "", branch: "", reason: "", idempotencyKey: "", actor: "" };
+}
+
+export const ArchiveBranchRequest: MessageFns<ArchiveBranchRequest> = {
+  encode(message: ArchiveBranchRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.branch !== "") {
+      writer.uint32(18).string(message.branch);
+    }
+    if (message.reason !== "") {
+      writer.uint32(26).string(message.reason);
+    }
+    if (message.idempotencyKey !== "") {
+      writer.uint32(34).string(message.idempotencyKey);
+    }
+    if (message.actor !== "") {
+      writer.uint32(42).string(message.actor);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ArchiveBranchRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseArchiveBranchRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.branch = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.idempotencyKey = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ArchiveBranchRequest>): ArchiveBranchRequest {
+    return ArchiveBranchRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ArchiveBranchRequest>): ArchiveBranchRequest {
+    const message = createBaseArchiveBranchRequest();
+    message.conversationId = object.conversationId ?? "";
+    message.branch = object.branch ?? "";
+    message.reason = object.reason ?? "";
+    message.idempotencyKey = object.idempotencyKey ?? "";
+    message.actor = object.actor ?? "";
+    return message;
+  },
+};
+
+function createBaseActivateBranchRequest(): ActivateBranchRequest {
+  return { conversationId: "", branch: "", idempotencyKey: "", actor: "" };
+}
+
+export const ActivateBranchRequest: MessageFns<ActivateBranchRequest> = {
+  encode(message: ActivateBranchRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.conversationId !== "") {
+      writer.uint32(10).string(message.conversationId);
+    }
+    if (message.branch !== "") {
+      writer.uint32(18).string(message.branch);
+    }
+    if (message.idempotencyKey !== "") {
+      writer.uint32(26).string(message.idempotencyKey);
+    }
+    if (message.actor !== "") {
+      writer.uint32(34).string(message.actor);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ActivateBranchRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseActivateBranchRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.conversationId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.branch = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.idempotencyKey = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ActivateBranchRequest>): ActivateBranchRequest {
+    return ActivateBranchRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ActivateBranchRequest>): ActivateBranchRequest {
+    const message = createBaseActivateBranchRequest();
+    message.conversationId = object.conversationId ?? "";
+    message.branch = object.branch ?? "";
+    message.idempotencyKey = object.idempotencyKey ?? "";
+    message.actor = object.actor ?? "";
     return message;
   },
 };
@@ -3933,7 +5314,7 @@ export const ConversationsDefinition = {
       responseStream: false,
       options: {},
     },
-    /** The namespace's conversations, newest first. */
+    /** The namespace's conversations, newest first, or those of them that are asked for. */
     list: {
       name: "List",
       requestType: ListConversationsRequest as typeof ListConversationsRequest,
@@ -3951,6 +5332,15 @@ export const ConversationsDefinition = {
       responseStream: false,
       options: {},
     },
+    /** The branches of a conversation, a page at a time. */
+    listBranches: {
+      name: "ListBranches",
+      requestType: ListBranchesRequest as typeof ListBranchesRequest,
+      requestStream: false,
+      responseType: ListBranchesResponse as typeof ListBranchesResponse,
+      responseStream: false,
+      options: {},
+    },
     /**
      * Forks a branch at any revision of its history, within the conversation or
      * into a new one that shares the history by reference.
@@ -3960,6 +5350,45 @@ export const ConversationsDefinition = {
       requestType: ForkRequest as typeof ForkRequest,
       requestStream: false,
       responseType: ForkResponse as typeof ForkResponse,
+      responseStream: false,
+      options: {},
+    },
+    /**
+     * Takes a branch back to a revision of its history: what came after is not on it any
+     * more. Nothing is lost: the old end stays as a branch of its own, under another name.
+     */
+    rewind: {
+      name: "Rewind",
+      requestType: RewindRequest as typeof RewindRequest,
+      requestStream: false,
+      responseType: RewindResponse as typeof RewindResponse,
+      responseStream: false,
+      options: {},
+    },
+    /** Gives a branch another name. */
+    renameBranch: {
+      name: "RenameBranch",
+      requestType: RenameBranchRequest as typeof RenameBranchRequest,
+      requestStream: false,
+      responseType: AppendResponse as typeof AppendResponse,
+      responseStream: false,
+      options: {},
+    },
+    /** Ends a branch: it is kept, and takes nothing more. */
+    archiveBranch: {
+      name: "ArchiveBranch",
+      requestType: ArchiveBranchRequest as typeof ArchiveBranchRequest,
+      requestStream: false,
+      responseType: AppendResponse as typeof AppendResponse,
+      responseStream: false,
+      options: {},
+    },
+    /** Makes a branch the one that is meant when none is named. */
+    activateBranch: {
+      name: "ActivateBranch",
+      requestType: ActivateBranchRequest as typeof ActivateBranchRequest,
+      requestStream: false,
+      responseType: AppendResponse as typeof AppendResponse,
       responseStream: false,
       options: {},
     },

@@ -47,6 +47,7 @@ export enum EventKind {
   ANNOTATION_ADDED = 46,
   CUSTOM = 47,
   CONTENT_ERASED = 48,
+  CONVERSATION_CHANGED = 49,
 }
 
 export enum Role {
@@ -183,6 +184,7 @@ export interface Event {
     | { $case: "annotationAdded"; value: AnnotationAdded }
     | { $case: "custom"; value: Custom }
     | { $case: "contentErased"; value: ContentErased }
+    | { $case: "conversationChanged"; value: ConversationChanged }
     | undefined;
 }
 
@@ -238,6 +240,7 @@ export interface NewEvent {
     | { $case: "annotationAdded"; value: AnnotationAdded }
     | { $case: "custom"; value: Custom }
     | { $case: "contentErased"; value: ContentErased }
+    | { $case: "conversationChanged"; value: ConversationChanged }
     | undefined;
 }
 
@@ -291,6 +294,11 @@ export interface ConversationCreated {
   sourceId: string;
   /** The source's own description, as JSON text. */
   sourceMeta: Uint8Array;
+  /**
+   * What its owner keeps with it, name to JSON text. It can be changed, and conversations
+   * are listed by it. With the labels at most 65,536 bytes.
+   */
+  metadata: { [key: string]: string };
 }
 
 export interface ConversationCreated_LabelsEntry {
@@ -299,6 +307,35 @@ export interface ConversationCreated_LabelsEntry {
 }
 
 export interface ConversationCreated_PoliciesEntry {
+  key: string;
+  value: string;
+}
+
+export interface ConversationCreated_MetadataEntry {
+  key: string;
+  value: string;
+}
+
+/**
+ * What a conversation is called and what is kept with it changes. What is not named here
+ * stays. It is of the whole conversation, whichever branch it is appended to.
+ */
+export interface ConversationChanged {
+  /** Its new title; absent: the one that it has. */
+  title?: string | undefined;
+  setLabels: { [key: string]: string };
+  removeLabels: string[];
+  /** Name to JSON text. */
+  setMetadata: { [key: string]: string };
+  removeMetadata: string[];
+}
+
+export interface ConversationChanged_SetLabelsEntry {
+  key: string;
+  value: string;
+}
+
+export interface ConversationChanged_SetMetadataEntry {
   key: string;
   value: string;
 }
@@ -550,6 +587,11 @@ export interface ToolDefinition {
   guidance: string;
   /** Offered only after it was discovered. */
   discoverable: boolean;
+  /**
+   * The model keeps to the schema exactly. Requests of OpenAI's shapes say so; others have
+   * no such field. Absent: the provider's default.
+   */
+  strict?: boolean | undefined;
 }
 
 export interface ToolsDefined {
@@ -835,6 +877,9 @@ export const Event: MessageFns<Event> = {
         break;
       case "contentErased":
         ContentErased.encode(message.body.value, writer.uint32(386).fork()).join();
+        break;
+      case "conversationChanged":
+        ConversationChanged.encode(message.body.value, writer.uint32(394).fork()).join();
         break;
     }
     return writer;
@@ -1227,6 +1272,14 @@ export const Event: MessageFns<Event> = {
             message.body = { $case: "contentErased", value: ContentErased.decode(reader, reader.uint32()) };
             continue;
           }
+          case 49: {
+            if (tag !== 394) {
+              break;
+            }
+
+            message.body = { $case: "conversationChanged", value: ConversationChanged.decode(reader, reader.uint32()) };
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1446,6 +1499,12 @@ export const Event: MessageFns<Event> = {
         }
         break;
       }
+      case "conversationChanged": {
+        if (object.body?.value !== undefined && object.body?.value !== null) {
+          message.body = { $case: "conversationChanged", value: ConversationChanged.fromPartial(object.body.value) };
+        }
+        break;
+      }
     }
     return message;
   },
@@ -1645,6 +1704,9 @@ export const NewEvent: MessageFns<NewEvent> = {
         break;
       case "contentErased":
         ContentErased.encode(message.body.value, writer.uint32(386).fork()).join();
+        break;
+      case "conversationChanged":
+        ConversationChanged.encode(message.body.value, writer.uint32(394).fork()).join();
         break;
     }
     return writer;
@@ -1965,6 +2027,14 @@ export const NewEvent: MessageFns<NewEvent> = {
             message.body = { $case: "contentErased", value: ContentErased.decode(reader, reader.uint32()) };
             continue;
           }
+          case 49: {
+            if (tag !== 394) {
+              break;
+            }
+
+            message.body = { $case: "conversationChanged", value: ConversationChanged.decode(reader, reader.uint32()) };
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2170,6 +2240,12 @@ export const NewEvent: MessageFns<NewEvent> = {
       case "contentErased": {
         if (object.body?.value !== undefined && object.body?.value !== null) {
           message.body = { $case: "contentErased", value: ContentErased.fromPartial(object.body.value) };
+        }
+        break;
+      }
+      case "conversationChanged": {
+        if (object.body?.value !== undefined && object.body?.value !== null) {
+          message.body = { $case: "conversationChanged", value: ConversationChanged.fromPartial(object.body.value) };
         }
         break;
       }
@@ -2504,6 +2580,7 @@ function createBaseConversationCreated(): ConversationCreated {
     source: "",
     sourceId: "",
     sourceMeta: new Uint8Array(0),
+    metadata: {},
   };
 }
 
@@ -2536,6 +2613,9 @@ export const ConversationCreated: MessageFns<ConversationCreated> = {
     if (message.sourceMeta.length !== 0) {
       writer.uint32(74).bytes(message.sourceMeta);
     }
+    globalThis.Object.entries(message.metadata).forEach(([key, value]: [string, string]) => {
+      ConversationCreated_MetadataEntry.encode({ key: key as any, value }, writer.uint32(82).fork()).join();
+    });
     return writer;
   },
 
@@ -2630,6 +2710,17 @@ export const ConversationCreated: MessageFns<ConversationCreated> = {
             message.sourceMeta = reader.bytes();
             continue;
           }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            const entry10 = ConversationCreated_MetadataEntry.decode(reader, reader.uint32());
+            if (entry10.value !== undefined) {
+              message.metadata[entry10.key] = entry10.value;
+            }
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2676,6 +2767,15 @@ export const ConversationCreated: MessageFns<ConversationCreated> = {
     message.source = object.source ?? "";
     message.sourceId = object.sourceId ?? "";
     message.sourceMeta = object.sourceMeta ?? new Uint8Array(0);
+    message.metadata = (globalThis.Object.entries(object.metadata ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
     return message;
   },
 };
@@ -2808,6 +2908,332 @@ export const ConversationCreated_PoliciesEntry: MessageFns<ConversationCreated_P
   },
   fromPartial(object: DeepPartial<ConversationCreated_PoliciesEntry>): ConversationCreated_PoliciesEntry {
     const message = createBaseConversationCreated_PoliciesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseConversationCreated_MetadataEntry(): ConversationCreated_MetadataEntry {
+  return { key: "", value: "" };
+}
+
+export const ConversationCreated_MetadataEntry: MessageFns<ConversationCreated_MetadataEntry> = {
+  encode(message: ConversationCreated_MetadataEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ConversationCreated_MetadataEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseConversationCreated_MetadataEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ConversationCreated_MetadataEntry>): ConversationCreated_MetadataEntry {
+    return ConversationCreated_MetadataEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ConversationCreated_MetadataEntry>): ConversationCreated_MetadataEntry {
+    const message = createBaseConversationCreated_MetadataEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseConversationChanged(): ConversationChanged {
+  return { title: undefined, setLabels: {}, removeLabels: [], setMetadata: {}, removeMetadata: [] };
+}
+
+export const ConversationChanged: MessageFns<ConversationChanged> = {
+  encode(message: ConversationChanged, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.title !== undefined) {
+      writer.uint32(10).string(message.title);
+    }
+    globalThis.Object.entries(message.setLabels).forEach(([key, value]: [string, string]) => {
+      ConversationChanged_SetLabelsEntry.encode({ key: key as any, value }, writer.uint32(18).fork()).join();
+    });
+    for (const v of message.removeLabels) {
+      writer.uint32(26).string(v!);
+    }
+    globalThis.Object.entries(message.setMetadata).forEach(([key, value]: [string, string]) => {
+      ConversationChanged_SetMetadataEntry.encode({ key: key as any, value }, writer.uint32(34).fork()).join();
+    });
+    for (const v of message.removeMetadata) {
+      writer.uint32(42).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ConversationChanged {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseConversationChanged();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.title = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            const entry2 = ConversationChanged_SetLabelsEntry.decode(reader, reader.uint32());
+            if (entry2.value !== undefined) {
+              message.setLabels[entry2.key] = entry2.value;
+            }
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.removeLabels.push(reader.string());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            const entry4 = ConversationChanged_SetMetadataEntry.decode(reader, reader.uint32());
+            if (entry4.value !== undefined) {
+              message.setMetadata[entry4.key] = entry4.value;
+            }
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.removeMetadata.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ConversationChanged>): ConversationChanged {
+    return ConversationChanged.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ConversationChanged>): ConversationChanged {
+    const message = createBaseConversationChanged();
+    message.title = object.title ?? undefined;
+    message.setLabels = (globalThis.Object.entries(object.setLabels ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.removeLabels = object.removeLabels?.map((e) => e) || [];
+    message.setMetadata = (globalThis.Object.entries(object.setMetadata ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.removeMetadata = object.removeMetadata?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseConversationChanged_SetLabelsEntry(): ConversationChanged_SetLabelsEntry {
+  return { key: "", value: "" };
+}
+
+export const ConversationChanged_SetLabelsEntry: MessageFns<ConversationChanged_SetLabelsEntry> = {
+  encode(message: ConversationChanged_SetLabelsEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ConversationChanged_SetLabelsEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseConversationChanged_SetLabelsEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ConversationChanged_SetLabelsEntry>): ConversationChanged_SetLabelsEntry {
+    return ConversationChanged_SetLabelsEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ConversationChanged_SetLabelsEntry>): ConversationChanged_SetLabelsEntry {
+    const message = createBaseConversationChanged_SetLabelsEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseConversationChanged_SetMetadataEntry(): ConversationChanged_SetMetadataEntry {
+  return { key: "", value: "" };
+}
+
+export const ConversationChanged_SetMetadataEntry: MessageFns<ConversationChanged_SetMetadataEntry> = {
+  encode(message: ConversationChanged_SetMetadataEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ConversationChanged_SetMetadataEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseConversationChanged_SetMetadataEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ConversationChanged_SetMetadataEntry>): ConversationChanged_SetMetadataEntry {
+    return ConversationChanged_SetMetadataEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ConversationChanged_SetMetadataEntry>): ConversationChanged_SetMetadataEntry {
+    const message = createBaseConversationChanged_SetMetadataEntry();
     message.key = object.key ?? "";
     message.value = object.value ?? "";
     return message;
@@ -5484,6 +5910,7 @@ function createBaseToolDefinition(): ToolDefinition {
     approval: 0,
     guidance: "",
     discoverable: false,
+    strict: undefined,
   };
 }
 
@@ -5509,6 +5936,9 @@ export const ToolDefinition: MessageFns<ToolDefinition> = {
     }
     if (message.discoverable !== false) {
       writer.uint32(56).bool(message.discoverable);
+    }
+    if (message.strict !== undefined) {
+      writer.uint32(64).bool(message.strict);
     }
     return writer;
   },
@@ -5582,6 +6012,14 @@ export const ToolDefinition: MessageFns<ToolDefinition> = {
             message.discoverable = reader.bool();
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.strict = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5606,6 +6044,7 @@ export const ToolDefinition: MessageFns<ToolDefinition> = {
     message.approval = object.approval ?? 0;
     message.guidance = object.guidance ?? "";
     message.discoverable = object.discoverable ?? false;
+    message.strict = object.strict ?? undefined;
     return message;
   },
 };

@@ -7,7 +7,7 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
-import { Event, EventKind, NewEvent, Position } from "./event.js";
+import { ConversationCreated, Event, EventKind, NewEvent, Position } from "./event.js";
 
 export const protobufPackage = "treering.v1";
 
@@ -61,6 +61,14 @@ export interface AppendRequest {
   idempotencyKey: string;
   events: NewEvent[];
   expectations: BranchExpectation[];
+  /**
+   * What the conversation is created with when it does not exist: then its creation is the
+   * first event of the batch, and `AppendResponse.created` says so. Of several that append at
+   * once one creates it. `conversation_id` is a UUID, or a name: then it is the conversation
+   * of that `source` with that source id, and one that is created gets both, and an id that
+   * no other namespace can have. `source_id` is that name, or empty.
+   */
+  createIfMissing: ConversationCreated | undefined;
 }
 
 export interface Appended {
@@ -80,6 +88,11 @@ export interface AppendResponse {
    * summary names tools.
    */
   warnings: string[];
+  /**
+   * The conversation did not exist, and this is its first event (`create_if_missing`).
+   * `events` has those of the request only.
+   */
+  created: Appended | undefined;
 }
 
 export interface KnownKeysRequest {
@@ -150,6 +163,12 @@ export interface ReadRequest {
    * before it answers; `treering export` says so.
    */
   exports: boolean;
+  /**
+   * With the branch source: the conversation that `from_revision` is of (UUID), when it is an
+   * inherited event of a fork's history. Empty: the branch's own. Who pages passes
+   * conversation and revision of the last event that came, and passes over that one.
+   */
+  fromConversation: string;
 }
 
 /** What is empty or absent filters nothing. */
@@ -594,7 +613,15 @@ export const BranchExpectation: MessageFns<BranchExpectation> = {
 };
 
 function createBaseAppendRequest(): AppendRequest {
-  return { conversationId: "", branch: "", expected: undefined, idempotencyKey: "", events: [], expectations: [] };
+  return {
+    conversationId: "",
+    branch: "",
+    expected: undefined,
+    idempotencyKey: "",
+    events: [],
+    expectations: [],
+    createIfMissing: undefined,
+  };
 }
 
 export const AppendRequest: MessageFns<AppendRequest> = {
@@ -616,6 +643,9 @@ export const AppendRequest: MessageFns<AppendRequest> = {
     }
     for (const v of message.expectations) {
       BranchExpectation.encode(v!, writer.uint32(50).fork()).join();
+    }
+    if (message.createIfMissing !== undefined) {
+      ConversationCreated.encode(message.createIfMissing, writer.uint32(322).fork()).join();
     }
     return writer;
   },
@@ -681,6 +711,14 @@ export const AppendRequest: MessageFns<AppendRequest> = {
             message.expectations.push(BranchExpectation.decode(reader, reader.uint32()));
             continue;
           }
+          case 40: {
+            if (tag !== 322) {
+              break;
+            }
+
+            message.createIfMissing = ConversationCreated.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -706,6 +744,9 @@ export const AppendRequest: MessageFns<AppendRequest> = {
     message.idempotencyKey = object.idempotencyKey ?? "";
     message.events = object.events?.map((e) => NewEvent.fromPartial(e)) || [];
     message.expectations = object.expectations?.map((e) => BranchExpectation.fromPartial(e)) || [];
+    message.createIfMissing = (object.createIfMissing !== undefined && object.createIfMissing !== null)
+      ? ConversationCreated.fromPartial(object.createIfMissing)
+      : undefined;
     return message;
   },
 };
@@ -816,7 +857,7 @@ export const Appended: MessageFns<Appended> = {
 };
 
 function createBaseAppendResponse(): AppendResponse {
-  return { events: [], repeatedKey: false, warnings: [] };
+  return { events: [], repeatedKey: false, warnings: [], created: undefined };
 }
 
 export const AppendResponse: MessageFns<AppendResponse> = {
@@ -829,6 +870,9 @@ export const AppendResponse: MessageFns<AppendResponse> = {
     }
     for (const v of message.warnings) {
       writer.uint32(26).string(v!);
+    }
+    if (message.created !== undefined) {
+      Appended.encode(message.created, writer.uint32(34).fork()).join();
     }
     return writer;
   },
@@ -870,6 +914,14 @@ export const AppendResponse: MessageFns<AppendResponse> = {
             message.warnings.push(reader.string());
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.created = Appended.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -890,6 +942,9 @@ export const AppendResponse: MessageFns<AppendResponse> = {
     message.events = object.events?.map((e) => Appended.fromPartial(e)) || [];
     message.repeatedKey = object.repeatedKey ?? false;
     message.warnings = object.warnings?.map((e) => e) || [];
+    message.created = (object.created !== undefined && object.created !== null)
+      ? Appended.fromPartial(object.created)
+      : undefined;
     return message;
   },
 };
@@ -1281,6 +1336,7 @@ function createBaseReadRequest(): ReadRequest {
     filter: undefined,
     goOnAt: undefined,
     exports: false,
+    fromConversation: "",
   };
 }
 
@@ -1330,6 +1386,9 @@ export const ReadRequest: MessageFns<ReadRequest> = {
     }
     if (message.exports !== false) {
       writer.uint32(104).bool(message.exports);
+    }
+    if (message.fromConversation !== "") {
+      writer.uint32(322).string(message.fromConversation);
     }
     return writer;
   },
@@ -1461,6 +1520,14 @@ export const ReadRequest: MessageFns<ReadRequest> = {
             message.exports = reader.bool();
             continue;
           }
+          case 40: {
+            if (tag !== 322) {
+              break;
+            }
+
+            message.fromConversation = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1512,6 +1579,7 @@ export const ReadRequest: MessageFns<ReadRequest> = {
       ? ReadStop.fromPartial(object.goOnAt)
       : undefined;
     message.exports = object.exports ?? false;
+    message.fromConversation = object.fromConversation ?? "";
     return message;
   },
 };

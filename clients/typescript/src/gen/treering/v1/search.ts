@@ -108,6 +108,13 @@ export interface SearchRequest {
    * one hit, which says how many others there are and where the nearest are.
    */
   everyCopy: boolean;
+  /**
+   * Only what the active branch of each conversation shows: not what was rewound, or said on
+   * another branch. A `branch` that is named is shown, whichever is active.
+   */
+  activeBranchesOnly: boolean;
+  /** Only conversations that are not sealed. */
+  notSealed: boolean;
 }
 
 export interface SearchResponse {
@@ -290,6 +297,8 @@ function createBaseSearchRequest(): SearchRequest {
     regex: false,
     byConversation: false,
     everyCopy: false,
+    activeBranchesOnly: false,
+    notSealed: false,
   };
 }
 
@@ -377,6 +386,12 @@ export const SearchRequest: MessageFns<SearchRequest> = {
     }
     if (message.everyCopy !== false) {
       writer.uint32(200).bool(message.everyCopy);
+    }
+    if (message.activeBranchesOnly !== false) {
+      writer.uint32(208).bool(message.activeBranchesOnly);
+    }
+    if (message.notSealed !== false) {
+      writer.uint32(216).bool(message.notSealed);
     }
     return writer;
   },
@@ -614,6 +629,22 @@ export const SearchRequest: MessageFns<SearchRequest> = {
             message.everyCopy = reader.bool();
             continue;
           }
+          case 26: {
+            if (tag !== 208) {
+              break;
+            }
+
+            message.activeBranchesOnly = reader.bool();
+            continue;
+          }
+          case 27: {
+            if (tag !== 216) {
+              break;
+            }
+
+            message.notSealed = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -660,6 +691,8 @@ export const SearchRequest: MessageFns<SearchRequest> = {
     message.regex = object.regex ?? false;
     message.byConversation = object.byConversation ?? false;
     message.everyCopy = object.everyCopy ?? false;
+    message.activeBranchesOnly = object.activeBranchesOnly ?? false;
+    message.notSealed = object.notSealed ?? false;
     return message;
   },
 };

@@ -1,0 +1,120 @@
+//! `rewind`: takes a branch back; the old end stays as a branch of its own.
+
+use clap::Args;
+
+use super::{
+    approve::person,
+    connect::Connection,
+    error::CliError,
+    json,
+    named::Named,
+    names,
+    output::{Out, Tone},
+    pb,
+    text::printable,
+};
+
+/// Take a branch back to a revision: what came after is not on it any more
+///
+/// Nothing is deleted. The old end stays as a branch of its own, with all that it had:
+/// `treering log CONVERSATION --branch NAME` shows it, and `treering branch activate` goes
+/// back to it.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering rewind CONVERSATION --to 41
+  treering rewind CONVERSATION#41                 the same, as a search has printed it
+  treering rewind CONVERSATION --to 41 --keep-as first-try
+  treering rewind CONVERSATION --clear            nothing stays but the conversation itself")]
+pub struct RewindArgs {
+    /// The conversation: an id or the beginning of one, @last, or words of its title
+    conversation: String,
+    /// Last revision that stays
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true,
+        conflicts_with = "clear"
+    )]
+    to: u64,
+    /// Let all of it go
+    #[arg(long)]
+    clear: bool,
+    /// The branch to take back [default: the active one]
+    #[arg(long, short, value_name = "NAME")]
+    branch: Option<String>,
+    /// Only if this is the branch's last revision
+    #[arg(
+        long,
+        value_name = "REVISION",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    expected_head: u64,
+    /// Name for the old end [default: rewound-REVISION]
+    #[arg(long, value_name = "NAME")]
+    keep_as: Option<String>,
+}
+
+impl RewindArgs {
+    /// What it names.
+    pub fn named(&mut self) -> Named<'_> {
+        Named::new(&mut self.conversation)
+            .branch(&mut self.branch)
+            .event(&mut self.to)
+    }
+}
+
+/// Rewinds and says what went.
+///
+/// # Errors
+/// What the store or the output says.
+pub async fn run(args: RewindArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+    if args.to == 0 && !args.clear {
+        return Err(CliError::Usage {
+            what: "it is not said what stays".into(),
+            hint: "give --to REVISION, or --clear".into(),
+        });
+    }
+    if args.to != 0 && args.clear {
+        return Err(CliError::Usage {
+            what: "both a revision and --clear are given".into(),
+            hint: "leave one of them out".into(),
+        });
+    }
+    let called = names::find(store, &args.conversation).await?.called();
+    let request = pb::RewindRequest {
+        conversation_id: args.conversation,
+        branch: args.branch.unwrap_or_default(),
+        to_revision: args.to,
+        expected_head: args.expected_head,
+        keep_as: args.keep_as.unwrap_or_default(),
+        actor: person(None),
+        headers_only: true,
+        ..Default::default()
+    };
+    let answer = store.conversations().rewind(request).await?.into_inner();
+    if out.json {
+        return Ok(out.line(json::of(&answer))?);
+    }
+    let branch = answer.branch.unwrap_or_default();
+    let paint = out.paint;
+    let name = paint.text(Tone::Name, printable(&branch.name));
+    let Some(kept) = answer.kept else {
+        return Ok(out.line(format!("Nothing comes after it on {name} of {called}"))?);
+    };
+    let count = answer.went.len();
+    let more = if answer.truncated { "at least " } else { "" };
+    let events = if count == 1 { "event" } else { "events" };
+    let stays = match args.to {
+        0 => "begins anew".to_owned(),
+        to => format!("ends with #{to} again"),
+    };
+    let kept = paint.text(Tone::Name, printable(&kept.name));
+    out.line(format!(
+        "{name} of {called} {stays} (head #{}); {more}{count} {events} went, and are on the branch {kept}",
+        branch.head
+    ))?;
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! Taking a branch back to a revision.
+//!
+//! What was appended stays. The branch gets another name, and a fork of it at the revision
+//! gets the old one: one batch, which is taken only if the branch is as it was looked at.
+
+use std::sync::Arc;
+
+use super::{
+    Engine, Inner,
+    context::RecordedBatch,
+    error::{AppendError, ReadError},
+    query::{NamedEvent, ReadQuery, RewindCommand, Rewound, Source},
+};
+use crate::domain::{
+    AppendCommand, Appended, BranchForked, BranchId, BranchName, BranchState, ConversationRow,
+    EventBody, EventKind, Expectation, ExpectedRevision, NewEvent, Rejection, Revision, Rule,
+};
+
+/// How often the branch is looked at anew because somebody else was faster.
+const ATTEMPTS_MAX: usize = 16;
+
+/// What is only said of branches or of the whole conversation, and goes with none.
+const OF_BRANCHES: [EventKind; 5] = [
+    EventKind::ConversationChanged,
+    EventKind::BranchForked,
+    EventKind::BranchActivated,
+    EventKind::BranchRenamed,
+    EventKind::BranchArchived,
+];
+
+impl Engine {
+    /// Takes a branch back to a revision of its history. The old end stays, under another
+    /// name, with all that it has. Without a key, when nothing would go, nothing is appended.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing was appended. A revision that is no event of this
+    /// conversation in the branch's history is [`ReadError::RevisionNotFound`].
+    pub async fn rewind(&self, command: RewindCommand) -> Result<Rewound, AppendError> {
+        let inner = &self.inner;
+        let (namespace, key) = (&command.address.namespace, &command.idempotency_key);
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            if let Some(recorded) = inner.recorded_batch(namespace, key.as_ref()).await? {
+                return self.rewound_before(&command, &recorded).await;
+            }
+            let place = inner.place_to_rewind(&command)?;
+            let went = self
+                .what_goes(&command, &place.branch, place.last())
+                .await?;
+            if went.events.is_empty() && key.is_none() {
+                return Ok(place.unchanged());
+            }
+            match self.append(place.command(&command)).await {
+                Ok(outcome) => return inner.rewound(&place.row, outcome.events, went, false),
+                Err(error) if attempt < ATTEMPTS_MAX && command.was_outrun(&error) => {
+                    inner.next_news().await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The answer to the repetition of a rewind.
+    async fn rewound_before(
+        &self,
+        command: &RewindCommand,
+        recorded: &RecordedBatch,
+    ) -> Result<Rewound, AppendError> {
+        let conflict = || Rejection::batch(Rule::IdempotencyConflict);
+        let [
+            (renamed, EventBody::BranchRenamed(kept)),
+            (_, EventBody::BranchForked(forked)),
+            activated @ ..,
+        ] = &recorded.events[..]
+        else {
+            return Err(conflict().into());
+        };
+        let named = match &command.address.branch {
+            Some(name) => *name == forked.name,
+            None => !activated.is_empty(),
+        };
+        let same = named
+            && renamed.conversation == command.address.conversation
+            && forked.fork_revision == command.last_to_stay()
+            && command.keep_as.as_ref().is_none_or(|name| name == kept);
+        if !same {
+            return Err(conflict().into());
+        }
+        let inner = &self.inner;
+        let id = command.address.conversation;
+        let row = inner.row(&command.address.namespace, id)?;
+        let kept = inner.history().branch(id, renamed.branch)?;
+        let last = Revision(renamed.revision.0.saturating_sub(1));
+        let went = self.what_goes(command, &kept, last).await?;
+        let events = recorded.events.iter().map(|(event, _)| event.clone());
+        inner.rewound(&row, events.collect(), went, true)
+    }
+
+    /// What a branch has after the revision that stays, up to a last one.
+    async fn what_goes(
+        &self,
+        command: &RewindCommand,
+        branch: &BranchState,
+        last: Revision,
+    ) -> Result<Went, AppendError> {
+        let limit = command.limit.min(self.inner.options.limits.page_events_max);
+        let kinds = EventKind::ALL.iter().copied();
+        let query = ReadQuery {
+            from: command.last_to_stay().next().0,
+            to: last.0,
+            backward: true,
+            kinds: kinds.filter(|kind| !OF_BRANCHES.contains(kind)).collect(),
+            limit: limit as u64 + 1,
+            headers_only: command.headers_only,
+            ..ReadQuery::all(
+                command.address.namespace.clone(),
+                Source::Branch {
+                    conversation: command.address.conversation,
+                    branch: Some(branch.name.clone()),
+                },
+            )
+        };
+        let mut events = match last > command.last_to_stay() {
+            true => self.read_all(query).await?,
+            false => Vec::new(),
+        };
+        let truncated = events.len() > limit;
+        events.truncate(limit.max(1));
+        events.reverse();
+        Ok(Went { events, truncated })
+    }
+}
+
+/// Events that go, oldest first.
+struct Went {
+    events: Vec<NamedEvent>,
+    truncated: bool,
+}
+
+/// A branch as it was looked at.
+struct Place {
+    row: ConversationRow,
+    branch: BranchState,
+    /// The branch that the last event to stay was appended to.
+    owner: BranchId,
+}
+
+impl Place {
+    fn is_active(&self) -> bool {
+        self.row.active == self.branch.id
+    }
+
+    fn last(&self) -> Revision {
+        self.branch.head
+    }
+
+    fn unchanged(self) -> Rewound {
+        Rewound {
+            active: self.row.active,
+            branch: Arc::new(self.branch),
+            kept: None,
+            events: Vec::new(),
+            went: Vec::new(),
+            truncated: false,
+            repeated_key: false,
+        }
+    }
+
+    /// The batch: the old end gets its name, the fork gets the old one.
+    fn command(&self, asked: &RewindCommand) -> AppendCommand {
+        let id = asked.address.conversation;
+        let name = self.branch.name.clone();
+        let kept = asked.keep_as.clone();
+        let kept = kept.unwrap_or_else(|| kept_name(self.branch.head));
+        let forked = EventBody::BranchForked(BranchForked {
+            name: name.clone(),
+            parent: self.owner,
+            fork_revision: asked.last_to_stay(),
+            system_prompt: String::new(),
+        });
+        let renamed = NewEvent::new(id, EventBody::BranchRenamed(kept)).on_branch(name.clone());
+        let mut events = vec![renamed, NewEvent::new(id, forked)];
+        let expected = ExpectedRevision::Exact(self.branch.head);
+        let on = |branch| Expectation {
+            conversation: id,
+            branch,
+            expected,
+        };
+        let mut expectations = vec![on(Some(name.clone()))];
+        if self.is_active() {
+            let activated = NewEvent::new(id, EventBody::BranchActivated);
+            events.push(activated.on_branch(name));
+            expectations.push(on(None));
+        }
+        for event in &mut events {
+            event.actor.clone_from(&asked.actor);
+        }
+        AppendCommand {
+            expectations,
+            idempotency_key: asked.idempotency_key.clone(),
+            ..AppendCommand::new(asked.address.namespace.clone(), events)
+        }
+    }
+}
+
+fn kept_name(head: Revision) -> BranchName {
+    BranchName::new(&format!("rewound-{head}")).unwrap_or_default()
+}
+
+impl RewindCommand {
+    /// What a conversation was created with always stays.
+    fn last_to_stay(&self) -> Revision {
+        self.to.unwrap_or(Revision(1))
+    }
+
+    /// True when another writer was first, and looking again can help.
+    fn was_outrun(&self, error: &AppendError) -> bool {
+        let AppendError::Rejected(Rejection { rule, .. }) = error else {
+            return false;
+        };
+        match rule {
+            Rule::RevisionMismatch { expected, .. } => self.expected_head != Some(*expected),
+            Rule::IdempotencyConflict => self.idempotency_key.is_some(),
+            Rule::BranchNotFound { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl Inner {
+    fn place_to_rewind(&self, command: &RewindCommand) -> Result<Place, AppendError> {
+        let id = command.address.conversation;
+        let row = self.row(&command.address.namespace, id)?;
+        let branch = (*self.branch_at(&command.address)?).clone();
+        if let Some(expected) = command.expected_head
+            && let Some(rule) = Rule::head_mismatch(
+                id,
+                branch.name.clone(),
+                ExpectedRevision::Exact(expected),
+                branch.head,
+            )
+        {
+            return Err(Rejection::batch(rule).into());
+        }
+        if command.to.is_none() && row.info.shares_history {
+            let message = "the conversation is a fork and shares the history of another one,                            which cannot go: rewind to revision 1, or fork the other                            conversation before it"
+                .to_owned();
+            return Err(ReadError::Invalid { message }.into());
+        }
+        let to = command.last_to_stay();
+        self.check_whole(id, to)?;
+        let owner = self.history().owner_of(id, branch.id, to)?;
+        let Some((owner, _)) = owner else {
+            return Err(AppendError::Read(ReadError::RevisionNotFound {
+                branch: branch.name.to_string(),
+                revision: to,
+                head: branch.head,
+            }));
+        };
+        Ok(Place {
+            row,
+            branch,
+            owner: owner.id,
+        })
+    }
+
+    fn rewound(
+        &self,
+        row: &ConversationRow,
+        events: Vec<Appended>,
+        went: Went,
+        repeated_key: bool,
+    ) -> Result<Rewound, AppendError> {
+        let branch = |at: usize| -> Result<_, ReadError> {
+            let id = events.get(at).map_or(row.active, |event| event.branch);
+            self.history().branch(row.id, id).map(Arc::new)
+        };
+        let (kept, now) = (branch(0)?, branch(1)?);
+        Ok(Rewound {
+            active: self.row(&row.namespace, row.id)?.active,
+            branch: now,
+            kept: Some(kept),
+            events,
+            went: went.events,
+            truncated: went.truncated,
+            repeated_key,
+        })
+    }
+}

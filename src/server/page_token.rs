@@ -1,0 +1,73 @@
+//! Tokens that say where the next page begins. Each is of one query of one store: what was
+//! asked for is in it as a hash, so that a token of something else is refused and not taken
+//! for a place.
+
+use prost::Message;
+
+use super::from_proto::Malformed;
+use crate::{domain::Namespace, engine::Engine};
+
+/// Digits of the hash.
+const DIGITS: usize = 16;
+const FIELD: &str = "page_token";
+
+/// What tokens are of: a query without its page.
+pub(super) struct Scope(blake3::Hasher);
+
+impl Scope {
+    /// `query` is the request without page size and token.
+    pub fn of(
+        engine: &Engine,
+        namespace: &Namespace,
+        query: &(impl Message + prost::Name),
+    ) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("treering page token v1");
+        let name = namespace.as_str();
+        for part in [
+            engine.store_id().as_bytes().as_slice(),
+            name.as_bytes(),
+            query_name(query).as_bytes(),
+            &query.encode_to_vec(),
+        ] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        Self(hasher)
+    }
+
+    /// The token for a place; an empty place has an empty one.
+    pub fn seal(&self, place: &str) -> String {
+        match place.is_empty() {
+            true => String::new(),
+            false => format!("{}{place}", self.hash(place)),
+        }
+    }
+
+    /// The place of a token; an empty one is at the beginning.
+    ///
+    /// # Errors
+    /// [`Malformed`] when it is no token of this query.
+    pub fn open<'t>(&self, token: &'t str) -> Result<&'t str, Malformed> {
+        if token.is_empty() {
+            return Ok(token);
+        }
+        let parts = token.split_at_checked(DIGITS);
+        let place = parts.filter(|(hash, place)| *hash == self.hash(place));
+        place.map(|(_, place)| place).ok_or_else(|| {
+            let message = "is not a token of this query and this store: ask as you asked for the \
+                           page before, or start again without one";
+            Malformed::new(FIELD, message)
+        })
+    }
+
+    fn hash(&self, place: &str) -> String {
+        let hash = self.0.clone().update(place.as_bytes()).finalize();
+        let mut text = hash.to_hex().to_string();
+        text.truncate(DIGITS);
+        text
+    }
+}
+
+fn query_name<M: prost::Name>(_: &M) -> &'static str {
+    M::NAME
+}
