@@ -80,6 +80,8 @@ fn response(answer: Answer) -> pb::AppendStreamResponse {
     }
 }
 
+// One at a time, on its way to the next line: a box would cost more than the room.
+#[allow(clippy::large_enum_variant)]
 enum Step {
     /// The next answer in order.
     Answer(Answer),

@@ -16,11 +16,7 @@ pub(super) struct Scope(blake3::Hasher);
 
 impl Scope {
     /// `query` is the request without page size and token.
-    pub fn of(
-        engine: &Engine,
-        namespace: &Namespace,
-        query: &(impl Message + prost::Name),
-    ) -> Self {
+    pub fn of(engine: &Engine, namespace: &Namespace, query: &impl prost::Name) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("treering page token v1");
         let name = namespace.as_str();
         for part in [
