@@ -98,7 +98,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug, Clone)]
 enum Command {
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     Keys(keys::KeysArgs),
     Audit(audit::AuditArgs),
     Demo(demo::DemoArgs),

@@ -2,8 +2,6 @@
 //! asked for is in it as a hash, so that a token of something else is refused and not taken
 //! for a place.
 
-use prost::Message;
-
 use super::from_proto::Malformed;
 use crate::{domain::Namespace, engine::Engine};
 

@@ -53,7 +53,7 @@ const NEEDLES: [&str; 21] = [
     "needlebornwithqzx",
 ];
 /// Of them, those that are in the index.
-const SEARCHED: [&str; 7] = [
+const SEARCHED: [&str; 8] = [
     "needletitleqzx",
     "needleretitledqzx",
     "needletextqzx",
