@@ -1,14 +1,13 @@
 //! What a file holds, told from its content.
 //!
-//! A format that cannot be imported yet is told apart all the same: a file that is
-//! taken for another one would be imported as nonsense. A new importer is one more
-//! [`Format`], with the marks by which its files are known.
+//! A file that is taken for another one would be imported as nonsense. A new importer is
+//! one more [`Format`], with the marks by which its files are known.
 
 use std::fmt;
 
 use serde_json::Value;
 
-use super::claude_code::{self, first_object_end};
+use super::{claude_code, record::first_object_end};
 
 /// What is read of a file first. Nearly every file shows by then what it is.
 pub const HEAD_BYTES: usize = 64 << 10;
@@ -27,13 +26,13 @@ pub enum Format {
     OpenaiChat,
     /// Session files of Claude Code.
     ClaudeCode,
-    /// Rollouts of Codex. Not imported yet.
+    /// Rollouts of Codex.
     Codex,
-    /// Sessions, messages and exports of opencode. Not imported yet.
+    /// Sessions, messages and exports of opencode.
     OpenCode,
-    /// Sessions of Gemini CLI. Not imported yet.
+    /// Sessions of Gemini CLI.
     GeminiCli,
-    /// Sessions of pi. Not imported yet.
+    /// Sessions of pi.
     Pi,
     /// One document with messages, not one conversation a line.
     ChatDocument,
@@ -66,21 +65,20 @@ impl Format {
         }
     }
 
+    /// Those that there is an importer for.
+    pub const IMPORTED: [Self; 6] = [
+        Self::OpenaiChat,
+        Self::ClaudeCode,
+        Self::Codex,
+        Self::OpenCode,
+        Self::GeminiCli,
+        Self::Pi,
+    ];
+
     /// True when there is an importer.
     #[must_use]
     pub fn is_imported(self) -> bool {
-        matches!(self, Self::OpenaiChat | Self::ClaudeCode)
-    }
-}
-
-impl Format {
-    /// True for what is no format of conversations that is known.
-    #[must_use]
-    pub fn is_unknown(self) -> bool {
-        matches!(
-            self,
-            Self::ChatDocument | Self::OtherJson | Self::NoJson | Self::Binary | Self::Empty
-        )
+        Self::IMPORTED.contains(&self)
     }
 }
 
@@ -174,7 +172,7 @@ fn of_object(value: &Value) -> Option<Format> {
         || (has("instructions") && has("timestamp") && has("id") && !has("messages"))
     {
         Some(Format::Codex)
-    } else if has("projectHash") {
+    } else if has("projectHash") || has("$set") || has("$rewindTo") {
         Some(Format::GeminiCli)
     } else if is_open_code(value) || is_open_code(&value["info"]) {
         Some(Format::OpenCode)
@@ -228,9 +226,9 @@ fn of_document(head: &[u8], is_all: bool) -> Option<Format> {
             None if first.is_some_and(|first| first["role"].is_string()) => {
                 Some(Format::ChatDocument)
             }
-            // Gemini CLI also keeps a list of what its user typed.
-            None if first.is_some_and(|first| first.get("messageId").is_some()) => {
-                Some(Format::GeminiCli)
+            // Gemini CLI also keeps a list of what its user typed: that is no session.
+            _ if first.is_some_and(|first| first.get("messageId").is_some()) => {
+                Some(Format::OtherJson)
             }
             found => found,
         };
