@@ -16,6 +16,9 @@ pub const HEAD_BYTES: usize = 64 << 10;
 /// documents as a whole.
 pub const LONG_HEAD_BYTES: usize = 8 << 20;
 
+/// With these bytes an SQLite database begins.
+const DATABASE_MAGIC: &[u8] = b"SQLite format 3\0";
+
 /// Lines that are looked at.
 const LINES_MAX: usize = 1_000;
 
@@ -106,6 +109,10 @@ pub fn of_head(head: &[u8], is_all: bool) -> Format {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
     if head.iter().all(u8::is_ascii_whitespace) {
         return Format::Empty;
+    }
+    // What is in a database may look like lines.
+    if head.starts_with(DATABASE_MAGIC) {
+        return Format::Binary;
     }
     let mut any_object = false;
     for line in head.split(|byte| *byte == b'\n').take(LINES_MAX) {
@@ -325,6 +332,15 @@ mod tests {
             ("[{\"role\": \"user\"}]", Format::ChatDocument),
             ("# Treering\n\n- a list\n{not json}\n", Format::NoJson),
             ("SQLite format 3\0\u{10}\0\u{1}", Format::Binary),
+            (
+                "SQLite format 3\0\n{\"id\":\"msg_1\",\"sessionID\":\"ses_1\"}\n",
+                Format::Binary,
+            ),
+            (r#"{"$set":{"summary":"x"}}"#, Format::GeminiCli),
+            (
+                r#"[{"sessionId":"s","messageId":0,"message":"x"}]"#,
+                Format::OtherJson,
+            ),
             ("{\"a\": 1}\n{\"b\": 2}\n", Format::OtherJson),
             ("", Format::Empty),
             ("\n \n", Format::Empty),

@@ -1,5 +1,6 @@
 //! What holds for every importer of sessions, for their tests.
 
+use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
 
 use super::{
@@ -56,7 +57,8 @@ pub(super) fn grows(session: &Session) {
             lines: session.lines[..cut].to_vec(),
             ..session.clone()
         };
-        let (mut part, known) = imported(&part);
+        let (early, known) = imported(&part);
+        let mut part = early.clone();
         let rest = plan(&known, &whole);
         assert_eq!(rest.parted, [], "cut after {cut} lines");
         part.events.extend(rest.events);
@@ -66,8 +68,22 @@ pub(super) fn grows(session: &Session) {
         let bodies: Vec<_> = part.events.iter().map(|event| &event.body).collect();
         assert_eq!(said(&bodies), expected, "cut after {cut} lines");
         // An older copy says nothing new.
-        assert_eq!(plan(&events, &part).events, [], "cut after {cut} lines");
+        assert_eq!(plan(&events, &early).events, [], "cut after {cut} lines");
     }
+}
+
+/// The same for sessions of any of these lines, in any order and more than once.
+pub(super) fn any_grows(format: super::format::Format, pool: &[Value]) {
+    /// Each is imported once for each of its lines.
+    const CASES: u32 = 48;
+    let mut runner = TestRunner::new(Config::with_cases(CASES));
+    let picks = proptest::collection::vec(0..pool.len(), 1..20);
+    let done = runner.run(&picks, |picks| {
+        let lines: Vec<Value> = picks.iter().map(|pick| pool[*pick].clone()).collect();
+        grows(&session(format, &lines));
+        Ok(())
+    });
+    done.unwrap();
 }
 
 /// What was said, in an order of its own: places differ with what was known when.

@@ -9,6 +9,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
+    pin::pin,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -31,6 +32,8 @@ use crate::cli::{
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// So many times as long as a look took is nothing done.
 const PAUSE_TIMES: u32 = 9;
+/// Between two tries to reach a server.
+const SERVER_PAUSE: Duration = Duration::from_secs(2);
 /// The longest time between two looks.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -38,10 +41,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// is on its disk.
 type Mark = (u64, Option<SystemTime>, u64);
 
+/// A file that was not imported is tried again after this time, though it did not change …
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// … and so often.
+const AGAIN_MAX: u32 = 5;
+
 /// What was seen of the files.
 #[derive(Default)]
 struct Seen {
     marks: HashMap<PathBuf, Mark>,
+    /// Files of looks that failed: when they are tried again, and how often they were.
+    again: HashMap<PathBuf, (Instant, u32)>,
 }
 
 /// Imports what is there, and then what comes, until somebody ends it.
@@ -56,6 +66,7 @@ pub async fn run(
 ) -> Result<(), CliError> {
     let mut seen = Seen::default();
     let mut total = Total::default();
+    let mut stop = pin!(ended());
     let named: Vec<_> = paths
         .iter()
         .map(|path| path.display().to_string())
@@ -63,27 +74,48 @@ pub async fn run(
     anstream::eprintln!("Watching {}; Ctrl-C ends it", named.join(", "));
     loop {
         let started = Instant::now();
-        let changed = seen.changed(paths);
+        let changed = seen.changed(paths, started);
         if !changed.is_empty() {
+            let files: Vec<_> = changed.iter().map(|file| file.path.clone()).collect();
             let report = Report::new(ProgressBar::hidden(), args.strict).of_watch();
-            let report = found_until(args.format, changed, report, store, ended()).await?;
-            total.add(&report);
-            if let Some(news) = report.news() {
-                let line = if out.json { report.json() } else { news };
-                out.line(line)?;
-                out.flush()?;
-            }
-            if report.is_interrupted {
-                break;
-            }
+            let done = found_until(args.format, changed, report, store, stop.as_mut()).await;
+            let has_failed = match done {
+                Ok(report) => {
+                    total.add(&report);
+                    tell(&report, out)?;
+                    if report.is_interrupted {
+                        break;
+                    }
+                    report.counts().failed > 0
+                }
+                // A server may come again; a folder that fails will fail again.
+                Err(error) if !store.is_embedded() => {
+                    anstream::eprintln!("{error}; it is tried again");
+                    seen.marks.clear();
+                    sleep(SERVER_PAUSE).await;
+                    false
+                }
+                Err(error) => return Err(error),
+            };
+            seen.note(&files, has_failed, started);
         }
         let pause = (started.elapsed() * PAUSE_TIMES).clamp(PAUSE_MIN, PAUSE_MAX);
         tokio::select! {
             () = sleep(pause) => {}
-            () = ended() => break,
+            () = stop.as_mut() => break,
         }
     }
     anstream::eprintln!("{}", total.told());
+    Ok(())
+}
+
+/// Says what a look brought, if it did.
+fn tell(report: &Report, out: &mut Out) -> Result<(), CliError> {
+    if let Some(news) = report.news() {
+        let line = if out.json { report.json() } else { news };
+        out.line(line)?;
+        out.flush()?;
+    }
     Ok(())
 }
 
@@ -141,9 +173,13 @@ impl Total {
 impl Seen {
     /// The files to import: those that are new or changed, and those that are read
     /// together with such a one.
-    fn changed(&mut self, paths: &[PathBuf]) -> Vec<Candidate> {
+    fn changed(&mut self, paths: &[PathBuf], now: Instant) -> Vec<Candidate> {
         let files = find::all_files(paths);
-        let mut changed = HashSet::new();
+        let due = self
+            .again
+            .iter()
+            .filter(|(_, (at, tries))| *at <= now && *tries <= AGAIN_MAX);
+        let mut changed: HashSet<PathBuf> = due.map(|(file, _)| file.clone()).collect();
         let mut marks = HashMap::with_capacity(files.len());
         for file in files {
             let Some(mark) = mark(&file) else {
@@ -159,9 +195,21 @@ impl Seen {
         if changed.is_empty() {
             return Vec::new();
         }
-        let mut found = find::candidates_among(paths, &changed);
-        found.retain(|found| found.path.is_file());
-        found
+        find::candidates_among(paths, &changed)
+    }
+
+    /// These were imported in one look.
+    fn note(&mut self, files: &[PathBuf], has_failed: bool, now: Instant) {
+        for file in files {
+            match has_failed {
+                true => {
+                    let (at, tries) = self.again.entry(file.clone()).or_insert((now, 0));
+                    *at = now + AGAIN_AFTER;
+                    *tries += 1;
+                }
+                false => drop(self.again.remove(file)),
+            }
+        }
     }
 }
 
@@ -202,34 +250,45 @@ mod tests {
             fs::write(file, text).unwrap();
         };
         let line = r#"{"type":"user","sessionId":"s1","isSidechain":true}"#;
+        let now = Instant::now();
         let mut seen = Seen::default();
-        assert_eq!(seen.changed(&paths), []);
+        assert_eq!(seen.changed(&paths, now), []);
         write("s1.jsonl", line);
         write("b.jsonl", "{}");
         write("notes.md", "no");
-        assert_eq!(names(seen.changed(&paths)), ["b.jsonl", "s1.jsonl"]);
-        assert_eq!(seen.changed(&paths), []);
+        assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl", "s1.jsonl"]);
+        assert_eq!(seen.changed(&paths, now), []);
         write("b.jsonl", "{}\n{}");
-        assert_eq!(names(seen.changed(&paths)), ["b.jsonl"]);
+        assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl"]);
         // A sub-agent is read with its session.
         write("s1/subagents/agent-a.jsonl", line);
-        assert_eq!(names(seen.changed(&paths)), ["s1.jsonl"]);
-        assert_eq!(seen.changed(&paths), []);
+        assert_eq!(names(seen.changed(&paths, now)), ["s1.jsonl"]);
+        assert_eq!(seen.changed(&paths, now), []);
         // Another file in its place, as long as it was.
         write("new", "{}\n[]");
         fs::rename(folder.path().join("new"), folder.path().join("b.jsonl")).unwrap();
-        assert_eq!(names(seen.changed(&paths)), ["b.jsonl"]);
+        assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl"]);
         fs::remove_file(folder.path().join("b.jsonl")).unwrap();
-        assert_eq!(seen.changed(&paths), []);
+        assert_eq!(seen.changed(&paths, now), []);
         write("b.jsonl", "{}\n[]");
-        assert_eq!(names(seen.changed(&paths)), ["b.jsonl"]);
+        assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl"]);
         // What a database has not taken in yet lies beside it.
         write("opencode.db", "x");
-        seen.changed(&paths);
+        seen.changed(&paths, now);
         write("opencode.db-wal", "y");
-        assert_eq!(names(seen.changed(&paths)), ["opencode.db"]);
+        assert_eq!(names(seen.changed(&paths, now)), ["opencode.db"]);
+        // What failed is tried again after a while, and not for ever.
+        let failed = [folder.path().join("b.jsonl")];
+        for _ in 0..AGAIN_MAX {
+            seen.note(&failed, true, now);
+            assert_eq!(seen.changed(&paths, now), []);
+            let later = now + AGAIN_AFTER;
+            assert_eq!(names(seen.changed(&paths, later)), ["b.jsonl"]);
+        }
+        seen.note(&failed, true, now);
+        assert_eq!(seen.changed(&paths, now + AGAIN_AFTER), []);
         // What is named itself needs no name that is known.
         let named = [folder.path().join("notes.md")];
-        assert_eq!(names(Seen::default().changed(&named)), ["notes.md"]);
+        assert_eq!(names(Seen::default().changed(&named, now)), ["notes.md"]);
     }
 }

@@ -308,3 +308,9 @@ fn the_name_of_a_file_tells_its_session() {
     session.name = format!("rollout-2026-03-01T10-00-00-{id}");
     assert_eq!(session.import().unwrap().source_id, id);
 }
+
+// Lines come in orders that nobody thought of.
+#[test]
+fn any_lines_grow() {
+    any_grows(Format::Codex, &lines());
+}

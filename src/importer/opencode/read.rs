@@ -37,6 +37,7 @@ impl Whole {
             self.messages.pop();
             unfinished.push(file.to_owned());
         }
+        self.messages.iter_mut().for_each(sort_fields);
         let first = json!({"session": self.session});
         let lines = std::iter::once(&first).chain(&self.messages);
         Session {
@@ -44,6 +45,18 @@ impl Whole {
             name: self.name,
             lines: lines.map(|line| Bytes::from(line.to_string())).collect(),
             unfinished,
+        }
+    }
+}
+
+/// Puts the fields of a message and of its parts in an order: each form has its own.
+fn sort_fields(message: &mut Value) {
+    if let Some(info) = message["info"].as_object_mut() {
+        info.sort_keys();
+    }
+    for part in message["parts"].as_array_mut().into_iter().flatten() {
+        if let Some(part) = part.as_object_mut() {
+            part.sort_keys();
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{is_its_database, is_read_with_session, read_database, read_file, sessions_of};
 use crate::{
     domain::EventBody,
-    importer::{growing::*, session::Session, source::LineSource},
+    importer::{format::Format, growing::*, session::Session, source::LineSource},
 };
 
 const AT: u64 = 1_772_359_200_000;
@@ -420,4 +420,10 @@ fn odd_messages_are_kept_and_told() {
     odd.dedup();
     assert_eq!(odd, ["call without id or name", "unanswered call"]);
     grows(&session);
+}
+
+// Messages come in orders that nobody thought of.
+#[test]
+fn any_messages_grow() {
+    any_grows(Format::OpenCode, &messages());
 }

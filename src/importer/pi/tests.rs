@@ -258,3 +258,9 @@ fn odd_lines_are_kept_and_told() {
     );
     grows(&session);
 }
+
+// Lines come in orders that nobody thought of.
+#[test]
+fn any_lines_grow() {
+    any_grows(Format::Pi, &lines());
+}
