@@ -223,22 +223,25 @@ fn of_messages(value: &Value) -> Option<Format> {
     })
 }
 
+/// A file that is one JSON value.
+fn of_whole(value: &Value) -> Option<Format> {
+    let first = value.as_array().and_then(|items| items.first());
+    match of_object(first.unwrap_or(value)) {
+        Some(Format::OpenaiChat) => Some(Format::ChatDocument),
+        None if first.is_some_and(|first| first["role"].is_string()) => Some(Format::ChatDocument),
+        // Gemini CLI also keeps a list of what its user typed: that is no session.
+        _ if first.is_some_and(|first| first.get("messageId").is_some()) => Some(Format::OtherJson),
+        found => found,
+    }
+}
+
 /// A file that is one JSON value over many lines, or whose first line is very long.
 fn of_document(head: &[u8], is_all: bool) -> Option<Format> {
-    if is_all {
-        let value: Value = serde_json::from_slice(head).ok()?;
-        let first = value.as_array().and_then(|items| items.first());
-        return match of_object(first.unwrap_or(&value)) {
-            Some(Format::OpenaiChat) => Some(Format::ChatDocument),
-            None if first.is_some_and(|first| first["role"].is_string()) => {
-                Some(Format::ChatDocument)
-            }
-            // Gemini CLI also keeps a list of what its user typed: that is no session.
-            _ if first.is_some_and(|first| first.get("messageId").is_some()) => {
-                Some(Format::OtherJson)
-            }
-            found => found,
-        };
+    match is_all.then(|| serde_json::from_slice(head)) {
+        Some(Ok(value)) => return of_whole(&value),
+        Some(Err(error)) if !error.is_eof() => return None,
+        // One that is not whole yet says by its marks what it will be.
+        _ => {}
     }
     let text = String::from_utf8_lossy(head);
     let text = text.trim_start();
@@ -348,6 +351,8 @@ mod tests {
         ] {
             assert_eq!(of(text), format, "{text}");
         }
+        // A document that is being written is one all the same.
+        assert_eq!(of(&pretty[..pretty.len() / 2]), Format::GeminiCli);
         // Of long files only the beginning is looked at.
         assert_eq!(of_head(&pretty.as_bytes()[..60], false), Format::GeminiCli);
         let long = br#"{"id":"a","messages":[{"role":"user","content":"xxxxxxxx"#;

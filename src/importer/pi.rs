@@ -42,8 +42,8 @@ pub(super) fn import(name: &str, records: &[Record]) -> Result<ImportedConversat
         &tree,
         records,
         |_, record| time_of(record),
-        |steps, branch, _, record| {
-            entry(steps, branch, records, record);
+        |steps, branch, index, record| {
+            entry(steps, branch, &records[..index], record);
         },
     )?;
     Ok(steps.finish())
@@ -134,7 +134,8 @@ fn places(records: &[Record]) -> Tree {
     tree
 }
 
-fn entry(steps: &mut Steps, branch: BranchIndex, records: &[Record], record: &Record) {
+/// `before` are the entries before it.
+fn entry(steps: &mut Steps, branch: BranchIndex, before: &[Record], record: &Record) {
     let kind = record.text_of("type");
     match kind {
         "message" => message(steps, branch, record),
@@ -148,7 +149,7 @@ fn entry(steps: &mut Steps, branch: BranchIndex, records: &[Record], record: &Re
         "compaction" if record.value["summary"].is_string() => {
             let summary = record.text_of("summary").to_owned();
             let tokens = record.value["tokensBefore"].as_u64().unwrap_or_default();
-            steps.compaction(branch, record, summary, tokens, kept_from(records, record));
+            steps.compaction(branch, record, summary, tokens, kept_from(before, record));
         }
         "branch_summary" if record.value["summary"].is_string() => {
             let parts = steps::text_parts(record.text_of("summary"));
@@ -163,14 +164,14 @@ fn entry(steps: &mut Steps, branch: BranchIndex, records: &[Record], record: &Re
 }
 
 /// The entry from which on all was kept, by its id, or in older sessions by its place.
-fn kept_from(records: &[Record], compaction: &Record) -> Option<usize> {
+fn kept_from(before: &[Record], compaction: &Record) -> Option<usize> {
     let place = compaction.value["firstKeptEntryIndex"].as_u64();
     if let Some(place) = place {
         return usize::try_from(place).ok();
     }
     let id = compaction.text_of("firstKeptEntryId");
     let is_it = |record: &Record| record.text_of("id") == id && !is_header(record);
-    (!id.is_empty()).then(|| records.iter().position(is_it))?
+    (!id.is_empty()).then(|| before.iter().position(is_it))?
 }
 
 fn message(steps: &mut Steps, branch: BranchIndex, record: &Record) {

@@ -12,7 +12,7 @@ use tokio::process::Child;
 
 use super::{
     child::{PATIENCE, Server, treering},
-    terminal::{Shell, USAGE},
+    terminal::{Ended, Shell, USAGE},
 };
 
 const AT: &str = "2026-03-01T10:00:00.000Z";
@@ -124,7 +124,7 @@ async fn a_folder_of_all_formats_is_imported() {
 }
 
 /// A home with nothing but what is put there.
-async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> Ended {
     let output = treering()
         .args(["--data", &shell.path("store"), "--json", "import"])
         .args(arguments)
@@ -138,10 +138,11 @@ async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> (Opti
     let output = tokio::time::timeout(PATIENCE, output).await;
     let output = output.expect("it hangs").unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (
-        output.status.code(),
-        text(&output.stdout) + &text(&output.stderr),
-    )
+    Ended {
+        code: output.status.code(),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    }
 }
 
 // Without a PATH everything that the tools here keep is imported, or what one of them keeps.
@@ -150,12 +151,11 @@ async fn the_folders_of_the_tools_are_found() {
     let shell = Shell::new();
     let home = PathBuf::from(shell.path("home"));
     fs::create_dir(&home).unwrap();
-    let (code, told) = import_at_home(&shell, &home, &[]).await;
-    assert_eq!(code, Some(USAGE), "{told}");
-    assert!(
-        told.contains("no PATH is given") && told.contains(".codex"),
-        "{told}"
-    );
+    let ended = import_at_home(&shell, &home, &[]).await;
+    assert_eq!(ended.code, Some(USAGE), "{}", ended.err);
+    for said in ["no PATH is given", ".codex"] {
+        assert!(ended.err.contains(said), "{}", ended.err);
+    }
     let write = |name: &str, text: &str| {
         let file = home.join(name);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -179,18 +179,16 @@ async fn the_folders_of_the_tools_are_found() {
         "{\"id\": \"ses_1\", \"title\": \"four\", \"time\": {\"created\": 1772359200000}}",
     );
     write(".local/share/opencode/auth.json", "{\"secret\": 1}");
-    let (code, told) = import_at_home(&shell, &home, &["--format", "codex"]).await;
+    let ended = import_at_home(&shell, &home, &["--format", "codex"]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(json_of(&ended.out)["new"], 2, "{}", ended.out);
+    let ended = import_at_home(&shell, &home, &[]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let counts = json_of(&ended.out);
     assert_eq!(
-        (code, &json_of(&told)["new"]),
-        (Some(0), &json!(2)),
-        "{told}"
-    );
-    let (code, told) = import_at_home(&shell, &home, &[]).await;
-    let counts = json_of(&told);
-    assert_eq!(
-        (code, &counts["new"], &counts["known"]),
-        (Some(0), &json!(3), &json!(2)),
-        "{told}"
+        (&counts["new"], &counts["known"]),
+        (&json!(3), &json!(2)),
+        "{counts}"
     );
 }
 
@@ -209,10 +207,7 @@ async fn has_events(shell: &Shell, id: &str, events: usize) {
         loop {
             let shown = shell.run(&["show", "--json", id]).await;
             let shown: Value = serde_json::from_str(&shown.out).unwrap_or_default();
-            let text = shown.to_string();
-            if text.contains(&format!("\"head_revision\":\"{events}\""))
-                || text.contains(&format!("\"head_revision\":{events}"))
-            {
+            if shown["head"] == events {
                 break;
             }
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;

@@ -67,6 +67,7 @@ pub async fn run(
     let mut seen = Seen::default();
     let mut total = Total::default();
     let mut stop = pin!(ended());
+    let mut is_away = false;
     let named: Vec<_> = paths
         .iter()
         .map(|path| path.display().to_string())
@@ -81,6 +82,7 @@ pub async fn run(
             let done = found_until(args.format, changed, report, store, stop.as_mut()).await;
             let has_failed = match done {
                 Ok(report) => {
+                    is_away = false;
                     total.add(&report);
                     tell(&report, out)?;
                     if report.is_interrupted {
@@ -89,11 +91,16 @@ pub async fn run(
                     report.counts().failed > 0
                 }
                 // A server may come again; a folder that fails will fail again.
-                Err(error) if !store.is_embedded() => {
-                    anstream::eprintln!("{error}; it is tried again");
+                Err(error) if !store.is_embedded() && error.is_of_absent_server() => {
+                    if !is_away {
+                        anstream::eprintln!("{error}; it is tried again until it answers");
+                    }
+                    is_away = true;
                     seen.marks.clear();
-                    sleep(SERVER_PAUSE).await;
-                    false
+                    tokio::select! {
+                        () = sleep(SERVER_PAUSE) => continue,
+                        () = stop.as_mut() => break,
+                    }
                 }
                 Err(error) => return Err(error),
             };
