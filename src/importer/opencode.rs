@@ -10,7 +10,7 @@
 mod database;
 mod parts;
 mod read;
-#[cfg(test)]
+#[cfg(all(test, feature = "opencode-db"))]
 mod tests;
 
 use std::path::PathBuf;

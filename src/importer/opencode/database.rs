@@ -281,7 +281,8 @@ fn described(row: Value) -> Value {
         let renamed = NAMES.iter().find(|(column, _)| column == name);
         if value.is_null() {
             continue;
-        } else if let Some(time) = name.strip_prefix("time_") {
+        }
+        if let Some(time) = name.strip_prefix("time_") {
             times.insert(time.to_owned(), value.clone());
         } else {
             let name = renamed.map_or(name.as_str(), |(_, renamed)| renamed);
