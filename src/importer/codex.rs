@@ -49,7 +49,7 @@ pub(super) fn import(name: &str, records: &[Record]) -> Result<ImportedConversat
         |_, record| time_of(record),
         |steps, branch, index, record| match kind(record) {
             "session_meta" if Some(index) == meta => begin(steps, branch, record),
-            "turn_context" => turn(steps, branch, record),
+            "turn_context" => turn(steps, &mut items, branch, record),
             "compacted" => compacted(steps, branch, record),
             "event_msg" => event(steps, &mut items, branch, record),
             "response_item" => items.item(steps, branch, index, record),
@@ -158,12 +158,13 @@ fn begin(steps: &mut Steps, branch: BranchIndex, record: &Record) {
     }
 }
 
-fn turn(steps: &mut Steps, branch: BranchIndex, record: &Record) {
+fn turn(steps: &mut Steps, items: &mut Items, branch: BranchIndex, record: &Record) {
     let model = said(record)["model"]
         .as_str()
         .map(short)
         .unwrap_or_default();
     if !model.is_empty() {
+        items.answered_by(&model);
         steps.transcript.answered_by(branch, model);
     }
     steps.keep(branch, record, "turn_context");

@@ -29,12 +29,19 @@ pub(super) struct Items {
     response: Option<String>,
     /// The tool that was last called with an id.
     tools: HashMap<String, String>,
+    /// The model that answers, as far as the rollout has said it.
+    model: String,
 }
 
 impl Items {
     /// Tokens were counted: the answer is whole. Its name, if there is one under way.
     pub(super) fn end_response(&mut self) -> Option<String> {
         self.response.take()
+    }
+
+    /// From here on this model answers.
+    pub(super) fn answered_by(&mut self, model: &str) {
+        model.clone_into(&mut self.model);
     }
 
     pub(super) fn item(
@@ -61,7 +68,7 @@ impl Items {
                 self.speak(steps, branch, index, record, (parts, None));
             }
             "reasoning" => {
-                let parts = vec![reasoning(item)];
+                let parts = vec![reasoning(item, &self.model)];
                 self.speak(steps, branch, index, record, (parts, None));
             }
             "function_call" | "custom_tool_call" | "local_shell_call" | "tool_search_call" => {
@@ -106,7 +113,7 @@ impl Items {
             self.tools.insert(call.call_id.clone(), call.tool.clone());
             bodies.push(EventBody::ToolCallRequested(as_json(call)));
         }
-        steps.push(branch, record, "", bodies);
+        steps.push(branch, record, &self.model, bodies);
     }
 
     fn output(&self, steps: &mut Steps, branch: BranchIndex, record: &Record) {
@@ -171,7 +178,7 @@ fn part(item: &Value) -> Option<ContentPart> {
     }
 }
 
-fn reasoning(item: &Value) -> ContentPart {
+fn reasoning(item: &Value, model: &str) -> ContentPart {
     let texts = |field: &str| {
         let items = item[field].as_array().map_or(&[][..], Vec::as_slice);
         let texts = items.iter().filter_map(|item| item["text"].as_str());
@@ -187,7 +194,7 @@ fn reasoning(item: &Value) -> ContentPart {
         text,
         signature: Bytes::copy_from_slice(encrypted.as_bytes()),
         provider: PROVIDER.to_owned(),
-        model: String::new(),
+        model: model.to_owned(),
         id: content::short(&item["id"]).unwrap_or_default(),
     })
 }

@@ -200,6 +200,11 @@ fn a_rollout_becomes_typed_events() {
         (&thought.signature[..], thought.id.as_str()),
         (&b"gAAA"[..], "rs_1")
     );
+    // Its provider takes it back from its own family only.
+    assert_eq!(
+        (thought.provider.as_str(), thought.model.as_str()),
+        ("openai", "gpt-6")
+    );
     assert_eq!(oddities(&imported), [""; 0]);
 }
 
