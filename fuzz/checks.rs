@@ -11,7 +11,7 @@ use treering::{
         claude_code::{Session, import_session},
         format::Format,
         openai_chat::import_line,
-        session::Session as ToolSession,
+        session::ToolSession,
     },
     log::{
         EncodedFrame,

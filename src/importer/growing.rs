@@ -5,14 +5,14 @@ use serde_json::Value;
 
 use super::{
     ImportedConversation, Oddity, plan,
-    session::Session,
+    session::ToolSession,
     stored::{assert_legal, stored},
 };
 use crate::domain::{EventBody, StoredEvent};
 
 /// A session of these lines.
-pub(super) fn session(format: super::format::Format, lines: &[Value]) -> Session {
-    Session {
+pub(super) fn session(format: super::format::Format, lines: &[Value]) -> ToolSession {
+    ToolSession {
         format,
         name: "name".to_owned(),
         lines: lines.iter().map(|line| line.to_string().into()).collect(),
@@ -21,7 +21,7 @@ pub(super) fn session(format: super::format::Format, lines: &[Value]) -> Session
 }
 
 /// Imports, and checks the rules of appends and that again adds nothing.
-pub(super) fn imported(session: &Session) -> (ImportedConversation, Vec<StoredEvent>) {
+pub(super) fn imported(session: &ToolSession) -> (ImportedConversation, Vec<StoredEvent>) {
     let imported = session.import().unwrap();
     let events = stored(&imported);
     assert_legal(&events);
@@ -30,7 +30,7 @@ pub(super) fn imported(session: &Session) -> (ImportedConversation, Vec<StoredEv
 }
 
 /// The same, and every line comes back.
-pub(super) fn there_and_back(session: &Session) -> (ImportedConversation, Vec<StoredEvent>) {
+pub(super) fn there_and_back(session: &ToolSession) -> (ImportedConversation, Vec<StoredEvent>) {
     let (imported, events) = imported(session);
     let back = super::records(&events, &imported.source).unwrap();
     let value = |line: &[u8]| -> Value {
@@ -43,7 +43,7 @@ pub(super) fn there_and_back(session: &Session) -> (ImportedConversation, Vec<St
 }
 
 /// Cut after each line and imported then, a session becomes what it becomes at once.
-pub(super) fn grows(session: &Session) {
+pub(super) fn grows(session: &ToolSession) {
     let (whole, events) = imported(session);
     let expected = said(
         &whole
@@ -53,7 +53,7 @@ pub(super) fn grows(session: &Session) {
             .collect::<Vec<_>>(),
     );
     for cut in 1..session.lines.len() {
-        let part = Session {
+        let part = ToolSession {
             lines: session.lines[..cut].to_vec(),
             ..session.clone()
         };

@@ -1,7 +1,7 @@
 //! Sessions of the tools that keep one in a file, or all in a store of their own.
 //!
 //! Each is lines, as they lie in its file or were put together from what the tool keeps;
-//! [`Session::import`] converts them.
+//! [`ToolSession::import`] converts them.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use super::{
 
 /// A session as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct ToolSession {
     /// Whose it is.
     pub format: Format,
     /// What it is called if its lines do not say: the name of its file.
@@ -29,7 +29,7 @@ pub struct Session {
     pub unfinished: Vec<PathBuf>,
 }
 
-impl Session {
+impl ToolSession {
     /// Reads the file of a session (`-`: standard input).
     ///
     /// # Errors

@@ -60,7 +60,7 @@ const KEPT_TO: [(&str, &[&str]); 11] = [
     ("tantivy::", &["search"]),
     ("tonic::", &["server", "cli"]),
     ("bincode::", &["views/codec.rs"]),
-    ("rusqlite::", &[]),
+    ("rusqlite::", &["importer/opencode/database.rs"]),
     (
         "tokio_rustls::",
         &["server/tls.rs", "server/connection/handshake.rs"],

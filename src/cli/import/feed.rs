@@ -19,7 +19,7 @@ use crate::{
         claude_code::{self, SessionFault},
         format::{self, Format},
         openai_chat, opencode,
-        session::Session,
+        session::ToolSession,
         source::{LineFault, LineSource},
     },
 };
@@ -237,7 +237,7 @@ fn read_file(
         Format::ClaudeCode => claude_code_file(&file.path, origin, source, to),
         Format::OpenCode => open_code_file(&file.path, &origin, source, to),
         format => {
-            let session = Session::read(format, &file.path, source);
+            let session = ToolSession::read(format, &file.path, source);
             session_of_file(&origin, session, to)
         }
     }
@@ -414,7 +414,7 @@ fn open_code_file(
 
 fn session_of_file(
     origin: &SourceLine,
-    session: Result<Session, SessionFault>,
+    session: Result<ToolSession, SessionFault>,
     to: &Sender,
 ) -> Result<(), Gone> {
     let failed = |fault: SessionFault| FeedItem::BadFile(origin.clone(), fault.to_string());

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::{
     domain::{ContentPart, EventBody},
-    importer::{format::Format, growing::*, session::Session},
+    importer::{format::Format, growing::*, session::ToolSession},
 };
 
 fn line(kind: &str, payload: Value) -> Value {
@@ -111,7 +111,7 @@ fn lines() -> Vec<Value> {
     ]
 }
 
-fn codex(lines: &[Value]) -> Session {
+fn codex(lines: &[Value]) -> ToolSession {
     session(Format::Codex, lines)
 }
 

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::{
     domain::EventBody,
-    importer::{format::Format, growing::*, session::Session, source::LineSource},
+    importer::{format::Format, growing::*, session::ToolSession, source::LineSource},
 };
 
 const AT: &str = "2026-03-01T10:00:00.000Z";
@@ -62,7 +62,7 @@ fn lines() -> Vec<Value> {
     ]
 }
 
-fn of(lines: &[Value]) -> Session {
+fn of(lines: &[Value]) -> ToolSession {
     session(Format::GeminiCli, lines)
 }
 
@@ -188,7 +188,7 @@ fn a_document_becomes_the_same_events() {
     let text = text.unwrap();
     std::fs::write(&file, &text).unwrap();
     let read = || {
-        Session::read(
+        ToolSession::read(
             Format::GeminiCli,
             &file,
             LineSource::open(&file, |_| {}).unwrap(),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{
-        session::Session,
+        session::ToolSession,
         whole_lines::{SESSION_BYTES_MAX, SessionFault},
     },
     read::Whole,
@@ -58,7 +58,7 @@ struct Schema {
 /// [`SessionFault::Database`] when it is no database of the tool's, or cannot be read.
 pub fn read_database(
     path: &Path,
-    mut each: impl FnMut(Result<Session, SessionFault>) -> bool,
+    mut each: impl FnMut(Result<ToolSession, SessionFault>) -> bool,
 ) -> Result<(), SessionFault> {
     let fault = |error: rusqlite::Error| SessionFault::Database {
         path: path.to_owned(),

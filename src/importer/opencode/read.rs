@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     format::Format,
-    session::Session,
+    session::ToolSession,
     source::LineSource,
     whole_lines::{SESSION_BYTES_MAX, SessionFault, document},
 };
@@ -26,7 +26,7 @@ pub(super) struct Whole {
 impl Whole {
     /// As lines. A last answer that is still being written is not among them; `file` is
     /// where it is.
-    pub(super) fn session(mut self, file: &Path) -> Session {
+    pub(super) fn session(mut self, file: &Path) -> ToolSession {
         self.messages.sort_by_cached_key(|message| {
             let info = &message["info"];
             let created = info["time"]["created"].as_u64().unwrap_or_default();
@@ -40,7 +40,7 @@ impl Whole {
         self.messages.iter_mut().for_each(sort_fields);
         let first = json!({"session": self.session});
         let lines = std::iter::once(&first).chain(&self.messages);
-        Session {
+        ToolSession {
             format: Format::OpenCode,
             name: self.name,
             lines: lines.map(|line| Bytes::from(line.to_string())).collect(),
@@ -72,12 +72,12 @@ fn is_unfinished(message: &Value) -> bool {
 ///
 /// # Errors
 /// [`SessionFault`] names the file.
-pub fn read_file(path: &Path, source: LineSource) -> Result<Session, SessionFault> {
+pub fn read_file(path: &Path, source: LineSource) -> Result<ToolSession, SessionFault> {
     let mut left = SESSION_BYTES_MAX;
     let stem = path.file_stem().and_then(|stem| stem.to_str());
     let name = stem.unwrap_or_default().to_owned();
     let Some(value) = document(path, source, &mut left)? else {
-        return Ok(Session {
+        return Ok(ToolSession {
             format: Format::OpenCode,
             name,
             lines: Vec::new(),

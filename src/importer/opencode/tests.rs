@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{is_its_database, is_read_with_session, read_database, read_file, sessions_of};
 use crate::{
     domain::EventBody,
-    importer::{format::Format, growing::*, session::Session, source::LineSource},
+    importer::{format::Format, growing::*, session::ToolSession, source::LineSource},
 };
 
 const AT: u64 = 1_772_359_200_000;
@@ -105,7 +105,7 @@ fn export(messages: &[Value]) -> String {
     serde_json::to_string_pretty(&json!({"info": session, "messages": messages})).unwrap()
 }
 
-fn of_export(text: &str) -> Session {
+fn of_export(text: &str) -> ToolSession {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("export.json");
     fs::write(&file, text).unwrap();
@@ -282,7 +282,7 @@ fn fill(connection: &Connection, messages: &[Value]) {
     }
 }
 
-fn of_database(file: &Path) -> Vec<Session> {
+fn of_database(file: &Path) -> Vec<ToolSession> {
     let mut sessions = Vec::new();
     read_database(file, |session| {
         sessions.push(session.unwrap());

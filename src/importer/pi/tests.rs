@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::{
     domain::{EventBody, TimestampMicros},
-    importer::{format::Format, growing::*, session::Session},
+    importer::{format::Format, growing::*, session::ToolSession},
 };
 
 fn entry(id: &str, parent: Option<&str>, mut fields: Value) -> Value {
@@ -109,7 +109,7 @@ fn lines() -> Vec<Value> {
     ]
 }
 
-fn pi(lines: &[Value]) -> Session {
+fn pi(lines: &[Value]) -> ToolSession {
     session(Format::Pi, lines)
 }
 
