@@ -153,11 +153,7 @@ fn size(reading: &Connection, schema: &Schema, session: &str) -> rusqlite::Resul
 
 fn columns(reading: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
     let statement = reading.prepare(&format!("SELECT * FROM {table} LIMIT 0"))?;
-    Ok(statement
-        .column_names()
-        .into_iter()
-        .map(str::to_owned)
-        .collect())
+    Ok(statement.column_names().map(str::to_owned).collect())
 }
 
 fn whole(reading: &Connection, schema: &Schema, session: Value) -> rusqlite::Result<Whole> {
@@ -303,11 +299,7 @@ fn first<'a>(row: &'a Value, names: &[&str]) -> &'a Value {
 /// Rows as objects. A text that holds an object or a list is read as one.
 fn rows(reading: &Connection, sql: &str, session: Option<&str>) -> rusqlite::Result<Vec<Value>> {
     let mut statement = reading.prepare(sql)?;
-    let names: Vec<String> = statement
-        .column_names()
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let object = |row: &Row<'_>| -> rusqlite::Result<Value> {
         let mut fields = Map::with_capacity(names.len());
         for (index, name) in names.iter().enumerate() {

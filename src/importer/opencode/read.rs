@@ -233,7 +233,7 @@ pub fn sessions_of(path: &Path) -> Vec<PathBuf> {
         let is_file = file
             .extension()
             .is_some_and(|extension| extension == "json");
-        is_file && session.as_ref().is_none_or(|id| is_it(id))
+        is_file && session.as_ref().is_none_or(is_it)
     });
     found
 }
