@@ -9,7 +9,9 @@ use treering::{
     importer::{
         ImportedConversation,
         claude_code::{Session, import_session},
+        format::Format,
         openai_chat::import_line,
+        session::ToolSession,
     },
     log::{
         EncodedFrame,
@@ -182,6 +184,33 @@ pub fn claude_session(data: &[u8]) -> Vec<ImportedConversation> {
         session.agents.push(("a1".to_owned(), lines(agent)));
     }
     let imported = import_session(&session).unwrap_or_default();
+    imported.iter().for_each(assert_can_be_appended);
+    imported
+}
+
+/// The lines of a session of one of the tools that keep one in a file; the first byte says
+/// which.
+pub fn tool_session(data: &[u8]) -> Vec<ImportedConversation> {
+    const FORMATS: [Format; 4] = [
+        Format::Codex,
+        Format::GeminiCli,
+        Format::OpenCode,
+        Format::Pi,
+    ];
+    let Some((which, data)) = data.split_first() else {
+        return Vec::new();
+    };
+    let lines = data.split(|byte| *byte == b'\n');
+    let session = ToolSession {
+        format: FORMATS[usize::from(*which) % FORMATS.len()],
+        name: "session".to_owned(),
+        lines: lines
+            .filter(|line| !line.is_empty())
+            .map(Bytes::copy_from_slice)
+            .collect(),
+        unfinished: Vec::new(),
+    };
+    let imported: Vec<_> = session.import().into_iter().collect();
     imported.iter().for_each(assert_can_be_appended);
     imported
 }

@@ -189,7 +189,7 @@ async fn what_is_no_conversation_is_refused_by_name() {
             "# A title\n\n- not a conversation\n",
             "no JSON",
         ),
-        ("gemini.json", gemini, "gemini-cli"),
+        ("gemini.json", gemini, "--format gemini-cli"),
         (
             "session.jsonl",
             &said("user", "a", "null", "one"),
@@ -217,7 +217,7 @@ async fn what_is_no_conversation_is_refused_by_name() {
         assert!(refusal.contains(why), "{name}: {refusal}");
     }
     let counts = counts(&["--json", "--data", &data, "import", &path(&folder)]).await;
-    assert_eq!(counts["new"], 1, "{counts}");
+    assert_eq!(counts["new"], 2, "{counts}");
     assert_eq!(counts["files"]["gemini-cli"], 1, "{counts}");
     assert_eq!(counts["files"]["claude-code"], 1, "{counts}");
 }

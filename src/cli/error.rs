@@ -178,6 +178,18 @@ impl CliError {
         }
     }
 
+    /// True when a server did not answer, and may do so later.
+    #[must_use]
+    pub fn is_of_absent_server(&self) -> bool {
+        match self {
+            Self::Status(status) => {
+                status.code() == Code::Unavailable || is_broken_connection(status)
+            }
+            Self::Connect { .. } | Self::Answer { .. } => true,
+            _ => false,
+        }
+    }
+
     /// True when views were in the way that can be made anew.
     #[must_use]
     pub fn is_of_damaged_views(&self) -> bool {

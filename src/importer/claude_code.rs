@@ -24,22 +24,23 @@ mod shown;
 
 use std::{
     collections::HashMap,
-    io,
     path::{Path, PathBuf},
 };
 
 use bytes::Bytes;
 use serde_json::Value;
 
+pub use super::whole_lines::{SESSION_BYTES_MAX, SessionFault};
 use super::{
     ImportedConversation, Oddity,
     openai_chat::conversation_id,
-    source::{LineFault, LineSource},
+    source::LineSource,
+    steps::shorter_id,
+    whole_lines::{open, read_lines},
 };
-use crate::domain::{Custom, NameError, Revision};
+use crate::domain::{Custom, Revision};
 use convert::{Child, convert};
 use line::SessionLine;
-pub(super) use line::first_object_end;
 pub use render::session_lines;
 pub use resumed::{Resumed, resumed_lines};
 
@@ -49,44 +50,6 @@ pub const SOURCE: &str = "claude-code";
 /// How deep below a session's folder its sub-agents are looked for: the tool
 /// keeps those of a workflow two levels down.
 const AGENT_FOLDERS_MAX: usize = 4;
-
-/// A session and its sub-agents together, in bytes: all of it is held at once.
-/// The largest real ones have some tens of megabytes.
-pub const SESSION_BYTES_MAX: usize = 512 << 20;
-
-/// Why a session was not imported.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionFault {
-    /// A file cannot be read.
-    #[error("{} cannot be read: {error}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// A line of a file cannot be read.
-    #[error("{}:{line}: {fault}", path.display())]
-    Line {
-        /// Which file.
-        path: PathBuf,
-        /// Which line, from 1.
-        line: u64,
-        /// Why.
-        fault: LineFault,
-    },
-    /// The session is too large to be held.
-    #[error("{} and the files before it have more than {max} bytes, the most that a session may have", path.display())]
-    TooLarge {
-        /// The file that passes the bound.
-        path: PathBuf,
-        /// The bound.
-        max: usize,
-    },
-    /// A branch could not be named.
-    #[error(transparent)]
-    Branch(#[from] NameError),
-}
 
 /// A session as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -355,65 +318,6 @@ fn first_session_id(path: &Path) -> Option<String> {
     Marks::read(&line.ok()?).map(|marks| marks.session_id)
 }
 
-fn open(path: &Path) -> Result<LineSource, SessionFault> {
-    LineSource::open(path, |_| {}).map_err(|error| SessionFault::Read {
-        path: path.to_owned(),
-        error,
-    })
-}
-
-/// The whole lines of a file.
-struct Read {
-    lines: Vec<Bytes>,
-    /// The file, when its last line is not whole.
-    unfinished: Option<PathBuf>,
-}
-
-/// Reads a file. `left` is how many bytes the session may still have.
-fn read_lines(path: &Path, mut source: LineSource, left: &mut usize) -> Result<Read, SessionFault> {
-    let mut lines = Vec::new();
-    for (line, text) in &mut source {
-        let text = text.map_err(|fault| SessionFault::Line {
-            path: path.to_owned(),
-            line,
-            fault,
-        })?;
-        // A line takes a little beside its text.
-        let bytes = text.len() + size_of::<Bytes>();
-        *left = left
-            .checked_sub(bytes)
-            .ok_or_else(|| SessionFault::TooLarge {
-                path: path.to_owned(),
-                max: SESSION_BYTES_MAX,
-            })?;
-        lines.push(text);
-    }
-    let mut unfinished = None;
-    if !source.last_line_ended()
-        && let Some(last) = lines.pop()
-    {
-        let (whole, rest) = whole_objects(last);
-        if !rest.is_empty() {
-            unfinished = Some(path.to_owned());
-        }
-        lines.extend(Some(whole).filter(|whole| !whole.is_empty()));
-    }
-    Ok(Read { lines, unfinished })
-}
-
-/// The whole JSON objects that a line begins with, and what is behind them.
-fn whole_objects(mut line: Bytes) -> (Bytes, Bytes) {
-    let mut end = 0;
-    while let Some(object) = line::first_object_end(&line[end..]) {
-        end += object;
-    }
-    let rest = line.split_off(end);
-    if rest.iter().all(u8::is_ascii_whitespace) {
-        return (line, Bytes::new());
-    }
-    (line, rest)
-}
-
 /// Converts a session: first itself, then its sub-contexts, which name it as
 /// their parent and so must be appended after it. Odd lines are no error: they
 /// are kept, and come back as notes.
@@ -476,14 +380,6 @@ fn distinct(names: &mut HashMap<String, usize>, agent: &str) -> String {
     }
     names.insert(name.clone(), 1);
     name
-}
-
-/// Ids are file names, so they are nearly always short.
-fn shorter_id(id: &str) -> String {
-    if id.len() <= crate::domain::limits::SHORT_TEXT_BYTES_MAX {
-        return id.to_owned();
-    }
-    blake3::hash(id.as_bytes()).to_string()
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! What a file holds, told from its content.
 //!
-//! A format that cannot be imported yet is told apart all the same: a file that is
-//! taken for another one would be imported as nonsense. A new importer is one more
-//! [`Format`], with the marks by which its files are known.
+//! A file that is taken for another one would be imported as nonsense. A new importer is
+//! one more [`Format`], with the marks by which its files are known.
 
 use std::fmt;
 
 use serde_json::Value;
 
-use super::claude_code::{self, first_object_end};
+use super::{claude_code, record::first_object_end};
 
 /// What is read of a file first. Nearly every file shows by then what it is.
 pub const HEAD_BYTES: usize = 64 << 10;
@@ -16,6 +15,9 @@ pub const HEAD_BYTES: usize = 64 << 10;
 /// What is read of one that did not: the longest first lines of real files, and most
 /// documents as a whole.
 pub const LONG_HEAD_BYTES: usize = 8 << 20;
+
+/// With these bytes an SQLite database begins.
+const DATABASE_MAGIC: &[u8] = b"SQLite format 3\0";
 
 /// Lines that are looked at.
 const LINES_MAX: usize = 1_000;
@@ -27,13 +29,13 @@ pub enum Format {
     OpenaiChat,
     /// Session files of Claude Code.
     ClaudeCode,
-    /// Rollouts of Codex. Not imported yet.
+    /// Rollouts of Codex.
     Codex,
-    /// Sessions, messages and exports of opencode. Not imported yet.
+    /// Sessions, messages and exports of opencode.
     OpenCode,
-    /// Sessions of Gemini CLI. Not imported yet.
+    /// Sessions of Gemini CLI.
     GeminiCli,
-    /// Sessions of pi. Not imported yet.
+    /// Sessions of pi.
     Pi,
     /// One document with messages, not one conversation a line.
     ChatDocument,
@@ -66,21 +68,20 @@ impl Format {
         }
     }
 
+    /// Those that there is an importer for.
+    pub const IMPORTED: [Self; 6] = [
+        Self::OpenaiChat,
+        Self::ClaudeCode,
+        Self::Codex,
+        Self::OpenCode,
+        Self::GeminiCli,
+        Self::Pi,
+    ];
+
     /// True when there is an importer.
     #[must_use]
     pub fn is_imported(self) -> bool {
-        matches!(self, Self::OpenaiChat | Self::ClaudeCode)
-    }
-}
-
-impl Format {
-    /// True for what is no format of conversations that is known.
-    #[must_use]
-    pub fn is_unknown(self) -> bool {
-        matches!(
-            self,
-            Self::ChatDocument | Self::OtherJson | Self::NoJson | Self::Binary | Self::Empty
-        )
+        Self::IMPORTED.contains(&self)
     }
 }
 
@@ -108,6 +109,10 @@ pub fn of_head(head: &[u8], is_all: bool) -> Format {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
     if head.iter().all(u8::is_ascii_whitespace) {
         return Format::Empty;
+    }
+    // What is in a database may look like lines.
+    if head.starts_with(DATABASE_MAGIC) {
+        return Format::Binary;
     }
     let mut any_object = false;
     for line in head.split(|byte| *byte == b'\n').take(LINES_MAX) {
@@ -174,7 +179,7 @@ fn of_object(value: &Value) -> Option<Format> {
         || (has("instructions") && has("timestamp") && has("id") && !has("messages"))
     {
         Some(Format::Codex)
-    } else if has("projectHash") {
+    } else if has("projectHash") || has("$set") || has("$rewindTo") {
         Some(Format::GeminiCli)
     } else if is_open_code(value) || is_open_code(&value["info"]) {
         Some(Format::OpenCode)
@@ -218,22 +223,25 @@ fn of_messages(value: &Value) -> Option<Format> {
     })
 }
 
+/// A file that is one JSON value.
+fn of_whole(value: &Value) -> Option<Format> {
+    let first = value.as_array().and_then(|items| items.first());
+    match of_object(first.unwrap_or(value)) {
+        Some(Format::OpenaiChat) => Some(Format::ChatDocument),
+        None if first.is_some_and(|first| first["role"].is_string()) => Some(Format::ChatDocument),
+        // Gemini CLI also keeps a list of what its user typed: that is no session.
+        _ if first.is_some_and(|first| first.get("messageId").is_some()) => Some(Format::OtherJson),
+        found => found,
+    }
+}
+
 /// A file that is one JSON value over many lines, or whose first line is very long.
 fn of_document(head: &[u8], is_all: bool) -> Option<Format> {
-    if is_all {
-        let value: Value = serde_json::from_slice(head).ok()?;
-        let first = value.as_array().and_then(|items| items.first());
-        return match of_object(first.unwrap_or(&value)) {
-            Some(Format::OpenaiChat) => Some(Format::ChatDocument),
-            None if first.is_some_and(|first| first["role"].is_string()) => {
-                Some(Format::ChatDocument)
-            }
-            // Gemini CLI also keeps a list of what its user typed.
-            None if first.is_some_and(|first| first.get("messageId").is_some()) => {
-                Some(Format::GeminiCli)
-            }
-            found => found,
-        };
+    match is_all.then(|| serde_json::from_slice(head)) {
+        Some(Ok(value)) => return of_whole(&value),
+        Some(Err(error)) if !error.is_eof() => return None,
+        // One that is not whole yet says by its marks what it will be.
+        _ => {}
     }
     let text = String::from_utf8_lossy(head);
     let text = text.trim_start();
@@ -327,6 +335,15 @@ mod tests {
             ("[{\"role\": \"user\"}]", Format::ChatDocument),
             ("# Treering\n\n- a list\n{not json}\n", Format::NoJson),
             ("SQLite format 3\0\u{10}\0\u{1}", Format::Binary),
+            (
+                "SQLite format 3\0\n{\"id\":\"msg_1\",\"sessionID\":\"ses_1\"}\n",
+                Format::Binary,
+            ),
+            (r#"{"$set":{"summary":"x"}}"#, Format::GeminiCli),
+            (
+                r#"[{"sessionId":"s","messageId":0,"message":"x"}]"#,
+                Format::OtherJson,
+            ),
             ("{\"a\": 1}\n{\"b\": 2}\n", Format::OtherJson),
             ("", Format::Empty),
             ("\n \n", Format::Empty),
@@ -334,6 +351,8 @@ mod tests {
         ] {
             assert_eq!(of(text), format, "{text}");
         }
+        // A document that is being written is one all the same.
+        assert_eq!(of(&pretty[..pretty.len() / 2]), Format::GeminiCli);
         // Of long files only the beginning is looked at.
         assert_eq!(of_head(&pretty.as_bytes()[..60], false), Format::GeminiCli);
         let long = br#"{"id":"a","messages":[{"role":"user","content":"xxxxxxxx"#;

@@ -2,10 +2,10 @@
 //!
 //! Importers convert: text in, events out. They never talk to an engine or a
 //! server; whoever calls them appends what they return. [`openai_chat`] reads
-//! one conversation a line, [`claude_code`] reads the sessions of Claude Code,
-//! [`format`](mod@format) tells what a file holds, [`source`] reads lines, [`exporter`]
-//! writes conversations as OpenAI chat lines, `plan` says what a repeated import still
-//! has to append.
+//! one conversation a line, [`claude_code`], [`codex`], [`gemini_cli`], [`opencode`] and
+//! [`pi`] read the sessions of those tools, [`format`](mod@format) tells what a file holds,
+//! [`source`] reads lines, [`session`] what the tools keep, [`exporter`] writes conversations
+//! as OpenAI chat lines, `plan` says what a repeated import still has to append.
 //!
 //! What came in comes back: a message is stored as typed events, and what they
 //! do not say (unknown fields, odd shapes) as a JSON Patch beside them, so that
@@ -13,16 +13,25 @@
 
 mod canonical;
 mod content;
+mod kept;
 mod number;
 mod raw;
+mod record;
+mod steps;
 mod transcript;
 mod tree;
+mod whole_lines;
 
 pub mod claude_code;
+pub mod codex;
 pub mod exporter;
 pub mod format;
+pub mod gemini_cli;
 pub mod openai_chat;
+pub mod opencode;
+pub mod pi;
 pub mod plan;
+pub mod session;
 pub mod source;
 
 use std::fmt;
@@ -31,6 +40,7 @@ use uuid::Uuid;
 
 use crate::domain::{ConversationId, EventBody, Namespace, NewEvent};
 
+pub use kept::records;
 pub use plan::{Parted, Plan, plan};
 
 /// Custom events of this type say that an import is complete; the content is told by the
@@ -274,5 +284,7 @@ impl fmt::Display for Oddity {
     }
 }
 
+#[cfg(test)]
+mod growing;
 #[cfg(test)]
 mod stored;

@@ -191,3 +191,9 @@ fn any_openai_line_is_imported_or_refused() {
 fn any_claude_session_is_imported_or_refused() {
     check_importer("claude_session", checks::claude_session);
 }
+
+// And for sessions of other tools.
+#[test]
+fn any_tool_session_is_imported_or_refused() {
+    check_importer("tool_session", checks::tool_session);
+}

@@ -14,6 +14,7 @@ mod golden;
 mod grpc;
 mod guarded;
 mod hostile;
+mod importers;
 mod knowledge;
 mod looking;
 mod metrics;

@@ -63,7 +63,7 @@ const KEPT_TO: [(&str, &[&str]); 14] = [
     ("tantivy::", &["search"]),
     ("tonic::", &["server", "cli"]),
     ("bincode::", &["views/codec.rs"]),
-    ("rusqlite::", &[]),
+    ("rusqlite::", &["importer/opencode/database.rs"]),
     (
         "tokio_rustls::",
         &["server/tls.rs", "server/connection/handshake.rs"],

@@ -15,9 +15,11 @@ use crate::{
     codec::{envelope::new_event_to_pb, pb},
     domain::Namespace,
     importer::{
-        self, ImportedConversation, claude_code,
+        self, ImportedConversation,
+        claude_code::{self, SessionFault},
         format::{self, Format},
-        openai_chat,
+        openai_chat, opencode,
+        session::ToolSession,
         source::{LineFault, LineSource},
     },
 };
@@ -217,6 +219,11 @@ fn read_file(
         // Whoever writes it has not come far yet.
         return to.send(FeedItem::Unfinished(origin));
     }
+    // Of a database only its tables say whose it is.
+    let format = match format {
+        Format::Binary if opencode::is_its_database(&file.path) => Format::OpenCode,
+        format => format,
+    };
     let is_wanted = format.is_imported() && asked.is_none_or(|asked| asked == format);
     if !is_wanted && file.is_named {
         return to.send(FeedItem::BadFile(origin, refusal(asked, format)));
@@ -227,7 +234,12 @@ fn read_file(
     to.send(FeedItem::File(format))?;
     match format {
         Format::OpenaiChat => openai_chat_file(&origin, source, to),
-        _ => claude_code_file(&file.path, origin, source, to),
+        Format::ClaudeCode => claude_code_file(&file.path, origin, source, to),
+        Format::OpenCode => open_code_file(&file.path, &origin, source, to),
+        format => {
+            let session = ToolSession::read(format, &file.path, source);
+            session_of_file(&origin, session, to)
+        }
     }
 }
 
@@ -259,11 +271,10 @@ pub fn refusal(asked: Option<Format>, format: Format) -> String {
             asked.name(),
             format.name()
         ),
-        _ if matches!(format, Format::OtherJson | Format::NoJson | Format::Binary) => format!(
-            "it holds {format}: openai-chat (one conversation a line) and claude-code (sessions) \
-             can be imported"
-        ),
-        _ => format!("it holds {format}, which cannot be imported yet"),
+        _ => {
+            let formats = Format::IMPORTED.map(Format::name).join(", ");
+            format!("it holds {format}; what can be imported is {formats}")
+        }
     }
 }
 
@@ -377,6 +388,58 @@ fn claude_code_file(
         .map(|child| to.ready(origin.clone(), child, String::new()))
         .collect();
     to.send(FeedItem::Conversation(Box::new(session)))
+}
+
+/// The file of one session, or a database of many.
+fn open_code_file(
+    file: &Path,
+    origin: &SourceLine,
+    source: LineSource,
+    to: &Sender,
+) -> Result<(), Gone> {
+    if !opencode::is_its_database(file) {
+        return session_of_file(origin, opencode::read_file(file, source), to);
+    }
+    let mut sent = Ok(());
+    let read = opencode::read_database(file, |session| {
+        sent = session_of_file(origin, session, to);
+        sent.is_ok()
+    });
+    sent?;
+    match read {
+        Ok(()) => Ok(()),
+        Err(fault) => to.send(FeedItem::BadFile(origin.clone(), fault.to_string())),
+    }
+}
+
+fn session_of_file(
+    origin: &SourceLine,
+    session: Result<ToolSession, SessionFault>,
+    to: &Sender,
+) -> Result<(), Gone> {
+    let failed = |fault: SessionFault| FeedItem::BadFile(origin.clone(), fault.to_string());
+    let session = match session {
+        Ok(session) => session,
+        Err(fault) => return to.send(failed(fault)),
+    };
+    for unfinished in &session.unfinished {
+        let file = name(unfinished);
+        to.send(FeedItem::Unfinished(SourceLine { file, line: 0 }))?;
+    }
+    if session.lines.is_empty() {
+        return Ok(());
+    }
+    let key = key_of(session.format, &session.content_hash());
+    if to.known(std::slice::from_ref(&key)) == [true] {
+        return to.send(FeedItem::Known);
+    }
+    to.send(match session.import() {
+        Ok(imported) => {
+            let ready = to.ready(origin.clone(), imported, key);
+            FeedItem::Conversation(Box::new(ready))
+        }
+        Err(fault) => failed(fault),
+    })
 }
 
 fn ready(origin: SourceLine, imported: ImportedConversation, key: String) -> Ready {

@@ -1,8 +1,12 @@
 //! Which files an import is about.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+};
 
-use crate::importer::{claude_code, format, source::LineSource};
+use super::ImportFormat;
+use crate::importer::{claude_code, codex, format, gemini_cli, opencode, pi, source::LineSource};
 
 /// How deep folders are walked.
 const FOLDERS_MAX: usize = 32;
@@ -15,6 +19,42 @@ const EXTENSIONS: [&str; 6] = ["jsonl", "ndjson", "json", "gz", "zst", "zstd"];
 pub fn looked_at() -> String {
     let names = EXTENSIONS.map(|extension| format!(".{extension}"));
     names.join(", ")
+}
+
+/// Where the tools keep their sessions, as far as it is there: of all of them, or of one.
+#[must_use]
+pub fn own_folders(format: ImportFormat) -> Vec<PathBuf> {
+    let of = |asked: ImportFormat| matches!(format, ImportFormat::Auto) || format == asked;
+    let mut folders = Vec::new();
+    if of(ImportFormat::ClaudeCode) {
+        folders.extend(claude_code::config_folder().map(|folder| folder.join("projects")));
+    }
+    if of(ImportFormat::Codex) {
+        folders.extend(codex::sessions_folders());
+    }
+    if of(ImportFormat::GeminiCli) {
+        folders.extend(gemini_cli::sessions_folder());
+    }
+    if of(ImportFormat::Opencode) {
+        folders.extend(opencode::data_folder().map_or_else(Vec::new, |data| stores_in(&data)));
+    }
+    if of(ImportFormat::Pi) {
+        folders.extend(pi::sessions_folder());
+    }
+    folders
+}
+
+/// The databases of opencode, else the folder of an older version: the tool has taken that
+/// into its database.
+fn stores_in(data: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries.map(|entry| entry.path()).collect();
+    found.retain(|path| opencode::is_named_as_database(path));
+    found.sort();
+    if found.is_empty() {
+        found.push(data.join("storage/session"));
+    }
+    found
 }
 
 /// Those of the paths that are folders without any such file.
@@ -61,6 +101,13 @@ pub fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
     found
 }
 
+/// A file of a folder that is looked at by itself.
+fn is_candidate(path: &Path) -> bool {
+    may_hold_conversations(path)
+        && !claude_code::is_read_with_session(path)
+        && !opencode::is_read_with_session(path)
+}
+
 fn walk(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
@@ -74,10 +121,95 @@ fn walk(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
             if levels > 0 && !is_link {
                 walk(&path, levels - 1, files);
             }
-        } else if may_hold_conversations(&path) && !claude_code::is_read_with_session(&path) {
+        } else if is_candidate(&path) {
             files.push(path);
         }
     }
+}
+
+/// Those of the files of these paths that are among `wanted`, in the order of
+/// [`candidates`].
+#[must_use]
+pub fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Candidate> {
+    let mut found: Vec<_> = wanted
+        .iter()
+        .filter(|path| path.is_file())
+        .map(|path| Candidate {
+            path: path.clone(),
+            is_named: paths.contains(path),
+        })
+        .filter(|found| found.is_named || is_candidate(&found.path))
+        .collect();
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found.sort_by_cached_key(|found| began(&found.path));
+    found
+}
+
+/// Every file of these paths that may say something, also those that are read with another
+/// one, and what a database has not taken in yet.
+#[must_use]
+pub fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            walk_all(path, FOLDERS_MAX, &mut files);
+        } else {
+            files.extend(wal_of(path));
+            files.push(path.clone());
+        }
+    }
+    files
+}
+
+fn walk_all(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        let path = entry.path();
+        let kind = entry.file_type();
+        match kind.is_ok_and(|kind| kind.is_dir()) {
+            true if levels > 0 => walk_all(&path, levels - 1, files),
+            true => {}
+            false if may_hold_conversations(&path) => {
+                files.extend(wal_of(&path));
+                files.push(path);
+            }
+            false => {}
+        }
+    }
+}
+
+/// Beside a database: what was written last.
+fn wal_of(path: &Path) -> Option<PathBuf> {
+    let mut name = path.file_name()?.to_owned();
+    let is_database = path.extension().is_some_and(|extension| extension == "db");
+    name.push(WAL);
+    is_database.then(|| path.with_file_name(name))
+}
+
+/// What stands behind the name of a database there.
+const WAL: &str = "-wal";
+
+/// What is to be imported when this file has changed.
+#[must_use]
+pub fn read_with(file: &Path) -> Vec<PathBuf> {
+    let name = file.file_name().and_then(|name| name.to_str());
+    if let Some(database) = name.and_then(|name| name.strip_suffix(WAL)) {
+        return vec![file.with_file_name(database)];
+    }
+    if opencode::is_read_with_session(file) {
+        return opencode::sessions_of(file);
+    }
+    if claude_code::is_read_with_session(file) {
+        let sessions = file
+            .ancestors()
+            .skip(1)
+            .map(|folder| folder.with_extension("jsonl"));
+        let mut sessions = sessions
+            .take(FOLDERS_MAX)
+            .filter(|session| session.is_file());
+        return sessions.next().into_iter().collect();
+    }
+    vec![file.to_owned()]
 }
 
 /// When the session in a file began, and how large it is.
@@ -94,6 +226,7 @@ fn began(file: &Path) -> Option<(String, u64)> {
 fn may_hold_conversations(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
+        || opencode::is_named_as_database(path)
 }
 
 #[cfg(test)]

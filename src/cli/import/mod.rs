@@ -1,12 +1,14 @@
 //! `import`: conversations from files into a store.
 //!
 //! [`feed`] reads and converts on a thread of its own, [`upload`] appends what it
-//! brings over one pipelined stream, [`report`] keeps count and tells the user.
+//! brings over one pipelined stream, [`report`] keeps count and tells the user, [`watch`]
+//! does it again whenever something has grown.
 
 mod feed;
 mod find;
 mod report;
 mod upload;
+mod watch;
 
 #[cfg(test)]
 pub(super) use feed::refusal;
@@ -26,7 +28,7 @@ use super::{
     search::wait_for_index,
     text::things,
 };
-use crate::{codec::pb, domain::Namespace, importer};
+use crate::{codec::pb, domain::Namespace, importer::format::Format};
 use feed::{Feed, FeedItem};
 use find::Candidate;
 use upload::Upload;
@@ -43,15 +45,27 @@ pub enum ImportFormat {
     OpenaiChat,
     /// Session files of Claude Code; sub-agents become sub-contexts.
     ClaudeCode,
+    /// Rollouts of Codex; a rollback becomes a branch.
+    Codex,
+    /// Sessions of Gemini CLI, JSON or JSON lines; a rewind becomes a branch.
+    GeminiCli,
+    /// What opencode keeps: its database, its folder of JSON files, or an export.
+    Opencode,
+    /// Sessions of pi, with their branches.
+    Pi,
 }
 
 impl ImportFormat {
     /// What files must hold; none: anything that can be imported.
-    fn required(self) -> Option<importer::format::Format> {
+    fn required(self) -> Option<Format> {
         match self {
             Self::Auto => None,
-            Self::OpenaiChat => Some(importer::format::Format::OpenaiChat),
-            Self::ClaudeCode => Some(importer::format::Format::ClaudeCode),
+            Self::OpenaiChat => Some(Format::OpenaiChat),
+            Self::ClaudeCode => Some(Format::ClaudeCode),
+            Self::Codex => Some(Format::Codex),
+            Self::GeminiCli => Some(Format::GeminiCli),
+            Self::Opencode => Some(Format::OpenCode),
+            Self::Pi => Some(Format::Pi),
         }
     }
 }
@@ -64,11 +78,21 @@ impl ImportFormat {
 /// may be compressed (.gz, .zst); `-` reads standard input. A line that is no
 /// conversation is reported and does not stop the rest; a last line that is still being
 /// written is left for the next time.
+///
+/// Without a PATH it takes what the tools on this computer keep: the sessions of Claude
+/// Code, Codex, Gemini CLI, opencode and pi, or of the one that `--format` names.
+///
+/// With `--watch` it stays, and appends what comes: new lines, and new files. It can be
+/// stopped at any time, with Ctrl-C, too: what is in the store is not appended again. A
+/// folder store is its own meanwhile; to look into it, start `treering serve` and give
+/// `--server`.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering import conversations.jsonl more.jsonl.zst
   treering import ~/.claude/projects
+  treering import                          # what the tools here keep
+  treering import --format codex --watch   # and what comes, until Ctrl-C
   zcat old.gz | treering import -
   treering import --format openai-chat --strict FILE || echo 'something was odd'")]
 pub struct ImportArgs {
@@ -79,9 +103,61 @@ pub struct ImportArgs {
     /// call …), and exit with 1 when there was one, or a line that is none
     #[arg(long)]
     strict: bool,
-    /// Files and folders; `-` is standard input
-    #[arg(required = true, value_name = "PATH")]
+    /// Stay, and append what comes to the files, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Files and folders; `-` is standard input. None: where the tools keep their sessions
+    #[arg(value_name = "PATH")]
     files: Vec<PathBuf>,
+}
+
+impl ImportArgs {
+    /// The paths, or those of the tools.
+    ///
+    /// # Errors
+    /// [`CliError::Outcome`] when there are none.
+    fn paths(&self) -> Result<Vec<PathBuf>, CliError> {
+        let is_piped = self.files.iter().any(|file| file.as_os_str() == "-");
+        if self.watch && is_piped {
+            return Err(CliError::Outcome {
+                what: "standard input cannot be watched".into(),
+                hint: "name files or folders; without --watch it is read to its end".into(),
+                exit: Exit::Usage,
+            });
+        }
+        if !self.files.is_empty() {
+            return Ok(self.files.clone());
+        }
+        let folders = find::own_folders(self.format);
+        let there: Vec<_> = folders
+            .iter()
+            .filter(|path| path.exists())
+            .cloned()
+            .collect();
+        // What is watched may come later.
+        if self.watch && !folders.is_empty() {
+            return Ok(folders);
+        }
+        if !there.is_empty() {
+            return Ok(there);
+        }
+        let looked: Vec<_> = folders
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        let hint = match looked.is_empty() {
+            true => "name files or folders: treering import PATH".to_owned(),
+            false => format!(
+                "name a PATH; this is where was looked: {}",
+                looked.join(", ")
+            ),
+        };
+        Err(CliError::Outcome {
+            what: "no PATH is given, and no sessions of that kind are on this computer".into(),
+            hint,
+            exit: Exit::Usage,
+        })
+    }
 }
 
 /// Imports the files and says what came of it.
@@ -91,8 +167,12 @@ pub struct ImportArgs {
 /// `--strict`); what the store or the output says.
 pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
     let strict = args.strict;
+    let paths = args.paths()?;
+    if args.watch {
+        return watch::run(&args, &paths, store, out).await;
+    }
     let mut stop = pin!(signal::ctrl_c());
-    let report = files_until(args.format, args.files, strict, store, stop.as_mut()).await?;
+    let report = files_until(args.format, paths, strict, store, stop.as_mut()).await?;
     if out.json {
         out.line(report.json())?;
     } else {
@@ -154,11 +234,13 @@ pub async fn brings_nothing(
     let Ok(namespace) = Namespace::new(namespace) else {
         return Ok(false);
     };
-    if is_piped {
+    let paths = args.paths()?;
+    // What is watched may still come.
+    if is_piped || args.watch {
         return Ok(false);
     }
-    let files = find::candidates(&args.files);
-    let without_files: Vec<_> = find::without_files(&args.files, &files).cloned().collect();
+    let files = find::candidates(&paths);
+    let without_files: Vec<_> = find::without_files(&paths, &files).cloned().collect();
     let hidden = ProgressBar::hidden();
     let mut feed = Feed::start(
         args.format.required(),
@@ -221,13 +303,25 @@ async fn files_until<T>(
     store: &Connection,
     stop: impl Future<Output = T>,
 ) -> Result<Report, CliError> {
-    let started = Instant::now();
     let files = find::candidates(&paths);
     let bar = progress("import", bytes_of(&files), BarUnit::Bytes);
-    let mut report = Report::new(bar.clone(), strict);
+    let report = Report::new(bar, strict);
     for folder in find::without_files(&paths, &files) {
         report.without_files(folder);
     }
+    found_until(format, files, report, store, stop).await
+}
+
+/// Imports these files, unless `stop` comes first.
+async fn found_until<T>(
+    format: ImportFormat,
+    files: Vec<Candidate>,
+    mut report: Report,
+    store: &Connection,
+    stop: impl Future<Output = T>,
+) -> Result<Report, CliError> {
+    let started = Instant::now();
+    let (bar, strict) = (report.bar().clone(), report.is_strict());
     // What is odd is told of what is read, so all of it is.
     let ask = (!strict).then(|| upload::asks(store));
     let namespace = store.namespace().clone();

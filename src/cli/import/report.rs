@@ -69,6 +69,8 @@ pub struct Report {
     took: Duration,
     /// Somebody did not want to wait for its end.
     pub is_interrupted: bool,
+    /// Nothing is said of last lines that are not whole: whoever watches looks again.
+    watches: bool,
 }
 
 /// Files of one format that are named when they are passed over.
@@ -84,6 +86,16 @@ impl Report {
             strict,
             took: Duration::ZERO,
             is_interrupted: false,
+            watches: false,
+        }
+    }
+
+    /// The same for one look of many: what will be there at the next one is not told.
+    #[must_use]
+    pub fn of_watch(self) -> Self {
+        Self {
+            watches: true,
+            ..self
         }
     }
 
@@ -92,6 +104,18 @@ impl Report {
     pub fn timed(mut self, took: Duration) -> Self {
         self.took = took;
         self
+    }
+
+    /// Where it shows how far it is.
+    #[must_use]
+    pub fn bar(&self) -> &ProgressBar {
+        &self.bar
+    }
+
+    /// What contradicts itself is refused.
+    #[must_use]
+    pub fn is_strict(&self) -> bool {
+        self.strict
     }
 
     /// The counts so far.
@@ -123,6 +147,9 @@ impl Report {
 
     /// There is nothing in a file.
     pub fn blank(&self, origin: &SourceLine) {
+        if self.watches {
+            return;
+        }
         note(&self.bar, &format!("{origin}: it is empty"));
     }
 
@@ -146,6 +173,9 @@ impl Report {
     /// The last line is not whole: the next import takes it.
     pub fn unfinished(&self, origin: &SourceLine) {
         self.counts.borrow_mut().unfinished += 1;
+        if self.watches {
+            return;
+        }
         note(
             &self.bar,
             &format!("{origin}: its last line is not whole yet; it is left for the next import"),
@@ -254,6 +284,20 @@ impl Report {
         text
     }
 
+    /// What one look of many brought, in a line; none when that is nothing.
+    #[must_use]
+    pub fn news(&self) -> Option<String> {
+        let counts = self.counts.borrow();
+        (counts.events > 0).then(|| {
+            format!(
+                "{} appended: {} new, {} continued",
+                things(counts.events, "event", "events"),
+                count(counts.new),
+                count(counts.continued),
+            )
+        })
+    }
+
     /// The same for scripts.
     #[must_use]
     pub fn json(&self) -> String {
@@ -297,11 +341,7 @@ fn found(counts: &ImportCounts) -> String {
                     true => " …",
                     false => "",
                 };
-                let why = match format.is_imported() || format.is_unknown() {
-                    true => "",
-                    false => " (cannot be imported yet)",
-                };
-                format!(": passed over{why}: {}{more}", names.join(", "))
+                format!(": passed over: {}{more}", names.join(", "))
             }
         };
         text.push_str(&format!(

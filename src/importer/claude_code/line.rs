@@ -3,10 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 
-use super::super::{content::short, source::LINE_VALUES_MAX};
-use crate::codec::json;
+use super::super::{content::short, record::Record};
 
 /// A line, with its value if it is a JSON object that can be read.
 pub(super) struct SessionLine {
@@ -35,42 +34,16 @@ pub(super) enum LineForm {
 impl SessionLine {
     /// The lines that a line holds: one, unless its writer left out an end of line.
     pub(super) fn read(text: &Bytes) -> Vec<Self> {
-        if let Some(line) = Self::readable(text.clone()) {
-            return vec![line];
-        }
-        let mut lines = Vec::new();
-        let mut rest = text.clone();
-        while let Some(end) = first_object_end(&rest) {
-            let Some(line) = Self::readable(rest.split_to(end)) else {
-                break;
-            };
-            lines.push(line);
-            let blank = rest.iter().take_while(|byte| byte.is_ascii_whitespace());
-            let blank = blank.count();
-            rest = rest.split_off(blank);
-        }
-        if lines.is_empty() {
-            rest = text.clone();
-        }
-        if !rest.is_empty() {
-            lines.push(Self {
-                text: rest,
-                value: Value::Null,
-                form: LineForm::Plain,
-            });
-        }
-        lines
+        let records = Record::read(text).into_iter();
+        records.map(Self::plain).collect()
     }
 
-    fn readable(text: Bytes) -> Option<Self> {
-        json::check_values(&text, LINE_VALUES_MAX).ok()?;
-        json::check_text(&text).ok()?;
-        let value: Value = serde_json::from_slice(&text).ok()?;
-        value.is_object().then_some(Self {
-            text,
-            value,
+    fn plain(record: Record) -> Self {
+        Self {
+            text: record.text,
+            value: record.value,
             form: LineForm::Plain,
-        })
+        }
     }
 
     /// What the line says, without what it is wrapped in.
@@ -202,14 +175,6 @@ impl SessionLine {
 pub(super) fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     let line = lines.iter().find(|line| line.is_user())?;
     line.prompt().map(str::to_owned)
-}
-
-/// Where the first JSON object of a text ends, if there is a whole one.
-pub(in crate::importer) fn first_object_end(text: &[u8]) -> Option<usize> {
-    let mut objects = serde_json::Deserializer::from_slice(text).into_iter::<&RawValue>();
-    let first = objects.next()?.ok()?;
-    let end = objects.byte_offset();
-    first.get().starts_with('{').then_some(end)
 }
 
 type Chain = (String, Vec<SessionLine>);

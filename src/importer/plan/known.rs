@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::{
     codec::body,
     domain::{
-        BranchId, BranchName, CompactionTrigger, EventBody, EventKind, NewEvent, Revision,
+        BranchId, BranchName, CompactionTrigger, Custom, EventBody, EventKind, NewEvent, Revision,
         StoredEvent,
     },
-    importer::{claude_code, openai_chat},
+    importer::{claude_code, codex, gemini_cli, kept::is_record, openai_chat, opencode, pi},
 };
 
 /// A branch of the store.
@@ -251,6 +251,18 @@ fn begins_line(event: &StoredEvent) -> bool {
     }
 }
 
+/// True for events that hold a record of a session as it came.
+fn is_of_session(custom: &Custom) -> bool {
+    let sources = [
+        codex::SOURCE,
+        gemini_cli::SOURCE,
+        opencode::SOURCE,
+        pi::SOURCE,
+    ];
+    let mut sources = sources.iter();
+    sources.any(|source| is_record(&custom.type_name, source))
+}
+
 fn is_of_import(event: &StoredEvent) -> bool {
     let Some(kind) = event.header.kind() else {
         return false;
@@ -265,7 +277,9 @@ fn is_of_import(event: &StoredEvent) -> bool {
         | EventKind::SubContextReturned => true,
         EventKind::Custom => decode(event).is_ok_and(|body| match body {
             EventBody::Custom(custom) => {
-                claude_code::is_line(&custom) || openai_chat::is_message(&custom)
+                claude_code::is_line(&custom)
+                    || openai_chat::is_message(&custom)
+                    || is_of_session(&custom)
             }
             _ => false,
         }),

@@ -1,0 +1,301 @@
+//! `import --watch`: looks at the files again and again, and imports those that changed.
+//!
+//! There is no state but the store: what of a file is new is what is not in it. So this
+//! can be killed at any moment, and two of them do each other no harm. Files are looked at
+//! from time to time, and not more often than looking and importing take a small part of
+//! the time; that works on every file system, and for files that are replaced.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    path::{Path, PathBuf},
+    pin::pin,
+    time::{Duration, Instant, SystemTime},
+};
+
+use indicatif::ProgressBar;
+use tokio::{signal, time::sleep};
+
+use super::{
+    ImportArgs, Report,
+    find::{self, Candidate},
+    found_until,
+};
+use crate::cli::{
+    connect::Connection,
+    error::CliError,
+    output::Out,
+    text::{count, things},
+};
+
+/// The shortest time between two looks.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+/// So many times as long as a look took is nothing done.
+const PAUSE_TIMES: u32 = 9;
+/// Between two tries to reach a server.
+const SERVER_PAUSE: Duration = Duration::from_secs(2);
+/// The longest time between two looks.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// What tells that a file has changed: its length, when it was written, and which file it
+/// is on its disk.
+type Mark = (u64, Option<SystemTime>, u64);
+
+/// A file that was not imported is tried again after this time, though it did not change …
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// … and so often.
+const AGAIN_MAX: u32 = 5;
+
+/// What was seen of the files.
+#[derive(Default)]
+struct Seen {
+    marks: HashMap<PathBuf, Mark>,
+    /// Files of looks that failed: when they are tried again, and how often they were.
+    again: HashMap<PathBuf, (Instant, u32)>,
+}
+
+/// Imports what is there, and then what comes, until somebody ends it.
+///
+/// # Errors
+/// When the store goes away, or the output.
+pub async fn run(
+    args: &ImportArgs,
+    paths: &[PathBuf],
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), CliError> {
+    let mut seen = Seen::default();
+    let mut total = Total::default();
+    let mut stop = pin!(ended());
+    let mut is_away = false;
+    let named: Vec<_> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    anstream::eprintln!("Watching {}; Ctrl-C ends it", named.join(", "));
+    loop {
+        let started = Instant::now();
+        let changed = seen.changed(paths, started);
+        if !changed.is_empty() {
+            let files: Vec<_> = changed.iter().map(|file| file.path.clone()).collect();
+            let report = Report::new(ProgressBar::hidden(), args.strict).of_watch();
+            let done = found_until(args.format, changed, report, store, stop.as_mut()).await;
+            let has_failed = match done {
+                Ok(report) => {
+                    is_away = false;
+                    total.add(&report);
+                    tell(&report, out)?;
+                    if report.is_interrupted {
+                        break;
+                    }
+                    report.counts().failed > 0
+                }
+                // A server may come again; a folder that fails will fail again.
+                Err(error) if !store.is_embedded() && error.is_of_absent_server() => {
+                    if !is_away {
+                        anstream::eprintln!("{error}; it is tried again until it answers");
+                    }
+                    is_away = true;
+                    seen.marks.clear();
+                    tokio::select! {
+                        () = sleep(SERVER_PAUSE) => continue,
+                        () = stop.as_mut() => break,
+                    }
+                }
+                Err(error) => return Err(error),
+            };
+            seen.note(&files, has_failed, started);
+        }
+        let pause = (started.elapsed() * PAUSE_TIMES).clamp(PAUSE_MIN, PAUSE_MAX);
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = stop.as_mut() => break,
+        }
+    }
+    anstream::eprintln!("{}", total.told());
+    Ok(())
+}
+
+/// Says what a look brought, if it did.
+fn tell(report: &Report, out: &mut Out) -> Result<(), CliError> {
+    if let Some(news) = report.news() {
+        let line = if out.json { report.json() } else { news };
+        out.line(line)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Somebody ends it: Ctrl-C, or whoever ends services.
+async fn ended() {
+    #[cfg(unix)]
+    {
+        use signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    // Without signals nobody can end it but by killing it.
+    if signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// What came in since it began.
+#[derive(Default)]
+struct Total {
+    events: u64,
+    new: u64,
+    failed: u64,
+}
+
+impl Total {
+    fn add(&mut self, report: &Report) {
+        let counts = report.counts();
+        self.events += counts.events;
+        self.new += counts.new;
+        self.failed += counts.failed;
+    }
+
+    fn told(&self) -> String {
+        let mut text = format!(
+            "Stopped: {} appended, {}",
+            things(self.events, "event", "events"),
+            things(self.new, "new conversation", "new conversations")
+        );
+        if self.failed > 0 {
+            text.push_str(&format!(
+                "; {} times a file was not imported (told above)",
+                count(self.failed)
+            ));
+        }
+        text
+    }
+}
+
+impl Seen {
+    /// The files to import: those that are new or changed, and those that are read
+    /// together with such a one.
+    fn changed(&mut self, paths: &[PathBuf], now: Instant) -> Vec<Candidate> {
+        let files = find::all_files(paths);
+        let due = self
+            .again
+            .iter()
+            .filter(|(_, (at, tries))| *at <= now && *tries <= AGAIN_MAX);
+        let mut changed: HashSet<PathBuf> = due.map(|(file, _)| file.clone()).collect();
+        let mut marks = HashMap::with_capacity(files.len());
+        for file in files {
+            let Some(mark) = mark(&file) else {
+                continue;
+            };
+            if self.marks.get(&file) != Some(&mark) {
+                changed.extend(find::read_with(&file));
+            }
+            marks.insert(file, mark);
+        }
+        // A file that is gone is new when it comes again.
+        self.marks = marks;
+        if changed.is_empty() {
+            return Vec::new();
+        }
+        find::candidates_among(paths, &changed)
+    }
+
+    /// These were imported in one look.
+    fn note(&mut self, files: &[PathBuf], has_failed: bool, now: Instant) {
+        for file in files {
+            match has_failed {
+                true => {
+                    let (at, tries) = self.again.entry(file.clone()).or_insert((now, 0));
+                    *at = now + AGAIN_AFTER;
+                    *tries += 1;
+                }
+                false => drop(self.again.remove(file)),
+            }
+        }
+    }
+}
+
+fn mark(file: &Path) -> Option<Mark> {
+    let meta = fs::metadata(file).ok()?;
+    Some((meta.len(), meta.modified().ok(), id_of(&meta)))
+}
+
+#[cfg(unix)]
+fn id_of(meta: &fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(meta)
+}
+
+#[cfg(not(unix))]
+fn id_of(_: &fs::Metadata) -> u64 {
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(found: Vec<Candidate>) -> Vec<String> {
+        let name = |found: &Candidate| found.path.file_name().unwrap().to_str().unwrap().to_owned();
+        found.iter().map(name).collect()
+    }
+
+    // A watch that looks at every file again each time reads a disk for nothing; one that
+    // passes over a file that was replaced, or what is read together with another one,
+    // loses it.
+    #[test]
+    fn only_what_changed_is_looked_at_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = [folder.path().to_owned()];
+        let write = |name: &str, text: &str| {
+            let file = folder.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        let line = r#"{"type":"user","sessionId":"s1","isSidechain":true}"#;
+        let now = Instant::now();
+        let mut seen = Seen::default();
+        assert_eq!(seen.changed(&paths, now), []);
+        write("s1.jsonl", line);
+        write("b.jsonl", "{}");
+        write("notes.md", "no");
+        assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl", "s1.jsonl"]);
+        assert_eq!(seen.changed(&paths, now), []);
+        write("b.jsonl", "{}\n{}");
+        assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl"]);
+        // A sub-agent is read with its session.
+        write("s1/subagents/agent-a.jsonl", line);
+        assert_eq!(names(seen.changed(&paths, now)), ["s1.jsonl"]);
+        assert_eq!(seen.changed(&paths, now), []);
+        // Another file in its place, as long as it was.
+        write("new", "{}\n[]");
+        fs::rename(folder.path().join("new"), folder.path().join("b.jsonl")).unwrap();
+        assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl"]);
+        fs::remove_file(folder.path().join("b.jsonl")).unwrap();
+        assert_eq!(seen.changed(&paths, now), []);
+        write("b.jsonl", "{}\n[]");
+        assert_eq!(names(seen.changed(&paths, now)), ["b.jsonl"]);
+        // What a database has not taken in yet lies beside it.
+        write("opencode.db", "x");
+        seen.changed(&paths, now);
+        write("opencode.db-wal", "y");
+        assert_eq!(names(seen.changed(&paths, now)), ["opencode.db"]);
+        // What failed is tried again after a while, and not for ever.
+        let failed = [folder.path().join("b.jsonl")];
+        for _ in 0..AGAIN_MAX {
+            seen.note(&failed, true, now);
+            assert_eq!(seen.changed(&paths, now), []);
+            let later = now + AGAIN_AFTER;
+            assert_eq!(names(seen.changed(&paths, later)), ["b.jsonl"]);
+        }
+        seen.note(&failed, true, now);
+        assert_eq!(seen.changed(&paths, now + AGAIN_AFTER), []);
+        // What is named itself needs no name that is known.
+        let named = [folder.path().join("notes.md")];
+        assert_eq!(names(Seen::default().changed(&named, now)), ["notes.md"]);
+    }
+}

@@ -1,0 +1,268 @@
+use serde_json::{Value, json};
+
+use crate::{
+    domain::EventBody,
+    importer::{format::Format, growing::*, session::ToolSession, source::LineSource},
+};
+
+const AT: &str = "2026-03-01T10:00:00.000Z";
+
+fn header() -> Value {
+    json!({"sessionId": "s1", "projectHash": "h", "startTime": AT, "lastUpdated": AT,
+        "kind": "main"})
+}
+
+fn user(id: &str, text: &str) -> Value {
+    json!({"id": id, "timestamp": AT, "type": "user", "content": [{"text": text}]})
+}
+
+fn gemini(id: &str, text: &str) -> Value {
+    json!({"id": id, "timestamp": AT, "type": "gemini", "content": text, "model": "gemini-3",
+        "thoughts": [{"subject": "Look", "description": "at the file", "timestamp": AT}],
+        "tokens": {"input": 100, "output": 7, "cached": 40, "thoughts": 5, "total": 112}})
+}
+
+fn call(id: &str, status: &str) -> Value {
+    let mut call = json!({"id": id, "name": "read_file", "args": {"path": "a.rs"},
+        "status": status, "timestamp": AT, "displayName": "ReadFile"});
+    if status != "executing" {
+        call["result"] = json!([{"functionResponse": {"id": id, "name": "read_file",
+            "response": {"output": format!("what is in {id}, {}", "line ".repeat(20))}}}]);
+    }
+    call
+}
+
+fn with_calls(mut message: Value, calls: &[Value]) -> Value {
+    message["toolCalls"] = calls.into();
+    message
+}
+
+/// A session whose answers are written again as they grow, with a rewind.
+fn lines() -> Vec<Value> {
+    vec![
+        header(),
+        user("m1", "Why is it wrong?"),
+        json!({"$set": {"lastUpdated": AT}}),
+        gemini("m2", "I read."),
+        with_calls(gemini("m2", "I read."), &[call("c1", "executing")]),
+        with_calls(
+            gemini("m2", "I read."),
+            &[call("c1", "success"), call("c2", "error")],
+        ),
+        gemini("m3", "It is the rounding."),
+        json!({"$set": {"summary": "The cent"}}),
+        user("m4", "Delete it all"),
+        gemini("m5", "Deleted."),
+        json!({"$rewindTo": "m4"}),
+        user("m6", "Mend it"),
+        json!({"id": "m7", "timestamp": AT, "type": "info", "content": "Update available"}),
+        json!({"id": "m8", "timestamp": AT, "type": "gemini", "content": "Mended."}),
+        json!({"id": "m8", "timestamp": AT, "type": "gemini", "content": "Mended.",
+            "tokens": {"input": 1, "output": 2, "cached": 0, "total": 3}}),
+    ]
+}
+
+fn of(lines: &[Value]) -> ToolSession {
+    session(Format::GeminiCli, lines)
+}
+
+fn output(id: &str) -> String {
+    format!("what is in {id}, {}", "line ".repeat(20))
+        .trim_end()
+        .to_owned()
+}
+
+// A message is written again whenever something comes to it: each thing is one event, once;
+// and what was rewound stays, on a branch that is left.
+#[test]
+fn a_session_becomes_typed_events() {
+    let (imported, _) = imported(&of(&lines()));
+    let EventBody::ConversationCreated(created) = &imported.events[0].body else {
+        panic!("{:?}", imported.events[0]);
+    };
+    assert_eq!(
+        (created.title.as_str(), created.source_id.as_str()),
+        ("The cent", "s1")
+    );
+    assert_eq!(
+        told(&imported),
+        [
+            "main: user Why is it wrong?".to_owned(),
+            "main: gemini-cli/set".to_owned(),
+            "main: assistant (Look\n\nat the file)|I read.".to_owned(),
+            "main: assistant".to_owned(),
+            r#"main: call c1 read_file {"path":"a.rs"}"#.to_owned(),
+            "main: assistant".to_owned(),
+            r#"main: call c2 read_file {"path":"a.rs"}"#.to_owned(),
+            format!("main: result c1 ok {}", output("c1")),
+            format!("main: result c2 failed {}", output("c2")),
+            "main: assistant (Look\n\nat the file)|It is the rounding.".to_owned(),
+            "main: gemini-cli/set".to_owned(),
+            "main: user Delete it all".to_owned(),
+            "main: assistant (Look\n\nat the file)|Deleted.".to_owned(),
+            "main: gemini-cli/rewind".to_owned(),
+            "at-12: fork at 12".to_owned(),
+            "at-12: user Mend it".to_owned(),
+            "at-12: gemini-cli/info".to_owned(),
+            "at-12: model".to_owned(),
+            "at-12: assistant Mended.".to_owned(),
+            "at-12: assistant".to_owned(),
+            "at-12: branch_activated".to_owned(),
+        ]
+        .into_iter()
+        .filter(|line| line != "at-12: model")
+        .collect::<Vec<_>>()
+    );
+    let EventBody::MessageAppended(said) = bodies(&imported)[2] else {
+        panic!();
+    };
+    let usage = said.usage.clone().unwrap();
+    assert_eq!(
+        (usage.input_tokens, usage.cache_read_input_tokens),
+        (60, 40)
+    );
+    assert_eq!((usage.output_tokens, usage.reasoning_output_tokens), (7, 5));
+    assert_eq!(said.message_id, "m2");
+    assert_eq!(oddities(&imported), [""; 0]);
+}
+
+// What the tool wrote comes back: each record once, with all of its fields.
+#[test]
+fn nothing_of_a_message_is_lost() {
+    let (imported, events) = imported(&of(&lines()));
+    let back = crate::importer::records(&events, &imported.source).unwrap();
+    let back: Vec<Value> = back
+        .iter()
+        .map(|record| serde_json::from_slice(record).unwrap())
+        .collect();
+    let result = back
+        .iter()
+        .find(|piece| piece["result"]["id"] == "c1")
+        .unwrap();
+    let mut call = call("c1", "success");
+    call.as_object_mut().unwrap().shift_remove("args");
+    assert_eq!(result["result"], call);
+    assert!(back.contains(&gemini("m2", "I read.")));
+}
+
+#[test]
+fn a_session_that_grows_only_appends() {
+    grows(&of(&lines()));
+}
+
+// The older form is one document that is written anew each time: it becomes the same
+// events, and one that has grown the same and more.
+#[test]
+fn a_document_becomes_the_same_events() {
+    let messages = [
+        user("m1", "Why is it wrong?"),
+        with_calls(gemini("m2", "I read."), &[call("c1", "success")]),
+        user("m3", "Mend it"),
+        gemini("m4", "Mended."),
+    ];
+    let document = |count: usize| {
+        let mut document = header();
+        document["messages"] = messages[..count].into();
+        of(&[document])
+    };
+    let mut lines = vec![header()];
+    lines.extend(messages.clone());
+    let (of_lines, _) = imported(&of(&lines));
+    let (of_document, _) = imported(&document(4));
+    assert_eq!(of_lines.events[1..], of_document.events[1..]);
+    for count in 1..4 {
+        let (_, known) = imported(&document(count));
+        let rest = crate::importer::plan(&known, &of_document);
+        assert_eq!(rest.parted, []);
+        // Which model it is, is said when it is known.
+        let is_config = |body: &EventBody| matches!(body, EventBody::ConfigChanged(_));
+        let rest = rest.events.iter().filter(|event| !is_config(&event.body));
+        assert_eq!(known.len() + rest.count(), of_document.events.len());
+    }
+    // Written over many lines, without an end of the last: as the tool writes it.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("session-1.json");
+    let text = serde_json::to_string_pretty(
+        &serde_json::from_slice::<Value>(&document(4).lines[0]).unwrap(),
+    );
+    let text = text.unwrap();
+    std::fs::write(&file, &text).unwrap();
+    let read = || {
+        ToolSession::read(
+            Format::GeminiCli,
+            &file,
+            LineSource::open(&file, |_| {}).unwrap(),
+        )
+    };
+    assert_eq!(read().unwrap().import().unwrap().events, of_document.events);
+    // While it is being written it is left for the next time.
+    std::fs::write(&file, &text[..text.len() / 2]).unwrap();
+    let part = read().unwrap();
+    assert_eq!((part.lines.len(), part.unfinished.len()), (0, 1));
+    std::fs::write(&file, "{\n oops").unwrap();
+    assert!(read().is_err());
+}
+
+// What the tool drops from its history for a summary is compacted; what it only shortens is
+// kept beside.
+#[test]
+fn a_checkpoint_with_a_summary_is_a_compaction() {
+    let mut lines = lines();
+    let masked = json!({"id": "m3", "timestamp": AT, "type": "gemini", "content": "[masked]"});
+    lines.truncate(9);
+    lines.push(
+        json!({"$set": {"messages": [user("m1", "Why is it wrong?"), masked],
+        "lastUpdated": AT}}),
+    );
+    lines.push(json!({"$set": {"messages": [
+        user("s1", "<state_snapshot>All that was</state_snapshot>"),
+        gemini("s2", "Got it."), user("m4", "Delete it all")], "lastUpdated": AT}}));
+    lines.push(gemini("m9", "No."));
+    let (imported, _) = imported(&of(&lines));
+    let told = told(&imported);
+    let last = &told[told.len() - 4..];
+    assert_eq!(
+        last,
+        [
+            "main: user Delete it all",
+            "main: gemini-cli/checkpoint",
+            "main: compacted <state_snapshot>All that was</state_snapshot>",
+            "main: assistant (Look\n\nat the file)|No.",
+        ]
+    );
+    grows(&of(&lines));
+}
+
+// Whoever wrote the file, it must neither fail nor lose a line.
+#[test]
+fn odd_lines_are_kept_and_told() {
+    let mut lines = lines();
+    lines.extend([
+        json!({"$rewindTo": "nowhere"}),
+        json!({"id": "o1", "type": "critic", "content": "?"}),
+        json!({"id": "o2", "type": "gemini", "content": {"text": 5}, "timestamp": 7,
+            "toolCalls": [{"status": "success"}, {"id": "c1", "name": "x", "status": "success"}]}),
+        json!({"id": "o3", "type": "user", "content": null}),
+        json!({"id": "o3", "type": "user", "content": "another with this id"}),
+        json!({"$set": 5}),
+        json!({"messages": [5, {"id": "o4"}]}),
+        json!({"unknown": true}),
+    ]);
+    let mut session = of(&lines);
+    session.lines.push("no json".into());
+    let (imported, _) = imported(&session);
+    let mut odd = oddities(&imported);
+    odd.sort_unstable();
+    odd.dedup();
+    assert!(
+        odd.contains(&"unknown role") && odd.contains(&"unreadable line"),
+        "{odd:?}"
+    );
+    grows(&session);
+}
+
+// Lines come in orders that nobody thought of.
+#[test]
+fn any_lines_grow() {
+    any_grows(Format::GeminiCli, &lines());
+}

@@ -1,0 +1,158 @@
+//! What holds for every importer of sessions, for their tests.
+
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::Value;
+
+use super::{
+    ImportedConversation, Oddity, plan,
+    session::ToolSession,
+    stored::{assert_legal, stored},
+};
+use crate::domain::{EventBody, StoredEvent};
+
+/// A session of these lines.
+pub(super) fn session(format: super::format::Format, lines: &[Value]) -> ToolSession {
+    ToolSession {
+        format,
+        name: "name".to_owned(),
+        lines: lines.iter().map(|line| line.to_string().into()).collect(),
+        unfinished: Vec::new(),
+    }
+}
+
+/// Imports, and checks the rules of appends and that again adds nothing.
+pub(super) fn imported(session: &ToolSession) -> (ImportedConversation, Vec<StoredEvent>) {
+    let imported = session.import().unwrap();
+    let events = stored(&imported);
+    assert_legal(&events);
+    assert_eq!(plan(&events, &imported).events, []);
+    (imported, events)
+}
+
+/// The same, and every line comes back.
+pub(super) fn there_and_back(session: &ToolSession) -> (ImportedConversation, Vec<StoredEvent>) {
+    let (imported, events) = imported(session);
+    let back = super::records(&events, &imported.source).unwrap();
+    let value = |line: &[u8]| -> Value {
+        serde_json::from_slice(line).unwrap_or_else(|_| String::from_utf8_lossy(line).into())
+    };
+    let back: Vec<Value> = back.iter().map(|line| value(line)).collect();
+    let lines: Vec<Value> = session.lines.iter().map(|line| value(line)).collect();
+    assert_eq!(back, lines);
+    (imported, events)
+}
+
+/// Cut after each line and imported then, a session becomes what it becomes at once.
+pub(super) fn grows(session: &ToolSession) {
+    let (whole, events) = imported(session);
+    let expected = said(
+        &whole
+            .events
+            .iter()
+            .map(|event| &event.body)
+            .collect::<Vec<_>>(),
+    );
+    for cut in 1..session.lines.len() {
+        let part = ToolSession {
+            lines: session.lines[..cut].to_vec(),
+            ..session.clone()
+        };
+        let (early, known) = imported(&part);
+        let mut part = early.clone();
+        let rest = plan(&known, &whole);
+        assert_eq!(rest.parted, [], "cut after {cut} lines");
+        part.events.extend(rest.events);
+        let grown = stored(&part);
+        assert_legal(&grown);
+        assert_eq!(plan(&grown, &whole).events, [], "cut after {cut} lines");
+        let bodies: Vec<_> = part.events.iter().map(|event| &event.body).collect();
+        assert_eq!(said(&bodies), expected, "cut after {cut} lines");
+        // An older copy says nothing new.
+        assert_eq!(plan(&events, &early).events, [], "cut after {cut} lines");
+    }
+}
+
+/// The same for sessions of any of these lines, in any order and more than once.
+pub(super) fn any_grows(format: super::format::Format, pool: &[Value]) {
+    /// Each is imported once for each of its lines.
+    const CASES: u32 = 48;
+    let mut runner = TestRunner::new(Config::with_cases(CASES));
+    let picks = proptest::collection::vec(0..pool.len(), 1..20);
+    let done = runner.run(&picks, |picks| {
+        let lines: Vec<Value> = picks.iter().map(|pick| pool[*pick].clone()).collect();
+        grows(&session(format, &lines));
+        Ok(())
+    });
+    done.unwrap();
+}
+
+/// What was said, in an order of its own: places differ with what was known when.
+fn said(bodies: &[&EventBody]) -> Vec<String> {
+    let bodies = bodies.iter().filter_map(|body| match body {
+        EventBody::MessageAppended(_)
+        | EventBody::ToolResultRecorded(_)
+        | EventBody::ToolCallCancelled(_)
+        | EventBody::Custom(_) => Some(format!("{body:?}")),
+        EventBody::ToolCallRequested(call) => {
+            Some(format!("{} {:?}", call.call_id, call.arguments))
+        }
+        EventBody::Compacted(compacted) => Some(compacted.summary.clone()),
+        EventBody::BranchForked(_) => Some("fork".to_owned()),
+        _ => None,
+    });
+    let mut said: Vec<String> = bodies.collect();
+    said.sort();
+    said
+}
+
+/// The bodies of a conversation, but for the first event.
+pub(super) fn bodies(imported: &ImportedConversation) -> Vec<&EventBody> {
+    imported.events[1..]
+        .iter()
+        .map(|event| &event.body)
+        .collect()
+}
+
+/// The names of what was odd.
+pub(super) fn oddities(imported: &ImportedConversation) -> Vec<&'static str> {
+    let odd = |note: &super::ImportNote| -> &'static str { Oddity::name(&note.what) };
+    imported.notes.iter().map(odd).collect()
+}
+
+/// A line for each event: what it is, and what it says.
+pub(super) fn told(imported: &ImportedConversation) -> Vec<String> {
+    let text = |parts: &[crate::domain::ContentPart]| {
+        let texts = parts.iter().map(|part| match part {
+            crate::domain::ContentPart::Reasoning(thought) => format!("({})", thought.text),
+            part => part.text().unwrap_or("[medium]").to_owned(),
+        });
+        texts.collect::<Vec<_>>().join("|")
+    };
+    let line = |event: &crate::domain::NewEvent| {
+        let branch = event.branch.clone().unwrap_or_default();
+        let said = match &event.body {
+            EventBody::MessageAppended(said) => {
+                format!("{} {}", said.role.as_str(), text(&said.parts))
+            }
+            EventBody::ToolCallRequested(call) => {
+                format!(
+                    "call {} {} {}",
+                    call.call_id,
+                    call.tool,
+                    call.arguments.as_str()
+                )
+            }
+            EventBody::ToolResultRecorded(result) => {
+                let how = if result.success { "ok" } else { "failed" };
+                format!("result {} {how} {}", result.call_id, text(&result.parts))
+            }
+            EventBody::Compacted(compacted) => format!("compacted {}", compacted.summary),
+            EventBody::Custom(custom) => custom.type_name.clone(),
+            EventBody::ConfigChanged(config) => format!("model {}", config.model_id),
+            EventBody::BranchForked(forked) => format!("fork at {}", forked.fork_revision),
+            other => other.kind().as_str().to_owned(),
+        };
+        format!("{branch}: {}", said.trim_end())
+    };
+    imported.events[1..].iter().map(line).collect()
+}

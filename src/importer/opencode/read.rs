@@ -1,0 +1,246 @@
+//! Sessions of opencode from its JSON files: the folder `storage` of older versions, and
+//! what `opencode export` writes.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::super::{
+    format::Format,
+    session::ToolSession,
+    source::LineSource,
+    whole_lines::{SESSION_BYTES_MAX, SessionFault, document},
+};
+
+/// A session under construction: what it is as a whole, and its messages with their parts.
+pub(super) struct Whole {
+    pub(super) name: String,
+    pub(super) session: Value,
+    pub(super) messages: Vec<Value>,
+}
+
+impl Whole {
+    /// As lines. A last answer that is still being written is not among them; `file` is
+    /// where it is.
+    pub(super) fn session(mut self, file: &Path) -> ToolSession {
+        self.messages.sort_by_cached_key(|message| {
+            let info = &message["info"];
+            let created = info["time"]["created"].as_u64().unwrap_or_default();
+            (created, info["id"].as_str().unwrap_or_default().to_owned())
+        });
+        let mut unfinished = Vec::new();
+        if self.messages.last().is_some_and(is_unfinished) {
+            self.messages.pop();
+            unfinished.push(file.to_owned());
+        }
+        self.messages.iter_mut().for_each(sort_fields);
+        let first = json!({"session": self.session});
+        let lines = std::iter::once(&first).chain(&self.messages);
+        ToolSession {
+            format: Format::OpenCode,
+            name: self.name,
+            lines: lines.map(|line| Bytes::from(line.to_string())).collect(),
+            unfinished,
+        }
+    }
+}
+
+/// Puts the fields of a message and of its parts in an order: each form has its own.
+fn sort_fields(message: &mut Value) {
+    if let Some(info) = message["info"].as_object_mut() {
+        info.sort_keys();
+    }
+    for part in message["parts"].as_array_mut().into_iter().flatten() {
+        if let Some(part) = part.as_object_mut() {
+            part.sort_keys();
+        }
+    }
+}
+
+/// True for an answer that has not ended, in whatever way.
+fn is_unfinished(message: &Value) -> bool {
+    let info = &message["info"];
+    info["role"] == "assistant" && info["time"]["completed"].is_null() && info["error"].is_null()
+}
+
+/// Reads a JSON file: an export, or the file of a session in `storage`, whose messages lie
+/// in folders beside it.
+///
+/// # Errors
+/// [`SessionFault`] names the file.
+pub fn read_file(path: &Path, source: LineSource) -> Result<ToolSession, SessionFault> {
+    let mut left = SESSION_BYTES_MAX;
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let name = stem.unwrap_or_default().to_owned();
+    let Some(value) = document(path, source, &mut left)? else {
+        return Ok(ToolSession {
+            format: Format::OpenCode,
+            name,
+            lines: Vec::new(),
+            unfinished: vec![path.to_owned()],
+        });
+    };
+    let whole = match value["messages"].as_array() {
+        Some(messages) => Whole {
+            name,
+            session: value["info"].clone(),
+            messages: messages.clone(),
+        },
+        None => Whole {
+            messages: stored_messages(path, &value, &mut left)?,
+            session: value,
+            name,
+        },
+    };
+    Ok(whole.session(path))
+}
+
+/// The files of messages of a stored session, with their parts.
+fn stored_messages(
+    file: &Path,
+    session: &Value,
+    left: &mut usize,
+) -> Result<Vec<Value>, SessionFault> {
+    let id = session["id"].as_str().unwrap_or_default();
+    let Some(places) = Places::of(file, id) else {
+        return Ok(Vec::new());
+    };
+    let mut messages = Vec::new();
+    for info in places.messages(left)? {
+        let message = info["id"].as_str().unwrap_or_default().to_owned();
+        let parts = places.parts(&message, left)?;
+        messages.push(json!({"info": info, "parts": parts}));
+    }
+    Ok(messages)
+}
+
+/// Where the messages of a session lie, and their parts.
+struct Places {
+    messages: PathBuf,
+    parts: PathBuf,
+}
+
+impl Places {
+    /// `file` is that of the session: `session/PROJECT/ID.json`, older `session/info/ID.json`.
+    fn of(file: &Path, id: &str) -> Option<Self> {
+        // An id is the name of a folder, and of nothing else.
+        let is_plain = !id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_plain {
+            return None;
+        }
+        let folder = file.parent()?;
+        let sessions = folder.parent()?;
+        Some(match folder.file_name()? == "info" {
+            true => Self {
+                messages: sessions.join("message").join(id),
+                parts: sessions.join("part").join(id),
+            },
+            false => {
+                let storage = sessions.parent()?;
+                Self {
+                    messages: storage.join("message").join(id),
+                    parts: storage.join("part"),
+                }
+            }
+        })
+    }
+
+    fn messages(&self, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
+        objects(&self.messages, left)
+    }
+
+    fn parts(&self, message: &str, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
+        match message.contains(['/', '\\', '.']) || message.is_empty() {
+            true => Ok(Vec::new()),
+            false => objects(&self.parts.join(message), left),
+        }
+    }
+}
+
+/// What the JSON files of a folder hold, by name: the tool's ids grow with time.
+fn objects(folder: &Path, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
+    let mut files: Vec<_> = match fs::read_dir(folder) {
+        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+        Err(_) => return Ok(Vec::new()),
+    };
+    files.retain(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "json")
+    });
+    files.sort();
+    let mut objects = Vec::new();
+    for file in files {
+        let source = LineSource::open(&file, |_| {}).map_err(|error| SessionFault::Read {
+            path: file.clone(),
+            error,
+        })?;
+        // One that is being written is there the next time.
+        objects.extend(document(&file, source, left)?);
+    }
+    Ok(objects)
+}
+
+/// True for the file of a message or a part whose session lies where the tool keeps it: it
+/// is read with that.
+#[must_use]
+pub fn is_read_with_session(path: &Path) -> bool {
+    let name = |path: &Path| {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .map(str::to_owned)
+    };
+    let starts =
+        name(path).is_some_and(|name| name.starts_with("msg_") || name.starts_with("prt_"));
+    starts
+        && path.ancestors().skip(1).take(4).any(|folder| {
+            matches!(name(folder).as_deref(), Some("message" | "part"))
+                && folder.parent().is_some_and(|storage| {
+                    storage.join("session").is_dir() || storage.join("info").is_dir()
+                })
+        })
+}
+
+/// The files of the sessions that the file of a message or a part may be of.
+#[must_use]
+pub fn sessions_of(path: &Path) -> Vec<PathBuf> {
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let name = |path: &Path| {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .map(str::to_owned)
+    };
+    // A message lies in a folder of its session's name; a part, in newer versions, does not.
+    let session = path
+        .ancestors()
+        .filter_map(name)
+        .find(|name| name.starts_with("ses_"));
+    let mut found = Vec::new();
+    for storage in path.ancestors().skip(1).take(5) {
+        let folders = entries(&storage.join("session")).into_iter();
+        for folder in folders.chain([storage.join("info")]) {
+            found.extend(entries(&folder));
+        }
+    }
+    found.retain(|file| {
+        let is_it = |id: &String| file.file_stem().is_some_and(|stem| stem == id.as_str());
+        let is_file = file
+            .extension()
+            .is_some_and(|extension| extension == "json");
+        is_file && session.as_ref().is_none_or(is_it)
+    });
+    found
+}
+
+/// True for a file that is called as the tool calls its databases.
+#[must_use]
+pub fn is_named_as_database(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("opencode") && name.ends_with(".db"))
+}

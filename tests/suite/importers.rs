@@ -1,0 +1,319 @@
+//! Sessions of other tools through the program, and a watch over files that grow.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use serde_json::{Value, json};
+use tokio::process::Child;
+
+use super::{
+    child::{PATIENCE, Server, treering},
+    terminal::{Ended, Shell, USAGE},
+};
+
+const AT: &str = "2026-03-01T10:00:00.000Z";
+
+fn codex(id: &str, texts: &[&str]) -> String {
+    let line = |kind: &str, payload: Value| {
+        json!({"timestamp": AT, "type": kind, "payload": payload}).to_string() + "\n"
+    };
+    let mut lines = line("session_meta", json!({"id": id, "cwd": "/work"}));
+    for text in texts {
+        lines += &line(
+            "response_item",
+            json!({"type": "message", "role": "user",
+            "content": [{"type": "input_text", "text": text}]}),
+        );
+    }
+    lines
+}
+
+fn pi(id: &str, text: &str) -> String {
+    let header = json!({"type": "session", "version": 3, "id": id, "cwd": "/", "timestamp": AT});
+    let said = json!({"type": "message", "id": "e1", "parentId": null, "timestamp": AT,
+        "message": {"role": "user", "content": text}});
+    format!("{header}\n{said}\n")
+}
+
+fn gemini(id: &str, text: &str) -> String {
+    let session = json!({"sessionId": id, "projectHash": "h", "startTime": AT, "messages": [
+        {"id": "m1", "timestamp": AT, "type": "user", "content": text}]});
+    serde_json::to_string_pretty(&session).unwrap()
+}
+
+fn opencode(id: &str, text: &str) -> String {
+    let session = json!({"info": {"id": id, "title": "", "time": {"created": 1_772_359_200_000_u64}},
+        "messages": [{"info": {"id": "msg_1", "sessionID": id, "role": "user",
+            "time": {"created": 1_772_359_200_000_u64}},
+            "parts": [{"id": "prt_1", "type": "text", "text": text}]}]});
+    serde_json::to_string_pretty(&session).unwrap()
+}
+
+/// Writes a file of each tool, and others, into a folder.
+fn mixed(folder: &Path) {
+    fs::create_dir_all(folder.join("deep/er")).unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    write("deep/er/rollout-1.jsonl", &codex("c-1", &["mend the lint"]));
+    write("deep/session.jsonl", &pi("p-1", "mend the total"));
+    write("session-1.json", &gemini("g-1", "mend the cent"));
+    write("export.json", &opencode("ses_1", "mend the date"));
+    write(
+        "lines.jsonl",
+        "{\"id\": \"o-1\", \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n",
+    );
+    write("settings.json", "{\"a\": 1}\n{\"b\": 2}\n");
+    write(
+        "logs.json",
+        "[{\"sessionId\": \"g-1\", \"messageId\": 0, \"message\": \"x\"}]",
+    );
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+// A folder holds what it holds: each file is imported as what it is, the others are named,
+// and again nothing comes twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_all_formats_is_imported() {
+    let shell = Shell::new();
+    let folder = shell.path("in");
+    mixed(folder.as_ref());
+    let counts = json_of(&shell.ok(&["--json", "import", &folder]).await);
+    assert_eq!(
+        (&counts["new"], &counts["failed"]),
+        (&json!(5), &json!(0)),
+        "{counts}"
+    );
+    for format in ["codex", "pi", "gemini-cli", "opencode", "openai-chat"] {
+        assert_eq!(counts["files"][format], 1, "{counts}");
+    }
+    assert_eq!(counts["files"]["other-json"], 2, "{counts}");
+    let again = json_of(&shell.ok(&["--json", "import", &folder]).await);
+    assert_eq!(
+        (&again["known"], &again["events"]),
+        (&json!(5), &json!(0)),
+        "{again}"
+    );
+    // Each is found by the id that its tool gave it, and by what was said.
+    for (id, text) in [
+        ("c-1", "mend the lint"),
+        ("p-1", "mend the total"),
+        ("g-1", "mend the cent"),
+        ("ses_1", "mend the date"),
+    ] {
+        let log = shell.ok(&["log", id]).await;
+        assert!(log.contains(text), "{id}: {log}");
+    }
+    // A file of another format is refused with the name of the right one.
+    let file = format!("{folder}/session-1.json");
+    let ended = shell.run(&["import", "--format", "codex", &file]).await;
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("--format gemini-cli"), "{}", ended.err);
+    let list = format!("{folder}/logs.json");
+    let ended = shell.run(&["import", &list]).await;
+    assert!(
+        ended.err.contains("what can be imported is"),
+        "{}",
+        ended.err
+    );
+}
+
+/// A home with nothing but what is put there.
+async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> Ended {
+    let output = treering()
+        .args(["--data", &shell.path("store"), "--json", "import"])
+        .args(arguments)
+        .env("HOME", home)
+        .env_remove("CLAUDE_CONFIG_DIR")
+        .env_remove("CODEX_HOME")
+        .env_remove("GEMINI_CLI_HOME")
+        .env_remove("PI_CODING_AGENT_DIR")
+        .env_remove("XDG_DATA_HOME")
+        .output();
+    let output = tokio::time::timeout(PATIENCE, output).await;
+    let output = output.expect("it hangs").unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ended {
+        code: output.status.code(),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    }
+}
+
+// Without a PATH everything that the tools here keep is imported, or what one of them keeps.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_folders_of_the_tools_are_found() {
+    let shell = Shell::new();
+    let home = PathBuf::from(shell.path("home"));
+    fs::create_dir(&home).unwrap();
+    let ended = import_at_home(&shell, &home, &[]).await;
+    assert_eq!(ended.code, Some(USAGE), "{}", ended.err);
+    for said in ["no PATH is given", ".codex"] {
+        assert!(ended.err.contains(said), "{}", ended.err);
+    }
+    let write = |name: &str, text: &str| {
+        let file = home.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    write(
+        ".codex/sessions/2026/03/01/rollout-1.jsonl",
+        &codex("c-1", &["one"]),
+    );
+    write(
+        ".codex/archived_sessions/rollout-0.jsonl",
+        &codex("c-0", &["zero"]),
+    );
+    write(
+        ".gemini/tmp/hash/chats/session-1.json",
+        &gemini("g-1", "two"),
+    );
+    write(".pi/agent/sessions/--work--/1.jsonl", &pi("p-1", "three"));
+    write(
+        ".local/share/opencode/storage/session/p/ses_1.json",
+        "{\"id\": \"ses_1\", \"title\": \"four\", \"time\": {\"created\": 1772359200000}}",
+    );
+    write(".local/share/opencode/auth.json", "{\"secret\": 1}");
+    let ended = import_at_home(&shell, &home, &["--format", "codex"]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(json_of(&ended.out)["new"], 2, "{}", ended.out);
+    let ended = import_at_home(&shell, &home, &[]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let counts = json_of(&ended.out);
+    assert_eq!(
+        (&counts["new"], &counts["known"]),
+        (&json!(3), &json!(2)),
+        "{counts}"
+    );
+}
+
+fn watch(server: &Server, folder: &str) -> Child {
+    treering()
+        .args(["--server", &server.url, "import", "--watch", folder])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until a conversation has so many events.
+async fn has_events(shell: &Shell, id: &str, events: usize) {
+    let is_there = async {
+        loop {
+            let shown = shell.run(&["show", "--json", id]).await;
+            let shown: Value = serde_json::from_str(&shown.out).unwrap_or_default();
+            if shown["head"] == events {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, is_there).await;
+    if in_time.is_err() {
+        let shown = shell.run(&["show", "--json", id]).await;
+        panic!(
+            "{id} does not get {events} events: {}{}",
+            shown.out, shown.err
+        );
+    }
+}
+
+fn append(file: &Path, text: &str) {
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(file)
+        .unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+fn signal(process: &Child, name: &str) {
+    let pid = process.id().unwrap().to_string();
+    let killed = std::process::Command::new("kill")
+        .args([name, &pid])
+        .status();
+    assert!(killed.unwrap().success());
+}
+
+// What is watched is in the store soon after it was written, once, whatever happens to the
+// one who watches: a line in two parts, a kill in the middle, a file that is truncated or
+// replaced, and files that come later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_follows_files_and_survives_being_killed() {
+    let shell = Shell::new();
+    let server = Server::start(shell.path("store").as_ref()).await;
+    let folder = shell.path("in");
+    fs::create_dir(&folder).unwrap();
+    let file = PathBuf::from(&folder).join("rollout-1.jsonl");
+    let all = codex("c-1", &["one", "two", "three", "four", "five", "six"]);
+    let lines: Vec<&str> = all.split_inclusive('\n').collect();
+    fs::write(&file, lines[..2].concat()).unwrap();
+    let mut first = watch(&server, &folder);
+    has_events(&shell, "c-1", 3).await;
+    // Half a line is none.
+    let (half, rest) = lines[2].split_at(40);
+    append(&file, half);
+    append(
+        &PathBuf::from(&folder).join("late.jsonl"),
+        &pi("p-1", "late"),
+    );
+    has_events(&shell, "p-1", 3).await;
+    has_events(&shell, "c-1", 3).await;
+    append(&file, rest);
+    has_events(&shell, "c-1", 4).await;
+    // Killed, and started again while the file grows.
+    append(&file, lines[3]);
+    first.kill().await.unwrap();
+    append(&file, lines[4]);
+    let second = watch(&server, &folder);
+    append(&file, lines[5]);
+    has_events(&shell, "c-1", 7).await;
+    // Truncated, and written again: what is known is known.
+    fs::write(&file, lines[..2].concat()).unwrap();
+    let other = PathBuf::from(&folder).join("other.jsonl");
+    fs::write(&other, codex("c-2", &["other"])).unwrap();
+    has_events(&shell, "c-2", 3).await;
+    fs::write(&file, lines.concat()).unwrap();
+    has_events(&shell, "c-1", 8).await;
+    // Another one in its place.
+    fs::write(
+        PathBuf::from(&folder).join("new"),
+        codex("c-3", &["replaced"]),
+    )
+    .unwrap();
+    fs::rename(PathBuf::from(&folder).join("new"), &file).unwrap();
+    has_events(&shell, "c-3", 3).await;
+    has_events(&shell, "c-1", 8).await;
+    signal(&second, "-INT");
+    let output = tokio::time::timeout(PATIENCE, second.wait_with_output()).await;
+    let output = output.expect("it hangs").unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    assert!(
+        err.contains("Watching") && err.contains("Stopped: "),
+        "{err}"
+    );
+    assert!(!err.contains("not whole"), "{err}");
+    assert!(out.contains("appended: "), "{out}");
+    // Each text is there: with as many events, once.
+    let log = shell.ok(&["log", "c-1"]).await;
+    for said in ["one", "two", "three", "four", "five", "six"] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    server.kill().await;
+}
+
+// Standard input ends; it cannot be watched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_is_not_watched() {
+    let shell = Shell::new();
+    let ended = shell.run(&["import", "--watch", "-"]).await;
+    assert_eq!(ended.code, Some(USAGE), "{}", ended.err);
+    assert!(ended.err.contains("cannot be watched"), "{}", ended.err);
+}
