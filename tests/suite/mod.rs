@@ -16,6 +16,7 @@ mod guarded;
 mod hostile;
 mod knowledge;
 mod looking;
+mod mcp;
 mod metrics;
 mod model;
 mod outside;

@@ -5,11 +5,13 @@
 
 mod feed;
 mod find;
+mod hook;
 mod report;
 mod upload;
 
 #[cfg(test)]
 pub(super) use feed::refusal;
+pub use hook::mild;
 pub use report::Report;
 
 use std::{fs, path::PathBuf, pin::pin, time::Instant};
@@ -70,6 +72,7 @@ Examples:
   treering import conversations.jsonl more.jsonl.zst
   treering import ~/.claude/projects
   zcat old.gz | treering import -
+  treering import --format claude-code --hook     what `treering init claude-code` adds
   treering import --format openai-chat --strict FILE || echo 'something was odd'")]
 pub struct ImportArgs {
     /// What the files must hold
@@ -79,9 +82,30 @@ pub struct ImportArgs {
     /// call …), and exit with 1 when there was one, or a line that is none
     #[arg(long)]
     strict: bool,
+    /// As a hook of Claude Code: read from standard input which transcript it is. Says nothing
+    /// when all is well
+    #[arg(long, conflicts_with = "files")]
+    hook: bool,
     /// Files and folders; `-` is standard input
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "hook", value_name = "PATH")]
     files: Vec<PathBuf>,
+}
+
+impl ImportArgs {
+    /// True when a hook has started it.
+    #[must_use]
+    pub fn is_hook(&self) -> bool {
+        self.hook
+    }
+
+    /// Takes the files that a hook names. False: there are none, and nothing is to be done.
+    ///
+    /// # Errors
+    /// When what it was given names none.
+    pub fn take_hook(&mut self) -> Result<bool, CliError> {
+        self.files = hook::files_of_stdin()?;
+        Ok(!self.files.is_empty())
+    }
 }
 
 /// Imports the files and says what came of it.
@@ -90,10 +114,12 @@ pub struct ImportArgs {
 /// [`CliError::Outcome`] when something could not be imported (or was odd, with
 /// `--strict`); what the store or the output says.
 pub async fn run(args: ImportArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let strict = args.strict;
+    let (strict, is_hook) = (args.strict, args.hook);
     let mut stop = pin!(signal::ctrl_c());
     let report = files_until(args.format, args.files, strict, store, stop.as_mut()).await?;
-    if out.json {
+    if is_hook {
+        // Nobody reads it but the agent.
+    } else if out.json {
         out.line(report.json())?;
     } else {
         out.line(report.summary())?;
